@@ -1,0 +1,9 @@
+"""Principal component analysis for image and volume stacks that do not fit in memory, on Dask and Zarr."""
+
+from __future__ import annotations
+
+from dpca import metrics
+from dpca.models import CellPCA
+
+__all__ = ["CellPCA", "metrics"]
+__version__ = "0.1.0"

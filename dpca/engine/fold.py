@@ -1,0 +1,306 @@
+"""The fold: one rule over every partition of a stack, as a Dask graph whose nodes are segments."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from hashlib import blake2b
+from typing import Any, Protocol, cast
+
+import numpy as np
+from dask.base import compute
+from dask.delayed import delayed
+from numpy.typing import NDArray
+
+from dpca.engine.checkpoint import Checkpoints
+from dpca.engine.memory import peak_resident_bytes, task_budget, thread_count
+from dpca.engine.plan import FoldPlan, Group, Partition, plan_fold
+from dpca.engine.source import ArraySource, DaskSource, Source, batches
+from dpca.linalg import release_scratch
+from dpca.rules.state import Rule, State
+from storage.errors import StoreError
+from storage.progress import Progress, no_progress
+from storage.tasks import one_blas_thread
+
+Array = NDArray[Any]
+Results = list[dict[str, Array]]
+Outcome = tuple[Results, int]
+"""Results of a group, and the most memory that the process that made them ever held."""
+
+
+@dataclass(frozen=True)
+class FoldReport:
+    """What a fold cost."""
+
+    plan: FoldPlan
+    seconds: float
+    peak_memory: int
+    """Bytes held at most by any one process that worked on it, interpreter and all."""
+
+
+class Partitioned(Partition, Protocol):
+    """A partition whose values can be copied out of a batch."""
+
+    def take(self, block: Array, index: int, origin: tuple[int, ...], out: Array) -> Array:
+        """Copy one partition of a block that begins at ``origin`` into ``out`` (n_samples, n_features)."""
+
+
+def fold(
+    rule: Rule,
+    source: Source,
+    partition: Partitioned,
+    *,
+    client: Any | None = None,
+    budget: int | None = None,
+    checkpoints: Checkpoints | None = None,
+    progress: Progress = no_progress,
+    stage: str = "fit",
+) -> tuple[Results, FoldReport]:
+    """Fold a mergeable rule over each partition of a stack.
+
+    Parameters
+    ----------
+    rule : Rule
+        What to compute.
+    source : Source
+        Where the samples are. A numpy array is folded by threads of this process, where its memory is.
+    partition : Partitioned
+        How the attributes are split.
+    client : distributed.Client, optional
+        The cluster to run on; without one, threads of this process.
+    budget : int, optional
+        Bytes a task may take; default from the memory of the tightest worker or of this machine.
+    checkpoints : Checkpoints, optional
+        Where finished segments and groups are kept. A fold that finds its own there does not repeat them.
+    progress : Progress
+        Told the bytes read.
+    stage : str
+        What the progress is called.
+
+    Returns
+    -------
+    results : list of dict
+        What ``rule.finish`` returned for each partition, in order.
+    report : FoldReport
+
+    Raises
+    ------
+    PlanError
+        Before anything runs, when the budget cannot hold one partition.
+    DataError
+        At a value that is not finite.
+    """
+    began = time.perf_counter()
+    if isinstance(source, ArraySource):
+        client = None
+    threads = thread_count()
+    n_parallel = sum(client.nthreads().values()) if client else threads
+    limit = budget if budget is not None else task_budget(client, threads)
+    plan = plan_fold(
+        source.shape,
+        source.dtype,
+        source.chunks,
+        partition,
+        rule,
+        budget=limit,
+        n_parallel=n_parallel,
+        held_whole=source.segment_bytes if isinstance(source, DaskSource) else None,
+    )
+    if checkpoints is not None:
+        # With another budget or cluster the groups hold other partitions: each plan has a folder of its own.
+        checkpoints = Checkpoints(f"{checkpoints.folder}/{_digest(plan)}")
+    graph = [_group_graph(rule, source, partition, plan, g, checkpoints) for g in range(len(plan.groups))]
+    outcomes = _compute(graph, plan, source, client, threads, progress, stage)
+    results: Results = [{} for _ in range(partition.n_partitions)]
+    peak = 0
+    for group, (finished, task_peak) in zip(plan.groups, outcomes, strict=True):
+        peak = max(peak, task_peak)
+        for index, result in zip(group.partitions, finished, strict=True):
+            results[index] = result
+    return results, FoldReport(plan, time.perf_counter() - began, peak)
+
+
+def _group_graph(
+    rule: Rule, source: Source, partition: Partitioned, plan: FoldPlan, g: int, checkpoints: Checkpoints | None
+) -> Any:
+    """Delayed result of one group: its segments, merged in pairs of neighbors, then finished."""
+    group, name = plan.groups[g], f"group-{g:06d}"
+    if checkpoints is not None and checkpoints.has(name):
+        return delayed(load_group, pure=False)(checkpoints, name)
+    pieces = [
+        source.piece(samples, group.region) if isinstance(source, DaskSource) else source for samples in plan.segments
+    ]
+    if len(plan.segments) == 1:
+        fold_all = delayed(fold_group, pure=False)
+        return fold_all(rule, pieces[0], partition, group, plan.segments[0], plan.batch_rows, checkpoints, name)
+    leaf, merge = delayed(fold_segment, pure=False), delayed(merge_states, pure=False)
+    states = [
+        leaf(rule, piece, partition, group, samples, plan.batch_rows, checkpoints, segment_name(name, s))
+        for s, (piece, samples) in enumerate(zip(pieces, plan.segments, strict=True))
+    ]
+    while len(states) > 1:
+        pairs = [merge(rule, *states[i : i + 2]) for i in range(0, len(states) - 1, 2)]
+        states = pairs + states[2 * len(pairs) :]
+    return delayed(finish_group, pure=False)(rule, states[0], checkpoints, name, len(plan.segments))
+
+
+def _compute(
+    graph: Sequence[Any],
+    plan: FoldPlan,
+    source: Source,
+    client: Any | None,
+    threads: int,
+    progress: Progress,
+    stage: str,
+) -> list[Outcome]:
+    weights = [
+        int(np.prod([b - a for a, b in g.region])) * source.dtype.itemsize * source.shape[0] for g in plan.groups
+    ]
+    bar = progress(stage, sum(weights), "B")
+    try:
+        if client is None:
+            told = [delayed(_advance, pure=False)(node, bar, w) for node, w in zip(graph, weights, strict=True)]
+            return list(compute(*told, scheduler="threads", num_workers=threads))
+        from distributed import as_completed
+
+        futures = client.compute(list(graph))
+        try:
+            weight_of = dict(zip(futures, weights, strict=True))
+            for future in as_completed(futures):
+                future.result()
+                bar.advance(weight_of[future])
+            return cast("list[Outcome]", client.gather(futures))
+        except BaseException:
+            client.cancel(futures)
+            raise
+    finally:
+        bar.close()
+
+
+def fold_segment(
+    rule: Rule,
+    source: Source,
+    partition: Partitioned,
+    group: Group,
+    samples: tuple[int, int],
+    rows: int,
+    checkpoints: Checkpoints | None,
+    name: str,
+) -> list[State]:
+    """Fold the rule over each partition of a group, for one run of samples: the body of a task."""
+    if checkpoints is not None and (kept := _load_states(checkpoints, name, len(group.partitions))):
+        return kept
+    sizes = [partition.n_features(i) for i in group.partitions]
+    states = [rule.init(d, source.dtype) for d in sizes]
+    origin = tuple(start for start, _ in group.region)
+    buffer = np.empty(rows * max(sizes), source.dtype)
+    with one_blas_thread():
+        for _, block in batches(source, samples, group.region, rows):
+            for turn, (index, d) in enumerate(zip(group.partitions, sizes, strict=True)):
+                out = buffer[: len(block) * d].reshape(len(block), d)
+                states[turn] = rule.update(states[turn], partition.take(block, index, origin, out))
+    release_scratch()
+    if checkpoints is not None:
+        _save_states(checkpoints, name, states)
+    return states
+
+
+def fold_group(
+    rule: Rule,
+    source: Source,
+    partition: Partitioned,
+    group: Group,
+    samples: tuple[int, int],
+    rows: int,
+    checkpoints: Checkpoints | None,
+    name: str,
+) -> Outcome:
+    """Fold and finish a group of a single segment where it is: its states never travel."""
+    states = fold_segment(rule, source, partition, group, samples, rows, None, name)
+    return _finish(rule, states, checkpoints, name)
+
+
+def merge_states(rule: Rule, a: list[State], b: list[State]) -> list[State]:
+    """Merge the states of two neighboring segments."""
+    return [rule.merge(_copy(x), y) for x, y in zip(a, b, strict=True)]
+
+
+def finish_group(
+    rule: Rule, states: list[State], checkpoints: Checkpoints | None, name: str, n_segments: int
+) -> Outcome:
+    """Finish a merged group; once its result is on disk, its segments are not needed any more."""
+    outcome = _finish(rule, list(states), checkpoints, name, copy=True)
+    if checkpoints is not None:
+        for s in range(n_segments):
+            checkpoints.remove(segment_name(name, s))
+    return outcome
+
+
+def load_group(checkpoints: Checkpoints, name: str) -> Outcome:
+    """Return a result that an earlier run left on disk."""
+    kept = checkpoints.load(name)
+    if kept is None:
+        raise StoreError(f"checkpoint {name} in '{checkpoints.folder}' is damaged: delete that folder and run again")
+    arrays, counts = kept
+    results: Results = [{} for _ in range(counts["n_partitions"])]
+    for key, value in arrays.items():
+        index, _, field = key.partition(".")
+        results[int(index)][field] = value
+    return results, peak_resident_bytes()
+
+
+def segment_name(group: str, s: int) -> str:
+    """Name of a segment's checkpoint."""
+    return f"{group}-segment-{s:06d}"
+
+
+def _finish(
+    rule: Rule, states: list[State], checkpoints: Checkpoints | None, name: str, *, copy: bool = False
+) -> Outcome:
+    states.reverse()
+    results: Results = []
+    with one_blas_thread():
+        while states:
+            # Each state is free before the next one is finished. One that Dask gave us may serve it again, for a
+            # retry: finish a copy of it.
+            state = states.pop()
+            results.append(rule.finish(_copy(state) if copy else state))
+    release_scratch()
+    if checkpoints is not None:
+        bundle = {f"{i}.{key}": value for i, result in enumerate(results) for key, value in result.items()}
+        checkpoints.save(name, bundle, {"n_partitions": len(results)})
+    return results, peak_resident_bytes()
+
+
+def _copy(state: State) -> State:
+    return State({name: array.copy() for name, array in state.arrays.items()}, dict(state.counts))
+
+
+def _digest(plan: FoldPlan) -> str:
+    return blake2b(repr(plan).encode(), digest_size=8).hexdigest()
+
+
+def _advance(outcome: Outcome, bar: Any, weight: int) -> Outcome:
+    bar.advance(weight)
+    return outcome
+
+
+def _save_states(checkpoints: Checkpoints, name: str, states: list[State]) -> None:
+    arrays = {f"{i}.{key}": value for i, state in enumerate(states) for key, value in state.arrays.items()}
+    counts = {f"{i}.{key}": value for i, state in enumerate(states) for key, value in state.counts.items()}
+    checkpoints.save(name, arrays, counts)
+
+
+def _load_states(checkpoints: Checkpoints, name: str, n: int) -> list[State] | None:
+    kept = checkpoints.load(name)
+    if kept is None:
+        return None
+    states = [State() for _ in range(n)]
+    for key, array in kept[0].items():
+        index, _, field = key.partition(".")
+        states[int(index)].arrays[field] = array
+    for key, count in kept[1].items():
+        index, _, field = key.partition(".")
+        states[int(index)].counts[field] = count
+    return states

@@ -1,0 +1,61 @@
+"""How much memory processes hold and may hold."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import psutil
+
+# distributed spills a worker's results to disk from 60 % of its limit on and restarts it at 95 %: plan to stay below.
+_USABLE = 0.6
+
+
+def resident_bytes() -> int:
+    """Memory that this process holds now."""
+    return int(psutil.Process().memory_info().rss)
+
+
+def peak_resident_bytes() -> int:
+    """Most memory that this process ever held."""
+    if sys.platform == "win32":
+        return int(psutil.Process().memory_info().peak_wset)
+    import resource
+
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return int(peak if sys.platform == "darwin" else peak * 1024)
+
+
+def usable_bytes() -> int:
+    """Share of this machine's memory that one process may plan with, containers' limits included."""
+    from distributed.system import MEMORY_LIMIT
+
+    return int(_USABLE * min(MEMORY_LIMIT, psutil.virtual_memory().available))
+
+
+def task_budget(client: Any | None, n_threads: int) -> int:
+    """Bytes that one task may take beyond what its process already holds.
+
+    Parameters
+    ----------
+    client : distributed.Client or None
+        With a cluster, its tightest worker decides; without, this machine and ``n_threads`` tasks at once.
+    """
+    if client is None:
+        return usable_bytes() // n_threads
+    workers = client.scheduler_info(n_workers=-1)["workers"]
+    held = client.run(resident_bytes)
+    return int(
+        min(
+            (_USABLE * (info["memory_limit"] or usable_bytes() / _USABLE) - held[address]) / info["nthreads"]
+            for address, info in workers.items()
+            if address in held
+        )
+    )
+
+
+def thread_count() -> int:
+    """Processors that this process may use, containers' limits included."""
+    from dask.system import CPU_COUNT
+
+    return int(CPU_COUNT)

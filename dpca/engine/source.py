@@ -1,0 +1,249 @@
+"""Where batches come from: a Zarr array that each task opens for itself, a Dask array, or a numpy array in memory."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import dask.array as da
+import numpy as np
+import zarr
+from dask.delayed import delayed
+from numpy.typing import NDArray
+
+from storage.arrays import open_array, read_into
+from storage.errors import DataError
+from storage.stack import Stack, open_stack
+
+Array = NDArray[Any]
+Region = tuple[tuple[int, int], ...]
+
+
+class Source(Protocol):
+    """A stack of samples that tasks can read for themselves; small to ship."""
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape, samples first."""
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the values."""
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """Unit of decoding along each axis."""
+
+    def reader(self) -> Reader:
+        """Open the source in the calling process."""
+
+
+class Reader(Protocol):
+    """Reads a box of samples into an array."""
+
+    def __call__(self, samples: tuple[int, int], region: Region, out: Array) -> None:
+        """Fill ``out`` (stop - start, *region lengths)."""
+
+
+@dataclass(frozen=True)
+class ZarrSource:
+    """A Zarr array (v2 or v3) named by its path; samples on axis 0."""
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    chunks: tuple[int, ...]
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        return self.path
+
+    def reader(self) -> Reader:
+        """Open the array in the calling process."""
+        array = open_array(self.path)
+
+        def read(samples: tuple[int, int], region: Region, out: Array) -> None:
+            read_into(array, tuple(slice(a, b) for a, b in (samples, *region)), out)
+
+        return read
+
+
+@dataclass(frozen=True, eq=False)
+class ArraySource:
+    """A numpy array (or memory map) in this process."""
+
+    array: Array
+    name: str = "the array"
+    corner: tuple[int, ...] = ()
+    """Where the array begins in the whole stack, when it is a piece of one; samples first."""
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape, samples first."""
+        return self.array.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the values."""
+        return self.array.dtype
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """Memory has no chunks: any box costs what it holds."""
+        return (1,) * self.array.ndim
+
+    def reader(self) -> Reader:
+        """Return a function that copies boxes."""
+        corner = self.corner or (0,) * self.array.ndim
+
+        def read(samples: tuple[int, int], region: Region, out: Array) -> None:
+            box = zip((samples, *region), corner, strict=True)
+            np.copyto(out, self.array[tuple(slice(a - c, b - c) for (a, b), c in box)])
+
+        return read
+
+
+@dataclass(frozen=True, eq=False)
+class DaskSource:
+    """A Dask array: its chunks are computed where the tasks that need them run."""
+
+    array: da.Array
+    name: str = "the Dask array"
+
+    #: Bytes of one segment, which a task holds whole.
+    segment_bytes = 128 * 2**20
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape, samples first."""
+        return tuple(self.array.shape)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the values."""
+        dtype: np.dtype[Any] = np.dtype(self.array.dtype)
+        return dtype
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """Longest chunk along each axis."""
+        return tuple(max(lengths) for lengths in self.array.chunks)
+
+    def reader(self) -> Reader:
+        """Return a function that computes a box on the current scheduler."""
+
+        def read(samples: tuple[int, int], region: Region, out: Array) -> None:
+            np.copyto(out, self.array[tuple(slice(a, b) for a, b in (samples, *region))].compute())
+
+        return read
+
+    def piece(self, samples: tuple[int, int], region: Region) -> Any:
+        """Return the delayed `ArraySource` of a box, to be an argument of a task."""
+        box = (samples, *region)
+        part = self.array[tuple(slice(a, b) for a, b in box)]
+        return delayed(ArraySource, pure=False)(part, self.name, tuple(a for a, _ in box))
+
+
+def as_source(x: Any) -> Source:
+    """Return a source for what people have: a path, a stack, a Zarr array on disk, or anything numpy can hold.
+
+    Parameters
+    ----------
+    x : str, path-like, storage.Stack, zarr.Array, dask.array.Array or array_like
+        Samples on axis 0.
+
+    Raises
+    ------
+    DataError
+        If it has no samples, a single axis, or values that are not real numbers.
+    StoreError
+        If a path holds nothing readable.
+    """
+    if isinstance(x, str | os.PathLike):
+        x = open_stack(x)
+    if isinstance(x, Stack):
+        x = x.samples
+    source: Source
+    if isinstance(x, zarr.Array):
+        path = _local_path(x)
+        source = (
+            ZarrSource(path, tuple(x.shape), np.dtype(x.dtype), tuple(x.chunks))
+            if path
+            else ArraySource(np.asarray(x[...]))
+        )
+    elif isinstance(x, da.Array):
+        if any(np.isnan(length) for length in x.shape):
+            raise DataError(f"the Dask array has shape {x.shape}, of unknown lengths: call compute_chunk_sizes() on it")
+        source = DaskSource(x)
+    else:
+        source = ArraySource(np.asarray(x))
+    check_numeric(source.shape, source.dtype, source.name)
+    return source
+
+
+def check_numeric(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> None:
+    """Refuse what no rule could take in."""
+    if len(shape) < 2:
+        raise DataError(f"{name} has shape {shape}: samples on axis 0 and at least one axis of attributes are needed")
+    if 0 in shape:
+        raise DataError(f"{name} has shape {shape} and so no values: every axis needs at least one")
+    if dtype.kind not in "buif":
+        raise DataError(f"{name} holds {dtype} values: convert them to integers or real floating-point numbers")
+
+
+def batches(source: Source, samples: tuple[int, int], region: Region, rows: int) -> Iterator[tuple[int, Array]]:
+    """Yield (first sample, batch) in order, reading one batch ahead of the caller in a thread.
+
+    The two buffers are reused: a batch is valid until the next one is asked for.
+
+    Raises
+    ------
+    DataError
+        At a value that is not finite; it names the array and the first such sample of the batch.
+    """
+    start, stop = samples
+    box = tuple(b - a for a, b in region)
+    read = source.reader()
+    n_buffers = 1 if stop - start <= rows else 2
+    buffers = [np.empty((min(rows, stop - start), *box), source.dtype) for _ in range(n_buffers)]
+
+    def load(turn: int, first: int) -> Array:
+        last = min(first + rows, stop)
+        out = buffers[turn % n_buffers][: last - first]
+        read((first, last), region, out)
+        return out
+
+    with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as ahead:
+        firsts = range(start, stop, rows)
+        coming = ahead.submit(load, 0, start)
+        for turn, first in enumerate(firsts):
+            batch = coming.result()
+            if first + rows < stop:
+                coming = ahead.submit(load, turn + 1, first + rows)
+            if source.dtype.kind == "f":
+                check_finite(batch, first, source.name)
+            yield first, batch
+
+
+def check_finite(batch: Array, first: int, name: str) -> None:
+    """Refuse NaN and infinity, naming the first sample that holds one."""
+    finite = np.isfinite(batch).reshape(len(batch), -1).all(axis=1)
+    if not finite.all():
+        raise DataError(
+            f"sample {first + int(finite.argmin())} of {name} holds a value that is not finite: remove or repair it, "
+            f"since one NaN or infinity spoils every component"
+        )
+
+
+def _local_path(array: zarr.Array[Any]) -> str | None:
+    """Path of an array in a local store; arrays in memory or in archives have none and are read whole."""
+    root = getattr(array.store, "root", None)
+    return None if root is None else os.path.join(os.fspath(root), array.path)

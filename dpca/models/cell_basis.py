@@ -1,0 +1,131 @@
+"""What a fitted cell PCA is, and its two maps: samples to scores and scores to samples."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from dpca import linalg
+from dpca.partition.cells import CellGrid
+from dpca.rules.state import working_dtype
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class CellBasis:
+    """Mean and components of every cell, in place.
+
+    Parameters
+    ----------
+    grid : CellGrid
+        Where the cells are.
+    mean : array (*sample_shape)
+        Mean sample.
+    components : array (n_components, *sample_shape)
+        Component j of every cell lies where its cell lies: ``components[j]`` looks like a sample. Rows of a cell are
+        orthonormal; where an edge cell has fewer attributes than there are components, the surplus rows are zero.
+    """
+
+    grid: CellGrid
+    mean: Array
+    components: Array
+
+    @property
+    def n_components(self) -> int:
+        """Components of each cell."""
+        return len(self.components)
+
+    @cached_property
+    def _cells(self) -> list[tuple[Array, Array]]:
+        """(mean (d,), components (k, d)) of each cell, ready for matrix products."""
+        origin = (0,) * len(self.grid.sample_shape)
+        mean = np.ascontiguousarray(self.mean, self.components.dtype)[None]
+        components = np.ascontiguousarray(self.components)
+        cells = []
+        for i in range(self.grid.n_partitions):
+            d = self.grid.n_features(i)
+            flat_mean = self.grid.take(mean, i, origin, np.empty((1, d), mean.dtype))[0]
+            rows = self.grid.take(components, i, origin, np.empty((self.n_components, d), components.dtype))
+            cells.append((flat_mean, rows))
+        return cells
+
+    def project(self, samples: Array) -> Array:
+        """Return the scores of samples.
+
+        Parameters
+        ----------
+        samples : array (n, *sample_shape), any real dtype
+
+        Returns
+        -------
+        array (n, *grid_shape, n_components)
+            float32; float64 for float64 samples or components. Costs 2 n d k multiplications for k components of d
+            attributes.
+        """
+        grid = self.grid
+        samples = np.ascontiguousarray(samples)
+        dtype = np.result_type(working_dtype(samples.dtype), self.components.dtype)
+        n = len(samples)
+        scores = np.empty((grid.n_partitions, n, self.n_components), dtype)
+        origin = (0,) * len(grid.sample_shape)
+        for i, (mean, rows) in enumerate(self._cells):
+            raw = linalg.scratch("cell raw", (n, len(mean)), samples.dtype)
+            x = linalg.scratch("cell", raw.shape, dtype)
+            np.subtract(grid.take(samples, i, origin, raw), mean, out=x, dtype=dtype)
+            np.matmul(x, rows.T, out=scores[i])
+        return np.ascontiguousarray(scores.swapaxes(0, 1)).reshape(n, *grid.grid_shape, self.n_components)
+
+    def reconstruct(self, scores: Array, out: Array | None = None) -> Array:
+        """Return the samples that scores stand for.
+
+        Parameters
+        ----------
+        scores : array (n, *grid_shape, n_components)
+        out : array (n, *sample_shape), optional
+            Where to write; its dtype must hold floating-point values.
+
+        Returns
+        -------
+        array (n, *sample_shape)
+            In the dtype of the scores, neither rounded nor clipped.
+        """
+        grid = self.grid
+        n = len(scores)
+        by_cell = np.ascontiguousarray(scores.reshape(n, grid.n_partitions, self.n_components).swapaxes(0, 1))
+        dtype = np.result_type(by_cell.dtype, self.components.dtype)
+        samples = np.empty((n, *grid.sample_shape), dtype) if out is None else out
+        origin = (0,) * len(grid.sample_shape)
+        for i, (mean, rows) in enumerate(self._cells):
+            x = linalg.scratch("cell", (n, len(mean)), dtype)
+            np.matmul(by_cell[i], rows, out=x)
+            x += mean
+            grid.put(x, i, origin, samples)
+        return samples
+
+    def work_bytes(self, n_rows: int, dtype: DTypeLike) -> int:
+        """Bytes of temporary arrays of projecting or reconstructing ``n_rows`` samples, results included."""
+        itemsize: int = np.result_type(working_dtype(dtype), self.components.dtype).itemsize
+        sample = math.prod(self.grid.sample_shape)
+        scores = self.grid.n_partitions * self.n_components
+        cell = self.grid.max_features * (itemsize + np.dtype(dtype).itemsize)
+        return n_rows * ((sample + 2 * scores) * itemsize + cell) + 2 * self.components.nbytes
+
+
+def to_pixels(values: Array, dtype: DTypeLike, data_range: tuple[float, float]) -> Array:
+    """Round and clip reconstructed values to what the stack can hold; floating-point stacks take them as they are.
+
+    Works in place on ``values`` where it can.
+    """
+    dtype = np.dtype(dtype)
+    if dtype.kind == "f":
+        return values.astype(dtype, copy=False)
+    info_min, info_max = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    low, high = max(data_range[0], info_min), min(data_range[1], info_max)
+    np.rint(values, out=values)
+    return np.clip(values, low, high, out=values).astype(dtype)

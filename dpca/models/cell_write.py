@@ -1,0 +1,290 @@
+"""The second pass: scores, reconstructions and the quality of every image, shard by shard, to Zarr."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from dpca.engine.checkpoint import Checkpoints
+from dpca.engine.memory import peak_resident_bytes, task_budget, thread_count
+from dpca.engine.plan import PlanError
+from dpca.engine.source import Source, batches
+from dpca.linalg import release_scratch
+from dpca.models.cell_basis import CellBasis, to_pixels
+from dpca.models.cell_store import load_model, model_fingerprint
+from dpca.rules.quality import WINDOW, mse_per_sample, psnr_from_mse, ssim_per_sample
+from storage.arrays import choose_codec, create_array, open_array, write_shard
+from storage.layout import Layout, choose_layout
+from storage.progress import Progress, no_progress
+from storage.tasks import run_in_order
+
+Array = NDArray[Any]
+
+# Samples are projected and put back together in blocks whose floating-point copies stay near the cache.
+_BLOCK_BYTES = 16 * 2**20
+_CHUNK_BYTES = 4 * 2**20
+# Zarr holds a shard's chunks encoded, then joined, while the values are still there.
+_SHARD_COPIES = 3
+
+
+@dataclass(frozen=True)
+class WriteJob:
+    """What the tasks of one pass share; small, since the model travels by its path.
+
+    Parameters
+    ----------
+    source : Source
+        The stack.
+    model : str
+        Path of the stored model.
+    fingerprint : str
+        Of the model at that path.
+    store : str
+        Zarr group that holds the arrays to write.
+    rows : int
+        Samples of a shard, the unit of work.
+    data_range : (float, float)
+        Smallest and largest possible value.
+    reconstruct : bool
+        Whether reconstructions are written; their quality is measured in any case.
+    checkpoints : Checkpoints
+        Where each finished shard leaves its quality record: the done-marker of the pass.
+    """
+
+    source: Source
+    model: str
+    fingerprint: str
+    store: str
+    rows: int
+    data_range: tuple[float, float]
+    reconstruct: bool
+    checkpoints: Checkpoints
+
+    @property
+    def n_shards(self) -> int:
+        """Units of work."""
+        return math.ceil(self.source.shape[0] / self.rows)
+
+    def unit(self, shard: int) -> str:
+        """Name of a shard's record."""
+        return f"shard-{shard:06d}"
+
+
+def write_scores(
+    source: Source,
+    model: str | os.PathLike[str],
+    group: zarr.Group,
+    path: str | os.PathLike[str],
+    *,
+    axes: Sequence[str],
+    data_range: tuple[float, float],
+    reconstruct: bool,
+    checkpoints: Checkpoints,
+    client: Any | None = None,
+    budget: int | None = None,
+    progress: Progress = no_progress,
+) -> int:
+    """Write ``scores``, ``mse``, ``psnr``, ``ssim`` and, if asked for, ``reconstructions`` to a Zarr group.
+
+    Parameters
+    ----------
+    source : Source
+        The stack, samples on axis 0.
+    model : path-like
+        A stored `CellPCA`.
+    group, path
+        The Zarr group to write to, open, and its path.
+    axes : sequence of str
+        Names of all axes of the stack, "sample" first.
+    data_range : (float, float)
+        Smallest and largest possible value: MSE is in units of its width squared, reconstructions are clipped to it.
+    reconstruct : bool
+        Whether to keep the reconstructions, in the dtype of the stack.
+    checkpoints : Checkpoints
+        Shards recorded there are not done again.
+    client : distributed.Client, optional
+        Cluster to run on; without one, threads of this process.
+    budget : int, optional
+        Bytes a task may take; default from the workers or the machine.
+    progress : Progress
+        Told the samples written.
+
+    Returns
+    -------
+    int
+        Most memory that any one process held, in bytes.
+
+    Raises
+    ------
+    PlanError
+        Before anything is written, when a shard does not fit the budget.
+    DataError
+        At a value that is not finite.
+    """
+    fingerprint = model_fingerprint(model)
+    fitted = _basis(os.fspath(model), fingerprint)
+    job = _prepare(source, fitted, model, fingerprint, group, path, tuple(axes), data_range, reconstruct, checkpoints)
+    limit = budget if budget is not None else task_budget(client, thread_count())
+    need = task_bytes(job, fitted)
+    if need > limit:
+        raise PlanError(
+            f"writing a shard of {job.rows:,} samples takes {need / 1e6:,.0f} MB but a task may take "
+            f"{limit / 1e6:,.0f} MB: allow each worker at least {math.ceil((need - limit) / 1e6):,} MB more"
+        )
+    n = source.shape[0]
+    bar = progress("scores", n, "samples")
+    todo = [shard for shard in range(job.n_shards) if not checkpoints.has(job.unit(shard))]
+    bar.advance(n - sum(min((s + 1) * job.rows, n) - s * job.rows for s in todo))
+    peak = peak_resident_bytes() if client is None else 0
+    try:
+        calls = ((job, shard) for shard in todo)
+        for shard, held in zip(
+            todo, run_in_order(write_one, calls, client=client, threads=thread_count()), strict=True
+        ):
+            bar.advance(min((shard + 1) * job.rows, n) - shard * job.rows)
+            peak = max(peak, held)
+    finally:
+        bar.close()
+    _write_quality(job, group)
+    return peak
+
+
+def write_one(job: WriteJob, shard: int) -> int:
+    """Do one shard, the body of a task; return the most memory that this process ever held."""
+    basis = _basis(job.model, job.fingerprint)
+    n_spatial = basis.grid.n_spatial
+    start, stop = shard * job.rows, min((shard + 1) * job.rows, job.source.shape[0])
+    width = job.data_range[1] - job.data_range[0]
+    whole = tuple((0, s) for s in job.source.shape[1:])
+    dtype = job.source.dtype
+    scores_out = open_array(os.path.join(job.store, "scores"), mode="r+")
+    scores = np.empty((stop - start, *scores_out.shape[1:]), scores_out.dtype)
+    pixels = np.empty((stop - start, *job.source.shape[1:]), dtype) if job.reconstruct else None
+    quality: dict[str, list[Array]] = {"mse": [], "ssim": []}
+    block = max(1, _BLOCK_BYTES // (4 * math.prod(job.source.shape[1:])))
+    for first, samples in batches(job.source, (start, stop), whole, job.rows):
+        for row in range(0, len(samples), block):
+            x = samples[row : row + block]
+            here = slice(first - start + row, first - start + row + len(x))
+            scores[here] = basis.project(x)
+            y = to_pixels(basis.reconstruct(scores[here]), dtype, job.data_range)
+            quality["mse"].append(mse_per_sample(x, y, data_range=width))
+            if _has_ssim(basis.grid.sample_shape, n_spatial):
+                quality["ssim"].append(ssim_per_sample(x, y, data_range=width, n_spatial=n_spatial))
+            if pixels is not None:
+                pixels[here] = y
+    release_scratch()
+    write_shard(scores_out, start, scores)
+    if pixels is not None:
+        write_shard(open_array(os.path.join(job.store, "reconstructions"), mode="r+"), start, pixels)
+    record = {name: np.concatenate(parts) for name, parts in quality.items() if parts}
+    job.checkpoints.save(job.unit(shard), record, {"n_samples": stop - start})
+    return peak_resident_bytes()
+
+
+def task_bytes(job: WriteJob, basis: CellBasis) -> int:
+    """Bytes that `write_one` takes at most beyond what its process holds anyway."""
+    sample = math.prod(job.source.shape[1:])
+    itemsize = job.source.dtype.itemsize
+    score = basis.grid.n_partitions * basis.n_components * basis.components.dtype.itemsize
+    block = max(1, _BLOCK_BYTES // (4 * sample))
+    values = job.rows * sample * itemsize
+    reading = values + 4 * math.prod(job.source.chunks) * itemsize
+    written = max(job.rows * score, values if job.reconstruct else 0)
+    writing = job.rows * score + (values if job.reconstruct else 0) + _SHARD_COPIES * written
+    ssim = 12 * (1 << 16) * 8 + 2 * sample * 8
+    model = 3 * basis.components.nbytes + 2 * basis.mean.nbytes
+    return reading + writing + 2 * basis.work_bytes(block, job.source.dtype) + ssim + model + 24 * 2**20
+
+
+def expected_mse(model: Any, data_range: tuple[float, float]) -> float:
+    """Mean squared error that the eigenvalues promise for the samples of the fit, before rounding to pixels."""
+    lost = model.total_variance_.sum() - model.explained_variance_.sum()
+    n = model.n_samples_seen_
+    return float(max(lost, 0.0) * (n - 1) / n / model.n_features_in_ / (data_range[1] - data_range[0]) ** 2)
+
+
+def _prepare(
+    source: Source,
+    basis: CellBasis,
+    model: str | os.PathLike[str],
+    fingerprint: str,
+    group: zarr.Group,
+    path: str | os.PathLike[str],
+    axes: tuple[str, ...],
+    data_range: tuple[float, float],
+    reconstruct: bool,
+    checkpoints: Checkpoints,
+) -> WriteJob:
+    """Create the arrays that are not there yet; both have the same samples in a shard."""
+    layout = choose_layout(source.shape, source.dtype.itemsize, axes, basis.grid.cell_shape)
+    rows = layout.shards[0]
+    n = source.shape[0]
+    scores = (*basis.grid.grid_shape, basis.n_components)
+    dtype = basis.project(np.zeros((1, *source.shape[1:]), source.dtype)).dtype
+    grid_axes = [f"cell_{name}" for name in axes[1 : basis.grid.n_spatial + 1]]
+    create_array(
+        group,
+        "scores",
+        (n, *scores),
+        dtype,
+        _score_layout(rows, scores, dtype.itemsize),
+        ("sample", *grid_axes, "component"),
+    )
+    if reconstruct:
+        create_array(group, "reconstructions", source.shape, source.dtype, layout, axes, codec=_codec(source, layout))
+    return WriteJob(source, os.fspath(model), fingerprint, os.fspath(path), rows, data_range, reconstruct, checkpoints)
+
+
+def _codec(source: Source, layout: Layout) -> Any:
+    """Reconstructions compress as their originals do."""
+    rows = min(source.shape[0], max(1, _CHUNK_BYTES // max(1, math.prod(source.shape[1:]) * source.dtype.itemsize)))
+    first = np.empty((rows, *source.shape[1:]), source.dtype)
+    source.reader()((0, rows), tuple((0, s) for s in source.shape[1:]), first)
+    return choose_codec(first)
+
+
+def _score_layout(rows: int, shape: tuple[int, ...], itemsize: int) -> Layout:
+    """Chunks of whole samples' scores of at most 4 MiB that divide a shard."""
+    unit = rows
+    while unit % 2 == 0 and unit * math.prod(shape) * itemsize > _CHUNK_BYTES:
+        unit //= 2
+    return Layout((unit, *shape), (rows, *shape))
+
+
+def _write_quality(job: WriteJob, group: zarr.Group) -> None:
+    """Collect the records of all shards into one array a measure."""
+    records = [job.checkpoints.load(job.unit(shard)) for shard in range(job.n_shards)]
+    measures: dict[str, Array] = {
+        name: np.concatenate([record[0][name] for record in records if record is not None])
+        for name in ("mse", "ssim")
+        if records[0] is not None and name in records[0][0]
+    }
+    measures["psnr"] = psnr_from_mse(measures["mse"])
+    for name in sorted(measures):
+        values = measures[name]
+        layout = Layout((min(len(values), 2**18),), (min(len(values), 2**18),))
+        array = create_array(
+            group, name, values.shape, values.dtype, layout, ("sample",), attributes={"may_be_infinite": name == "psnr"}
+        )
+        for start in range(0, len(values), layout.shards[0]):
+            write_shard(array, start, values[start : start + layout.shards[0]])
+
+
+def _has_ssim(sample_shape: tuple[int, ...], n_spatial: int) -> bool:
+    return min(sample_shape[:n_spatial]) >= WINDOW
+
+
+@lru_cache(maxsize=2)
+def _basis(model: str, fingerprint: str) -> CellBasis:
+    """Read a model once a worker; its fingerprint tells it from one that stood at this path before."""
+    return load_model(Path(model)).basis_

@@ -1,0 +1,7 @@
+"""How the attributes of a sample are split into partitions and put back. Pure indices: no I/O, no arithmetic."""
+
+from __future__ import annotations
+
+from dpca.partition.cells import CellGrid
+
+__all__ = ["CellGrid"]

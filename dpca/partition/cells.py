@@ -1,0 +1,157 @@
+"""Cells: blocks of neighboring pixels or voxels (T 4.3).
+
+::
+
+    sample (10, 12), cell (4, 5)          grid (3, 3)
+    +-----+-----+--+
+    |  0  |  1  | 2|   4 rows             every cell keeps all channels of its pixels;
+    +-----+-----+--+                      edge cells have the true remaining size:
+    |  3  |  4  | 5|   4 rows             cell 2 is 4 x 2, cell 8 is 2 x 2
+    +-----+-----+--+
+    |  6  |  7  | 8|   2 rows
+    +-----+-----+--+
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Region = tuple[tuple[int, int], ...]  #: (start, stop) along each axis of a sample
+
+
+@dataclass(frozen=True)
+class CellGrid:
+    """A grid of cells over the leading (spatial) axes of a sample; further axes (channels) are never split.
+
+    Parameters
+    ----------
+    sample_shape : tuple of int
+        Shape of one sample, spatial axes first.
+    cell_shape : tuple of int
+        Cell length along each spatial axis; its length says how many axes are spatial.
+
+    Raises
+    ------
+    ValueError
+        If a cell is empty, larger than the sample, or has more axes than it.
+    """
+
+    sample_shape: tuple[int, ...]
+    cell_shape: tuple[int, ...]
+
+    def __post_init__(self) -> None:
+        spatial = self.sample_shape[: len(self.cell_shape)]
+        if not 1 <= len(self.cell_shape) <= len(self.sample_shape):
+            raise ValueError(
+                f"cell shape {self.cell_shape} has {len(self.cell_shape)} axes but a sample of shape "
+                f"{self.sample_shape} has {len(self.sample_shape)}: give one cell length for each spatial axis"
+            )
+        if min(self.cell_shape) < 1:
+            raise ValueError(f"cell shape {self.cell_shape} is empty: every length must be at least 1")
+        if any(c > s for c, s in zip(self.cell_shape, spatial, strict=True)):
+            raise ValueError(
+                f"cell shape {self.cell_shape} is larger than the sample, {spatial}: choose cells of at most {spatial}"
+            )
+
+    @property
+    def n_spatial(self) -> int:
+        """Number of spatial axes."""
+        return len(self.cell_shape)
+
+    @property
+    def channel_shape(self) -> tuple[int, ...]:
+        """Lengths of the axes that are never split."""
+        return self.sample_shape[self.n_spatial :]
+
+    @property
+    def grid_shape(self) -> tuple[int, ...]:
+        """Number of cells along each spatial axis."""
+        return tuple(math.ceil(s / c) for s, c in zip(self.sample_shape, self.cell_shape, strict=False))
+
+    @property
+    def n_partitions(self) -> int:
+        """Number of cells."""
+        return math.prod(self.grid_shape)
+
+    @property
+    def max_features(self) -> int:
+        """Attributes of a whole cell, the largest there is."""
+        return math.prod(self.cell_shape) * math.prod(self.channel_shape)
+
+    def region(self, index: int) -> Region:
+        """Return where cell ``index`` (row-major) lies in a sample."""
+        place = np.unravel_index(index, self.grid_shape)
+        spatial = (
+            (int(p) * c, min((int(p) + 1) * c, s))
+            for p, c, s in zip(place, self.cell_shape, self.sample_shape, strict=False)
+        )
+        return (*spatial, *((0, s) for s in self.channel_shape))
+
+    def n_features(self, index: int) -> int:
+        """Return the number of attributes of cell ``index``."""
+        return math.prod(stop - start for start, stop in self.region(index))
+
+    def tiles(self, chunk_shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        """Group the cells so that each chunk is touched by as few groups as possible.
+
+        A group ends where a cell border meets a chunk border; where they never meet, the group spans the axis.
+
+        Parameters
+        ----------
+        chunk_shape : tuple of int
+            Chunk length along every axis of a sample.
+        """
+        runs = []
+        for size, cell, chunk in zip(self.sample_shape, self.cell_shape, chunk_shape, strict=False):
+            step = math.lcm(cell, chunk) // cell
+            n = math.ceil(size / cell)
+            runs.append([range(start, min(start + step, n)) for start in range(0, n, step)])
+        for tile in itertools.product(*runs):
+            places = itertools.product(*tile)
+            yield tuple(int(np.ravel_multi_index(place, self.grid_shape)) for place in places)
+
+    def take(self, block: Array, index: int, origin: tuple[int, ...], out: Array) -> Array:
+        """Copy cell ``index`` out of a block of samples.
+
+        Parameters
+        ----------
+        block : array (n_samples, ...), C-ordered
+            Samples, or the part of them that begins at ``origin``.
+        index : int
+            Which cell.
+        origin : tuple of int
+            Where the block begins along each axis of a sample.
+        out : array (n_samples, n_features) of the block's dtype, C-ordered
+
+        Returns
+        -------
+        array
+            ``out``.
+        """
+        begin = [start - o for (start, _), o in zip(self.region(index), origin, strict=True)]
+        shape = [stop - start for start, stop in self.region(index)]
+        # The last spatial axis and the channels lie together in memory: copied as one item a row, two to four times
+        # faster than element by element.
+        axis = self.n_spatial - 1
+        run = math.prod(shape[axis:])
+        item = np.dtype((np.void, run * block.itemsize))
+        offset = sum(b * s for b, s in zip(begin, block.strides[1:], strict=True))
+        rows = np.ndarray(
+            (len(block), *shape[:axis]), item, block, offset, (block.strides[0], *block.strides[1 : axis + 1])
+        )
+        np.copyto(out.view(item).reshape(rows.shape), rows)
+        return out
+
+    def put(self, values: Array, index: int, origin: tuple[int, ...], block: Array) -> None:
+        """Copy the values (n_samples, n_features) of cell ``index`` into a block that begins at ``origin``."""
+        region = self.region(index)
+        where = tuple(slice(start - o, stop - o) for (start, stop), o in zip(region, origin, strict=True))
+        block[(slice(None), *where)] = values.reshape(len(values), *(stop - start for start, stop in region))

@@ -1,0 +1,66 @@
+"""What every rule shares: the state it carries and the four functions it is made of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+Array = NDArray[Any]
+
+
+@dataclass
+class State:
+    """Named arrays and exact integer counters: all that a rule remembers between batches.
+
+    Because it is no more than that, the engine can checkpoint, ship and merge the state of any rule
+    without knowing the rule.
+    """
+
+    arrays: dict[str, Array] = field(default_factory=dict)
+    counts: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes held by the arrays."""
+        return sum(a.nbytes for a in self.arrays.values())
+
+
+class Rule(Protocol):
+    """A mergeable update rule.
+
+    ``update`` and ``merge`` own their first argument: they may reuse its buffers and return it. They
+    never change a batch or a second state.
+    """
+
+    def init(self, n_features: int, dtype: DTypeLike) -> State:
+        """Return the state before any sample, for batches of ``n_features`` attributes of ``dtype``."""
+
+    def update(self, state: State, batch: Array) -> State:
+        """Take in a batch of shape (n_samples, n_features)."""
+
+    def merge(self, a: State, b: State) -> State:
+        """Return the state of both streams together."""
+
+    def finish(self, state: State) -> dict[str, Array]:
+        """Return the result as named arrays."""
+
+    def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of a state, for the planner."""
+
+    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of temporary arrays in ``update`` and ``finish``, for the planner."""
+
+
+def count_of(state: State) -> int:
+    """Samples seen by a state."""
+    return state.counts["n_samples"]
+
+
+def working_dtype(dtype: DTypeLike) -> np.dtype[Any]:
+    """float64 for float64 (and for integers too wide for float32), float32 for everything else."""
+    dtype = np.dtype(dtype)
+    wide_integer = dtype.kind in "iu" and dtype.itemsize > 2
+    return np.dtype(np.float64 if dtype == np.float64 or wide_integer else np.float32)
