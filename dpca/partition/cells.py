@@ -18,6 +18,7 @@ import itertools
 import math
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -88,12 +89,17 @@ class CellGrid:
 
     def region(self, index: int) -> Region:
         """Return where cell ``index`` (row-major) lies in a sample."""
-        place = np.unravel_index(index, self.grid_shape)
-        spatial = (
-            (int(p) * c, min((int(p) + 1) * c, s))
-            for p, c, s in zip(place, self.cell_shape, self.sample_shape, strict=False)
-        )
-        return (*spatial, *((0, s) for s in self.channel_shape))
+        return self._regions[index]
+
+    @cached_property
+    def _regions(self) -> list[Region]:
+        # Looked up once a cell and batch: computing them there would cost as much as a small cell's arithmetic.
+        cuts = [
+            [(start, min(start + c, s)) for start in range(0, s, c)]
+            for c, s in zip(self.cell_shape, self.sample_shape, strict=False)
+        ]
+        channels = tuple((0, s) for s in self.channel_shape)
+        return [(*spatial, *channels) for spatial in itertools.product(*cuts)]
 
     def n_features(self, index: int) -> int:
         """Return the number of attributes of cell ``index``."""

@@ -1,0 +1,138 @@
+"""Options that several commands share, each defined once."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def add_source_options(parser: argparse.ArgumentParser) -> None:
+    """Say how the source is read: conversion of images, what to do with broken ones, which array of several."""
+    group = parser.add_argument_group("reading the source")
+    group.add_argument(
+        "--color",
+        choices=("auto", "rgb", "grey"),
+        default="auto",
+        help="auto: the first image decides; grey images in a color stack are replicated (default: %(default)s)",
+    )
+    size = group.add_mutually_exclusive_group()
+    size.add_argument("--resize", type=size_pair, metavar="HxW", help="resample every image to this size (Lanczos)")
+    size.add_argument("--crop", type=size_pair, metavar="HxW", help="cut this size out of the center of every image")
+    group.add_argument(
+        "--on-error",
+        choices=("stop", "skip"),
+        default="stop",
+        help="a broken image stops the run, or is left out and recorded in the store (default: %(default)s)",
+    )
+    group.add_argument("--key", metavar="NAME", help="which array of an .npz, HDF5 or LMDB source")
+    group.add_argument(
+        "--axes",
+        type=lambda text: tuple(text.split(",")),
+        metavar="A,B,...",
+        help="names of a sample's axes, channels last, for example z,y,x (default: from the source or its shape)",
+    )
+    group.add_argument(
+        "--data-range",
+        type=number_pair,
+        metavar="LOW,HIGH",
+        help="smallest and largest possible value (default: from the integer type; for floats, as found)",
+    )
+
+
+def add_model_options(parser: argparse.ArgumentParser, *, required: bool) -> None:
+    """Say how many components of which cells."""
+    group = parser.add_argument_group("cells")
+    group.add_argument(
+        "--cell",
+        type=cell_lengths,
+        required=required,
+        default=None if required else 10,
+        metavar="N[xM[xL]]",
+        help="cell length in pixels, one number or one for each spatial axis" + ("" if required else " (default: 10)"),
+    )
+    group.add_argument(
+        "--components",
+        type=component_count,
+        required=required,
+        default=None if required else 20,
+        metavar="K",
+        help="components of each cell, or 'all'" + ("" if required else " (default: 20)"),
+    )
+
+
+def add_cluster_options(parser: argparse.ArgumentParser) -> None:
+    """Say where the work runs."""
+    group = parser.add_argument_group("where it runs")
+    group.add_argument(
+        "--scheduler",
+        metavar="tcp://HOST:PORT",
+        help="a running Dask cluster that sees the same files (default: one on this machine, for this run)",
+    )
+    group.add_argument("--workers", type=positive, metavar="N", help="processes on this machine (default: one a core)")
+    group.add_argument(
+        "--memory", metavar="SIZE", help="limit of each of them, for example 2GB (default: shares of the machine)"
+    )
+
+
+def add_overwrite(parser: argparse.ArgumentParser) -> None:
+    """Allow replacing an old output."""
+    parser.add_argument(
+        "--overwrite", action="store_true", help="replace an output of other settings, once the new one is whole"
+    )
+
+
+def positive(text: str) -> int:
+    """Parse an integer of at least 1."""
+    return _parsed(text, lambda t: _at_least_one(int(t)), "a whole number of at least 1")
+
+
+def component_count(text: str) -> int | None:
+    """Parse a number of components; 'all' is None."""
+    return None if text == "all" else positive(text)
+
+
+def cell_lengths(text: str) -> int | tuple[int, ...]:
+    """Parse '10' or '10x12' or '8x8x8'."""
+    lengths = _parsed(text, lambda t: tuple(_at_least_one(int(p)) for p in t.split("x")), "10, 10x12 or 8x8x8")
+    return int(lengths[0]) if len(lengths) == 1 else tuple(lengths)
+
+
+def size_pair(text: str) -> tuple[int, int]:
+    """Parse '218x178', height first."""
+    return _parsed(text, _pair, "HEIGHTxWIDTH, for example 218x178")
+
+
+def number_pair(text: str) -> tuple[float, float]:
+    """Parse '0,1'."""
+
+    def parse(t: str) -> tuple[float, float]:
+        low, high = map(float, t.split(","))
+        if not low < high:
+            raise ValueError
+        return low, high
+
+    return _parsed(text, parse, "LOW,HIGH with LOW below HIGH, for example 0,1")
+
+
+def _pair(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)x(\d+)", text)
+    if match is None:
+        raise ValueError
+    return _at_least_one(int(match[1])), _at_least_one(int(match[2]))
+
+
+def _at_least_one(value: int) -> int:
+    if value < 1:
+        raise ValueError
+    return value
+
+
+def _parsed(text: str, parse: Callable[[str], T], form: str) -> T:
+    try:
+        return parse(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"'{text}' is not {form}") from None

@@ -1,0 +1,213 @@
+"""What each subcommand does: options in, one call, a line out."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import zarr
+
+from dpca.cli.arguments import cell_lengths, number_pair
+from dpca.cli.running import cluster, say
+from dpca.jobs import fit_store, reconstruct_store, transform_store
+from dpca.jobs.stages import NOTHING, StageCost
+from storage import DataError, ingest, open_stack, verify
+from storage.arrays import root_facts
+from storage.progress import bar_progress
+from storage.readers import open_reader
+from storage.readers.zarr_array import ZarrReader
+
+
+def ingest_command(options: argparse.Namespace) -> int:
+    """``dpca ingest``."""
+    cells: Any = None
+    if options.cell is not None:
+        cells = _cell_option(options.cell)
+        cells = (cells, cells) if isinstance(cells, int) else cells
+    with cluster(options.scheduler, options.workers, options.memory) as client:
+        stack = ingest(
+            options.source,
+            options.target,
+            cell_shape=cells,
+            color=options.color,
+            resize=options.resize,
+            crop=options.crop,
+            on_error=options.on_error,
+            key=options.key,
+            axes=options.axes,
+            data_range=options.data_range,
+            client=client,
+            overwrite=options.overwrite,
+            progress=bar_progress,
+        )
+    shape = " x ".join(map(str, stack.sample_shape))
+    say(f"'{options.target}' holds {stack.n_samples:,} samples of {shape} {stack.dtype}")
+    if stack.rejected:
+        say(f"{len(stack.rejected):,} left out, the first: {stack.rejected[0][0]}: {stack.rejected[0][1]}")
+    return 0
+
+
+def info_command(options: argparse.Namespace) -> int:
+    """``dpca info``."""
+    facts = _facts(options.path)
+    if options.json:
+        say(json.dumps(facts, indent=2))
+        return 0
+    width = max(map(len, facts))
+    for key, value in facts.items():
+        say(f"{key:<{width}}  {_text(value)}")
+    return 0
+
+
+def fit_command(options: argparse.Namespace) -> int:
+    """``dpca fit``."""
+    stack = open_stack(options.stack)
+    with cluster(options.scheduler, options.workers, options.memory) as client:
+        model, cost = fit_store(
+            stack,
+            options.model,
+            n_components=options.components,
+            cell_shape=options.cell,
+            client=client,
+            overwrite=options.overwrite,
+            progress=bar_progress,
+        )
+    share = model.explained_variance_.sum() / max(model.total_variance_.sum(), 1e-300)
+    _tell(options.model, cost)
+    say(f"{model.grid_.n_partitions:,} cells, {model.n_components_} components each, {share:.2%} of the variance")
+    return 0
+
+
+def transform_command(options: argparse.Namespace) -> int:
+    """``dpca transform``."""
+    stack = open_stack(options.stack, data_range=options.data_range)
+    with cluster(options.scheduler, options.workers, options.memory) as client:
+        cost = transform_store(
+            stack,
+            options.model,
+            options.scores,
+            reconstruct=options.reconstruct,
+            client=client,
+            overwrite=options.overwrite,
+            progress=bar_progress,
+        )
+    _tell(options.scores, cost)
+    quality = _quality(options.scores)
+    say("   ".join(f"{name} {value:.6g}" for name, value in quality.items()))
+    return 0
+
+
+def reconstruct_command(options: argparse.Namespace) -> int:
+    """``dpca reconstruct``."""
+    with cluster(options.scheduler, options.workers, options.memory) as client:
+        cost = reconstruct_store(
+            options.model,
+            options.scores,
+            options.target,
+            client=client,
+            overwrite=options.overwrite,
+            progress=bar_progress,
+        )
+    _tell(options.target, cost)
+    return 0
+
+
+def verify_command(options: argparse.Namespace) -> int:
+    """``dpca verify``."""
+    with cluster(options.scheduler, options.workers, options.memory) as client:
+        problems = verify(options.path, client=client, progress=bar_progress)
+    for problem in problems:
+        say(problem)
+    say(f"'{options.path}': " + (f"{len(problems)} problem(s)" if problems else "every chunk is whole"))
+    return 1 if problems else 0
+
+
+def add_range_option(parser: argparse.ArgumentParser) -> None:
+    """Let the data range be given where a foreign stack does not state it."""
+    parser.add_argument(
+        "--data-range",
+        type=number_pair,
+        metavar="LOW,HIGH",
+        help="smallest and largest possible value (default: as the stack states it)",
+    )
+
+
+def _tell(target: str, cost: StageCost) -> None:
+    if cost is NOTHING:
+        say(f"nothing to do: '{target}' was made from this input with these settings")
+    else:
+        rate = cost.bytes / max(cost.seconds, 1e-9) / 1e9
+        say(f"made '{target}' in {cost.seconds:.1f} s ({rate:.2f} GB/s, {cost.peak_memory / 1e6:,.0f} MB a process)")
+
+
+def _cell_option(text: str) -> int | tuple[int, ...]:
+    try:
+        return cell_lengths(text)
+    except argparse.ArgumentTypeError as error:
+        raise DataError(f"--cell {error}") from error
+
+
+def _quality(scores: str) -> dict[str, float]:
+    group = zarr.open_group(scores, mode="r")
+    found = {}
+    for name in ("mse", "psnr", "ssim"):
+        if name in group:
+            values = group[name]
+            assert isinstance(values, zarr.Array)
+            found[f"mean {name}"] = float(values[...].mean())  # type: ignore[union-attr]
+    return found
+
+
+def _facts(path: str) -> dict[str, Any]:
+    """What there is to say of a store, or of a source that is not one yet."""
+    stated = _stated(path)
+    if stated is not None and stated.get("kind") != "stack":
+        group = zarr.open_group(path, mode="r")
+        arrays = {name: f"{tuple(a.shape)} {a.dtype}" for name, a in sorted(group.arrays())}
+        return {**stated, "arrays": arrays, "bytes_on_disk": _disk_bytes(path)}
+    reader = None if stated is not None else open_reader(path)
+    if reader is None or isinstance(reader, ZarrReader):
+        stack = open_stack(path)
+        return {
+            "kind": "stack",
+            "samples": stack.n_samples,
+            "sample_shape": list(stack.sample_shape),
+            "dtype": str(stack.dtype),
+            "axes": list(stack.axes),
+            "data_range": stack.data_range,
+            "chunks": list(stack.samples.chunks),
+            "shards": list(stack.samples.shards) if stack.samples.shards else None,
+            "bytes_decoded": stack.nbytes,
+            "bytes_on_disk": _disk_bytes(path),
+            "source": stack.source,
+            "rejected": [list(entry) for entry in stack.rejected],
+            "fingerprint": stack.fingerprint,
+        }
+    facts: dict[str, Any] = {"kind": f"source: {reader.kind}", "samples": len(reader), "ignored_files": reader.ignored}
+    if len(reader):
+        facts["first"], facts["last"] = reader.names[0], reader.names[len(reader) - 1]
+    if not reader.encoded:
+        facts |= {"sample_shape": list(reader.sample_shape), "dtype": str(reader.dtype)}
+    return facts
+
+
+def _stated(path: str) -> dict[str, Any] | None:
+    if not os.path.isfile(os.path.join(path, "zarr.json")):
+        return None
+    node = zarr.open(path, mode="r")
+    return root_facts(node) or None if isinstance(node, zarr.Group) else None
+
+
+def _disk_bytes(path: str) -> int:
+    return sum(p.stat().st_size for p in Path(path).rglob("*") if p.is_file())
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, dict):
+        return ", ".join(f"{k}: {_text(v)}" for k, v in value.items())
+    if isinstance(value, list | tuple):
+        return " x ".join(map(str, value)) if all(isinstance(v, int) for v in value) else ", ".join(map(_text, value))
+    return f"{value:,}" if isinstance(value, int) else str(value)

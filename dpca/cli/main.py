@@ -1,0 +1,123 @@
+"""Subcommands of ``dpca`` and their help."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from dpca.cli import commands
+from dpca.cli.arguments import add_cluster_options, add_model_options, add_overwrite, add_source_options
+from dpca.cli.running import guarded
+
+_DESCRIPTION = """\
+Principal component analysis of image and volume stacks of any size.
+
+  dpca ingest faces.zip faces.zarr                      images -> stack store
+  dpca info faces.zarr                                  what is in a store
+  dpca fit faces.zarr model.zarr --cell 10 --components 20
+  dpca transform model.zarr faces.zarr scores.zarr      scores, and the quality they keep
+  dpca reconstruct model.zarr scores.zarr again.zarr    scores -> stack store
+  dpca verify again.zarr                                every chunk against its checksum
+
+Every output appears under its name only when it is whole. A command that was stopped goes on where it was when it is
+given again; one that finished is recognized and not repeated."""
+
+_EPILOG = """\
+exit codes: 0 done; 1 verify found damage; 2 wrong command line; 3 wrong input; 4 store cannot be read or written;
+5 does not fit the memory; 130 or 143 stopped by Ctrl-C or SIGTERM"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``dpca`` and return its exit code (see `dpca.cli.running`)."""
+    parser = _parser()
+    options = parser.parse_args(argv)
+    if options.run is None:
+        parser.print_help()
+        return 2
+    return guarded(lambda: int(options.run(options)))
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="dpca", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.set_defaults(run=None)
+    commands_of = parser.add_subparsers(title="commands", metavar="COMMAND")
+
+    def command(name: str, run: object, text: str, example: str) -> argparse.ArgumentParser:
+        sub = commands_of.add_parser(
+            name,
+            help=text,
+            description=f"{text[0].upper()}{text[1:]}.",
+            epilog=f"example: {example}",
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        sub.set_defaults(run=run)
+        return sub
+
+    ingest = command(
+        "ingest",
+        commands.ingest_command,
+        "make a stack store of images, archives or arrays",
+        "dpca ingest lfw-*.tar lfw.zarr --cell 10",
+    )
+    ingest.add_argument(
+        "source", nargs="+", help="folder, archives, a glob of them, or an array (Zarr, .npy, .npz, IDX, HDF5, LMDB)"
+    )
+    ingest.add_argument("target", help="stack store to make")
+    ingest.add_argument("--cell", metavar="N[xM[xL]]", help="cells it will be cut into: chunks are chosen to fit")
+    add_source_options(ingest)
+
+    info = command(
+        "info", commands.info_command, "say what a store, archive, folder or array holds", "dpca info lfw.zarr"
+    )
+    info.add_argument("path", help="store of any kind, or a source that could be ingested")
+    info.add_argument("--json", action="store_true", help="as JSON, for scripts")
+
+    fit = command(
+        "fit",
+        commands.fit_command,
+        "compute the principal components of every cell of a stack",
+        "dpca fit lfw.zarr model.zarr --cell 10 --components 20",
+    )
+    fit.add_argument("stack", help="stack store, or a Zarr array with samples on its first axis")
+    fit.add_argument("model", help="model to make")
+    add_model_options(fit, required=True)
+
+    transform = command(
+        "transform",
+        commands.transform_command,
+        "write the scores of a stack and the quality of their reconstructions",
+        "dpca transform model.zarr lfw.zarr scores.zarr",
+    )
+    transform.add_argument("model", help="model that 'dpca fit' made")
+    transform.add_argument("stack", help="stack store, or a Zarr array with samples on its first axis")
+    transform.add_argument("scores", help="scores store to make")
+    transform.add_argument("--reconstruct", action="store_true", help="keep the reconstructions in it, too")
+    commands.add_range_option(transform)
+
+    reconstruct = command(
+        "reconstruct",
+        commands.reconstruct_command,
+        "make a stack again from its scores",
+        "dpca reconstruct model.zarr scores.zarr again.zarr",
+    )
+    reconstruct.add_argument("model", help="model that the scores were made with")
+    reconstruct.add_argument("scores", help="store that 'dpca transform' made")
+    reconstruct.add_argument("target", help="stack store to make")
+
+    verify = command(
+        "verify", commands.verify_command, "read every chunk of a store and check it", "dpca verify scores.zarr"
+    )
+    verify.add_argument("path", help="store that this program made")
+
+    for sub in (ingest, fit, transform, reconstruct):
+        add_overwrite(sub)
+    for sub in (ingest, fit, transform, reconstruct, verify):
+        add_cluster_options(sub)
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

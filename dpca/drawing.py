@@ -1,0 +1,120 @@
+"""The hand that draws: a page in inches, one typeface, five colors. What is drawn is the caller's."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+from typing import Literal, TypeAlias
+
+import numpy as np
+from matplotlib import get_data_path
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ft2font import FT2Font
+from numpy.typing import NDArray
+
+WIDTH, DPI = 9.6, 150
+INK, MUTED, HAIRLINE = "#1d2530", "#697586", "#d4dae2"
+ACCENT, ALERT = "#2b6591", "#b3502a"
+FONT = "DejaVu Sans"
+"""Ships inside matplotlib, so that the pictures are the same on every machine."""
+
+Side: TypeAlias = Literal["left", "center", "right"]
+
+_CURVE_ASPECT = 0.62
+_CHART_HEIGHT = 3.9
+
+
+def page(height: float) -> tuple[Figure, float]:
+    """Make an empty page of the given height in inches; returns it and the position of its upper edge."""
+    figure = Figure(figsize=(WIDTH, height), dpi=DPI, facecolor="white")
+    return figure, height
+
+
+def aspect_of(picture: NDArray[np.float64]) -> float:
+    """Height over width of a panel."""
+    if picture.ndim == 1:
+        return _CURVE_ASPECT
+    # A panel thinner than this would leave nothing to look at; it is stretched instead.
+    return float(np.clip(picture.shape[0] / picture.shape[1], 0.1, 6.0))
+
+
+def show(figure: Figure, picture: NDArray[np.float64], place: tuple[float, float, float, float]) -> None:
+    """Show a panel of values in 0..1 at ``(left, bottom, width, height)`` inches."""
+    axes = _axes(figure, place)
+    if picture.ndim == 1:
+        axes.plot(picture, color=ACCENT, linewidth=0.9)
+        axes.axhline(0.5, color=HAIRLINE, linewidth=0.6, zorder=0)
+        axes.set_xlim(0, max(len(picture) - 1, 1))
+        axes.set_ylim(-0.04, 1.04)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        for spine in axes.spines.values():
+            spine.set(color=HAIRLINE, linewidth=0.6)
+        return
+    axes.set_axis_off()
+    axes.imshow(np.rint(picture * 255).astype(np.uint8), cmap="gray", vmin=0, vmax=255, aspect="auto")
+
+
+def write(figure: Figure, x: float, y: float, text: str, *, color: str, size: float = 9.0, ha: Side = "left") -> None:
+    """Write one line at ``(x, y)`` inches, the letters standing on it; a dollar sign is a dollar sign."""
+    x, y = x / WIDTH, y / figure.get_figheight()
+    figure.text(x, y, text, color=color, fontsize=size, ha=ha, fontfamily=FONT, parse_math=False)
+
+
+def chart(x_label: str, y_label: str) -> tuple[Figure, Axes]:
+    """Make a page with one pair of axes: hairlines, no box."""
+    figure, top = page(_CHART_HEIGHT)
+    axes = _axes(figure, (0.95, 0.62, WIDTH - 1.25, top - 0.82))
+    axes.set_xlabel(x_label, color=MUTED, fontsize=9.5, fontfamily=FONT, labelpad=7)
+    axes.set_ylabel(y_label, color=MUTED, fontsize=9.5, fontfamily=FONT, labelpad=9)
+    axes.tick_params(colors=MUTED, labelcolor=INK, labelsize=9, labelfontfamily=FONT, length=3, width=0.6)
+    axes.grid(axis="y", color=HAIRLINE, linewidth=0.6)
+    axes.set_axisbelow(True)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side == "bottom")
+        spine.set(color=MUTED, linewidth=0.8)
+    return figure, axes
+
+
+def annotate(axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], color: str, ha: Side) -> None:
+    """Write beside a point of a chart, ``offset`` points away."""
+    axes.annotate(
+        text,
+        at,
+        xytext=offset,
+        textcoords="offset points",
+        color=color,
+        fontsize=9.5,
+        ha=ha,
+        fontfamily=FONT,
+    )
+
+
+def legend(axes: Axes) -> None:
+    """Explain what has a label, in the lower right corner."""
+    axes.legend(loc="lower right", frameon=False, labelcolor=INK, prop={"family": FONT, "size": 9})
+
+
+def printable(name: str, length: int) -> str:
+    """Make any file's name fit to draw: glyphs the typeface has, on one line, shortened in the middle."""
+    known = _glyphs()
+    drawable = (c if ord(c) in known and c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name)
+    clean = "".join(drawable)
+    if len(clean) <= length:
+        return clean
+    tail = max(length - 1, 2) // 2
+    return clean[: max(length - 1 - tail, 1)] + "…" + clean[-tail:]
+
+
+@functools.cache
+def _glyphs() -> frozenset[int]:
+    """Code points the typeface can draw: any other is a warning and an empty box."""
+    font = pathlib.Path(get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
+    return frozenset(FT2Font(str(font)).get_charmap())
+
+
+def _axes(figure: Figure, place: tuple[float, float, float, float]) -> Axes:
+    left, bottom, width, height = place
+    tall = figure.get_figheight()
+    return figure.add_axes((left / WIDTH, bottom / tall, width / WIDTH, height / tall))

@@ -1,0 +1,10 @@
+"""Whole jobs from store to store, resumable and idempotent: what the command line and the pipelines call."""
+
+from __future__ import annotations
+
+from dpca.jobs.cell_compression import CompressionSettings, Outcome, compress
+from dpca.jobs.fit import fit_store
+from dpca.jobs.reconstruct import reconstruct_store
+from dpca.jobs.transform import transform_store
+
+__all__ = ["CompressionSettings", "Outcome", "compress", "fit_store", "reconstruct_store", "transform_store"]

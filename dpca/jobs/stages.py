@@ -1,0 +1,25 @@
+"""What a stage of a job cost."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class StageCost:
+    """Seconds of wall-clock time, decoded bytes that went through, and the most memory one process held.
+
+    A stage that found its work done by an earlier run has 0 bytes.
+    """
+
+    seconds: float
+    bytes: int
+    peak_memory: int
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return the three numbers as the report holds them."""
+        return asdict(self)
+
+
+NOTHING = StageCost(0.0, 0, 0)

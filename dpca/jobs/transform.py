@@ -1,0 +1,136 @@
+"""From a stack and a model to a store of scores, reconstructions and quality."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from dpca.engine.checkpoint import Checkpoints
+from dpca.engine.source import as_source
+from dpca.jobs.stages import NOTHING, StageCost
+from dpca.models.cell_store import load_model, model_fingerprint
+from dpca.models.cell_write import write_scores
+from storage.arrays import create_root, write_strings
+from storage.disk import require_free_space
+from storage.errors import DataError
+from storage.layout import CHANNEL
+from storage.progress import Progress, no_progress
+from storage.stack import Stack
+from storage.workspace import Workspace, fingerprint_of
+
+SCORES_KIND = "cell-scores"
+SCORES_VERSION = 1
+
+
+def scores_fingerprint(stack_fingerprint: str, model_fingerprint: str, reconstruct: bool) -> str:
+    """Return what tells these scores from any others."""
+    return fingerprint_of(SCORES_KIND, SCORES_VERSION, stack_fingerprint, model_fingerprint, reconstruct)
+
+
+def transform_store(
+    stack: Stack,
+    model: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    reconstruct: bool = False,
+    client: Any | None = None,
+    overwrite: bool = False,
+    progress: Progress = no_progress,
+) -> StageCost:
+    """Write the scores of every sample of a stack, with the quality of their reconstructions.
+
+    Parameters
+    ----------
+    stack : Stack
+    model : path-like
+        A stored model.
+    target : path-like
+        Where the store appears once it is whole: ``scores``, ``mse``, ``psnr``, ``ssim``, ``name`` and, if asked for,
+        ``reconstructions``.
+    reconstruct : bool
+        Whether to keep the reconstructions.
+    client, overwrite, progress
+        As for `fit_store`.
+
+    Raises
+    ------
+    DataError
+        If the samples do not have the model's shape, or nobody stated their data range.
+    PlanError, StoreError
+        As `fit_store`.
+    """
+    fingerprint = scores_fingerprint(stack.fingerprint, model_fingerprint(model), reconstruct)
+    with Workspace(target, kind=SCORES_KIND, fingerprint=fingerprint, overwrite=overwrite) as work:
+        if work.state == "complete":
+            return NOTHING
+        cost = fill_scores(
+            stack, model, work.store, fingerprint, Checkpoints(str(work.scratch)), reconstruct, client, progress
+        )
+        work.publish()
+    return cost
+
+
+def fill_scores(
+    stack: Stack,
+    model: str | os.PathLike[str],
+    store: Path,
+    fingerprint: str,
+    checkpoints: Checkpoints,
+    reconstruct: bool,
+    client: Any | None,
+    progress: Progress,
+) -> StageCost:
+    """Write everything of a scores store into a workspace, or what is still missing of it."""
+    began = time.perf_counter()
+    data_range = stated_range(stack)
+    fitted = load_model(model)
+    if fitted.sample_shape_ != tuple(stack.sample_shape):
+        raise DataError(
+            f"'{stack.path}' has samples of {stack.sample_shape} but the model was fitted to {fitted.sample_shape_}: "
+            f"use the stack's own model"
+        )
+    scores = stack.n_samples * fitted.basis_.grid.n_partitions * fitted.n_components_ * fitted.components_.itemsize
+    need = scores + (stack.nbytes if reconstruct else 0)
+    if not any(store.glob("scores/c/*")):
+        require_free_space(store, need, "the scores" + (" with the reconstructions" if reconstruct else ""))
+    group = create_root(
+        store,
+        kind=SCORES_KIND,
+        version=SCORES_VERSION,
+        fingerprint=fingerprint,
+        axes=list(stack.axes),
+        data_range=list(data_range),
+        dtype=stack.dtype.name,
+        sample_shape=list(stack.sample_shape),
+        cell_shape=list(fitted.grid_.cell_shape),
+        n_components=fitted.n_components_,
+        source=stack.source,
+    )
+    peak = write_scores(
+        as_source(stack),
+        model,
+        group,
+        store,
+        axes=stack.axes,
+        data_range=data_range,
+        reconstruct=reconstruct,
+        checkpoints=checkpoints,
+        client=client,
+        progress=progress,
+    )
+    write_strings(group, "name", stack.names.tolist())
+    return StageCost(time.perf_counter() - began, stack.nbytes, peak)
+
+
+def stated_range(stack: Stack) -> tuple[float, float]:
+    """Return a stack's data range, or say how to give one."""
+    if stack.axes.count(CHANNEL) and stack.axes[-1] != CHANNEL:
+        raise DataError(f"the axes of '{stack.path}' are {stack.axes}: channels must come last, move that axis first")
+    if stack.data_range is None:
+        raise DataError(
+            f"'{stack.path}' holds {stack.dtype} values and does not state their range: pass it with "
+            f"--data-range LOW,HIGH (data_range=(low, high)), since PSNR and SSIM depend on it"
+        )
+    return stack.data_range
