@@ -5,6 +5,7 @@ Batches are C-ordered (n_samples, n_features); symmetric results hold their lowe
 
 from __future__ import annotations
 
+import math
 import threading
 from typing import Any
 
@@ -18,7 +19,7 @@ Array = NDArray[Any]
 # SYRK into the output is, because it neither mirrors nor allocates.
 _MATMUL_LIMIT = 512
 _TRIANGLE_ROWS = 256
-# Orthogonal iteration pays for matrices from this size on, when at most one component in so many is wanted, and is given
+# Orthogonal iteration pays for matrices from this size on, when at most one component in so many is wanted; it is given
 # up after so many steps.
 _ITERATE_FROM, _ITERATE_SHARE, _MOST_STEPS = 1000, 8, 8
 
@@ -26,13 +27,13 @@ _local = threading.local()
 
 
 def scratch(name: str, shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-    """Return a C-ordered array of anything (but never NaN) that lives until the next call with this name in this thread.
+    """Return a C-ordered array of anything but NaN, good until the next call with this name in this thread.
 
     Fresh large arrays cost a page fault every 4 KiB, a third of the time of the kernels here; a reused one costs none.
     """
     dtype = np.dtype(dtype)
     pool: dict[str, Array] = _local.__dict__.setdefault("pool", {})
-    size = int(np.prod(shape, dtype=np.int64)) * dtype.itemsize
+    size = math.prod(shape) * dtype.itemsize
     buffer = pool.get(name)
     if buffer is None or buffer.nbytes < size:
         buffer = pool[name] = np.zeros(size, np.uint8)

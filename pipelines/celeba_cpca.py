@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from dpca.cli.arguments import add_cluster_options, add_model_options, add_overwrite, add_source_options
 from dpca.cli.running import cluster, guarded, say
-from dpca.jobs import CompressionSettings, compress
+from dpca.jobs import CompressionSettings, compress, open_input
 from dpca.report import format_table
 from pipelines.portraits import Portraits
 from storage.progress import bar_progress
@@ -40,9 +40,11 @@ def _run(options: argparse.Namespace) -> int:
         axes=options.axes,
         data_range=options.data_range,
     )
+    # Before anything is started: a mistake in the source should not take seconds to be told.
+    given = open_input(source, settings)
     with cluster(options.scheduler, options.workers, options.memory) as client:
         outcome = compress(
-            source, output, settings, client=client, overwrite=options.overwrite, progress=bar_progress, say=say
+            given, output, settings, client=client, overwrite=options.overwrite, progress=bar_progress, say=say
         )
     if outcome.already_done:
         say(f"nothing to do: '{output}' was made from this source with these settings")
@@ -68,8 +70,8 @@ def _parser() -> argparse.ArgumentParser:
         "--source",
         nargs="+",
         metavar="PATH",
-        help="folder of images, .tar, .tar.gz or .zip archives, a glob of them; a Zarr array or group, .npy, .npz, IDX, "
-        "HDF5 or LMDB (default: the embedded portraits)",
+        help="folder of images, .tar, .tar.gz or .zip archives, a glob of them; a Zarr array or group, .npy, .npz, "
+        "IDX, HDF5 or LMDB (default: the embedded portraits)",
     )
     parser.add_argument("--output", metavar="PATH", help="store to make (default: named after the source)")
     add_model_options(parser, required=False)

@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
-from dpca.jobs.cell_compression import CompressionSettings, Outcome, compress
+from dpca.jobs.cell_compression import CompressionSettings, Outcome, compress, open_input
 from dpca.jobs.fit import fit_store
 from dpca.jobs.reconstruct import reconstruct_store
 from dpca.jobs.transform import transform_store
 
-__all__ = ["CompressionSettings", "Outcome", "compress", "fit_store", "reconstruct_store", "transform_store"]
+__all__ = [
+    "CompressionSettings",
+    "Outcome",
+    "compress",
+    "fit_store",
+    "open_input",
+    "reconstruct_store",
+    "transform_store",
+]

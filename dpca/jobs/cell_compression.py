@@ -76,7 +76,7 @@ class Outcome:
 
 
 def compress(
-    source: Source | Reader,
+    source: Source | Stack | Reader,
     output: str | os.PathLike[str],
     settings: CompressionSettings,
     *,
@@ -89,7 +89,7 @@ def compress(
 
     Parameters
     ----------
-    source : path-like, sequence of these, or storage.readers.Reader
+    source : path-like, sequence of these, storage.Stack, or storage.readers.Reader
         Images, archives or arrays, see `storage.ingest`. A Zarr array or stack store is read where it is, without a
         copy.
     output : path-like
@@ -111,8 +111,8 @@ def compress(
 
     Notes
     -----
-    Everything grows in ``<output>.partial`` and appears under ``output`` by one rename at the end. A stopped run goes on
-    where it was; a finished one is recognized by the fingerprint of source and settings.
+    Everything grows in ``<output>.partial`` and appears under ``output`` by one rename at the end. A stopped run goes
+    on where it was; a finished one is recognized by the fingerprint of source and settings.
     """
     given = open_input(source, settings)
     content = given.fingerprint if isinstance(given, Stack) else given.fingerprint()
@@ -149,17 +149,17 @@ def compress(
     return Outcome(report, folder, False)
 
 
-def open_input(source: Source | Reader, settings: CompressionSettings) -> Stack | Reader:
+def open_input(source: Source | Stack | Reader, settings: CompressionSettings) -> Stack | Reader:
     """Open a Zarr source as a stack, to be read where it is, and anything else as a reader, to be ingested."""
-    if isinstance(source, Reader):
+    if isinstance(source, Reader | Stack):
         return source
+    if not isinstance(source, str | os.PathLike) and len(source) == 1:
+        source = source[0]
     reader = open_reader(source, key=settings.key, axes=settings.axes)
     if not isinstance(reader, ZarrReader):
         return reader
     if not isinstance(source, str | os.PathLike):
-        raise DataError(
-            f"{len(source)} sources were given and one is a Zarr array: give it alone, or 'dpca ingest' each"
-        )
+        raise DataError(f"{len(source)} sources were given and one is a Zarr array: give that one alone")
     path = os.path.join(source, settings.key) if settings.key else source
     return open_stack(path, data_range=settings.data_range, axes=settings.axes)
 

@@ -61,8 +61,8 @@ class CellPCA(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     explained_variance_ratio_ : array (*grid_shape, n_components), float64
         The same divided by the cell's total variance; 0 where a cell is constant.
     total_variance_ : array (*grid_shape), float64
-        Certificate: (total - sum explained) (n - 1) / n is exactly the squared error of a cell, summed over its attributes
-        and averaged over the samples of the fit.
+        Certificate: (total - sum explained) (n - 1) / n is exactly the squared error of a cell, summed over its
+        attributes and averaged over the samples of the fit.
     singular_values_ : array (*grid_shape, n_components), float64
     n_components_, n_samples_seen_, n_features_in_ : int
     sample_shape_ : tuple of int

@@ -29,8 +29,8 @@ from storage.tasks import run_in_order
 
 Array = NDArray[Any]
 
-# Samples are projected and put back together in blocks whose floating-point copies stay near the cache.
-_BLOCK_BYTES = 16 * 2**20
+# Floating-point copies of one block of samples: enough rows for each cell's matrix products to be worth their calls.
+_BLOCK_BYTES = 48 * 2**20
 _CHUNK_BYTES = 4 * 2**20
 # Zarr holds a shard's chunks encoded, then joined, while the values are still there.
 _SHARD_COPIES = 3

@@ -1,0 +1,209 @@
+"""How fast cell PCA is against what this machine can do at all; prints ratios measured in one run.
+
+    python tests/benchmarks/cell_speed.py                        (LFW from ../shared/data)
+    python tests/benchmarks/cell_speed.py --stack lfw.zarr --cells 10 --workers 2
+
+Limits, each measured with as many processes at once as the fit uses:
+
+* read: every chunk of the store read and decoded once, in the fit's own order;
+* SYRK: the products X^T X of the fit alone, float32, 1,024 rows at a time, at the faster of BLAS's and numpy's rate;
+* write: scores and reconstructions of the same shape written to a store, from memory;
+* SSIM: of all images, alone.
+
+The thesis's seconds a cell (Alakkari 2020, table 4.3, CPU) stand beside ours.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+import os
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+
+from dpca import CellPCA
+from dpca.engine.checkpoint import Checkpoints
+from dpca.engine.cluster import open_client
+from dpca.engine.plan import plan_fold
+from dpca.engine.source import Source, as_source, batches
+from dpca.models.cell_write import write_scores
+from dpca.partition import CellGrid
+from dpca.rules import CovariancePCA, ssim_per_sample
+from storage import Stack, ingest, open_stack
+from storage.arrays import create_array, create_root, open_array, write_shard
+from storage.layout import Layout, choose_layout
+from storage.progress import bar_progress
+
+THESIS_SECONDS = {5: 0.0427, 10: 0.16, 25: 7.87}
+COMPONENTS = {5: 5, 10: 20, 25: 125}
+ROWS = 1024
+
+
+def main() -> int:
+    """Measure and print."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--stack", help="stack store (default: LFW, ingested)")
+    parser.add_argument("--cells", type=int, nargs="+", default=[5, 10, 25])
+    parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--skip-write", action="store_true", help="leave the second pass out")
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        stack = open_stack(options.stack) if options.stack else _lfw(Path(folder), options.workers)
+        seconds: dict[tuple[int, int], float] = {}
+        for workers in sorted({1, options.workers}):
+            with open_client(workers=workers) as client:
+                client.run(_warm)
+                for cell in options.cells:
+                    seconds[workers, cell] = _fit_seconds(stack, cell, client)
+                    print(f"fit {cell:>2} px, {workers} worker(s): {seconds[workers, cell]:8.1f} s", flush=True)
+                if workers == options.workers:
+                    _limits(stack, options.cells, client, seconds)
+                    if not options.skip_write:
+                        _second_pass(stack, client, Path(folder))
+        for cell in options.cells:
+            gain = seconds[1, cell] / seconds[options.workers, cell]
+            print(f"{options.workers} workers against 1, {cell} px: {gain:.2f} x")
+    return 0
+
+
+def _lfw(folder: Path, workers: int) -> Stack:
+    tars = sorted((Path(__file__).parents[3] / "shared" / "data").glob("lfw-deepfunneled-*.tar"))
+    if not tars:
+        sys.exit("LFW is not in ../shared/data: give a stack store with --stack")
+    with open_client(workers=workers) as client:
+        return ingest(tars, folder / "lfw.zarr", cell_shape=(10, 10), client=client, progress=bar_progress)
+
+
+def _fit_seconds(stack: Stack, cell: int, client: Any) -> float:
+    began = time.perf_counter()
+    CellPCA(COMPONENTS.get(cell, 20), cell_shape=cell).fit(stack, client=client)
+    return time.perf_counter() - began
+
+
+def _limits(stack: Stack, cells: list[int], client: Any, seconds: dict[tuple[int, int], float]) -> None:
+    source = as_source(stack)
+    workers = len(client.nthreads())
+    read = _read_seconds(source, client)
+    gigabytes = stack.nbytes / 1e9
+    print(f"read and decode the store once, {workers} workers: {read:.1f} s ({gigabytes / read:.2f} GB/s)")
+    for cell in cells:
+        grid = CellGrid(tuple(stack.sample_shape), (cell,) * 2)
+        syrk = _syrk_seconds(grid, stack.n_samples, client)
+        fit = seconds[workers, cell]
+        per_cell = fit / grid.n_partitions
+        line = f"{cell:>2} px: SYRK alone {syrk:.1f} s; fit / max(read, SYRK) = {fit / max(read, syrk):.2f}; "
+        line += f"fit / (read + SYRK) = {fit / (read + syrk):.2f}; {per_cell:.4f} s a cell"
+        if cell in THESIS_SECONDS:
+            line += f", {THESIS_SECONDS[cell] / per_cell:.0f} x faster than the thesis"
+        print(line, flush=True)
+
+
+def _read_seconds(source: Source, client: Any) -> float:
+    """Read all tiles of the fit with 10 x 10 cells."""
+    grid = CellGrid(tuple(source.shape[1:]), (10, 10))
+    plan = plan_fold(source.shape, source.dtype, source.chunks, grid, CovariancePCA(1), budget=2**31)
+    return _timed(client, _read_region, [(source, g.region, plan.batch_rows) for g in plan.groups])
+
+
+def _read_region(source: Source, region: Any, rows: int) -> int:
+    return sum(len(batch) for _, batch in batches(source, (0, source.shape[0]), region, rows))
+
+
+def _syrk_seconds(grid: CellGrid, n: int, client: Any) -> float:
+    """Products of a tenth of the cells, of each size there is, scaled to all of them."""
+    sizes = [grid.n_features(i) for i in range(grid.n_partitions)]
+    blocks = math.ceil(n / ROWS)
+    share = max(1, math.ceil(len(sizes) * blocks / 10))
+    d = max(sizes)
+    workers = len(client.nthreads())
+    repeats = math.ceil(share / workers)
+    best = min(_timed(client, _products, [(d, repeats, kind)] * workers) for kind in ("matmul", "syrk"))
+    flops = sum(size**2 for size in sizes) * n
+    return best * flops / (d**2 * ROWS * repeats * workers)
+
+
+def _products(d: int, repeats: int, kind: str) -> None:
+    x = np.random.default_rng(0).integers(-128, 128, (ROWS, d)).astype(np.float32)
+    out = np.zeros((d, d), np.float32)
+    for _ in range(repeats):
+        if kind == "matmul":
+            np.matmul(x.T, x, out=out)
+        else:
+            scipy.linalg.blas.ssyrk(1.0, x.T, beta=0.0, c=out.T, overwrite_c=True)
+
+
+def _second_pass(stack: Stack, client: Any, folder: Path) -> None:
+    """Compare the pass that writes scores, reconstructions and quality with the sum of its unavoidable parts."""
+    source = as_source(stack)
+    CellPCA(20, cell_shape=10).fit(stack, client=client).save(folder / "model.zarr")
+    group = create_root(folder / "scores.zarr", kind="cell-scores", fingerprint="benchmark")
+    began = time.perf_counter()
+    write_scores(
+        source,
+        folder / "model.zarr",
+        group,
+        (folder / "scores.zarr").resolve(),
+        axes=stack.axes,
+        data_range=stack.data_range or (0, 1),
+        reconstruct=True,
+        checkpoints=Checkpoints(str((folder / "records").resolve())),
+        client=client,
+    )
+    whole = time.perf_counter() - began
+    layout = choose_layout(stack.shape, stack.dtype.itemsize, stack.axes, (10, 10))
+    rows = layout.shards[0]
+    starts = range(0, stack.n_samples, rows)
+    calls = [(source, start, min(start + rows, stack.n_samples)) for start in starts]
+    read = _timed(client, _read_samples, calls)
+    target = create_root(folder / "copy.zarr", kind="copy", fingerprint="benchmark")
+    create_array(target, "reconstructions", stack.shape, stack.dtype, layout, stack.axes)
+    scores = (stack.n_samples, 25, 25, 20)
+    create_array(target, "scores", scores, np.float32, Layout((64, *scores[1:]), (rows, *scores[1:])), "sabk")
+    where = str((folder / "copy.zarr").resolve())
+    write = _timed(client, _write_samples, [(where, start) for _, start, _ in calls])
+    # A fifth of the images, scaled: the time of an image does not depend on what it shows.
+    ssim = 5 * _timed(client, _ssim_samples, [(source, a, a + max(1, (b - a) // 5)) for _, a, b in calls])
+    print(
+        f"second pass {whole:.1f} s; read {read:.1f} + write {write:.1f} + SSIM {ssim:.1f} s alone; "
+        f"ratio {whole / (read + write + ssim):.2f}"
+    )
+
+
+def _read_samples(source: Source, start: int, stop: int) -> int:
+    whole = tuple((0, s) for s in source.shape[1:])
+    return sum(len(batch) for _, batch in batches(source, (start, stop), whole, stop - start))
+
+
+def _write_samples(store: str, start: int) -> None:
+    for name in ("reconstructions", "scores"):
+        array = open_array(f"{store}/{name}", mode="r+")
+        rows = min(array.shards[0], array.shape[0] - start)
+        write_shard(array, start, np.ones((rows, *array.shape[1:]), array.dtype))
+
+
+def _ssim_samples(source: Source, start: int, stop: int) -> None:
+    whole = tuple((0, s) for s in source.shape[1:])
+    x = np.empty((stop - start, *source.shape[1:]), source.dtype)
+    source.reader()((start, stop), whole, x)
+    ssim_per_sample(x, x[::-1], data_range=255.0, n_spatial=2)
+
+
+def _timed(client: Any, function: Callable[..., Any], calls: list[tuple[Any, ...]]) -> float:
+    began = time.perf_counter()
+    client.gather([client.submit(function, *call, pure=False) for call in calls])
+    return time.perf_counter() - began
+
+
+def _warm() -> None:
+    import dpca.jobs  # noqa: F401  (imports are not what is measured)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

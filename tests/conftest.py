@@ -1,0 +1,60 @@
+"""What tests of several rooms share: a cluster, small sources, and the real data where it is at hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+
+DATA = Path(__file__).parents[2] / "shared" / "data"
+
+
+@pytest.fixture(scope="session")
+def cluster() -> Iterator[Any]:
+    """Two single-threaded processes, as a program starts them; one for the whole session, since starting takes seconds."""
+    from dpca.engine.cluster import open_client
+
+    with open_client(workers=2, memory="1.5GB") as client:
+        yield client
+
+
+@pytest.fixture
+def scheduler(cluster: Any) -> str:
+    """Address of that cluster, for ``--scheduler``."""
+    return str(cluster.scheduler.address)
+
+
+@pytest.fixture(scope="session")
+def real_data() -> Path:
+    """The folder of real data."""
+    if not DATA.is_dir():
+        pytest.skip("the real data is not at ../shared/data")
+    return DATA
+
+
+def smooth_images(n: int, shape: tuple[int, ...] = (40, 36, 3), seed: int = 0) -> np.ndarray[Any, Any]:
+    """Images with a decaying spectrum, as photographs have: a few waves, shaded, with grain."""
+    rng = np.random.default_rng(seed)
+    y, x = np.mgrid[: shape[0], : shape[1]]
+    waves = np.stack([np.cos(a * y / 9 + b * x / 7 + c) for a, b, c in rng.uniform(0, 3, (6, 3))])
+    values = np.tensordot(rng.normal(0, 25, (n, 6)), waves, 1)[..., None] + rng.normal(0, 15, (n, 1, 1, 1))
+    values = 128 + values + rng.normal(0, 4, (n, *shape[:2], shape[2] if len(shape) > 2 else 1))
+    return np.clip(values, 0, 255).astype(np.uint8).reshape(n, *shape)
+
+
+@pytest.fixture
+def image_folder(tmp_path: Path) -> Callable[..., Path]:
+    """Make a folder of PNG files and return it."""
+
+    def make(n: int = 30, shape: tuple[int, ...] = (40, 36, 3), name: str = "photos", seed: int = 0) -> Path:
+        folder = tmp_path / name
+        folder.mkdir()
+        for i, pixels in enumerate(smooth_images(n, shape, seed)):
+            Image.fromarray(pixels).save(folder / f"photo-{i:04d}.png")
+        return folder
+
+    return make
