@@ -1,0 +1,113 @@
+"""The file system: whole files, room on the disk, and its refusals in one sentence."""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from storage.errors import StoreError
+
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+_FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+
+
+@contextmanager
+def writing_errors(path: str | os.PathLike[str], needed: int | None = None) -> Iterator[None]:
+    """Turn what a full or forbidden disk raises inside the block into one sentence.
+
+    Parameters
+    ----------
+    path : path-like
+        What is being written, as the user knows it.
+    needed : int, optional
+        Bytes the whole job takes.
+
+    Raises
+    ------
+    StoreError
+        In place of an OSError for a full disk or quota, a missing permission, a read-only disk, or a parent
+        that is a file; every other error passes.
+    """
+    try:
+        yield
+    except OSError as error:
+        where = f"'{os.fspath(path)}'"
+        if error.errno in _FULL:
+            room = f"{_size(_free(path))} free" + (f" of {_size(needed)} needed" if needed is not None else "")
+            raise StoreError(
+                f"the disk is full while writing {where} ({error.strerror}, {room}): "
+                f"make room and run the same command again to continue, or choose another output"
+            ) from error
+        if error.errno in _FORBIDDEN:
+            raise StoreError(
+                f"{where} cannot be written ({error.strerror}): choose another output or change the permissions"
+            ) from error
+        if error.errno in (errno.ENOTDIR, errno.EEXIST):
+            raise StoreError(
+                f"{where} cannot be created (a part of its path is a file, not a folder): choose another output"
+            ) from error
+        raise
+
+
+def require_free_space(path: str | os.PathLike[str], needed_bytes: int, what: str) -> None:
+    """Refuse before starting when the disk cannot hold what is to be written.
+
+    Parameters
+    ----------
+    path : path-like
+        Where it is to be written; it need not exist yet.
+    needed_bytes : int
+        Bytes still to be written.
+    what : str
+        What is to be written, for the message ("the stack", ...).
+
+    Raises
+    ------
+    StoreError
+        If fewer bytes are free.
+    """
+    free = _free(path)
+    if needed_bytes > free:
+        raise StoreError(
+            f"{what} takes {_size(needed_bytes)} and the disk of '{os.fspath(path)}' has {_size(free)} free: "
+            f"make room or choose another output"
+        )
+
+
+def atomic_write_bytes(path: Path, content: bytes) -> None:
+    """Write a file so that it is there whole or not at all, also after the machine loses power."""
+    temporary = path.with_name(f".{path.name}.{os.getpid()}")
+    with open(temporary, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+
+
+def sync_folder(folder: Path) -> None:
+    """Make renames in a folder last."""
+    handle = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)
+
+
+def _free(path: str | os.PathLike[str]) -> int:
+    folder = Path(os.path.realpath(path))
+    while not folder.is_dir() and folder != folder.parent:
+        folder = folder.parent
+    return shutil.disk_usage(folder).free
+
+
+def _size(n: int) -> str:
+    value, unit = float(n), "bytes"
+    for bigger in ("kB", "MB", "GB", "TB", "PB"):
+        if value < 1000:
+            break
+        value, unit = value / 1000, bigger
+    return f"{value:.0f} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"

@@ -1,0 +1,300 @@
+"""Filling the samples of a stack, one whole shard a task, until every kept sample has its place.
+
+::
+
+    items of the source   0 1 2 3 | 4 5 6 7 | 8 9          planned as shards of 4
+    item 2 is rejected    0 1 3 4 | 5 6 7 8 | 9            every shard from there on holds other items
+
+A marker remembers which items a shard was filled from. The plan for the shards that are still to be submitted
+follows every rejection at once, so that a rare one costs no more than the shards in flight; the next pass fills those
+whose items changed, and so on until a pass rejects nothing. Where nothing is rejected there is one pass.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable, Generator, Iterator
+from concurrent.futures import CancelledError
+from dataclasses import dataclass
+from hashlib import blake2b
+from math import prod
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage.arrays import create_array, create_root, open_array, write_shard
+from storage.errors import DataError, one_line
+from storage.images import decode
+from storage.layout import Layout
+from storage.progress import Progress, Stage
+from storage.readers import Block, Reader
+from storage.stack import STACK_KIND, STACK_VERSION
+from storage.survey import Form, nothing_left, payload_or_refusal, refusal
+from storage.tasks import run_in_order
+from storage.workspace import Workspace
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+# what a sequential source may have waiting for its tasks in memory
+_WAITING_BYTES = 1 << 30
+_ATTEMPTS = 3
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What a task tells: samples it rejects (place in the shard, reason), else the range of its values."""
+
+    rejected: tuple[tuple[int, str], ...] = ()
+    low: float | None = None
+    high: float | None = None
+
+
+def fill_shard(
+    array_path: str,
+    start: int,
+    source: Callable[[], Block] | Block,
+    form: Form,
+    stop: bool,
+) -> Outcome:
+    """Read, decode and write one shard; the task of ingest.
+
+    Parameters
+    ----------
+    array_path : str
+        Samples of the stack.
+    start : int
+        First row of the shard.
+    source : callable or block
+        What `Reader.part` returned, or what `Reader.stream` yielded.
+    form : Form
+        Of the stack; without a data range that of the values is computed.
+    stop : bool
+        Whether to stop at the first sample that is rejected.
+
+    Returns
+    -------
+    Outcome
+        Nothing is written if anything is rejected.
+
+    Raises
+    ------
+    DataError
+        If the source as a whole cannot be read.
+    """
+    try:
+        block = source() if callable(source) else source
+    except OSError as error:
+        raise DataError(
+            f"the source cannot be read ({one_line(error)}): it must stay where it is, visible to every worker"
+        ) from error
+    rejected: list[tuple[int, str]] = []
+    if isinstance(block, np.ndarray):
+        values = block
+        rejected += _not_finite(values)
+    else:
+        values = np.empty((len(block), *form.sample_shape), form.dtype)
+        for i, payload in enumerate(block):
+            try:
+                values[i] = decode(payload_or_refusal(payload), form.rules)
+            except DataError as error:
+                rejected.append((i, str(error)))
+                if stop:
+                    break
+    if rejected:
+        return Outcome(tuple(rejected))
+    write_shard(open_array(array_path, "r+"), start, values)
+    if form.data_range is not None:
+        return Outcome()
+    return Outcome((), float(values.min()), float(values.max()))
+
+
+def _not_finite(values: NDArray[Any]) -> Iterator[tuple[int, str]]:
+    if values.dtype.kind != "f":
+        return
+    finite = np.isfinite(values)
+    for i in np.flatnonzero(~finite.reshape(len(values), -1).all(axis=1)):
+        where = tuple(int(j) for j in np.argwhere(~finite[i])[0])
+        yield int(i), f"holds {values[i][where]} at {where}: every value must be finite"
+
+
+class Filling:
+    """The samples of one stack being filled.
+
+    Parameters
+    ----------
+    work : Workspace
+        Entered.
+    reader : Reader
+        Source.
+    form : Form
+        What its samples are.
+    layout : Layout
+        Of the samples, chosen for all of them, also those that turn out to be rejected.
+    stop : bool
+        Whether the first rejection is an error.
+    client, threads, progress :
+        See `storage.ingest.ingest`.
+
+    Attributes
+    ----------
+    rejected : dict of int to str
+        Items of the source that are left out, and why.
+    kept : ndarray of int64
+        The other ones, in order.
+    """
+
+    def __init__(
+        self,
+        work: Workspace,
+        reader: Reader,
+        form: Form,
+        layout: Layout,
+        *,
+        stop: bool,
+        client: Client | None,
+        threads: int | None,
+        progress: Progress,
+    ) -> None:
+        self._work, self._reader, self._form, self._layout = work, reader, form, layout
+        self._stop, self._client, self._threads, self._progress = stop, client, threads, progress
+        self._path = str(work.store / "samples")
+        self.rejected = dict(reader.refused)
+        for shard in range(layout.n_shards(len(reader))):
+            self.rejected.update(self._recorded(shard))
+        self._recount()
+
+    def run(self) -> None:
+        """Fill all shards.
+
+        Raises
+        ------
+        DataError
+            For the first rejected sample, if so wished; if nothing is left; if the source breaks off.
+        """
+        lost = 0
+        while True:
+            if self.rejected and (self._stop or not len(self.kept)):
+                first = min(self.rejected)
+                error = refusal if self._stop else nothing_left
+                raise error(self._reader, first, self.rejected[first])
+            self._size_array()
+            try:
+                if self._run_pass():
+                    return
+            except CancelledError:
+                # a worker died with blocks of a sequential source that only it had: stream what is missing again
+                lost += 1
+                if self._reader.random_access or lost == _ATTEMPTS:
+                    raise
+
+    def data_range(self) -> tuple[float, float]:
+        """Return the range the form states, or that of the values in the filled shards."""
+        if self._form.data_range is not None:
+            return self._form.data_range
+        records = [self._work.record(_unit(shard)) for shard in range(self._layout.n_shards(len(self.kept)))]
+        return min(record["low"] for record in records), max(record["high"] for record in records)
+
+    def _size_array(self) -> None:
+        """Create the array, or give it as many rows as are kept; between passes, when no task has it open."""
+        form = self._form
+        root = create_root(self._work.store, kind=STACK_KIND, fingerprint=self._work.fingerprint, version=STACK_VERSION)
+        shape = (len(self.kept), *form.sample_shape)
+        create_array(root, "samples", shape, form.dtype, self._layout, form.axes, codec=form.codec)
+
+    def _run_pass(self) -> bool:
+        """Fill what is not filled as planned; return whether the plan stood."""
+        n_rejected = len(self.rejected)
+        stage = self._progress("ingest", len(self.kept), "samples")
+        planned: deque[tuple[int, NDArray[np.int64]]] = deque()
+        outcomes = run_in_order(
+            fill_shard,
+            self._calls(planned, stage),
+            client=self._client,
+            threads=self._threads,
+            window=self._window(),
+        )
+        try:
+            for outcome in outcomes:
+                shard, items = planned.popleft()
+                if outcome.rejected:
+                    self._reject(shard, {int(items[i]): reason for i, reason in outcome.rejected})
+                else:
+                    record = {"low": outcome.low, "high": outcome.high}
+                    self._work.mark_done(_unit(shard), _mark(items), record)
+                stage.advance(len(items))
+        finally:
+            cast("Generator[Outcome]", outcomes).close()
+            stage.close()
+        return len(self.rejected) == n_rejected
+
+    def _calls(self, planned: deque[tuple[int, NDArray[np.int64]]], stage: Stage) -> Iterator[tuple[Any, ...]]:
+        """Yield the calls of one pass, noting in `planned` what each is about."""
+        wanted = self._wanted(planned, stage)
+        sources: Iterator[Any]
+        if self._reader.random_access:
+            sources = map(self._reader.part, wanted)
+        else:
+            sources = map(self._shipped, self._reader.stream(wanted))
+        for source in sources:
+            yield self._path, planned[-1][0] * self._layout.rows_per_shard, source, self._form, self._stop
+
+    def _wanted(self, planned: deque[tuple[int, NDArray[np.int64]]], stage: Stage) -> Iterator[list[int]]:
+        """Yield the items of each shard that is not filled as planned, by the plan at that moment."""
+        rows, n_rows = self._layout.rows_per_shard, len(self.kept)
+        shard = 0
+        while shard * rows < len(self.kept):
+            items = self.kept[shard * rows : (shard + 1) * rows]
+            # once the plan has changed, a last shard no longer ends where the array does: it waits for the next pass
+            if len(items) == rows or len(self.kept) == n_rows:
+                if self._work.is_done(_unit(shard), _mark(items)):
+                    stage.advance(len(items))
+                else:
+                    planned.append((shard, items))
+                    yield items.tolist()
+            shard += 1
+
+    def _reject(self, shard: int, found: dict[int, str]) -> None:
+        self.rejected.update(found)
+        if self._stop:
+            first = min(found)
+            raise refusal(self._reader, first, found[first])
+        # kept for a run that resumes this one, which would otherwise find them again a window at a time
+        known = self._recorded(shard) | found
+        self._work.mark_done(_unit(shard, "rejected"), record={str(i): why for i, why in known.items()})
+        self._recount()
+
+    def _recorded(self, shard: int) -> dict[int, str]:
+        unit = _unit(shard, "rejected")
+        if not self._work.is_done(unit):
+            return {}
+        return {int(item): reason for item, reason in self._work.record(unit).items()}
+
+    def _recount(self) -> None:
+        keep = np.ones(len(self._reader), bool)
+        keep[list(self.rejected)] = False
+        self.kept = np.flatnonzero(keep).astype(np.int64)
+
+    def _shipped(self, block: Block) -> Any:
+        """Put a block where a task of the cluster finds it, without carrying it through the scheduler's graph."""
+        return block if self._client is None else self._client.scatter([block], hash=False)[0]
+
+    def _window(self) -> int | None:
+        if self._reader.random_access:
+            return None
+        threads = self._threads or os.cpu_count() or 1
+        if self._client is not None:
+            threads = sum(self._client.nthreads().values())
+        # encoded images take less than their pixels
+        shard_bytes = prod(self._layout.shards) * self._form.dtype.itemsize
+        return max(2, min(2 * threads, _WAITING_BYTES // shard_bytes))
+
+
+def _unit(shard: int, what: str = "shard") -> str:
+    return f"{what} {shard}"
+
+
+def _mark(items: NDArray[np.int64]) -> str:
+    return blake2b(items.tobytes(), digest_size=16).hexdigest()

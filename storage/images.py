@@ -1,0 +1,302 @@
+"""Encoded images to pixels, by stated rules, with nothing trusted.
+
+What becomes of an image:
+
+* JPEG, PNG, WebP and TIFF are decoded, recognized by their first bytes and never by the file's name.
+* The size is read from the header before anything is decoded; more than `MAX_PIXELS` pixels, or another size than the
+  stack's, is refused there, so a decompression bomb costs nothing.
+* EXIF orientation is applied: pixels come out upright.
+* Grey of 8 bits stays ``uint8``, 1 bit becomes 0 or 255, grey of 9 to 16 bits stays ``uint16``, 32-bit float TIFF stays
+  ``float32`` and must be finite.
+* Palette, CMYK and YCbCr images become RGB (Pillow's conversion; embedded color profiles are not applied).
+* Transparency is composited over white; opaque pixels keep their exact values.
+* Color of 16 bits a channel, 32-bit or signed integers and 64-bit floats are refused: Pillow would silently cut them.
+* More than one frame (animations, TIFF pages) is refused. Of a JPEG with pictures appended (previews, gain maps) the
+  main one is read.
+* A file that ends before its last pixel, or cannot be decoded for any other reason, is refused.
+
+Across a stack (`Rules`): the first accepted image decides on color, size and value type unless told otherwise. In a
+color stack grey images are repeated over the three channels; a color image in a grey stack is an error. ``crop``
+cuts out the center, then ``resize`` (Lanczos) stretches to exactly the given size.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+from dataclasses import dataclass, replace
+from typing import Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+from PIL import Image
+from PIL.ImageFile import ImageFile
+from PIL.JpegImagePlugin import JpegImageFile
+from PIL.PngImagePlugin import PngImageFile
+from PIL.TiffImagePlugin import TiffImageFile
+from PIL.WebPImagePlugin import WebPImageFile
+
+from storage.errors import DataError
+
+Color = Literal["auto", "rgb", "grey"]
+
+# As many RGBX pixels as fit in a quarter of a GiB, the number at which Pillow itself begins to suspect a bomb.
+MAX_PIXELS = 2**28 // 3
+
+_ORIENTATION = 0x0112
+_UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT,
+    3: Image.Transpose.ROTATE_180,
+    4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE,
+    6: Image.Transpose.ROTATE_270,
+    7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}
+
+
+@dataclass(frozen=True)
+class Rules:
+    """How the images of one stack become samples of one shape and type.
+
+    Parameters
+    ----------
+    color : {"auto", "rgb", "grey"}
+        ``"auto"`` leaves the decision to the first accepted image; ``"grey"`` converts color by Pillow's luma
+        (ITU-R 601); ``"rgb"`` repeats grey over three channels.
+    crop : tuple of int, optional
+        (height, width) in pixels cut out of the center; a smaller image is refused.
+    resize : tuple of int, optional
+        (height, width) in pixels that every image is stretched to, after `crop`.
+    max_pixels : int
+        Largest height x width of an encoded image.
+    sample_shape, dtype, first :
+        Shape and value type of the stack and the name of the image that decided them; set by `settle`.
+    """
+
+    color: Color = "auto"
+    crop: tuple[int, int] | None = None
+    resize: tuple[int, int] | None = None
+    max_pixels: int = MAX_PIXELS
+    sample_shape: tuple[int, ...] | None = None
+    dtype: str | None = None
+    first: str = ""
+
+    def __post_init__(self) -> None:
+        if self.color not in ("auto", "rgb", "grey"):
+            raise DataError(f"color {self.color!r} is unknown: choose 'auto', 'rgb' or 'grey'")
+        for option, size in (("crop", self.crop), ("resize", self.resize)):
+            if size is not None and (len(size) != 2 or min(size) < 1 or size[0] * size[1] > self.max_pixels):
+                raise DataError(
+                    f"{option} {size!r} is no image size: give (height, width) in pixels, both at least 1 and together "
+                    f"at most {self.max_pixels:,} pixels"
+                )
+
+    def settle(self, pixels: NDArray[Any], name: str) -> Rules:
+        """Return these rules with the shape and type of a stack that begins with `pixels`, the image called `name`."""
+        return replace(self, sample_shape=pixels.shape, dtype=pixels.dtype.name, first=name)
+
+
+def decode(payload: bytes, rules: Rules | None = None) -> NDArray[Any]:
+    """Decode one encoded image.
+
+    Parameters
+    ----------
+    payload : bytes
+        A whole JPEG, PNG, WebP or TIFF file.
+    rules : Rules, optional
+        By default any size and color is taken as it is.
+
+    Returns
+    -------
+    ndarray of uint8, uint16 or float32, shape (height, width) or (height, width, 3)
+        May be read-only. Costs one decoding and one copy of the pixels.
+
+    Raises
+    ------
+    DataError
+        With the reason alone, a phrase to follow the name of the image ("is ...", "holds ...").
+    """
+    rules = rules or Rules()
+    image = _opened(payload)
+    _check_header(image, rules)
+    pixels = _pixels(image)
+    pixels = _colored(pixels, rules)
+    if rules.crop is not None:
+        pixels = _cropped(pixels, rules.crop)
+    if rules.resize is not None and pixels.shape[:2] != rules.resize:
+        pixels = _resized(pixels, rules.resize)
+    _check_fits(pixels, rules)
+    return pixels
+
+
+def _opened(payload: bytes) -> ImageFile:
+    plugin: type[ImageFile]
+    head = bytes(payload[:12])
+    # Image.open would do the same, but it warns about large images (a global switch), turns a JPEG with appended
+    # previews into a sequence of frames, and lets any installed plugin try.
+    if head[:3] == b"\xff\xd8\xff":
+        plugin = JpegImageFile
+    elif head[:8] == b"\x89PNG\r\n\x1a\n":
+        plugin = PngImageFile
+    elif head[:4] == b"RIFF" and head[8:12] == b"WEBP":
+        plugin = WebPImageFile
+    elif head[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
+        plugin = TiffImageFile
+    elif not head:
+        raise DataError("is empty (0 bytes)")
+    else:
+        raise DataError(f"is no JPEG, PNG, WebP or TIFF image (it begins with {head!r})")
+    try:
+        return plugin(io.BytesIO(payload))
+    except MemoryError:
+        raise
+    except Image.DecompressionBombError:
+        # a plugin that must know the size to begin, with Pillow's own limit
+        raise DataError(_bomb("more")) from None
+    except Exception as error:
+        # A hostile header can end in any exception inside a decoder; all of them mean the same here.
+        raise DataError(_broken(plugin.format, error)) from None
+
+
+def _check_header(image: ImageFile, rules: Rules) -> None:
+    width, height = image.size
+    if width * height > rules.max_pixels:
+        raise DataError(_bomb(f"{height} x {width} pixels, more", rules.max_pixels))
+    if getattr(image, "is_animated", False):
+        raise DataError("holds more than one frame: save the wanted frame as an image of its own")
+    if rules.sample_shape is not None and rules.crop is None and rules.resize is None:
+        wanted = rules.sample_shape[:2]
+        # not yet turned upright, so either way round may still become right
+        if wanted not in ((height, width), (width, height)):
+            raise DataError(_other_size((height, width), rules))
+
+
+def _pixels(image: ImageFile) -> NDArray[Any]:
+    """Return the upright pixels, (height, width) or (height, width, 3), without transparency."""
+    layout = " ".join(str(tile[3]) for tile in image.tile)
+    if image.mode == "I" or (image.mode == "F" and ";64" in layout):
+        raise DataError("has integers of 32 bits, signed integers or 64-bit floats: save it with 8, 16 or float32 bits")
+    if not image.mode.startswith("I;16") and ";16" in layout and image.mode != "F":
+        raise DataError("has 16 bits in each of several channels: save it with 8 bits a channel or as 16-bit grey")
+    try:
+        image.load()
+        upright: Image.Image = image
+        if not isinstance(image, TiffImageFile):  # its plugin has done that in load()
+            turn = _UPRIGHT.get(_orientation(image))
+            upright = image if turn is None else image.transpose(turn)
+        return _plain(upright)
+    except (DataError, MemoryError):
+        raise
+    except Exception as error:
+        raise DataError(_broken(image.format, error)) from None
+
+
+def _orientation(image: ImageFile) -> int:
+    try:
+        return int(image.getexif().get(_ORIENTATION, 1))
+    except Exception:
+        # Broken EXIF data beside sound pixels: common in the wild, and no reason to lose the picture.
+        return 1
+
+
+def _plain(image: Image.Image) -> NDArray[Any]:
+    mode = image.mode
+    see_through = image.info.get("transparency")
+    if mode.startswith("I;16"):
+        pixels = np.asarray(image)
+        pixels = pixels.astype(np.uint16, copy=False)
+        return pixels if see_through is None else np.where(pixels == see_through, np.uint16(65535), pixels)
+    if mode == "F":
+        pixels = np.asarray(image)
+        if not np.isfinite(pixels).all():
+            y, x = (int(i) for i in np.argwhere(~np.isfinite(pixels))[0])
+            raise DataError(f"holds {pixels[y, x]} at row {y}, column {x}: every pixel must be finite")
+        return pixels
+    if image.has_transparency_data:
+        grey = mode in ("1", "L", "LA", "La")
+        return _over_white(np.asarray(image.convert("LA" if grey else "RGBA")))
+    if mode == "1":
+        return np.asarray(image.convert("L"))
+    if mode in ("P", "CMYK", "YCbCr", "RGBX"):
+        return np.asarray(image.convert("RGB"))
+    if mode not in ("L", "RGB"):
+        raise DataError(f"has color mode {mode}, which is not read: save it as RGB or grey")
+    return np.asarray(image)
+
+
+def _over_white(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
+    """Composite (..., grey or RGB, alpha) over white; exact where alpha is 255."""
+    color, alpha = pixels[..., :-1], pixels[..., -1:]
+    if alpha.min() < 255:
+        wide = alpha.astype(np.uint16)
+        # at most 255 * 255 + 127: no overflow in 16 bits
+        color = ((color * wide + 255 * (255 - wide) + 127) // 255).astype(np.uint8)
+    return color[..., 0] if color.shape[-1] == 1 else color
+
+
+def _colored(pixels: NDArray[Any], rules: Rules) -> NDArray[Any]:
+    settled = rules.sample_shape
+    if pixels.ndim == 2:
+        if rules.color == "rgb" or (rules.color == "auto" and settled is not None and len(settled) == 3):
+            return np.broadcast_to(pixels[..., None], (*pixels.shape, 3))
+    elif rules.color == "grey":
+        return np.asarray(Image.fromarray(pixels).convert("L"))
+    elif rules.color == "auto" and settled is not None and len(settled) == 2:
+        raise DataError(
+            f"is in color but the stack is grey like its first image {rules.first!r}: "
+            f'--color rgb (color="rgb") makes all color, --color grey (color="grey") makes all grey'
+        )
+    return pixels
+
+
+def _cropped(pixels: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
+    (height, width), (h, w) = pixels.shape[:2], size
+    if h > height or w > width:
+        raise DataError(
+            f"is {height} x {width} pixels, smaller than the crop of {h} x {w}: choose a smaller crop or "
+            f"--resize {h}x{w} (resize=({h}, {w}))"
+        )
+    top, left = (height - h) // 2, (width - w) // 2
+    return pixels[top : top + h, left : left + w]
+
+
+def _resized(pixels: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
+    height, width = size
+    # Pillow filters 8-bit integers and floats; 16-bit grey goes through float32, which holds it exactly.
+    image = Image.fromarray(np.ascontiguousarray(pixels if pixels.dtype == np.uint8 else pixels.astype(np.float32)))
+    resized: NDArray[Any] = np.asarray(image.resize((width, height), Image.Resampling.LANCZOS))
+    if pixels.dtype == np.uint16:
+        resized = np.rint(resized).clip(0, 65535).astype(np.uint16)
+    return resized
+
+
+def _check_fits(pixels: NDArray[Any], rules: Rules) -> None:
+    if rules.sample_shape is None:
+        return
+    if pixels.shape[:2] != rules.sample_shape[:2]:
+        raise DataError(_other_size(pixels.shape[:2], rules))
+    if pixels.dtype.name != rules.dtype:
+        raise DataError(
+            f"has {pixels.dtype.name} pixels but the stack has {rules.dtype} like its first image {rules.first!r}: "
+            f"convert the images to one type"
+        )
+
+
+def _other_size(size: tuple[int, ...], rules: Rules) -> str:
+    assert rules.sample_shape is not None
+    h, w = rules.sample_shape[:2]
+    return (
+        f"is {size[0]} x {size[1]} pixels (height x width) but the stack is {h} x {w} like its first image "
+        f"{rules.first!r}: --resize {h}x{w} (resize=({h}, {w})) or --crop {h}x{w} (crop=({h}, {w})) makes all one size"
+    )
+
+
+def _bomb(claim: str, limit: int = MAX_PIXELS) -> str:
+    return f"claims {claim} than the limit of {limit:,} pixels (a decompression bomb?)"
+
+
+def _broken(kind: str | None, error: Exception) -> str:
+    # memory addresses in a message would make two runs record two reasons
+    message = re.sub(r" at 0x[0-9a-f]+", "", str(error)) or type(error).__name__
+    return f"is broken, truncated or of an unsupported kind ({kind} decoder: {message})"

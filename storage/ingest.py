@@ -1,0 +1,208 @@
+"""From what people have to a stack store: decoded in parallel, in order, resumable, nothing half-written."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from math import prod
+from typing import TYPE_CHECKING, Any, Literal
+
+import zarr
+from numpy.typing import NDArray
+
+from storage.arrays import create_array, create_root, write_strings
+from storage.errors import DataError
+from storage.filling import Filling
+from storage.images import Color, Rules
+from storage.layout import SAMPLE, Layout, choose_layout
+from storage.progress import Progress, no_progress
+from storage.readers import Reader, Source, open_reader
+from storage.readers.base import IMAGE_SUFFIXES
+from storage.stack import STACK_KIND, STACK_VERSION, Stack, open_stack
+from storage.survey import Form, survey
+from storage.workspace import Workspace, fingerprint_of, require_free_space, writing_errors
+
+if TYPE_CHECKING:
+    from distributed import Client
+
+# what the codec saves at least where it is chosen
+_BLOSC_SAVES = 1.5
+_LABEL_CHUNK = 65536
+
+
+def ingest(
+    source: Source | Reader,
+    target: str | os.PathLike[str],
+    *,
+    cell_shape: Sequence[int] | None = None,
+    color: Color = "auto",
+    resize: tuple[int, int] | None = None,
+    crop: tuple[int, int] | None = None,
+    on_error: Literal["stop", "skip"] = "stop",
+    key: str | None = None,
+    axes: Sequence[str] | None = None,
+    data_range: tuple[float, float] | None = None,
+    client: Client | None = None,
+    threads: int | None = None,
+    overwrite: bool = False,
+    progress: Progress = no_progress,
+) -> Stack:
+    """Make a stack store of a source.
+
+    Parameters
+    ----------
+    source : path-like, sequence of these, or Reader
+        See `storage.readers.open_reader`.
+    target : path-like
+        Where the store appears once it is whole; until then everything is in ``<target>.partial``, from which
+        the same call continues after an interruption.
+    cell_shape : sequence of int, optional
+        Cells the stack will be cut into; chunks are chosen to fit.
+    color : {"auto", "rgb", "grey"}
+        See `storage.images.Rules`.
+    resize, crop : tuple of int, optional
+        (height, width) in pixels that every image is stretched to, after it is cropped; see `storage.images.Rules`.
+    on_error : {"stop", "skip"}
+        Whether a sample that cannot be read, does not fit or is not finite is an error, or left out and recorded
+        with its reason in ``rejected``.
+    key, axes :
+        Of arrays, see `storage.readers.open_reader`.
+    data_range : tuple of float, optional
+        Lowest and highest value a sample can hold. By default what the source states, that of the type for
+        ``bool``, ``uint8`` and ``uint16``, else the lowest and highest value found.
+    client : distributed.Client, optional
+        Where the tasks run; without one, on threads of this process.
+    threads : int, optional
+        Number of these threads, by default one a processor.
+    overwrite : bool
+        Whether to replace another Zarr store, or an unfinished one of other settings.
+    progress : callable
+        See `storage.progress`.
+
+    Returns
+    -------
+    Stack
+        The store, opened. If it was there already, made of the same source with the same settings, nothing is written.
+
+    Raises
+    ------
+    DataError
+        If the source or a sample of it is not acceptable; the first one in order is named.
+    StoreError
+        If the store cannot be written.
+
+    Notes
+    -----
+    A task reads, decodes and writes one shard (at most 128 MiB, or one sample). Sources that can only be read from
+    their beginning (compressed archives and arrays) are read by this process, which ships blocks to the tasks.
+    """
+    if on_error not in ("stop", "skip"):
+        raise DataError(f"on_error {on_error!r} is unknown: choose 'stop' or 'skip'")
+    rules = Rules(color=color, crop=_size("crop", crop), resize=_size("resize", resize))
+    cells = None if cell_shape is None else [int(length) for length in cell_shape]
+    limits = None if data_range is None else _checked_range(data_range)
+    reader = source if isinstance(source, Reader) else open_reader(source, key=key, axes=axes)
+    if not reader.encoded and rules != Rules():
+        raise DataError(f"color, crop and resize are for images and '{reader.name}' is an array: leave them out")
+    settings = [cells, color, rules.crop, rules.resize, None if axes is None else list(axes), limits]
+    fingerprint = fingerprint_of(STACK_KIND, STACK_VERSION, reader.fingerprint(), settings)
+    stop = on_error == "stop"
+    with Workspace(target, kind=STACK_KIND, fingerprint=fingerprint, overwrite=overwrite) as work:
+        if work.state != "complete":
+            if not len(reader):
+                raise DataError(_empty(reader))
+            form = survey(reader, rules, stop=stop)
+            form = form if limits is None else replace(form, data_range=limits)
+            layout = _layout(len(reader), form, cells)
+            needed = _bytes_to_write(work, len(reader), form, layout)
+            with writing_errors(target, needed):
+                require_free_space(target, needed, f"the stack of '{reader.name}'")
+                filling = Filling(
+                    work, reader, form, layout, stop=stop, client=client, threads=threads, progress=progress
+                )
+                filling.run()
+                _finish(work, reader, form, filling)
+                work.publish()
+    stack = open_stack(target)
+    if stop and stack.rejected:
+        name, reason = stack.rejected[0]
+        raise DataError(
+            f"'{os.fspath(target)}' is there and leaves out {len(stack.rejected):,} samples, the first being '{name}', "
+            f'which {reason}; accept that with --on-error skip (on_error="skip") or choose another output'
+        )
+    return stack
+
+
+def _size(option: str, size: Sequence[int] | None) -> tuple[int, int] | None:
+    if size is None:
+        return None
+    if len(size) != 2 or any(int(length) != length for length in size):
+        raise DataError(f"{option} {size!r} is no image size: give (height, width) in whole pixels")
+    return int(size[0]), int(size[1])
+
+
+def _checked_range(data_range: Sequence[float]) -> tuple[float, float]:
+    low, high = (float(value) for value in data_range)
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise DataError(f"data_range is ({low:g}, {high:g}): give two finite numbers, the lower first")
+    return low, high
+
+
+def _empty(reader: Reader) -> str:
+    if not reader.encoded:
+        return f"'{reader.name}' holds no samples: its sample axis has length 0"
+    others = (
+        f"; passed over {reader.ignored:,} other files, archives among them are not opened" if reader.ignored else ""
+    )
+    return f"no images found in '{reader.name}' (looked for {', '.join(IMAGE_SUFFIXES)}{others}): check the path"
+
+
+def _layout(n_items: int, form: Form, cells: Sequence[int] | None) -> Layout:
+    try:
+        return choose_layout((n_items, *form.sample_shape), form.dtype.itemsize, form.axes, cells)
+    except ValueError as error:
+        raise DataError(str(error)) from error
+
+
+def _bytes_to_write(work: Workspace, n_items: int, form: Form, layout: Layout) -> int:
+    whole = n_items * prod(layout.shards[1:]) * form.dtype.itemsize
+    if form.codec == "blosc":
+        whole = int(whole / _BLOSC_SAVES)
+    there = sum(file.stat().st_size for file in work.store.rglob("*") if file.is_file())
+    return max(0, whole - there)
+
+
+def _finish(work: Workspace, reader: Reader, form: Form, filling: Filling) -> None:
+    """Write all that stands beside the samples; done again as a whole if interrupted."""
+    low, high = filling.data_range()
+    root = create_root(
+        work.store,
+        kind=STACK_KIND,
+        fingerprint=work.fingerprint,
+        version=STACK_VERSION,
+        axes=list(form.axes),
+        data_range=[low, high],
+        source={"kind": reader.kind, "name": reader.name, "count": len(reader)},
+        color=form.color,
+        ignored=reader.ignored,
+    )
+    names = reader.names
+    write_strings(root, "name", [names[i] for i in filling.kept.tolist()])
+    if reader.labels is not None:
+        _write_labels(root, reader.labels[filling.kept])
+    if filling.rejected:
+        rejected = root.require_group("rejected")
+        items = sorted(filling.rejected)
+        write_strings(rejected, "name", [names[i] for i in items], "item")
+        write_strings(rejected, "reason", [filling.rejected[i] for i in items], "item")
+
+
+def _write_labels(root: zarr.Group, labels: NDArray[Any]) -> None:
+    if labels.dtype.kind not in "buif":
+        write_strings(root, "label", [str(label) for label in labels])
+        return
+    chunk = min(len(labels), _LABEL_CHUNK)
+    layout = Layout(chunks=(chunk,), shards=(-(-len(labels) // chunk) * chunk,))
+    create_array(root, "label", labels.shape, labels.dtype, layout, (SAMPLE,))[:] = labels

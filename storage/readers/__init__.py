@@ -1,0 +1,9 @@
+"""What people have, read piece by piece: one reader a file, `open_reader` to choose among them.
+
+Readers deliver encoded images or rows of an array in a fixed order, and know nothing of pixels, Zarr stores or Dask.
+"""
+
+from storage.readers.base import Block, Payload, Reader, Refused
+from storage.readers.opening import Source, open_reader
+
+__all__ = ["Block", "Payload", "Reader", "Refused", "Source", "open_reader"]

@@ -1,0 +1,256 @@
+"""What a reader is: samples in a fixed order, read piecewise, each piece by a task that knows only its piece.
+
+A source holds either encoded images (files, members of archives, values of a database) or an array. Both promise
+
+* an order that does not depend on the machine, and a `fingerprint` of names, sizes and content, never of
+  times or absolute paths;
+* `part`: a small picklable function that reads some samples in any process that sees the file;
+* or, where a file can only be read from its beginning (compressed archives and arrays), `stream`.
+
+A reader never fails for one bad image: the payload in its place is `Refused`, with the reason.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import importlib
+import os
+import re
+import unicodedata
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from types import ModuleType
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage.errors import DataError
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff")
+
+# Far above any photograph, far below memory: bounds what a hostile header can make a task allocate.
+MAX_ENCODED = 512 << 20
+
+_ENDS = 64 << 10
+
+
+@dataclass(frozen=True)
+class Refused:
+    """Stands in place of an image that is not read, for `reason` (a phrase to follow the name)."""
+
+    reason: str
+
+
+Payload: TypeAlias = bytes | Refused
+Block: TypeAlias = list[Payload] | NDArray[Any]
+
+
+class Reader(ABC):
+    """Samples of one source in a fixed order.
+
+    Attributes
+    ----------
+    kind : str
+        What the source is: ``"folder"``, ``"zip"``, ``"npy"``, ...
+    name : str
+        Base name of the source, for people.
+    encoded : bool
+        Whether payloads are encoded images; otherwise they are rows of an array.
+    random_access : bool
+        Whether `part` works; otherwise only `stream` does.
+    ignored : int
+        Files in the source that are no images by their name.
+    refused : mapping of int to str
+        Samples known to be refused before they are read, and why.
+    labels : ndarray or None
+        One label a sample.
+    sample_shape, dtype, axes, data_range :
+        Of arrays: shape of one sample, native numpy dtype, names of the sample's axes and declared range of
+        the values where the source states them.
+    """
+
+    kind: str = ""
+    name: str = ""
+    encoded: bool = True
+    random_access: bool = True
+    ignored: int = 0
+    refused: Mapping[int, str] = {}
+    labels: NDArray[Any] | None = None
+    sample_shape: tuple[int, ...] = ()
+    dtype: np.dtype[Any] = np.dtype(np.uint8)
+    axes: tuple[str, ...] | None = None
+    data_range: tuple[float, float] | None = None
+
+    @property
+    @abstractmethod
+    def names(self) -> Sequence[str]:
+        """One name a sample, in order; may be computed on access."""
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Return a hash that changes when the samples do."""
+
+    @abstractmethod
+    def part(self, indices: Sequence[int]) -> Callable[[], Block]:
+        """Return a small picklable function that reads these samples (increasing indices) in a task."""
+
+    def fetch(self, indices: Sequence[int]) -> Block:
+        """Read these samples here and now: a list of `bytes` or `Refused`, or an array (n, *sample_shape)."""
+        if self.random_access:
+            return self.part(indices)()
+        return next(iter(self.stream([indices])))
+
+    def stream(self, requests: Iterable[Sequence[int]]) -> Iterator[Block]:
+        """Yield one block a request, in lock-step: a request is drawn when its block is asked for.
+
+        Indices increase within and across requests. The source is read once, from its beginning.
+        """
+        for indices in requests:
+            yield self.part(indices)()
+
+    def called(self, index: int) -> str:
+        """Return how a sentence speaks of a sample."""
+        name = self.names[index]
+        return f"'{name}'" if self.encoded else f"sample {name} of '{self.name}'"
+
+    def __len__(self) -> int:
+        return len(self.names)
+
+
+class Numbered(Sequence[str]):
+    """Names for samples that have none: their zero-padded numbers.
+
+    Parameters
+    ----------
+    n : int
+        Number of samples.
+    """
+
+    def __init__(self, n: int) -> None:
+        self._n, self._width = n, len(str(max(n - 1, 0)))
+
+    def __len__(self) -> int:
+        return self._n
+
+    def __getitem__(self, index: Any) -> Any:
+        if isinstance(index, slice):
+            return [self[i] for i in range(*index.indices(self._n))]
+        if not -self._n <= index < self._n:
+            raise IndexError(index)
+        return f"{index % self._n:0{self._width}d}"
+
+
+class Verdict(Enum):
+    """What a file in a folder or archive is, by its name alone."""
+
+    IMAGE = "image"
+    OTHER = "other"
+    HIDDEN = "hidden"
+
+
+def judge(name: str) -> Verdict:
+    """Tell an image from another file and from the hidden ones that are not even counted, by the name."""
+    parts = name.split("/")
+    if "__MACOSX" in parts or any(part.startswith(".") and part != "." for part in parts):
+        return Verdict.HIDDEN
+    return Verdict.IMAGE if name.lower().endswith(IMAGE_SUFFIXES) else Verdict.OTHER
+
+
+def judge_member(name: str, size: int, nature: str) -> Verdict | str:
+    """Like `judge` for a member of an archive, or the reason why it is refused.
+
+    Parameters
+    ----------
+    name : str
+        As it stands in the archive.
+    size : int
+        Claimed bytes after decompression.
+    nature : {"file", "link", "device"}
+        Anything that is neither a file nor a link counts as a device.
+    """
+    parts = re.split(r"[/\\]", name)
+    if parts[0] == "" or ".." in parts or re.match(r"[A-Za-z]:", name):
+        return "has a path that leads out of the archive"
+    if nature == "device":
+        return "is a device or pipe, not a file"
+    verdict = judge(name)
+    if verdict is Verdict.IMAGE:
+        if nature == "link":
+            return "is a link, not a file"
+        if size > MAX_ENCODED:
+            return too_large(size)
+    return verdict
+
+
+def too_large(size: int) -> str:
+    """Return the reason for refusing an encoded image of `size` bytes."""
+    return f"has {size:,} bytes, more than the {MAX_ENCODED:,} read for one image"
+
+
+def printable(name: str) -> str:
+    """Return a name that can be stored as UTF-8 and printed: undecodable and control characters are escaped."""
+    if name.isprintable():
+        return name
+    return "".join(c.encode("unicode_escape").decode() if unicodedata.category(c) in ("Cc", "Cs") else c for c in name)
+
+
+def runs(indices: Sequence[int]) -> Iterator[tuple[int, int]]:
+    """Yield increasing indices as (start, stop) of consecutive ones."""
+    where = np.asarray(indices, np.int64)
+    for run in np.split(where, np.flatnonzero(np.diff(where) != 1) + 1) if len(where) else ():
+        yield int(run[0]), int(run[-1]) + 1
+
+
+def digest(parts: Iterable[str | bytes | int | float | None]) -> str:
+    """Hash a sequence of values unambiguously (BLAKE2b, 16 bytes, hexadecimal)."""
+    state = hashlib.blake2b(digest_size=16)
+    for part in parts:
+        value = part if isinstance(part, bytes) else str(part).encode("utf-8", "surrogateescape")
+        state.update(len(value).to_bytes(8, "little"))
+        state.update(value)
+    return state.hexdigest()
+
+
+def digest_file(path: str) -> str:
+    """Hash the size, the first and the last 64 KiB of a file: enough to tell data sets apart, cheap at any size."""
+    size = os.path.getsize(path)
+    with open(path, "rb") as file:
+        head = file.read(_ENDS)
+        file.seek(max(size - _ENDS, 0))
+        return digest([size, head, file.read(_ENDS)])
+
+
+def stack_dtype(dtype: np.dtype[Any], what: str) -> np.dtype[Any]:
+    """Return the native type in which values of `dtype` are stored (booleans as uint8).
+
+    Raises
+    ------
+    DataError
+        For values that are no real numbers of at most 64 bits.
+    """
+    if dtype.kind == "b":
+        return np.dtype(np.uint8)
+    if dtype.kind not in "uif" or dtype.itemsize > 8:
+        raise DataError(
+            f"{what} holds values of type {dtype}: integers, floats of 16, 32 or 64 bits or booleans are read"
+        )
+    return dtype.newbyteorder("=")
+
+
+def require(module: str, extra: str, what: str) -> ModuleType:
+    """Import a library that only some sources need.
+
+    Raises
+    ------
+    DataError
+        Naming the extra to install, if it is missing.
+    """
+    try:
+        return importlib.import_module(module)
+    except ImportError:
+        raise DataError(
+            f'reading {what} needs the library {module}, which is not installed: pip install "dask-dpca[{extra}]"'
+        ) from None

@@ -1,0 +1,147 @@
+"""Image files on disk: a folder tree, or a list of files."""
+
+from __future__ import annotations
+
+import os
+import stat
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+
+from storage.errors import DataError
+from storage.readers.base import (
+    MAX_ENCODED,
+    Payload,
+    Reader,
+    Refused,
+    Verdict,
+    digest,
+    judge,
+    printable,
+    too_large,
+)
+
+
+class _ImageFiles(Reader):
+    def __init__(self, name: str, root: str, files: Sequence[tuple[str, int]]) -> None:
+        self.name = name
+        self._root = root
+        self._paths = [path for path, _ in files]
+        self._sizes = [size for _, size in files]
+        self._names = [printable(path) for path in self._paths]
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Paths relative to the folder that holds all files."""
+        return self._names
+
+    def fingerprint(self) -> str:
+        """Hash of relative paths and sizes."""
+        return digest([self.kind, *self._paths, *self._sizes])
+
+    def part(self, indices: Sequence[int]) -> Callable[[], list[Payload]]:
+        """Ship the paths of these images."""
+        return partial(_read_files, self._root, [self._paths[i] for i in indices])
+
+
+class FolderReader(_ImageFiles):
+    """All images below a folder, sorted by their path relative to it (as text, ``/`` between the parts).
+
+    Links to files and folders are followed, each folder at most once on a path; hidden files and ``__MACOSX`` are
+    passed over, other files without an image's suffix are counted as `ignored`. A scan costs one ``stat`` a file.
+
+    Parameters
+    ----------
+    path : str
+        The folder.
+    """
+
+    kind = "folder"
+
+    def __init__(self, path: str) -> None:
+        root = os.path.abspath(path)
+        files = []
+        for relative, size in _walk(root):
+            if judge(relative) is Verdict.IMAGE:
+                files.append((relative, size))
+            else:
+                self.ignored += 1
+        super().__init__(os.path.basename(root), root, sorted(files))
+
+
+class FilesReader(_ImageFiles):
+    """A list of image files, in the order given, named by their paths below the folder they share.
+
+    Parameters
+    ----------
+    paths : sequence of str
+        The files.
+    """
+
+    kind = "files"
+
+    def __init__(self, paths: Sequence[str]) -> None:
+        whole = [os.path.abspath(path) for path in paths]
+        root = os.path.commonpath([os.path.dirname(path) for path in whole])
+        files = [(os.path.relpath(path, root), _size(path)) for path in whole]
+        super().__init__(files[0][0] if len(files) == 1 else os.path.basename(root), root, files)
+
+
+def _walk(root: str) -> Iterator[tuple[str, int]]:
+    """Yield path below `root` and size (-1 if unknown) of everything that is neither a folder nor hidden."""
+    above: dict[str, tuple[tuple[int, int], ...]] = {"": (_identity(root),)}
+    waiting = [""]
+    while waiting:
+        folder = waiting.pop()
+        trail = above.pop(folder)
+        try:
+            entries = list(os.scandir(os.path.join(root, folder)))
+        except OSError as error:
+            raise DataError(
+                f"folder '{os.path.join(root, folder)}' cannot be read ({error.strerror}): change its permissions"
+            ) from error
+        if folder and _is_store({entry.name for entry in entries}, folder):
+            continue
+        for entry in entries:
+            relative = os.path.join(folder, entry.name) if folder else entry.name
+            if judge(relative) is Verdict.HIDDEN:
+                continue
+            if not entry.is_dir():
+                yield relative, _size(entry.path)
+            elif (identity := _identity(entry.path)) not in trail:  # else a link back up: its images are in already
+                above[relative] = (*trail, identity)
+                waiting.append(relative)
+
+
+def _is_store(names: set[str], folder: str) -> bool:
+    """Whether a folder is a Zarr store, or the work folder of one being made: the output may lie in the source."""
+    return bool(names & {"zarr.json", ".zarray", ".zgroup"}) or (folder.endswith(".partial") and "lock" in names)
+
+
+def _identity(folder: str) -> tuple[int, int]:
+    status = os.stat(folder)
+    return status.st_dev, status.st_ino
+
+
+def _size(path: str) -> int:
+    try:
+        return os.stat(path).st_size
+    except OSError:
+        return -1  # a dangling link, say: refused by name when it is read
+
+
+def _read_files(root: str, paths: Sequence[str]) -> list[Payload]:
+    return [_read_file(os.path.join(root, path)) for path in paths]
+
+
+def _read_file(path: str) -> Payload:
+    try:
+        # non-blocking: opening a pipe would wait for somebody to write into it
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as file:
+            status = os.fstat(file.fileno())
+            if not stat.S_ISREG(status.st_mode):
+                return Refused("is a device or pipe, not a file")
+            if status.st_size > MAX_ENCODED:
+                return Refused(too_large(status.st_size))
+            return file.readall()
+    except OSError as error:
+        return Refused(f"cannot be read ({error.strerror})")

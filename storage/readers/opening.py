@@ -1,0 +1,140 @@
+"""From a path, a glob or a list of them to a reader: by content, with the name only as a hint."""
+
+from __future__ import annotations
+
+import glob
+import os
+from collections.abc import Sequence
+from typing import TypeAlias
+
+from storage.errors import DataError
+from storage.readers.base import IMAGE_SUFFIXES, Reader
+from storage.readers.folder import FilesReader, FolderReader
+from storage.readers.hdf5 import Hdf5Reader
+from storage.readers.idx import is_idx, open_idx
+from storage.readers.lmdb_images import LmdbReader, is_lmdb
+from storage.readers.npy import open_npy, open_npz
+from storage.readers.several import SeveralReader
+from storage.readers.tar import COMPRESSIONS, DECOMPRESSION_ERRORS, TarReader
+from storage.readers.zarr_array import ZarrReader
+from storage.readers.zip import ZipReader
+
+Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+
+_ZARR_METADATA = ("zarr.json", ".zarray", ".zgroup")
+_TAR_SUFFIXES = (".tar", ".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz")
+_READ = (
+    "images (JPEG, PNG, WebP, TIFF) in a folder, .tar(.gz, .bz2, .xz), .zip or LMDB, or an array in Zarr, .npy, "
+    ".npz, IDX or HDF5"
+)
+_HEAD = 512
+_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
+_IMAGE_MAGICS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"II*\0", b"MM\0*")
+
+
+def open_reader(source: Source, *, key: str | None = None, axes: Sequence[str] | None = None) -> Reader:
+    """Open whatever people have.
+
+    Parameters
+    ----------
+    source : path-like, or sequence of them
+        A folder, a file, a glob (``"parts/*.tar"``, ``**`` for any depth; matches are sorted), a URL of a
+        Zarr array, or a list of these, in its order. Several sources must all hold encoded images.
+    key : str, optional
+        Which array of an ``.npz``, an HDF5 file or a Zarr group is meant.
+    axes : sequence of str, optional
+        Of an array: names of the axes of one sample; or of all axes with ``"sample"`` among them, where the samples are
+        not counted by the first.
+
+    Returns
+    -------
+    Reader
+        Opening lists names and sizes at most; a compressed archive is not read yet.
+
+    Raises
+    ------
+    DataError
+        If there is nothing, nothing that is read here, a broken archive or file, or a library is missing.
+    """
+    given = [source] if isinstance(source, (str, os.PathLike)) else list(source)
+    paths = [path for one in given for path in _matches(os.fspath(one))]
+    if not paths:
+        raise DataError("the source is an empty list: give a path, a glob or a list of them")
+    if len(paths) == 1:
+        reader = _open_one(paths[0], key, axes)
+    elif all(path.lower().endswith(IMAGE_SUFFIXES) and os.path.isfile(path) for path in paths):
+        reader = FilesReader(paths)
+    else:
+        readers = [_open_one(path, key, axes) for path in paths]
+        array = next((reader for reader in readers if not reader.encoded), None)
+        if array is not None:
+            raise DataError(
+                f"'{array.name}' is an array and one of {len(readers)} sources: several sources must all be images or "
+                f"archives of images, so give it alone"
+            )
+        reader = SeveralReader(readers)
+    if reader.encoded and (key is not None or axes is not None):
+        option, value = ("key", key) if key is not None else ("axes", axes)
+        raise DataError(f"{option}={value!r} chooses within arrays and '{reader.name}' holds images: leave it out")
+    return reader
+
+
+def _matches(path: str) -> list[str]:
+    if os.path.exists(path) or "://" in path:
+        return [path]
+    if glob.has_magic(path):
+        found = sorted(glob.glob(path, recursive=True))
+        if not found:
+            raise DataError(f"no file matches '{path}': check the pattern")
+        return found
+    raise DataError(f"there is no file or folder '{path}': check the path")
+
+
+def _open_one(path: str, key: str | None, axes: Sequence[str] | None) -> Reader:
+    try:
+        if "://" in path or any(os.path.isfile(os.path.join(path, name)) for name in _ZARR_METADATA):
+            return ZarrReader(path, key, axes)
+        if is_lmdb(path):
+            return LmdbReader(path)
+        if os.path.isdir(path):
+            return FolderReader(path)
+        if not os.path.isfile(path):
+            raise DataError(f"'{path}' is a device or pipe: give a file or a folder")
+        return _open_file(path, key, axes)
+    except PermissionError as error:
+        raise DataError(f"'{path}' cannot be read ({error.strerror}): change its permissions") from error
+
+
+def _open_file(path: str, key: str | None, axes: Sequence[str] | None) -> Reader:
+    with open(path, "rb") as file:
+        head = file.read(_HEAD)
+    lower = path.lower()
+    if not head:
+        raise DataError(f"'{path}' is empty (0 bytes): get it again")
+    if head.startswith(b"\x93NUMPY"):
+        return open_npy(path, axes)
+    if head.startswith(_HDF5_MAGIC):
+        return Hdf5Reader(path, key, axes)
+    if lower.endswith(".npz"):
+        return open_npz(path, key, axes)
+    if lower.endswith(".zip") or head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
+        return ZipReader(path)
+    if lower.endswith(IMAGE_SUFFIXES) or head.startswith(_IMAGE_MAGICS) or head[8:12] == b"WEBP":
+        return FilesReader([path])
+    inner = _decompressed_head(path, head)
+    if is_idx(inner):
+        return open_idx(path, axes)
+    if inner[257:262] == b"ustar" or lower.endswith(_TAR_SUFFIXES):
+        return TarReader(path)
+    raise DataError(f"'{path}' has a format that is not read (it begins with {head[:8]!r}): give {_READ}")
+
+
+def _decompressed_head(path: str, head: bytes) -> bytes:
+    for magic, opener in COMPRESSIONS.items():
+        if head.startswith(magic):
+            try:
+                with opener(path) as file:
+                    return bytes(file.read(_HEAD))
+            except DECOMPRESSION_ERRORS as error:
+                raise DataError(f"'{path}' is truncated or broken ({error}): get it again") from error
+    return head

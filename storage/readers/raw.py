@@ -1,0 +1,296 @@
+"""Arrays that lie in a file as plain bytes: mapped where they are, or streamed where they are compressed.
+
+The parts that ``.npy``, ``.npz`` and IDX files share.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from math import prod
+from typing import IO, Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage.errors import DataError
+from storage.readers.base import Numbered, Reader, runs, stack_dtype
+
+# names under which data sets keep their samples and their labels, in order of preference
+PREFERRED = ("samples", "images", "data")
+LABELS = ("labels", "label", "y", "targets")
+
+_SKIP = 4 << 20
+
+
+class ArrayReader(Reader):
+    """Rows of an array along one of its axes.
+
+    Parameters
+    ----------
+    name : str
+        Name of the source, for people.
+    shape : tuple of int
+        Shape of the whole array.
+    dtype : dtype
+        Of the source, any byte order.
+    axes : sequence of str, optional
+        Names of the axes of one sample; or of all axes, ``"sample"`` among them where it is not the first.
+    """
+
+    encoded = False
+
+    def __init__(
+        self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], axes: Sequence[str] | None = None
+    ) -> None:
+        if len(shape) < 2:
+            raise DataError(f"'{name}' has the shape {shape}: a stack needs a sample axis and at least one more")
+        named = tuple(axes or ())
+        if axes is not None and "sample" not in named:
+            named = ("sample", *named)
+        if axes is not None and (len(named) != len(shape) or len(set(named)) != len(named)):
+            raise DataError(
+                f"axes {tuple(axes)} do not name the axes of '{name}', shape {shape}: give one name an axis of a "
+                f"sample, or {len(shape)} with 'sample' among them"
+            )
+        self.axis = named.index("sample") if named else 0
+        self.axes = tuple(axis for axis in named if axis != "sample") or None
+        self.name = name
+        self.dtype = stack_dtype(dtype, f"'{name}'")
+        self.sample_shape = tuple(n for i, n in enumerate(shape) if i != self.axis)
+        if min(self.sample_shape) < 1:
+            raise DataError(f"'{name}' has the shape {shape}: its samples are empty")
+        if dtype.kind == "b":
+            self.data_range = (0.0, 1.0)
+        self._names = Numbered(shape[self.axis])
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Numbers of the samples."""
+        return self._names
+
+
+@dataclass(frozen=True)
+class Raw:
+    """An array inside a file.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    offset : int
+        Where the values begin, in bytes.
+    shape, dtype, order :
+        As numpy understands them; `order` is ``"C"`` or ``"F"``.
+    """
+
+    path: str
+    offset: int
+    shape: tuple[int, ...]
+    dtype: str
+    order: str = "C"
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values."""
+        return prod(self.shape) * np.dtype(self.dtype).itemsize
+
+
+class RawReader(ArrayReader):
+    """Rows of an uncompressed array, mapped into memory; tasks read only their own.
+
+    Parameters
+    ----------
+    raw : Raw
+        Where the values lie.
+    kind : str
+        Name of the format.
+    identity : callable
+        Computes the fingerprint.
+    name, axes :
+        As for `ArrayReader`.
+    """
+
+    def __init__(
+        self,
+        raw: Raw,
+        *,
+        kind: str,
+        identity: Callable[[], str],
+        name: str,
+        axes: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(name, raw.shape, np.dtype(raw.dtype), axes)
+        size = os.path.getsize(raw.path)
+        if size < raw.offset + raw.nbytes:
+            raise DataError(
+                f"'{name}' is truncated: it has {size:,} bytes and its header promises {raw.offset + raw.nbytes:,}; "
+                f"get it again"
+            )
+        self.kind, self._raw, self._identity = kind, raw, identity
+
+    def fingerprint(self) -> str:
+        """Hash of the file."""
+        return self._identity()
+
+    def part(self, indices: Sequence[int]) -> Callable[[], NDArray[Any]]:
+        """Ship where the array lies and which rows are wanted."""
+        return partial(_read_raw, self._raw, self.axis, list(runs(indices)), self.dtype)
+
+
+def _read_raw(raw: Raw, axis: int, wanted: list[tuple[int, int]], dtype: np.dtype[Any]) -> NDArray[Any]:
+    # the memory map's own class would follow the rows around
+    whole = np.asarray(np.memmap(raw.path, raw.dtype, "r", raw.offset, raw.shape, raw.order))  # type: ignore[call-overload]
+    return gather(lambda start, stop: np.moveaxis(whole, axis, 0)[start:stop], wanted, dtype)
+
+
+def gather(
+    read: Callable[[int, int], NDArray[Any]], wanted: list[tuple[int, int]], dtype: np.dtype[Any]
+) -> NDArray[Any]:
+    """Read runs of rows into one new array of the given type, copying each value once."""
+    if len(wanted) == 1:
+        return np.ascontiguousarray(read(*wanted[0]), dtype)
+    pieces = [read(start, stop) for start, stop in wanted]
+    rows = np.empty((sum(len(piece) for piece in pieces), *pieces[0].shape[1:]), dtype)
+    return np.concatenate(pieces, out=rows, casting="unsafe")
+
+
+def choose_key(name: str, shapes: dict[str, tuple[int, ...]], key: str | None) -> str:
+    """Choose the array of a file that holds several.
+
+    Parameters
+    ----------
+    name : str
+        The file, for the message.
+    shapes : dict
+        Shapes of its arrays.
+    key : str, optional
+        What the user asked for; by default the only array of two axes or more, else the one called ``samples``,
+        ``images`` or ``data``.
+
+    Raises
+    ------
+    DataError
+        If there is no such array.
+    """
+    listed = ", ".join(f"{k} {shape}" for k, shape in shapes.items()) or "none"
+    if key is not None:
+        if key not in shapes:
+            raise DataError(f"'{name}' has no array {key!r}: its arrays are {listed}")
+        return key
+    candidates = [k for k, shape in shapes.items() if len(shape) >= 2 and _last_part(k) not in LABELS]
+    preferred = [k for best in PREFERRED for k in candidates if _last_part(k) == best]
+    chosen = candidates if len(candidates) == 1 else preferred[:1]
+    if not chosen:
+        raise DataError(
+            f"'{name}' has {len(candidates)} arrays of two axes or more (its arrays are {listed}): "
+            f"choose one with --key NAME (key=...)"
+        )
+    return chosen[0]
+
+
+def _last_part(key: str) -> str:
+    return key.rpartition("/")[2]
+
+
+class StreamReader(ArrayReader):
+    """Rows of a compressed array, which can only be read from its beginning, one after the other.
+
+    Parameters
+    ----------
+    opener : callable
+        Opens the decompressed bytes, positioned at the first value.
+    shape, dtype :
+        Of the array, in C order.
+    errors : tuple of exception types
+        What reading raises when the file is broken.
+    kind, identity, name, axes :
+        As for `RawReader`; the samples must be on the first axis.
+    """
+
+    random_access = False
+
+    def __init__(
+        self,
+        opener: Callable[[], AbstractContextManager[IO[bytes]]],
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        *,
+        errors: tuple[type[Exception], ...],
+        kind: str,
+        identity: Callable[[], str],
+        name: str,
+        axes: Sequence[str] | None = None,
+    ) -> None:
+        super().__init__(name, shape, dtype, axes)
+        if self.axis:
+            raise DataError(
+                f"'{name}' is compressed, so its samples must be on the first axis, not on axis {self.axis}: "
+                f"save it uncompressed"
+            )
+        self.kind = kind
+        self._opener, self._identity, self._errors, self._stored = opener, identity, errors, dtype
+
+    def fingerprint(self) -> str:
+        """Hash of the file."""
+        return self._identity()
+
+    def part(self, indices: Sequence[int]) -> Callable[[], NDArray[Any]]:
+        """Not possible."""
+        raise TypeError(f"{self.name} is compressed: use stream")
+
+    def stream(self, requests: Iterable[Sequence[int]]) -> Iterator[NDArray[Any]]:
+        """Decompress the array once, yielding the requested rows."""
+        row_bytes = prod(self.sample_shape) * self._stored.itemsize
+        position = 0
+        with self._opener() as file:
+            for indices in requests:
+                rows = np.empty((len(indices), *self.sample_shape), self._stored)
+                filled = 0
+                for start, stop in runs(indices):
+                    self._skip(file, (start - position) * row_bytes, position)
+                    part = rows[filled : filled + stop - start]
+                    self._fill(file, part, start, row_bytes)
+                    filled, position = filled + stop - start, stop
+                if position == len(self):
+                    self._check_end(file)
+                yield rows.astype(self.dtype, copy=False)
+
+    def _skip(self, file: IO[bytes], n_bytes: int, row: int) -> None:
+        while n_bytes > 0:
+            with self._reading(row):
+                skipped = len(file.read(min(n_bytes, _SKIP)))
+            if not skipped:
+                raise DataError(self._broken(row, "the file ends"))
+            n_bytes -= skipped
+
+    def _fill(self, file: IO[bytes], rows: NDArray[Any], first: int, row_bytes: int) -> None:
+        view = memoryview(rows.reshape(-1).view(np.uint8))  # type: ignore[arg-type]
+        filled = 0
+        while filled < len(view):
+            row = first + filled // row_bytes
+            with self._reading(row):
+                read = file.readinto(view[filled:])  # type: ignore[attr-defined]
+            if not read:
+                raise DataError(self._broken(row, "the file ends"))
+            filled += read
+
+    def _check_end(self, file: IO[bytes]) -> None:
+        """Read past the last row: that is when a checksum is compared."""
+        with self._reading(len(self)):
+            more = file.read(1)
+        if more:
+            raise DataError(self._broken(len(self), "the file goes on"))
+
+    @contextmanager
+    def _reading(self, row: int) -> Iterator[None]:
+        try:
+            yield
+        except self._errors as error:
+            raise DataError(self._broken(row, str(error) or type(error).__name__)) from error
+
+    def _broken(self, row: int, why: str) -> str:
+        return f"'{self.name}' is truncated or broken at sample {row:,} of {len(self):,} ({why}): get it again"

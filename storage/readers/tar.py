@@ -1,0 +1,211 @@
+"""Tar archives, plain or compressed, read in place.
+
+A plain archive is indexed once (one header a member) and then read at random. A compressed one can only be
+read from its beginning: it is decompressed once for the index and once for the images, and nothing of it is
+ever written to disk.
+"""
+
+from __future__ import annotations
+
+import bz2
+import gzip
+import lzma
+import os
+import tarfile
+import zlib
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property, partial
+from typing import IO, Any
+
+from storage.errors import DataError
+from storage.readers.base import (
+    MAX_ENCODED,
+    Payload,
+    Reader,
+    Refused,
+    Verdict,
+    digest,
+    digest_file,
+    judge_member,
+    printable,
+)
+
+# first bytes of a compressed file -> how to open it
+COMPRESSIONS: dict[bytes, Callable[[str], Any]] = {
+    b"\x1f\x8b": gzip.open,
+    b"BZh": bz2.open,
+    b"\xfd7zXZ\0": lzma.open,
+}
+DECOMPRESSION_ERRORS = (EOFError, OSError, zlib.error, lzma.LZMAError)
+
+_BLOCK = 512
+
+
+@dataclass
+class _Index:
+    names: list[str] = field(default_factory=list)
+    places: list[tuple[int, int]] = field(default_factory=list)
+    refused: dict[int, str] = field(default_factory=dict)
+    ignored: int = 0
+
+
+class TarReader(Reader):
+    """Images in a ``.tar``, ``.tar.gz``, ``.tgz``, ``.tar.bz2`` or ``.tar.xz``, in archive order.
+
+    Members that climb out of the archive, links, devices and sparse files are refused by name; an archive
+    without its end-of-archive mark is taken for truncated.
+
+    Parameters
+    ----------
+    path : str
+        The archive.
+    """
+
+    def __init__(self, path: str) -> None:
+        self.name = os.path.basename(path)
+        self._path = os.path.abspath(path)
+        with open(path, "rb") as file:
+            head = file.read(6)
+        self._open: Callable[[str], IO[bytes]] | None = next(
+            (opener for magic, opener in COMPRESSIONS.items() if head.startswith(magic)), None
+        )
+        self.random_access = self._open is None
+        self.kind = "tar" if self.random_access else "compressed tar"
+
+    @cached_property
+    def _index(self) -> _Index:
+        index = _Index()
+        for member, verdict, _ in self._members():
+            if verdict is Verdict.OTHER:
+                index.ignored += 1
+                continue
+            if isinstance(verdict, str):
+                index.refused[len(index.names)] = verdict
+            index.names.append(printable(member.name))
+            index.places.append((member.offset_data, member.size))
+        return index
+
+    @property
+    def names(self) -> Sequence[str]:
+        """Names of the members; the first access reads the archive's headers."""
+        return self._index.names
+
+    @cached_property
+    def refused(self) -> Mapping[int, str]:  # type: ignore[override]
+        """Members refused for what their headers say."""
+        return self._index.refused
+
+    @cached_property
+    def ignored(self) -> int:  # type: ignore[override]
+        """Number of members that are no images."""
+        return self._index.ignored
+
+    def fingerprint(self) -> str:
+        """Hash of size and ends of the file, and of the members' names and sizes where these are cheap to list."""
+        parts: list[str | int] = [digest_file(self._path)]
+        if self.random_access:
+            parts += self._index.names
+            parts += [size for _, size in self._index.places]
+        return digest(parts)
+
+    def part(self, indices: Sequence[int]) -> Callable[[], list[Payload]]:
+        """Ship the places of these members in the file."""
+        if not self.random_access:
+            raise TypeError(f"{self.name} is compressed: use stream")
+        index = self._index
+        places: list[tuple[int, int] | str] = [index.refused.get(i, index.places[i]) for i in indices]
+        return partial(_read_places, self._path, places)
+
+    def stream(self, requests: Iterable[Sequence[int]]) -> Iterator[list[Payload]]:
+        """Decompress the archive once, yielding the requested members."""
+        if self.random_access:
+            yield from super().stream(requests)  # type: ignore[misc]
+            return
+        with closing(self._members()) as members:
+            images = enumerate(member for member in members if member[1] is not Verdict.OTHER)
+            for indices in requests:
+                block: list[Payload] = []
+                for wanted in indices:
+                    member, verdict, tape = next(image for i, image in images if i == wanted)
+                    block.append(Refused(verdict) if isinstance(verdict, str) else self._payload(member, tape))
+                yield block
+
+    def _payload(self, member: tarfile.TarInfo, tape: _Tape) -> bytes:
+        with self._reading():
+            tape.seek(member.offset_data)
+            payload = tape.read(member.size)
+        if len(payload) < member.size:
+            raise DataError(self._broken("it ends inside a member"))
+        return payload
+
+    def _members(self) -> Generator[tuple[tarfile.TarInfo, Verdict | str, _Tape], None, None]:
+        """Yield the members that are not hidden, in order, with what becomes of them."""
+        with open(self._path, "rb") if self._open is None else self._open(self._path) as file:
+            tape = _Tape(file)
+            with self._reading():
+                archive = tarfile.TarFile(fileobj=tape)  # type: ignore[arg-type]
+            while True:
+                with self._reading():
+                    member = archive.next()
+                if member is None:
+                    break
+                archive.members.clear()  # type: ignore[attr-defined]  # it would keep every header of the archive
+                if not member.isdir() and (verdict := _judge(member)) is not Verdict.HIDDEN:
+                    yield member, verdict, tape
+            # tarfile takes a cut or a damaged header for the end
+            if len(tape.last) != _BLOCK or any(tape.last):
+                raise DataError(self._broken("it breaks off without an end-of-archive mark"))
+            with self._reading():  # the rest is padding, but reading it checks the compressed file to its end
+                while self._open is not None and file.read(1 << 20):
+                    pass
+
+    @contextmanager
+    def _reading(self) -> Iterator[None]:
+        try:
+            yield
+        except (*DECOMPRESSION_ERRORS, tarfile.TarError, ValueError) as error:
+            if isinstance(error, DataError):
+                raise
+            raise DataError(self._broken(str(error) or type(error).__name__)) from error
+
+    def _broken(self, why: str) -> str:
+        return f"archive '{self.name}' is truncated or broken ({why}): get it again or repack it"
+
+
+class _Tape:
+    """The file under a tarfile: remembers the last block, refuses reads larger than any header or image needs."""
+
+    def __init__(self, file: IO[bytes]) -> None:
+        self._file = file
+        self.last = b""
+        self.seek, self.tell = file.seek, file.tell
+
+    def read(self, size: int) -> bytes:
+        if not 0 <= size <= MAX_ENCODED + _BLOCK:
+            raise tarfile.ReadError(f"a header claims {size:,} bytes")
+        self.last = self._file.read(size)
+        return self.last
+
+
+def _judge(member: tarfile.TarInfo) -> Verdict | str:
+    nature = "file" if member.isreg() else "link" if member.issym() or member.islnk() else "device"
+    verdict = judge_member(member.name, member.size, nature)
+    if verdict is Verdict.IMAGE and member.issparse():
+        return "is stored as a sparse file, which is not read"
+    return verdict
+
+
+def _read_places(path: str, places: Sequence[tuple[int, int] | str]) -> list[Payload]:
+    block: list[Payload] = []
+    with open(path, "rb", buffering=0) as file:
+        for place in places:
+            if isinstance(place, str):
+                block.append(Refused(place))
+                continue
+            offset, size = place
+            payload = os.pread(file.fileno(), size, offset)
+            whole = len(payload) == size
+            block.append(payload if whole else Refused(f"is cut off after {len(payload)} of {size} bytes"))
+    return block

@@ -1,0 +1,350 @@
+"""Opening a stack of samples: our own store, or a Zarr array of anyone's.
+
+The stack store, version 1, is a Zarr v3 group::
+
+    out.zarr/
+        zarr.json     attributes {"dpca": {"kind": "stack", "version": 1, "fingerprint", "axes", "data_range",
+                                           "source": {"kind", "name", "count"}, "color", "ignored"}}
+        samples/      (sample, ...), sharded, checksummed, dimension_names
+        name/         (sample,) text
+        label/        (sample,) where the source has labels
+        rejected/     name, reason: what was left out on request, only if anything was
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+import zarr
+from zarr.core.buffer import default_buffer_prototype
+from zarr.errors import BaseZarrError
+
+from storage.arrays import root_facts
+from storage.errors import DataError, StoreError, one_line
+from storage.layout import CHANNEL, SAMPLE, axes_for
+from storage.workspace import fingerprint_of
+
+STACK_KIND = "stack"
+STACK_VERSION = 1
+
+_PREFERRED = ("samples", "images", "data")
+_CHANNEL_NAMES = ("c", "ch", "channel", "channels", "rgb")
+_KINDS = "buif"  # numpy's letters for truth values, integers and floats
+
+
+@dataclass(frozen=True, eq=False)
+class Stack:
+    """A stack of samples on disk, opened for reading.
+
+    Attributes
+    ----------
+    path : str
+        As it was given to `open_stack`.
+    array_path : str
+        Absolute path (or URL) of the samples, for ``storage.arrays.open_array`` inside tasks.
+    samples : zarr.Array
+        Shape (n_samples, ...), any integer, truth-value or float dtype.
+    axes : tuple of str
+        Names of the axes, ``"sample"`` first.
+    data_range : tuple of float or None
+        Lowest and highest value a sample can hold (0 and 255 for 8-bit images); None where nobody stated it.
+    source : dict
+        What the stack was made from: kind, name, count.
+    """
+
+    path: str
+    array_path: str
+    samples: zarr.Array[Any]
+    axes: tuple[str, ...]
+    data_range: tuple[float, float] | None
+    source: dict[str, Any]
+    _fingerprint: str | None = field(default=None, repr=False)
+    _group: zarr.Group | None = field(default=None, repr=False)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of all samples together."""
+        return self.samples.shape
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return self.samples.shape[1:]
+
+    @property
+    def n_samples(self) -> int:
+        """Number of samples."""
+        return self.samples.shape[0]
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of one value."""
+        return np.dtype(self.samples.dtype)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of all samples once decoded."""
+        return math.prod(self.shape) * self.dtype.itemsize
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash that changes with the content.
+
+        Our stores state it. For a foreign array it is made of its metadata and of one chunk of its first,
+        middle and last sample (three chunks are read): enough to tell two arrays apart, not to notice that
+        one was edited elsewhere.
+
+        Raises
+        ------
+        StoreError
+            If one of these chunks cannot be read.
+        """
+        if self._fingerprint is not None:
+            return self._fingerprint
+        metadata = self.samples.metadata.to_buffer_dict(default_buffer_prototype())
+        content = [[name, text.to_bytes().decode()] for name, text in sorted(metadata.items())]
+        # the chunk in the middle of a sample: a corner is black in too many stacks
+        middles = zip(self.sample_shape, self.samples.chunks[1:], strict=True)
+        starts = [(length // 2 // edge * edge, edge) for length, edge in middles]
+        tile = tuple(slice(start, start + edge) for start, edge in starts)
+        for index in sorted({0, self.n_samples // 2, self.n_samples - 1}):
+            values = _read(self.path, self.samples, (slice(index, index + 1), *tile))
+            content.append([str(index), blake2b(values.tobytes(), digest_size=16).hexdigest()])
+        return fingerprint_of(content)
+
+    @cached_property
+    def names(self) -> np.ndarray[Any, Any]:
+        """Name of every sample, numpy strings of shape (n_samples,); its index where the array is foreign."""
+        if self._group is None:
+            return np.arange(self.n_samples).astype(np.dtypes.StringDType())
+        return self._column(self._group, "name")
+
+    @cached_property
+    def labels(self) -> np.ndarray[Any, Any] | None:
+        """Label of every sample, shape (n_samples,), or None where the source had none."""
+        if self._group is None or "label" not in self._group:
+            return None
+        return self._column(self._group, "label")
+
+    @cached_property
+    def rejected(self) -> list[tuple[str, str]]:
+        """Name and reason of everything that was left out on request."""
+        if self._group is None or "rejected" not in self._group:
+            return []
+        name, reason = (self._column(self._group, f"rejected/{column}") for column in ("name", "reason"))
+        return list(zip(name.tolist(), reason.tolist(), strict=True))
+
+    def _column(self, group: zarr.Group, name: str) -> np.ndarray[Any, Any]:
+        try:
+            array = group[name]
+        except (KeyError, ValueError, OSError) as error:
+            raise StoreError(f"'{self.path}' has no readable array {name!r}: ingest the source again") from error
+        if not isinstance(array, zarr.Array):
+            raise StoreError(f"'{self.path}' holds a group where array {name!r} is expected: ingest it again")
+        return _read(self.path, array, slice(None))
+
+
+def open_stack(
+    path: str | os.PathLike[str],
+    *,
+    data_range: tuple[float, float] | None = None,
+    axes: Sequence[str] | None = None,
+) -> Stack:
+    """Open a stack store, or a Zarr array (version 2 or 3) with samples on its first axis.
+
+    Parameters
+    ----------
+    path : path-like or URL
+        A stack store; an array; or a group with exactly one array of two or more axes, or with one called
+        ``samples``, ``images`` or ``data``. ``path/array`` opens another.
+    data_range : tuple of float, optional
+        Lowest and highest value a sample can hold. By default what a stack store states; for a foreign
+        array that of ``bool``, ``uint8`` and ``uint16``, and None for other types.
+    axes : sequence of str, optional
+        Names of the axes of one sample. By default what a stack store states; for a foreign array its
+        ``dimension_names`` (or xarray's ``_ARRAY_DIMENSIONS``), else those of `storage.layout.axes_for`.
+
+    Returns
+    -------
+    Stack
+        Only metadata has been read.
+
+    Raises
+    ------
+    DataError
+        If there is nothing at `path`, nothing that is a stack, several arrays that could be, or an argument
+        does not fit.
+    StoreError
+        If there is no Zarr store, one that cannot be read, a store of ours of another kind or of a newer
+        version.
+    """
+    where = os.fspath(path)
+    node = open_node(where)
+    if isinstance(node, zarr.Group):
+        facts = root_facts(node)
+        if facts:
+            return _open_ours(where, node, facts, data_range, axes)
+        samples, array_path = _choose(where, node)
+    else:
+        samples, array_path = node, where
+    _check_samples(where, samples)
+    source = {"kind": "zarr", "name": os.path.basename(where.rstrip("/")), "count": samples.shape[0]}
+    return Stack(
+        path=where,
+        array_path=absolute(array_path),
+        samples=samples,
+        axes=_check_axes(axes, samples) if axes is not None else _foreign_axes(samples),
+        data_range=_check_range(data_range) if data_range is not None else _range_of(np.dtype(samples.dtype)),
+        source=source,
+    )
+
+
+def _open_ours(
+    where: str,
+    group: zarr.Group,
+    facts: dict[str, Any],
+    data_range: tuple[float, float] | None,
+    axes: Sequence[str] | None,
+) -> Stack:
+    kind, version = facts.get("kind"), facts.get("version")
+    if kind != STACK_KIND:
+        raise StoreError(
+            f"'{where}' is a store of kind {kind!r}, not a stack: give a stack, or one array as '{where}/...'"
+        )
+    if not isinstance(version, int) or version < 1:
+        raise StoreError(f"'{where}' states version {version!r}, expected {STACK_VERSION}: ingest the source again")
+    if version > STACK_VERSION:
+        raise StoreError(
+            f"'{where}' is a stack store of version {version} and this program reads up to version "
+            f"{STACK_VERSION}: update it (pip install --upgrade dask-dpca) or ingest the source again"
+        )
+    try:
+        samples = group["samples"]
+        stated_axes = tuple(str(axis) for axis in facts["axes"])
+        low, high = (float(value) for value in facts["data_range"])
+        fingerprint, source = str(facts["fingerprint"]), dict(facts["source"])
+    except (KeyError, TypeError, ValueError, OSError) as error:
+        raise StoreError(
+            f"'{where}' is not a whole stack store ({type(error).__name__}: {one_line(error)}): ingest the source again"
+        ) from error
+    if not isinstance(samples, zarr.Array) or samples.ndim != len(stated_axes):
+        raise StoreError(
+            f"'{where}' is not a whole stack store (axes {stated_axes} do not fit its samples): ingest again"
+        )
+    return Stack(
+        path=where,
+        array_path=absolute(f"{where.rstrip('/')}/samples"),
+        samples=samples,
+        axes=_check_axes(axes, samples) if axes is not None else stated_axes,
+        data_range=_check_range(data_range) if data_range is not None else (low, high),
+        source=source,
+        _fingerprint=fingerprint,
+        _group=group,
+    )
+
+
+def open_node(where: str) -> zarr.Array[Any] | zarr.Group:
+    """Open whatever Zarr holds at a path, read only.
+
+    Raises
+    ------
+    DataError
+        If there is nothing.
+    StoreError
+        If there is something else, or something broken.
+    """
+    try:
+        return zarr.open(where, mode="r")
+    except FileNotFoundError as error:
+        if "://" in where or not os.path.lexists(where):
+            raise DataError(f"there is nothing at '{where}': check the path") from error
+        raise StoreError(f"'{where}' is not a Zarr array or group: `dpca ingest` makes one of images") from error
+    except (OSError, ValueError, TypeError, KeyError, ImportError, BaseZarrError) as error:
+        raise StoreError(
+            f"'{where}' cannot be opened as a Zarr array or group ({one_line(error)}): "
+            f"`dpca ingest` makes a stack of images"
+        ) from error
+
+
+def _choose(where: str, group: zarr.Group) -> tuple[zarr.Array[Any], str]:
+    try:
+        with warnings.catch_warnings():
+            # files in the folder that are not Zarr's are no concern of a reader
+            warnings.simplefilter("ignore")
+            arrays = {name: array for name, array in group.arrays() if array.ndim >= 2}
+    except (OSError, ValueError, TypeError, KeyError, BaseZarrError) as error:
+        raise StoreError(
+            f"'{where}' cannot be read as a Zarr group ({one_line(error)}): give one array's path"
+        ) from error
+    found = [next(iter(arrays))] if len(arrays) == 1 else [name for name in _PREFERRED if name in arrays]
+    if not found:
+        listed = ", ".join(sorted(arrays)) or "none"
+        raise DataError(
+            f"'{where}' is a Zarr group with no obvious stack (arrays of two or more axes: {listed}): "
+            f"give '{where}/<array>'"
+        )
+    return arrays[found[0]], f"{where.rstrip('/')}/{found[0]}"
+
+
+def _check_samples(where: str, samples: zarr.Array[Any]) -> None:
+    if samples.ndim < 2:
+        raise DataError(
+            f"'{where}' has shape {samples.shape}: a stack needs samples on axis 0 and at least one more axis"
+        )
+    if 0 in samples.shape:
+        raise DataError(f"'{where}' has shape {samples.shape}: a stack needs at least one sample and no empty axis")
+    if np.dtype(samples.dtype).kind not in _KINDS:
+        raise DataError(f"'{where}' holds {samples.dtype}: a stack holds integers, truth values or real floats")
+
+
+def _foreign_axes(samples: zarr.Array[Any]) -> tuple[str, ...]:
+    names: Any = getattr(samples.metadata, "dimension_names", None) or samples.attrs.get("_ARRAY_DIMENSIONS")
+    if isinstance(names, Sequence) and len(names) == samples.ndim and all(isinstance(name, str) for name in names):
+        rest = [CHANNEL if name.lower() in _CHANNEL_NAMES else name for name in names[1:]]
+        if len({SAMPLE, *rest}) == samples.ndim:
+            return (SAMPLE, *rest)
+    return (SAMPLE, *axes_for(samples.shape[1:]))
+
+
+def _check_axes(axes: Sequence[str], samples: zarr.Array[Any]) -> tuple[str, ...]:
+    named = (SAMPLE, *axes)
+    if len(named) != samples.ndim or len(set(named)) != len(named):
+        raise DataError(f"axes {tuple(axes)} do not name a sample of shape {samples.shape[1:]}: give one name an axis")
+    return named
+
+
+def _check_range(data_range: tuple[float, float]) -> tuple[float, float]:
+    low, high = (float(value) for value in data_range)
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise DataError(f"data_range is ({low:g}, {high:g}): give two finite numbers, the lower first")
+    return low, high
+
+
+def _range_of(dtype: np.dtype[Any]) -> tuple[float, float] | None:
+    if dtype.kind == "b":
+        return 0.0, 1.0
+    if dtype.kind == "u" and dtype.itemsize <= 2:
+        return 0.0, float(np.iinfo(dtype).max)
+    return None
+
+
+def absolute(path: str) -> str:
+    """Return a path as workers with another working folder find it; URLs stay as they are."""
+    return path if "://" in path else os.path.abspath(path)
+
+
+def _read(where: str, array: zarr.Array[Any], selection: Any) -> np.ndarray[Any, Any]:
+    try:
+        return np.asarray(array[selection])
+    except (OSError, ValueError, TypeError, RuntimeError) as error:
+        raise StoreError(
+            f"'{where}' cannot be read ({one_line(error)}): `dpca verify` tells what is damaged"
+        ) from error

@@ -1,0 +1,152 @@
+"""What a source's samples are, found out from the first few before the rest is read."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage.arrays import Codec, choose_codec
+from storage.errors import DataError
+from storage.images import Rules, decode
+from storage.layout import CHANNEL, SAMPLE, axes_for
+from storage.readers import Payload, Reader, Refused
+
+# the codec is tried on this many samples, or on as many as fit in this many bytes
+_TRIED, _TRIED_BYTES = 8, 4 << 20
+
+
+@dataclass(frozen=True)
+class Form:
+    """What all samples of a stack have in common.
+
+    Parameters
+    ----------
+    sample_shape : tuple of int
+        Shape of one sample.
+    dtype : numpy dtype
+        Type of its values.
+    axes : tuple of str
+        Names of the stack's axes, ``"sample"`` first.
+    codec : {"raw", "blosc"}
+        See `storage.arrays.choose_codec`.
+    data_range : tuple of float or None
+        Lowest and highest value a sample can hold; None: to be found in the data.
+    rules : Rules or None
+        Settled rules for encoded images.
+    """
+
+    sample_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    axes: tuple[str, ...]
+    codec: Codec
+    data_range: tuple[float, float] | None
+    rules: Rules | None = None
+
+    @property
+    def color(self) -> str | None:
+        """Whether images are ``"rgb"`` or ``"grey"``; None for arrays."""
+        if self.rules is None:
+            return None
+        return "rgb" if len(self.sample_shape) == 3 else "grey"
+
+
+def survey(reader: Reader, rules: Rules, *, stop: bool) -> Form:
+    """Find out what the samples of a source are.
+
+    Parameters
+    ----------
+    reader : Reader
+        Not empty.
+    rules : Rules
+        What the user asked of images.
+    stop : bool
+        Whether a sample that is refused is an error, or passed over.
+
+    Returns
+    -------
+    Form
+        For images, the first acceptable one decides; at most the 7 after it are decoded, and everything before it.
+
+    Raises
+    ------
+    DataError
+        If no image is acceptable, or with `stop` if one is not, of those looked at or known to be refused.
+    """
+    if stop and reader.refused:
+        first = min(reader.refused)
+        raise refusal(reader, first, reader.refused[first])
+    if reader.encoded:
+        rules, tried = _first_images(reader, rules, stop)
+        axes: tuple[str, ...] = ("y", "x", CHANNEL)[: tried.ndim - 1]
+    else:
+        tried = _some_rows(reader)
+        axes = reader.axes or axes_for(tried.shape[1:])
+    return Form(
+        sample_shape=tried.shape[1:],
+        dtype=tried.dtype,
+        axes=(SAMPLE, *axes),
+        codec=choose_codec(tried),
+        data_range=reader.data_range or _range_of(tried.dtype),
+        rules=rules if reader.encoded else None,
+    )
+
+
+def refusal(reader: Reader, item: int, reason: str) -> DataError:
+    """Return the error for a sample that is refused."""
+    return DataError(f'{reader.called(item)} {reason}; --on-error skip (on_error="skip") leaves it out and records it')
+
+
+def nothing_left(reader: Reader, item: int, reason: str) -> DataError:
+    """Return the error for a source in which every sample is refused, the first one for `reason`."""
+    return DataError(
+        f"none of the {len(reader):,} samples of '{reader.name}' can be used: "
+        f"the first, {reader.called(item)}, {reason}"
+    )
+
+
+def payload_or_refusal(payload: Payload) -> bytes:
+    """Return the payload, or raise the DataError that stands in its place."""
+    if isinstance(payload, Refused):
+        raise DataError(payload.reason)
+    return payload
+
+
+def _first_images(reader: Reader, rules: Rules, stop: bool) -> tuple[Rules, NDArray[Any]]:
+    tried: list[NDArray[Any]] = []
+    first_refusal = ""
+    last = len(reader) - 1
+    for i, block in enumerate(reader.stream([i] for i in range(len(reader)))):
+        try:
+            pixels = decode(payload_or_refusal(block[0]), rules)
+        except DataError as error:
+            if stop:
+                raise refusal(reader, i, str(error)) from None
+            first_refusal = first_refusal or str(error)
+        else:
+            if not tried:
+                rules = rules.settle(pixels, reader.names[i])
+                last = min(last, i + min(_TRIED, max(1, _TRIED_BYTES // pixels.nbytes)) - 1)
+            tried.append(pixels)
+        if i >= last:
+            break
+    if not tried:
+        raise nothing_left(reader, 0, first_refusal)
+    return rules, np.stack(tried)
+
+
+def _some_rows(reader: Reader) -> NDArray[Any]:
+    row_bytes = prod(reader.sample_shape) * reader.dtype.itemsize
+    n = min(_TRIED, max(1, _TRIED_BYTES // row_bytes), len(reader))
+    # spread over the stack where that is free: data often begins with something flat
+    rows = np.linspace(0, len(reader) - 1, n).astype(int) if reader.random_access else np.arange(n)
+    return np.asarray(reader.fetch(sorted(set(rows.tolist()))))
+
+
+def _range_of(dtype: np.dtype[Any]) -> tuple[float, float] | None:
+    if dtype.kind == "u" and dtype.itemsize <= 2:
+        return 0.0, float(np.iinfo(dtype).max)
+    return None

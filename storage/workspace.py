@@ -1,0 +1,391 @@
+"""Jobs that can be killed at any moment and go on later: a journal beside the store that is being made.
+
+::
+
+    out.zarr.partial/          while the job works                out.zarr/    when it is whole
+        lock                   held (flock) by the one that works
+        journal.json           kind and fingerprint of the job
+        done/<unit>.json       one marker a finished unit of work
+        scratch/               checkpoints
+        store-<hash>/          becomes out.zarr by one rename
+        replaced/              the old out.zarr, between two renames
+
+The order of the steps is what makes it safe. A journal appears after its folders and disappears before
+them, so a journal means that the rest can be trusted, and a folder without one is swept. A marker appears
+after its unit's files. The journal never lies inside the store, so the store of a resumed job is byte for
+byte that of an undisturbed one. The store's folder is named by the job, so that a worker on a cluster that
+outlives its program can finish its last shard without harm to a job of other settings that has begun since.
+
+This guards against the death of processes. What a power cut took from the disk's cache is found by
+`storage.verify`. POSIX only (flock, rename over the same file system).
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import re
+import shutil
+import time
+from collections.abc import Mapping
+from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Literal, Self
+
+from storage.disk import atomic_write_bytes, require_free_space, sync_folder, writing_errors
+from storage.errors import StoreError
+
+__all__ = ["Workspace", "fingerprint_of", "require_free_space", "writing_errors"]
+
+State = Literal["new", "resumed", "complete"]
+
+_PARTS = ("scratch", "done", "replaced")
+_STORE = "store-"
+_PATIENCE = (0.1, 0.3, 1.0, 3.0)  # seconds between attempts to remove a folder that somebody writes to
+# how zarr's local store names a file until it is whole
+_STRAY = re.compile(r"\.[0-9a-f]{32}\.partial$")
+_ZARR_METADATA = ("zarr.json", ".zgroup", ".zarray")
+
+
+def fingerprint_of(*parts: Any) -> str:
+    """Return a short hash of JSON-able values (equal values, equal hash, on every machine).
+
+    Parameters
+    ----------
+    *parts : JSON-able
+        Settings, names, sizes; tuples count as lists, mappings regardless of their order.
+
+    Returns
+    -------
+    str
+        32 hexadecimal digits (BLAKE2b).
+
+    Raises
+    ------
+    TypeError, ValueError
+        If a part is not JSON-able, or holds a number that is not finite.
+    """
+    text = json.dumps(parts, sort_keys=True, separators=(",", ":"), allow_nan=False)
+    return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
+class Workspace:
+    """Context in which a store is made, resumed, or found to be complete.
+
+    Parameters
+    ----------
+    target : path-like
+        Where the store is to appear; parents are created.
+    kind : str
+        What is made ("stack", "scores", ...). A complete target states it in its root attributes, see
+        `storage.arrays.create_root`.
+    fingerprint : str
+        Hash of everything that determines the content: input and settings.
+    overwrite : bool
+        Whether another Zarr store at the target, or an unfinished one of other settings, may be replaced. A
+        file or a folder that is no Zarr store is never replaced; nor is a complete store of these very
+        settings, which is kept.
+
+    Attributes
+    ----------
+    state : {"new", "resumed", "complete"}
+        Set on entry. ``"complete"``: there is nothing to do, and nothing was touched.
+    target : Path
+        As given.
+    store : Path
+        Zarr group to write to, absolute.
+    scratch : Path
+        Folder for checkpoints, absolute; gone after `publish`.
+
+    Raises
+    ------
+    StoreError
+        On entry, if the target or the work folder is something else or another run holds it.
+
+    Examples
+    --------
+    >>> with Workspace("out.zarr", kind="stack", fingerprint=fingerprint) as work:  # doctest: +SKIP
+    ...     if work.state != "complete":
+    ...         for unit in units:
+    ...             if not work.is_done(unit):
+    ...                 write(work.store, unit)
+    ...                 work.mark_done(unit)
+    ...         work.publish()
+    """
+
+    state: State
+
+    def __init__(self, target: str | os.PathLike[str], *, kind: str, fingerprint: str, overwrite: bool = False) -> None:
+        if "://" in os.fspath(target):
+            raise StoreError(f"output '{target}' is a URL: stores are written to local folders, give a path")
+        self.target = Path(target)
+        self.kind = kind
+        self.fingerprint = fingerprint
+        self.overwrite = overwrite
+        # through links: the store replaces what a link points at, beside which the work folder lies
+        self._real = Path(os.path.realpath(self.target))
+        self._folder = self._real.with_name(self._real.name + ".partial")
+        self.store = self._folder / f"{_STORE}{fingerprint_of(kind, fingerprint)[:12]}"
+        self.scratch = self._folder / "scratch"
+        self._done = self._folder / "done"
+        self._lock: int | None = None
+
+    def __enter__(self) -> Self:
+        with writing_errors(self.target):
+            created = not self._folder.exists()
+            if created and self._target_is_complete():
+                self.state = "complete"
+                return self
+            self._folder.mkdir(parents=True, exist_ok=True)
+            self._lock = self._acquire()
+            try:
+                self._begin()
+            except BaseException:
+                if created:
+                    self._remove_folder()
+                self._release()
+                raise
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._lock is None:
+            return
+        if not any(any(folder.iterdir()) for folder in (self._done, self.scratch)):
+            # nothing was finished that a later run could use (the first image was broken, say): leave no trace
+            with suppress(OSError):
+                self._remove_folder()
+        self._release()
+
+    def is_done(self, unit: str, fingerprint: str = "") -> bool:
+        """Tell whether an earlier run, or this one, finished a unit of work with this fingerprint."""
+        marker = self._read_marker(unit)
+        return marker is not None and marker.get("fingerprint") == fingerprint
+
+    def mark_done(self, unit: str, fingerprint: str = "", record: Mapping[str, Any] | None = None) -> None:
+        """Note that a unit of work is finished; its files must be whole by now.
+
+        Parameters
+        ----------
+        unit : str
+            Name of the unit, any text.
+        fingerprint : str
+            Hash of what this unit was made from, where the job's own does not tell.
+        record : mapping, optional
+            JSON-able results to keep, see `record`.
+        """
+        marker = {"unit": unit, "fingerprint": fingerprint, "record": dict(record or {})}
+        with writing_errors(self.target):
+            atomic_write_bytes(self._marker(unit), json.dumps(marker).encode())
+
+    def record(self, unit: str) -> dict[str, Any]:
+        """Return what was recorded with a finished unit.
+
+        Raises
+        ------
+        KeyError
+            If the unit is not done.
+        """
+        marker = self._read_marker(unit)
+        if marker is None:
+            raise KeyError(unit)
+        return dict(marker["record"])
+
+    def publish(self) -> None:
+        """Make the store appear at its target, whole, and remove the work folder.
+
+        Raises
+        ------
+        StoreError
+            If the target became something else meanwhile.
+        RuntimeError
+            If the store does not state its kind and fingerprint (a mistake of the caller).
+        """
+        if self._lock is None:
+            raise RuntimeError("publish() outside of the workspace's with block, or of a complete store")
+        if _root_facts(self.store) != (self.kind, self.fingerprint):
+            raise RuntimeError(f"'{self.store}' does not state its kind and fingerprint: use create_root")
+        with writing_errors(self.target):
+            _sweep(self.store)
+            self._target_is_complete()  # raises if something that may not be replaced has appeared
+            if self._real.exists():
+                os.rename(self._real, self._folder / "replaced")
+            os.rename(self.store, self._real)
+            sync_folder(self._real.parent)
+            self._remove_folder()
+
+    # -- what is there
+
+    def _target_is_complete(self) -> bool:
+        """Whether the target is this job's store; raises unless it is that, or absent, or may be replaced."""
+        if not os.path.lexists(self._real):
+            return False
+        if not self._real.is_dir():
+            raise StoreError(f"output '{self.target}' is a file: choose another output or remove it")
+        facts = _root_facts(self._real)
+        if facts == (self.kind, self.fingerprint):
+            return True
+        if not any((self._real / name).exists() for name in _ZARR_METADATA):
+            if any(self._real.iterdir()):
+                raise StoreError(
+                    f"output '{self.target}' is a folder that is not a Zarr store: choose another output or remove it"
+                )
+            return False
+        if not self.overwrite:
+            what = f"a Zarr store, but not a {self.kind} store"
+            if facts is not None and facts[0] == self.kind:
+                what = f"a {self.kind} store made from other input or with other settings"
+            elif facts is not None:
+                what = f"a store of kind {facts[0]!r}, not {self.kind!r}"
+            raise StoreError(
+                f"output '{self.target}' is {what}: choose another output or pass --overwrite (overwrite=True)"
+            )
+        return False
+
+    def _begin(self) -> None:
+        """With the lock held: repair what a death left behind, then decide the state."""
+        foreign = sorted(
+            entry.name
+            for entry in self._folder.iterdir()
+            if entry.name not in (*_PARTS, "lock", "journal.json")
+            and not entry.name.startswith((_STORE, ".journal.json.", ".nfs"))
+        )
+        if foreign:
+            raise StoreError(
+                f"work folder '{self._display_folder}' holds {foreign[0]!r}, which is none of ours: "
+                f"choose another output or remove it"
+            )
+        replaced = self._folder / "replaced"
+        if replaced.exists():
+            # died while publishing: between the two renames the old store has no other place
+            if self._real.exists():
+                _remove_tree(replaced)
+            else:
+                os.rename(replaced, self._real)
+        journal = _read_json(self._folder / "journal.json")
+        mine = {"kind": self.kind, "fingerprint": self.fingerprint}
+        ours = journal == mine
+        if self._target_is_complete():
+            self.state = "complete"
+            if ours or journal is None:
+                self._remove_folder()
+            self._release()
+            return  # an unfinished run of other settings stays as it is
+        if journal is not None and not ours and not self.overwrite:
+            raise StoreError(
+                f"'{self._display_folder}' is an unfinished {journal.get('kind')} store made from other "
+                f"input or with other settings: choose another output, or pass --overwrite "
+                f"(overwrite=True) to discard it"
+            )
+        if ours:
+            self.state = "resumed"
+            _sweep(self.store)
+            return
+        self.state = "new"
+        self._clear()
+        for folder in (self.store, self.scratch, self._done):
+            folder.mkdir()
+        atomic_write_bytes(self._folder / "journal.json", json.dumps(mine).encode())
+
+    @property
+    def _display_folder(self) -> Path:
+        return self.target.with_name(self.target.name + ".partial") if self.target.name else self._folder
+
+    # -- markers
+
+    def _marker(self, unit: str) -> Path:
+        return self._done / f"{fingerprint_of(unit)}.json"
+
+    def _read_marker(self, unit: str) -> dict[str, Any] | None:
+        marker = _read_json(self._marker(unit))
+        # a marker that is torn, or not of the expected form, is none: the unit is done again
+        if marker is None or marker.get("unit") != unit or not isinstance(marker.get("record"), dict):
+            return None
+        return marker
+
+    # -- the lock, and the end of the work folder
+
+    def _acquire(self) -> int:
+        path = self._folder / "lock"
+        while True:
+            self._folder.mkdir(exist_ok=True)
+            try:
+                handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            except FileNotFoundError:
+                continue  # the run before us removed the folder just now
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                os.close(handle)
+                raise StoreError(
+                    f"output '{self.target}' is being written by another run: wait for it, stop it, or "
+                    f"choose another output"
+                ) from error
+            except OSError:
+                return handle  # a network file system without locks: go on without
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(handle), os.stat(path)):
+                    return handle
+            os.close(handle)  # locked a file that its holder had removed already: take the new one
+
+    def _release(self) -> None:
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
+
+    def _clear(self) -> None:
+        (self._folder / "journal.json").unlink(missing_ok=True)
+        for entry in self._folder.iterdir():
+            if entry.name.startswith(".journal.json."):
+                entry.unlink()
+            elif entry.name in _PARTS or entry.name.startswith(_STORE):
+                _remove_tree(entry)
+
+    def _remove_folder(self) -> None:
+        self._clear()
+        (self._folder / "lock").unlink(missing_ok=True)
+        self._release()
+        with suppress(OSError):
+            self._folder.rmdir()  # not empty: another run waits in it already
+
+
+def _remove_tree(folder: Path) -> None:
+    """Remove a folder although a worker of an earlier run may be writing its last shard into it."""
+    for pause in _PATIENCE:
+        try:
+            return shutil.rmtree(folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+                raise
+        if not folder.exists():
+            return None
+        time.sleep(pause)
+    return shutil.rmtree(folder)
+
+
+def _root_facts(store: Path) -> tuple[Any, Any] | None:
+    metadata = _read_json(store / "zarr.json")
+    attributes = metadata.get("attributes") if metadata is not None else None
+    facts = attributes.get("dpca") if isinstance(attributes, dict) else None
+    return (facts.get("kind"), facts.get("fingerprint")) if isinstance(facts, dict) else None
+
+
+def _read_json(path: Path) -> dict[str, Any] | None:
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return value if isinstance(value, dict) else None
+
+
+def _sweep(store: Path) -> None:
+    """Remove the temporary files that a killed zarr leaves behind."""
+    for folder, _, files in os.walk(store):
+        for name in files:
+            if _STRAY.search(name):
+                os.unlink(os.path.join(folder, name))

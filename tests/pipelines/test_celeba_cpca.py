@@ -1,0 +1,167 @@
+"""The main job as a user runs it: from images to scores, reconstructions, quality and report."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from hashlib import blake2b
+from html.parser import HTMLParser
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+from PIL import Image
+from skimage.metrics import structural_similarity
+from sklearn.decomposition import PCA
+
+from pipelines.celeba_cpca import main
+from storage import open_stack, verify
+
+
+def tree(folder: Path) -> dict[str, str]:
+    """Content of every file below a folder."""
+    files = sorted(p for p in folder.rglob("*") if p.is_file())
+    return {str(p.relative_to(folder)): blake2b(p.read_bytes()).hexdigest() for p in files}
+
+
+def test_everything_is_written_and_right(
+    image_folder: Callable[..., Path], tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, output = image_folder(30), tmp_path / "out.zarr"
+    argv = ["--source", str(folder), "--output", str(output), "--cell", "10", "--components", "4", "--reconstruct"]
+    assert main([*argv, "--scheduler", scheduler]) == 0
+
+    originals = np.stack([np.asarray(Image.open(p)) for p in sorted(folder.iterdir())])
+    np.testing.assert_array_equal(open_stack(output / "stack").samples[...], originals)
+    group = zarr.open_group(str(output), mode="r")
+    assert list(group["name"][...]) == [p.name for p in sorted(folder.iterdir())]
+
+    expected = np.empty(originals.shape)
+    for i in range(0, 40, 10):
+        for j in range(0, 36, 10):
+            cell = originals[:, i : i + 10, j : j + 10].astype(float)
+            pca = PCA(4, svd_solver="full").fit(cell.reshape(30, -1))
+            scores = pca.transform(cell.reshape(30, -1))
+            np.testing.assert_allclose(np.abs(group["scores"][:, i // 10, j // 10]), np.abs(scores), atol=2e-3)
+            expected[:, i : i + 10, j : j + 10] = pca.inverse_transform(scores).reshape(cell.shape)
+    rebuilt = group["reconstructions"][...]
+    # One grey level apart at most, where float32 and float64 round to different sides.
+    off = rebuilt.astype(int) - np.clip(np.rint(expected), 0, 255).astype(int)
+    assert np.abs(off).max() <= 1
+    assert np.count_nonzero(off) < 1e-3 * off.size
+
+    mse = ((originals / 255 - rebuilt / 255) ** 2).mean((1, 2, 3))
+    ssim = [
+        structural_similarity(a, b, channel_axis=-1, data_range=255) for a, b in zip(originals, rebuilt, strict=True)
+    ]
+    np.testing.assert_allclose(group["mse"][...], mse, rtol=1e-6)
+    np.testing.assert_allclose(group["psnr"][...], -10 * np.log10(mse), rtol=1e-6)
+    np.testing.assert_allclose(group["ssim"][...], ssim, atol=2e-6)
+
+    report = json.loads((tmp_path / "out.report" / "report.json").read_text())
+    assert report["samples"] == 30
+    assert report["sample_shape"] == [40, 36, 3]
+    assert report["scalars_ratio"] == 40 * 36 * 3 / (16 * 4)
+    assert report["mse"] == pytest.approx(mse.mean(), rel=1e-6)
+    assert report["ssim_min"] == pytest.approx(min(ssim), abs=2e-6)
+    assert report["ssim_min_name"] == f"photo-{int(np.argmin(ssim)):04d}.png"
+    assert set(report["stages"]) == {"ingest", "fit", "scores"}
+    for cost in report["stages"].values():
+        assert cost["seconds"] > 0
+        assert cost["bytes"] == originals.nbytes
+        assert cost["peak_memory"] > 50e6
+    for picture in ("comparison", "worst", "eigenfaces", "explained_variance", "ssim_histogram"):
+        with Image.open(tmp_path / "out.report" / f"{picture}.png") as image:
+            assert image.size[0] > 300
+    HTMLParser().feed((tmp_path / "out.report" / "index.html").read_text())
+    assert verify(output) == []
+    assert f"{report['ssim_mean']:.4f}" in capsys.readouterr().out
+
+
+def test_the_same_command_twice_does_nothing_and_says_so(
+    image_folder: Callable[..., Path], tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, output = image_folder(12), tmp_path / "out.zarr"
+    argv = ["--source", str(folder), "--output", str(output), "--components", "3", "--scheduler", scheduler]
+    assert main(argv) == 0
+    stamps = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")}
+    capsys.readouterr()
+    assert main(argv) == 0
+    assert "nothing to do" in capsys.readouterr().out
+    assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")} == stamps
+
+
+def test_a_report_that_was_deleted_is_made_again(
+    image_folder: Callable[..., Path], tmp_path: Path, scheduler: str
+) -> None:
+    folder, output = image_folder(12), tmp_path / "out.zarr"
+    argv = ["--source", str(folder), "--output", str(output), "--components", "3", "--scheduler", scheduler]
+    assert main(argv) == 0
+    page = tmp_path / "out.report" / "index.html"
+    page.unlink()
+    assert main(argv) == 0
+    assert page.exists()
+
+
+def test_a_zarr_array_is_read_where_it_is(tmp_path: Path, scheduler: str) -> None:
+    rng = np.random.default_rng(3)
+    values = rng.normal(size=(25, 20, 12)).astype(np.float32)
+    zarr.create_array(str(tmp_path / "floats.zarr"), data=values, chunks=(7, 9, 12), zarr_format=2)
+    output = tmp_path / "out.zarr"
+    argv = ["--source", str(tmp_path / "floats.zarr"), "--output", str(output), "--cell", "10x6", "--components", "all"]
+    assert main([*argv, "--data-range=-5,5", "--reconstruct", "--scheduler", scheduler]) == 0
+    group = zarr.open_group(str(output), mode="r")
+    assert "stack" not in group
+    np.testing.assert_allclose(group["reconstructions"][...], values, atol=1e-4)
+
+
+def test_a_stack_of_volumes_goes_through_the_same_command(tmp_path: Path, scheduler: str) -> None:
+    rng = np.random.default_rng(4)
+    np.save(tmp_path / "volumes.npy", rng.integers(0, 4096, (16, 9, 10, 11), dtype=np.uint16))
+    output = tmp_path / "out.zarr"
+    argv = ["--source", str(tmp_path / "volumes.npy"), "--output", str(output), "--cell", "5", "--components", "6"]
+    assert main([*argv, "--data-range", "0,4095", "--scheduler", scheduler]) == 0
+    group = zarr.open_group(str(output), mode="r")
+    assert group["scores"].shape == (16, 2, 2, 3, 6)
+    assert group["ssim"].shape == (16,)
+
+
+def test_the_embedded_portraits_are_the_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scheduler: str) -> None:
+    import pipelines.celeba_cpca as program
+
+    full = program.Portraits()
+    assert (len(full), full.sample_shape) == (2000, (218, 178, 3))
+    # The job itself is the same for fewer of them.
+    monkeypatch.setattr(program, "Portraits", lambda: type(full)(count=24))
+    monkeypatch.chdir(tmp_path)
+    assert main(["--scheduler", scheduler]) == 0
+    group = zarr.open_group("portraits.zarr", mode="r")
+    assert group["scores"].shape == (24, 22, 18, 20)
+    assert group["reconstructions"].shape == (24, 218, 178, 3)
+    assert group["ssim"][...].min() > 0.9
+
+
+def test_a_broken_image_is_skipped_and_recorded(
+    image_folder: Callable[..., Path], tmp_path: Path, scheduler: str
+) -> None:
+    folder, output = image_folder(12), tmp_path / "out.zarr"
+    broken = folder / "photo-0003.png"
+    broken.write_bytes(broken.read_bytes()[:200])
+    argv = ["--source", str(folder), "--output", str(output), "--components", "3", "--scheduler", scheduler]
+    assert main([*argv, "--on-error", "skip"]) == 0
+    stack = open_stack(output / "stack")
+    assert stack.n_samples == 11
+    assert [name for name, _ in stack.rejected] == ["photo-0003.png"]
+    report = json.loads((tmp_path / "out.report" / "report.json").read_text())
+    assert report["rejected"][0][0] == "photo-0003.png"
+
+
+def test_two_workers_one_worker_and_another_machine_make_the_same_bytes(
+    image_folder: Callable[..., Path], tmp_path: Path, scheduler: str
+) -> None:
+    folder = image_folder(40)
+    argv = ["--source", str(folder), "--components", "3", "--reconstruct"]
+    assert main([*argv, "--output", str(tmp_path / "a.zarr"), "--scheduler", scheduler]) == 0
+    assert main([*argv, "--output", str(tmp_path / "b.zarr"), "--workers", "1", "--memory", "1GB"]) == 0
+    assert tree(tmp_path / "a.zarr") == tree(tmp_path / "b.zarr")

@@ -1,0 +1,52 @@
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from distributed import Client, LocalCluster
+
+from storage.arrays import create_array, create_root, write_shard, write_strings
+from storage.layout import Layout
+
+MakeStack = Callable[..., Path]
+
+
+@pytest.fixture(scope="session")
+def client() -> Iterator[Client]:
+    """Two single-thread workers inside this process."""
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=False, dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+@pytest.fixture
+def make_stack() -> MakeStack:
+    """Write a whole stack store of a few samples without going through ingest."""
+
+    def make(path: Path, values: np.ndarray[Any, Any], *, rows: int = 4, **changed: Any) -> Path:
+        axes = ("sample", "y", "x", "channel")[: values.ndim]
+        facts = {
+            "kind": "stack",
+            "version": 1,
+            "fingerprint": "f" * 32,
+            "axes": axes,
+            "data_range": [0, 255],
+            "source": {"kind": "folder", "name": "faces", "count": len(values)},
+            "color": "rgb",
+            "ignored": 0,
+            **changed,
+        }
+        group = create_root(path, **facts)
+        layout = Layout((2, *values.shape[1:]), (rows, *values.shape[1:]))
+        samples = create_array(group, "samples", values.shape, values.dtype, layout, axes)
+        for start in range(0, len(values), rows):
+            write_shard(samples, start, values[start : start + rows])
+        write_strings(group, "name", [f"person/{i:03d}.jpg" for i in range(len(values))])
+        return path
+
+    return make

@@ -1,0 +1,592 @@
+from __future__ import annotations
+
+import contextlib
+import importlib
+import random
+import signal
+import subprocess
+import sys
+import tarfile
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import xarray
+import zarr
+from distributed import Client, LocalCluster
+from ingest_to_kill import small_shards
+from made_sources import (
+    LFW,
+    contents,
+    encoded,
+    jpegs,
+    member,
+    pixels,
+    pngs,
+    truth,
+    write_folder,
+    write_idx,
+    write_lsun,
+    write_tar,
+    write_zip,
+)
+
+from storage.errors import DataError, StoreError
+from storage.images import Rules
+from storage.ingest import ingest
+from storage.layout import Layout
+from storage.readers import Reader, open_reader
+from storage.stack import open_stack
+from storage.survey import survey
+from storage.verify import verify
+
+# the module, which the function of the same name hides in the package
+INGEST: Any = importlib.import_module("storage.ingest")
+FILLING: Any = importlib.import_module("storage.filling")
+
+BROKEN = encoded(pixels(99), "JPEG")[:300]
+
+
+@pytest.fixture
+def _many_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(INGEST, "choose_layout", small_shards)
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Iterator[Client]:
+    """Two worker processes."""
+    with (
+        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0") as cluster,
+        Client(cluster) as client,
+    ):
+        yield client
+
+
+def stacked(files: dict[str, bytes]) -> np.ndarray[Any, Any]:
+    return np.stack([truth(payload) for payload in files.values()])
+
+
+class Interrupted(Exception):
+    pass
+
+
+class Breaking(Reader):
+    """A sound reader until it is asked for an item too far."""
+
+    kind = "folder"
+    name = "t"
+
+    def __init__(self, inner: Reader, limit: int) -> None:
+        self._inner, self._limit = inner, limit
+        self.random_access = inner.random_access
+        self.encoded, self.sample_shape, self.dtype = inner.encoded, inner.sample_shape, inner.dtype
+
+    @property
+    def names(self) -> Sequence[str]:
+        return self._inner.names
+
+    def fingerprint(self) -> str:
+        return self._inner.fingerprint()
+
+    def part(self, indices: Sequence[int]) -> Callable[[], Any]:
+        return partial(self._read, indices)
+
+    def stream(self, requests: Iterable[Sequence[int]]) -> Iterator[Any]:
+        def checked() -> Iterator[Sequence[int]]:
+            for indices in requests:
+                if max(indices) >= self._limit:
+                    raise Interrupted
+                yield indices
+
+        return self._inner.stream(checked())
+
+    def _read(self, indices: Sequence[int]) -> Any:
+        if max(indices) >= self._limit:
+            raise Interrupted
+        return self._inner.fetch(indices)
+
+
+def noted_writes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that will hold the first row of every shard that is written."""
+    written: list[int] = []
+    write = FILLING.write_shard
+
+    def noting(array: Any, start: int, values: Any) -> None:
+        written.append(start)
+        write(array, start, values)
+
+    monkeypatch.setattr(FILLING, "write_shard", noting)
+    return written
+
+
+# -- what arrives
+
+
+SOURCES: dict[str, Callable[[Path, dict[str, bytes]], Path]] = {
+    "folder": lambda path, files: write_folder(path / "tree", files),
+    "tar": lambda path, files: write_tar(path / "a.tar", files),
+    "tgz": lambda path, files: write_tar(path / "a.tgz", files, "gz"),
+    "zip": lambda path, files: write_zip(path / "a.zip", files),
+    "lmdb": lambda path, files: write_lsun(path / "l", {name.encode(): payload for name, payload in files.items()}),
+}
+
+
+@pytest.mark.usefixtures("_many_shards")
+@pytest.mark.parametrize("kind", SOURCES)
+def test_images_arrive_bit_for_bit_in_order(kind: str, tmp_path: Path) -> None:
+    files = jpegs(11)
+    stack = ingest(SOURCES[kind](tmp_path, files), tmp_path / "out.zarr")
+    np.testing.assert_array_equal(stack.samples[:], stacked(files))
+    assert stack.names.tolist() == list(files)
+    assert stack.axes == ("sample", "y", "x", "channel")
+    assert stack.data_range == (0.0, 255.0)
+    assert stack.rejected == []
+    assert stack.source["count"] == 11
+    assert verify(tmp_path / "out.zarr") == []
+    assert not (tmp_path / "out.zarr.partial").exists()
+
+
+def test_the_store_opens_without_help(tmp_path: Path) -> None:
+    files = pngs(5, channels=1)
+    ingest(write_zip(tmp_path / "a.zip", {**files, "notes.txt": b"x"}), tmp_path / "out.zarr")
+    group = zarr.open_group(tmp_path / "out.zarr", mode="r")
+    facts = dict(group.attrs)["dpca"]
+    assert isinstance(facts, dict)
+    assert {key: facts[key] for key in ("kind", "version", "axes", "data_range", "source", "color", "ignored")} == {
+        "kind": "stack",
+        "version": 1,
+        "axes": ["sample", "y", "x"],
+        "data_range": [0.0, 255.0],
+        "source": {"kind": "zip", "name": "a.zip", "count": 5},
+        "color": "grey",
+        "ignored": 1,
+    }
+    with xarray.open_zarr(tmp_path / "out.zarr", consolidated=False) as dataset:
+        assert dataset["samples"].dims == ("sample", "y", "x")
+        np.testing.assert_array_equal(dataset["samples"].values, stacked(files))
+        assert dataset["name"].values.tolist() == list(files)
+
+
+def test_lfw_bit_for_bit(tmp_path: Path) -> None:
+    paths = sorted(LFW.glob("lfw-deepfunneled-0*.tar"))
+    if len(paths) != 4:
+        pytest.skip("needs LFW (four tars) in ../shared/data from the project root")
+    files = {}
+    with tarfile.open(paths[3]) as archive:
+        for info in archive:
+            file = archive.extractfile(info)
+            if file is not None:
+                files[info.name] = file.read()
+            if len(files) == 200:
+                break
+    stack = ingest(write_tar(tmp_path / "lfw.tgz", files, "gz"), tmp_path / "out.zarr", cell_shape=(10, 10))
+    np.testing.assert_array_equal(stack.samples[:], stacked(files))
+    assert stack.names.tolist() == list(files)
+    assert all(length % 10 == 0 for length in stack.samples.chunks[1:3])
+
+
+def test_mnist_with_labels(tmp_path: Path) -> None:
+    if not (LFW / "mnist").is_dir():
+        pytest.skip("needs MNIST (mnist/*.gz) in ../shared/data from the project root")
+    source = LFW / "mnist" / "t10k-images-idx3-ubyte.gz"
+    stack = ingest(source, tmp_path / "out.zarr")
+    np.testing.assert_array_equal(stack.samples[:], open_reader(source).fetch(range(10_000)))
+    assert stack.labels is not None
+    assert np.bincount(stack.labels).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
+
+
+def test_floats_get_the_range_of_their_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(INGEST, "choose_layout", small_shards)
+    values = np.random.default_rng(0).normal(size=(13, 5, 4)).astype(np.float32)
+    np.savez_compressed(tmp_path / "a.npz", values=values, y=np.array(["a", "b"] * 6 + ["é"]))
+    stack = ingest(tmp_path / "a.npz", tmp_path / "out.zarr")
+    assert stack.data_range == (float(values.min()), float(values.max()))
+    assert stack.labels is not None
+    assert stack.labels.tolist() == ["a", "b"] * 6 + ["é"]
+    assert ingest(tmp_path / "a.npz", tmp_path / "out2.zarr", data_range=(-9, 9)).data_range == (-9.0, 9.0)
+
+
+def test_arrays_of_every_kind_become_the_same_stack(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).integers(0, 4000, (9, 6, 7), dtype=np.uint16)
+    np.save(tmp_path / "a.npy", values)
+    np.savez(tmp_path / "a.npz", values=values)
+    with h5py.File(tmp_path / "a.h5", "w") as file:
+        file["values"] = np.moveaxis(values, 0, 2)
+    zarr.create_array(tmp_path / "a.zarr", data=values, zarr_format=2)
+    write_idx(tmp_path / "a.idx", values.astype(">i2"), 0x0B)
+    for name, options in (
+        ("a.npy", {}),
+        ("a.npz", {}),
+        ("a.h5", {"axes": ("y", "x", "sample")}),
+        ("a.zarr", {}),
+        ("a.idx", {"data_range": (0, 4000)}),
+    ):
+        stack = ingest(tmp_path / name, tmp_path / f"{name}-out.zarr", **options)
+        np.testing.assert_array_equal(stack.samples[:], values)
+        assert stack.axes == ("sample", "y", "x")
+        assert stack.data_range == ((0.0, 65535.0) if name != "a.idx" else (0.0, 4000.0))
+
+
+def test_a_stack_store_is_a_source(tmp_path: Path) -> None:
+    first = ingest(write_folder(tmp_path / "t", jpegs(4)), tmp_path / "a.zarr")
+    second = ingest(tmp_path / "a.zarr", tmp_path / "b.zarr", cell_shape=(5, 5))
+    np.testing.assert_array_equal(second.samples[:], first.samples[:])
+    assert second.names.tolist() == first.names.tolist()
+
+
+def test_color_crop_and_resize(tmp_path: Path) -> None:
+    mixed = {"a.png": encoded(pixels(1, 30, 22, 1)), "b.png": encoded(pixels(2, 26, 40))}
+    source = write_folder(tmp_path / "t", mixed)
+    stack = ingest(source, tmp_path / "a.zarr", color="rgb", crop=(26, 22), resize=(13, 11))
+    assert stack.shape == (2, 13, 11, 3)
+    grey = ingest(source, tmp_path / "b.zarr", color="grey", crop=(20, 20))
+    np.testing.assert_array_equal(grey.samples[0], pixels(1, 30, 22, 1)[5:25, 1:21])
+
+
+def test_any_reader_is_a_source(tmp_path: Path) -> None:
+    reader = Breaking(open_reader(write_folder(tmp_path / "t", pngs(3))), 99)
+    np.testing.assert_array_equal(ingest(reader, tmp_path / "out.zarr").samples[:], stacked(pngs(3)))
+
+
+# -- once, and only once
+
+
+def test_the_second_time_nothing_is_written(tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "t", jpegs(6))
+    ingest(source, tmp_path / "out.zarr")
+
+    def state() -> dict[Path, tuple[int, int]]:
+        return {p: (p.stat().st_ino, p.stat().st_mtime_ns) for p in tmp_path.rglob("*")}
+
+    before = state()
+    stack = ingest(source, tmp_path / "out.zarr")
+    assert stack.n_samples == 6
+    assert state() == before
+
+
+def test_the_same_bytes_wherever_it_runs(tmp_path: Path) -> None:
+    stores = []
+    for place in ("here", "there"):
+        source = write_folder(tmp_path / place / "t", jpegs(5))
+        ingest(source, tmp_path / place / "out.zarr", threads=1 if place == "here" else 3)
+        stores.append(contents(tmp_path / place / "out.zarr"))
+    assert stores[0] == stores[1]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [{"cell_shape": (5, 5)}, {"color": "grey"}, {"crop": (9, 9)}, {"resize": (9, 9)}, {"data_range": (0, 1)}],
+)
+def test_other_settings_need_another_output(other: dict[str, Any], tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "t", jpegs(3))
+    ingest(source, tmp_path / "out.zarr")
+    with pytest.raises(StoreError, match="other input or with other settings"):
+        ingest(source, tmp_path / "out.zarr", **other)
+    ingest(source, tmp_path / "out.zarr", overwrite=True, **other)
+    assert verify(tmp_path / "out.zarr") == []
+
+
+def test_a_changed_source_needs_another_output(tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "t", jpegs(3))
+    ingest(source, tmp_path / "out.zarr")
+    write_folder(source, {"img/000009.jpg": encoded(pixels(9), "JPEG")})
+    with pytest.raises(StoreError, match="other input"):
+        ingest(source, tmp_path / "out.zarr")
+    assert ingest(source, tmp_path / "out.zarr", overwrite=True).n_samples == 4
+
+
+# -- interruption
+
+
+@pytest.mark.usefixtures("_many_shards")
+@pytest.mark.parametrize("limit", [1, 9, 17, 22])
+@pytest.mark.parametrize("kind", ["png", "npz"])
+def test_an_interrupted_run_goes_on(kind: str, limit: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if kind == "png":
+        source = write_folder(tmp_path / "t", pngs(23))
+    else:
+        source = tmp_path / "a.npz"
+        np.savez(source, values=np.random.default_rng(0).normal(size=(23, 5, 4)))
+    reader = Breaking(open_reader(source), 99)
+    ingest(reader, tmp_path / "whole.zarr", threads=1)
+    with pytest.raises(Interrupted):
+        ingest(Breaking(open_reader(source), limit), tmp_path / "out.zarr", threads=1)
+    assert not (tmp_path / "out.zarr").exists()
+
+    written = noted_writes(monkeypatch)
+    ingest(reader, tmp_path / "out.zarr", threads=1)
+    # the first rows decide on form and codec, so an early limit leaves nothing behind
+    done = limit // 4 if kind == "png" and limit > 8 else 0
+    assert written == [4 * shard for shard in range(done, 6)]
+    assert contents(tmp_path / "out.zarr") == contents(tmp_path / "whole.zarr")
+
+
+@pytest.mark.parametrize(("kind", "moments"), [("tar", [0, 11]), ("tgz", [23]), ("skip", [17, 38])])
+def test_a_killed_process_is_resumed(
+    kind: str, moments: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    files = jpegs(150)
+    on_error: Any = "stop"
+    if kind == "skip":
+        on_error = "skip"
+        files |= {"img/000031.jpg": BROKEN, "img/000033.jpg": BROKEN, "img/000120.jpg": b"text"}
+    source = SOURCES["tgz" if kind == "tgz" else "tar"](tmp_path, files)
+    monkeypatch.setattr(INGEST, "choose_layout", small_shards)
+    ingest(source, tmp_path / "whole.zarr", on_error=on_error)
+    command = [sys.executable, str(Path(__file__).with_name("ingest_to_kill.py"))]
+    chance = random.Random(kind)
+    # each at a random moment after so many shards of 38: at the beginning, in the middle, around the end
+    for n_done in moments:
+        with subprocess.Popen(
+            [*command, str(source), str(tmp_path / "out.zarr"), on_error],
+            stdout=subprocess.PIPE,
+            cwd=Path(__file__).parents[2],
+            env={"PYTHONPATH": "."},
+        ) as process:
+            assert process.stdout is not None
+            assert process.stdout.readline() == b"ready\n"
+            markers = tmp_path / "out.zarr.partial" / "done"
+            while process.poll() is None and len(list(markers.glob("*"))) < n_done:
+                time.sleep(0.002)
+            time.sleep(chance.uniform(0, 0.05))
+            process.send_signal(signal.SIGKILL)
+            # around the end it may be too late
+            assert process.wait() == -signal.SIGKILL or n_done == 38
+    ingest(source, tmp_path / "out.zarr", on_error=on_error)
+    assert contents(tmp_path / "out.zarr") == contents(tmp_path / "whole.zarr")
+    assert not (tmp_path / "out.zarr.partial").exists()
+
+
+# -- refusals, one by one
+
+
+def bad_files(n: int, bad: dict[int, bytes]) -> dict[str, bytes]:
+    return {name: bad.get(i, payload) for i, (name, payload) in enumerate(jpegs(n).items())}
+
+
+@pytest.mark.usefixtures("_many_shards")
+@pytest.mark.parametrize("kind", ["folder", "tgz"])
+@pytest.mark.parametrize("threads", [1, 3])
+def test_the_first_bad_image_in_order_is_named(kind: str, threads: int, tmp_path: Path) -> None:
+    other = encoded(pixels(0, 30, 20), "JPEG")
+    source = SOURCES[kind](tmp_path, bad_files(40, {21: other, 22: BROKEN, 39: b""}))
+    with pytest.raises(DataError) as caught:
+        ingest(source, tmp_path / "out.zarr", threads=threads)
+    assert str(caught.value) == (
+        "'img/000022.jpg' is 30 x 20 pixels (height x width) but the stack is 24 x 20 like its first image "
+        "'img/000001.jpg': --resize 24x20 (resize=(24, 20)) or --crop 24x20 (crop=(24, 20)) makes all one size; "
+        '--on-error skip (on_error="skip") leaves it out and records it'
+    )
+    assert not (tmp_path / "out.zarr").exists()
+
+
+PATTERNS: dict[str, set[int]] = {
+    "first": {0},
+    "last": {22},
+    "one": {9},
+    "a whole shard": {4, 5, 6, 7},
+    "two apart": {2, 17},
+    "every third": set(range(0, 23, 3)),
+    "all but one": set(range(23)) - {13},
+    "last shard vanishes": {1, 2, 21},
+}
+
+
+@pytest.mark.usefixtures("_many_shards")
+@pytest.mark.parametrize("kind", ["zip", "tgz"])
+@pytest.mark.parametrize("pattern", PATTERNS)
+def test_skip_leaves_no_gap(kind: str, pattern: str, tmp_path: Path) -> None:
+    bad = PATTERNS[pattern]
+    files = bad_files(23, dict.fromkeys(bad, BROKEN))
+    stack = ingest(SOURCES[kind](tmp_path, files), tmp_path / "out.zarr", on_error="skip", threads=2)
+    good = {name: payload for i, (name, payload) in enumerate(files.items()) if i not in bad}
+    np.testing.assert_array_equal(stack.samples[:], stacked(good))
+    assert stack.names.tolist() == list(good)
+    assert [name for name, _ in stack.rejected] == [name for name in files if name not in good]
+    assert all(reason.startswith("is broken, truncated") for _, reason in stack.rejected)
+    assert stack.source["count"] == 23
+    assert verify(tmp_path / "out.zarr") == []
+    chunks = {path.name for path in (tmp_path / "out.zarr" / "samples" / "c").iterdir()}
+    assert chunks == {str(shard) for shard in range(-(-len(good) // 4))}
+
+
+@pytest.mark.usefixtures("_many_shards")
+def test_a_rare_bad_image_costs_only_what_is_in_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    written = noted_writes(monkeypatch)
+    source = write_folder(tmp_path / "t", bad_files(120, {10: BROKEN}))
+    ingest(source, tmp_path / "out.zarr", on_error="skip", threads=2)
+    assert len(written) <= 30 + 4
+
+
+@pytest.mark.usefixtures("_many_shards")
+def test_labels_follow_what_is_kept(tmp_path: Path) -> None:
+    values = np.arange(11 * 6, dtype=np.float64).reshape(11, 6)
+    values[[2, 7], 3] = np.nan
+    np.savez(tmp_path / "a.npz", values=values, labels=np.arange(11))
+    with pytest.raises(DataError) as caught:
+        ingest(tmp_path / "a.npz", tmp_path / "out.zarr")
+    assert str(caught.value) == (
+        "sample 02 of 'a.npz/values' holds nan at (3,): every value must be finite; "
+        '--on-error skip (on_error="skip") leaves it out and records it'
+    )
+    stack = ingest(tmp_path / "a.npz", tmp_path / "out.zarr", on_error="skip")
+    keep = [0, 1, 3, 4, 5, 6, 8, 9, 10]
+    np.testing.assert_array_equal(stack.samples[:], values[keep])
+    assert stack.labels is not None
+    assert stack.labels.tolist() == keep
+    assert stack.data_range == (0.0, 65.0)
+    assert stack.rejected == [(n, "holds nan at (3,): every value must be finite") for n in ("02", "07")]
+
+
+def test_a_stack_with_gaps_is_not_what_a_strict_run_asks_for(tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "t", bad_files(5, {2: BROKEN}))
+    ingest(source, tmp_path / "out.zarr", on_error="skip")
+    assert ingest(source, tmp_path / "out.zarr", on_error="skip").n_samples == 4
+    with pytest.raises(DataError, match=r"leaves out 1 samples, the first being 'img/000003.jpg', which is broken"):
+        ingest(source, tmp_path / "out.zarr")
+
+
+@pytest.mark.usefixtures("_many_shards")
+def test_a_stopped_run_can_go_on_by_skipping(tmp_path: Path) -> None:
+    source = write_folder(tmp_path / "t", bad_files(30, {17: BROKEN}))
+    with pytest.raises(DataError, match="000018"):
+        ingest(source, tmp_path / "out.zarr")
+    stack = ingest(source, tmp_path / "out.zarr", on_error="skip")
+    ingest(source, tmp_path / "whole.zarr", on_error="skip")
+    assert stack.n_samples == 29
+    assert contents(tmp_path / "out.zarr") == contents(tmp_path / "whole.zarr")
+
+
+@pytest.mark.usefixtures("_many_shards")
+def test_a_skipping_run_that_was_interrupted_remembers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    source = write_folder(tmp_path / "t", bad_files(30, {5: BROKEN, 17: b""}))
+    ingest(source, tmp_path / "whole.zarr", on_error="skip")
+    with pytest.raises(Interrupted):
+        ingest(Breaking(open_reader(source), 25), tmp_path / "out.zarr", on_error="skip", threads=1)
+    # what is known to be bad is not found again, but is an error once more for a strict run
+    with pytest.raises(DataError, match=r"'img/000006.jpg' is broken"):
+        ingest(Breaking(open_reader(source), 99), tmp_path / "out.zarr")
+    ingest(Breaking(open_reader(source), 99), tmp_path / "out.zarr", on_error="skip")
+    stack, whole = open_stack(tmp_path / "out.zarr"), open_stack(tmp_path / "whole.zarr")
+    np.testing.assert_array_equal(stack.samples[:], whole.samples[:])
+    assert stack.rejected == whole.rejected
+    assert len(stack.rejected) == 2
+
+
+@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("random_access", [True, False])
+def test_rejections_and_interruptions_in_any_order(
+    seed: int, random_access: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chance = random.Random(seed)
+    n, rows = chance.randrange(1, 30), chance.choice([1, 2, 3, 5])
+    bad = sorted(chance.sample(range(n), chance.randrange(n) // chance.choice([1, 4])))
+    values = np.arange(n * 2, dtype=np.float64).reshape(n, 2)
+    values[bad, 1] = np.nan
+    (np.savez if random_access else np.savez_compressed)(tmp_path / "a.npz", values=values)
+    monkeypatch.setattr(INGEST, "choose_layout", lambda *_: Layout((1, 2), (rows, 2)))
+    whole = ingest(tmp_path / "a.npz", tmp_path / "whole", on_error="skip", threads=chance.choice([1, 3]))
+    np.testing.assert_array_equal(whole.samples[:], np.delete(values, bad, 0))
+    assert [int(name) for name, _ in whole.rejected] == bad
+    for _ in range(3):
+        reader = Breaking(open_reader(tmp_path / "a.npz"), chance.randrange(n + 1))
+        with contextlib.suppress(Interrupted):
+            ingest(reader, tmp_path / "out", on_error="skip", threads=chance.choice([1, 3]))
+    ingest(open_reader(tmp_path / "a.npz"), tmp_path / "out", on_error="skip")
+    resumed = open_stack(tmp_path / "out")
+    assert resumed.rejected == whole.rejected
+    # the reader that broke told another name of its source, and nothing else
+    mine, theirs = contents(tmp_path / "out"), contents(tmp_path / "whole")
+    del mine["zarr.json"], theirs["zarr.json"]
+    assert mine == theirs
+
+
+# -- on a cluster
+
+
+@pytest.mark.usefixtures("_many_shards")
+@pytest.mark.parametrize("kind", ["zip", "tgz", "npz"])
+def test_a_cluster_makes_the_same_store(kind: str, tmp_path: Path, cluster: Client) -> None:
+    if kind == "npz":
+        source = tmp_path / "a.npz"
+        values = np.random.default_rng(0).normal(size=(23, 40, 30))
+        values[9, 3, 2] = np.inf
+        np.savez_compressed(source, values=values)
+    else:
+        source = SOURCES[kind](tmp_path, bad_files(23, {9: BROKEN}))
+    for name, client in (("here", None), ("there", cluster)):
+        ingest(source, tmp_path / name, on_error="skip", client=client)
+    assert contents(tmp_path / "here") == contents(tmp_path / "there")
+    with pytest.raises(DataError, match=r"000010.jpg' is broken|sample 09 of 'a.npz/values' holds inf"):
+        ingest(source, tmp_path / "out", client=cluster)
+
+
+@pytest.mark.usefixtures("_many_shards")
+@pytest.mark.parametrize("kind", ["tar", "tgz"])
+def test_a_killed_worker_does_not_matter(kind: str, tmp_path: Path, cluster: Client) -> None:
+    files = jpegs(80)
+    source = SOURCES[kind](tmp_path, files)
+    cluster.wait_for_workers(2)
+    killed: list[int] = []
+
+    class KillingProgress:
+        def __init__(self, stage: str, total: int, unit: str) -> None:
+            self._done = 0
+
+        def advance(self, n: int) -> None:
+            self._done += n
+            if self._done > 20 and not killed:
+                pid = next(iter(cluster.run(_pid).values()))
+                killed.append(pid)
+                subprocess.run(["kill", "-9", str(pid)], check=True)
+
+        def close(self) -> None:
+            pass
+
+    stack = ingest(source, tmp_path / "out.zarr", client=cluster, progress=KillingProgress)
+    assert killed
+    np.testing.assert_array_equal(stack.samples[:], stacked(files))
+    cluster.wait_for_workers(2)
+
+
+def _pid() -> int:
+    import os
+
+    return os.getpid()
+
+
+def test_a_source_that_a_worker_does_not_see(tmp_path: Path) -> None:
+    path = write_zip(tmp_path / "a.zip", jpegs(3))
+    part = open_reader(path).part([0, 1])
+    path.unlink()
+    form = survey(open_reader(write_zip(tmp_path / "b.zip", jpegs(3))), Rules(), stop=True)
+    with pytest.raises(DataError, match=r"the source cannot be read .*a.zip.* visible to every worker"):
+        FILLING.fill_shard(str(tmp_path / "out"), 0, part, form, True)
+
+
+def test_progress_counts_every_sample_once(tmp_path: Path) -> None:
+    told: list[Any] = []
+
+    class Counting:
+        def __init__(self, stage: str, total: int, unit: str) -> None:
+            told.append((stage, total, unit))
+
+        def advance(self, n: int) -> None:
+            told.append(n)
+
+        def close(self) -> None:
+            told.append("closed")
+
+    ingest(
+        write_tar(tmp_path / "a.tar", [member(n, p) for n, p in jpegs(7).items()]),
+        tmp_path / "o",
+        progress=Counting,
+    )
+    assert told[0] == ("ingest", 7, "samples")
+    assert sum(told[1:-1]) == 7
+    assert told[-1] == "closed"
