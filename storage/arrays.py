@@ -245,7 +245,9 @@ def write_shard(
 
     Notes
     -----
-    A shard that exists is removed first: Zarr would read it to update it, and fail for ever on a torn one.
+    A shard that holds these very values already is left alone: a task that outlived its program, or ran twice, must
+    not touch what another one finished. Any other that exists is removed first: Zarr would read it to update it, and
+    fail for ever on a torn one.
     """
     edges = array.shards or array.chunks
     first = (int(start),) if isinstance(start, (int, np.integer)) else tuple(start)
@@ -262,9 +264,19 @@ def write_shard(
             f"whole shard: give {whole} {array.dtype}"
         )
     key = array.metadata.encode_chunk_key(tuple(s // edge for s, edge in zip(first, edges, strict=True)))
-    sync((array.store_path / key).delete())
     region = tuple(slice(s, s + n) for s, n in zip(first, whole, strict=True))
+    if sync((array.store_path / key).exists()):
+        if _holds(array, region, values):
+            return
+        sync((array.store_path / key).delete())
     array.with_config(_DENSE).set_basic_selection(region, values)
+
+
+def _holds(array: zarr.Array[Any], region: tuple[slice, ...], values: np.ndarray[Any, Any]) -> bool:
+    try:
+        return np.array_equal(np.asarray(array[region]), values)
+    except (OSError, ValueError, RuntimeError):
+        return False  # torn
 
 
 def read_into(array: zarr.Array[Any], selection: Any, out: np.ndarray[Any, Any]) -> None:

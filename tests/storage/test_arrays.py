@@ -288,3 +288,20 @@ def test_what_is_no_array_is_one_sentence(tmp_path, array, case):
 
 def tree(root):
     return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def test_a_shard_that_holds_the_values_already_is_left_alone(tmp_path: Path) -> None:
+    """A task that outlived its program must not take away, not even for a moment, what the next run finished."""
+    root = create_root(tmp_path / "a.zarr", kind="test", fingerprint="f")
+    array = create_array(root, "x", (8, 3), np.uint8, Layout((2, 3), (4, 3)), ("sample", "feature"))
+    values = np.arange(12, dtype=np.uint8).reshape(4, 3)
+    write_shard(array, 4, values)
+    (shard,) = (p for p in (tmp_path / "a.zarr" / "x" / "c").rglob("*") if p.is_file())
+    before = shard.stat()
+    write_shard(array, 4, values)
+    assert (shard.stat().st_ino, shard.stat().st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+    write_shard(array, 4, values + 1)
+    np.testing.assert_array_equal(array[4:], values + 1)
+    shard.write_bytes(shard.read_bytes()[:7])
+    write_shard(array, 4, values)
+    np.testing.assert_array_equal(array[4:], values)
