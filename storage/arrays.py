@@ -245,9 +245,9 @@ def write_shard(
 
     Notes
     -----
-    A shard that holds these very values already is left alone: a task that outlived its program, or ran twice, must
-    not touch what another one finished. Any other that exists is removed first: Zarr would read it to update it, and
-    fail for ever on a torn one.
+    A full shard that holds these very values already is left alone: a task that outlived its program, or ran twice,
+    must not touch what another one finished. Any other that exists is removed first: Zarr would read it to update
+    it, and fail for ever on a torn one. (Of a clipped one, values do not tell what its unused rows hold.)
     """
     edges = array.shards or array.chunks
     first = (int(start),) if isinstance(start, (int, np.integer)) else tuple(start)
@@ -266,7 +266,7 @@ def write_shard(
     key = array.metadata.encode_chunk_key(tuple(s // edge for s, edge in zip(first, edges, strict=True)))
     region = tuple(slice(s, s + n) for s, n in zip(first, whole, strict=True))
     if sync((array.store_path / key).exists()):
-        if _holds(array, region, values):
+        if whole[0] == edges[0] and _holds(array, region, values):
             return
         sync((array.store_path / key).delete())
     array.with_config(_DENSE).set_basic_selection(region, values)

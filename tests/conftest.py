@@ -15,7 +15,7 @@ DATA = Path(__file__).parents[2] / "shared" / "data"
 
 @pytest.fixture(scope="session")
 def cluster() -> Iterator[Any]:
-    """Two single-threaded processes, as a program starts them; one for the whole session, since starting takes seconds."""
+    """Two single-threaded processes, as a program starts them; one cluster a session, since starting takes seconds."""
     from dpca.engine.cluster import open_client
 
     with open_client(workers=2, memory="1.5GB") as client:

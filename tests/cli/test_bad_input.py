@@ -107,7 +107,9 @@ def bomb(folder: Path) -> list[str]:
     header = struct.pack(">IIBBBBB", 60_000, 60_000, 8, 2, 0, 0, 0)
     photos = folder / "photos"
     photos.mkdir()
-    png = b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 100)) + chunk(b"IEND", b"")
+    png = (
+        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 100)) + chunk(b"IEND", b"")
+    )
     (photos / "0.png").write_bytes(png)
     return [str(photos)]
 
@@ -352,7 +354,14 @@ def test_settings_that_differ_from_those_of_the_output(
 
 @pytest.mark.parametrize(
     "argv",
-    [["--cell", "0"], ["--cell", "ten"], ["--components", "-1"], ["--workers", "0"], ["--resize", "5"], ["--data-range", "1,0"]],
+    [
+        ["--cell", "0"],
+        ["--cell", "ten"],
+        ["--components", "-1"],
+        ["--workers", "0"],
+        ["--resize", "5"],
+        ["--data-range", "1,0"],
+    ],
     ids=" ".join,
 )
 def test_a_wrong_command_line_is_told_before_anything_runs(
@@ -446,4 +455,3 @@ def test_a_model_and_a_stack_that_do_not_belong_together(
     assert dpca_main(["reconstruct", model, str(stack), str(tmp_path / "again.zarr"), *where]) == 4
     _is_one_sentence(capsys.readouterr().err)
     assert not os.path.exists(scores)
-

@@ -127,7 +127,9 @@ def test_a_stack_of_volumes_goes_through_the_same_command(tmp_path: Path, schedu
     assert group["ssim"].shape == (16,)
 
 
-def test_the_embedded_portraits_are_the_default(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scheduler: str) -> None:
+def test_the_embedded_portraits_are_the_default(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scheduler: str
+) -> None:
     import pipelines.celeba_cpca as program
 
     full = program.Portraits()
