@@ -69,6 +69,11 @@ def ssim(x: Array, y: Array, *, data_range: float, n_spatial: int | None = None)
     x, y = _pair(x, y, data_range)
     if n_spatial is None:
         n_spatial = sum(axis != "channel" for axis in axes_for(x.shape[1:]))
+    if not 1 <= n_spatial < x.ndim:
+        raise ValueError(
+            f"samples of shape {x.shape[1:]} with {n_spatial} spatial axes have no SSIM: give arrays (n_samples, "
+            f"*spatial, *channels) and n_spatial between 1 and the number of axes of a sample"
+        )
     return ssim_per_sample(x, y, data_range=data_range, n_spatial=n_spatial)
 
 

@@ -8,10 +8,12 @@ import uuid
 import zipfile
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 from numpy.typing import NDArray
+
+from storage.disk import writing_errors
 
 Array = NDArray[Any]
 _COUNTS = "counts.json"
@@ -29,34 +31,29 @@ class Checkpoints:
 
     def save(self, name: str, arrays: dict[str, Array], counts: dict[str, int]) -> None:
         """Write a bundle, atomically."""
-        os.makedirs(self.folder, exist_ok=True)
         final = self._path(name)
         temporary = final.with_name(f".{uuid.uuid4().hex}.tmp")
-        bundle: dict[str, Any] = {**arrays, _COUNTS: np.frombuffer(json.dumps(counts).encode(), np.uint8)}
-        try:
-            with open(temporary, "wb") as file:
-                np.savez(file, allow_pickle=False, **bundle)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, final)
-        finally:
-            temporary.unlink(missing_ok=True)
+        bundle = {**arrays, _COUNTS: np.frombuffer(json.dumps(counts).encode(), np.uint8)}
+        with writing_errors(self.folder):
+            os.makedirs(self.folder, exist_ok=True)
+            try:
+                with open(temporary, "wb") as file:
+                    _write_npz(file, bundle)
+                    file.flush()
+                    os.fsync(file.fileno())
+                os.replace(temporary, final)
+            finally:
+                temporary.unlink(missing_ok=True)
 
     def load(self, name: str) -> tuple[dict[str, Array], dict[str, int]] | None:
-        """Read a bundle; None when it was never finished."""
+        """Read a bundle; None when it was never finished, or is damaged: the piece is done again."""
         try:
             with np.load(self._path(name), allow_pickle=False) as file:
                 arrays = {key: file[key] for key in file.files}
-        except FileNotFoundError:
+            return arrays, json.loads(bytes(arrays.pop(_COUNTS)))
+        except (OSError, ValueError, KeyError, AttributeError, EOFError, RuntimeError, zipfile.BadZipFile):
+            # Not there, or a disk that lost a part of the file after a power cut: numpy and zipfile raise many kinds.
             return None
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile):
-            # A disk that lost the end of a file after a power cut: the piece is done again.
-            return None
-        return arrays, json.loads(bytes(arrays.pop(_COUNTS)))
-
-    def has(self, name: str) -> bool:
-        """Say whether the bundle is there."""
-        return self._path(name).exists()
 
     def remove(self, name: str) -> None:
         """Forget a bundle."""
@@ -64,3 +61,11 @@ class Checkpoints:
 
     def _path(self, name: str) -> Path:
         return Path(self.folder) / f"{name}.npz"
+
+
+def _write_npz(file: IO[bytes], bundle: dict[str, Array]) -> None:
+    """Do as ``np.savez``, but never pickle (its own switch for that is younger than the oldest numpy we run on)."""
+    with zipfile.ZipFile(file, "w") as archive:
+        for name, array in bundle.items():
+            with archive.open(f"{name}.npy", "w", force_zip64=True) as member:
+                np.lib.format.write_array(member, np.asanyarray(array), allow_pickle=False)

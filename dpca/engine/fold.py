@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import Any, Protocol, cast
+from typing import Any, Protocol
 
 import numpy as np
 from dask.base import compute
@@ -14,12 +14,11 @@ from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from dpca.engine.checkpoint import Checkpoints
-from dpca.engine.memory import peak_resident_bytes, task_budget, thread_count
-from dpca.engine.plan import FoldPlan, Group, Partition, plan_fold
+from dpca.engine.memory import peak_resident_bytes, task_budget, thread_count, usable_bytes
+from dpca.engine.plan import FoldPlan, Group, Partition, PlanError, plan_fold
 from dpca.engine.source import ArraySource, DaskSource, Source, batches
 from dpca.linalg import release_scratch
 from dpca.rules.state import Rule, State
-from storage.errors import StoreError
 from storage.progress import Progress, no_progress
 from storage.tasks import one_blas_thread
 
@@ -107,17 +106,24 @@ def fold(
         n_parallel=n_parallel,
         held_whole=source.segment_bytes if isinstance(source, DaskSource) else None,
     )
+    if plan.result_bytes > usable_bytes():
+        raise PlanError(
+            f"the results of {partition.n_partitions:,} partitions take {plan.result_bytes / 1e6:,.0f} MB but this "
+            f"process may hold {usable_bytes() / 1e6:,.0f} MB: ask for fewer components"
+        )
+    kept: dict[int, Results] = {}
     if checkpoints is not None:
         # With another budget or cluster the groups hold other partitions: each plan has a folder of its own.
         checkpoints = Checkpoints(f"{checkpoints.folder}/{_digest(plan)}")
-    graph = [_group_graph(rule, source, partition, plan, g, checkpoints) for g in range(len(plan.groups))]
+        kept = {g: found for g in range(len(plan.groups)) if (found := _load_results(checkpoints, g))}
+    missing = [g for g in range(len(plan.groups)) if g not in kept]
+    graph = {g: _group_graph(rule, source, partition, plan, g, checkpoints) for g in missing}
     outcomes = _compute(graph, plan, source, client, threads, progress, stage)
     results: Results = [{} for _ in range(partition.n_partitions)]
-    peak = 0
-    for group, (finished, task_peak) in zip(plan.groups, outcomes, strict=True):
-        peak = max(peak, task_peak)
-        for index, result in zip(group.partitions, finished, strict=True):
+    for g, group in enumerate(plan.groups):
+        for index, result in zip(group.partitions, kept[g] if g in kept else outcomes[g][0], strict=True):
             results[index] = result
+    peak = max((task_peak for _, task_peak in outcomes.values()), default=peak_resident_bytes())
     return results, FoldReport(plan, time.perf_counter() - began, peak)
 
 
@@ -125,9 +131,7 @@ def _group_graph(
     rule: Rule, source: Source, partition: Partitioned, plan: FoldPlan, g: int, checkpoints: Checkpoints | None
 ) -> Any:
     """Delayed result of one group: its segments, merged in pairs of neighbors, then finished."""
-    group, name = plan.groups[g], f"group-{g:06d}"
-    if checkpoints is not None and checkpoints.has(name):
-        return delayed(load_group, pure=False)(checkpoints, name)
+    group, name = plan.groups[g], group_name(g)
     pieces = [
         source.piece(samples, group.region) if isinstance(source, DaskSource) else source for samples in plan.segments
     ]
@@ -146,33 +150,37 @@ def _group_graph(
 
 
 def _compute(
-    graph: Sequence[Any],
+    graph: Mapping[int, Any],
     plan: FoldPlan,
     source: Source,
     client: Any | None,
     threads: int,
     progress: Progress,
     stage: str,
-) -> list[Outcome]:
+) -> dict[int, Outcome]:
+    """Run what is missing; groups by their number."""
     weights = [
         int(np.prod([b - a for a, b in g.region])) * source.dtype.itemsize * source.shape[0] for g in plan.groups
     ]
     bar = progress(stage, sum(weights), "B")
     try:
+        bar.advance(sum(weight for g, weight in enumerate(weights) if g not in graph))
         if client is None:
-            told = [delayed(_advance, pure=False)(node, bar, w) for node, w in zip(graph, weights, strict=True)]
-            return list(compute(*told, scheduler="threads", num_workers=threads))
+            told = [delayed(_advance, pure=False)(node, bar, weights[g]) for g, node in graph.items()]
+            return dict(zip(graph, compute(*told, scheduler="threads", num_workers=threads), strict=True))
         from distributed import as_completed
 
-        futures = client.compute(list(graph))
+        group_of = dict(zip(client.compute(list(graph.values())), graph, strict=True))
+        outcomes: dict[int, Outcome] = {}
         try:
-            weight_of = dict(zip(futures, weights, strict=True))
-            for future in as_completed(futures):
-                future.result()
-                bar.advance(weight_of[future])
-            return cast("list[Outcome]", client.gather(futures))
+            for future in as_completed(list(group_of)):
+                g = group_of.pop(future)
+                outcomes[g] = future.result()
+                future.release()  # or its worker would hold all of its results until the end
+                bar.advance(weights[g])
+            return outcomes
         except BaseException:
-            client.cancel(futures)
+            client.cancel(list(group_of))
             raise
     finally:
         bar.close()
@@ -237,17 +245,9 @@ def finish_group(
     return outcome
 
 
-def load_group(checkpoints: Checkpoints, name: str) -> Outcome:
-    """Return a result that an earlier run left on disk."""
-    kept = checkpoints.load(name)
-    if kept is None:
-        raise StoreError(f"checkpoint {name} in '{checkpoints.folder}' is damaged: delete that folder and run again")
-    arrays, counts = kept
-    results: Results = [{} for _ in range(counts["n_partitions"])]
-    for key, value in arrays.items():
-        index, _, field = key.partition(".")
-        results[int(index)][field] = value
-    return results, peak_resident_bytes()
+def group_name(g: int) -> str:
+    """Name of a group's checkpoint."""
+    return f"group-{g:06d}"
 
 
 def segment_name(group: str, s: int) -> str:
@@ -290,6 +290,17 @@ def _save_states(checkpoints: Checkpoints, name: str, states: list[State]) -> No
     arrays = {f"{i}.{key}": value for i, state in enumerate(states) for key, value in state.arrays.items()}
     counts = {f"{i}.{key}": value for i, state in enumerate(states) for key, value in state.counts.items()}
     checkpoints.save(name, arrays, counts)
+
+
+def _load_results(checkpoints: Checkpoints, g: int) -> Results | None:
+    kept = checkpoints.load(group_name(g))
+    if kept is None:
+        return None
+    results: Results = [{} for _ in range(kept[1]["n_partitions"])]
+    for key, value in kept[0].items():
+        index, _, field = key.partition(".")
+        results[int(index)][field] = value
+    return results
 
 
 def _load_states(checkpoints: Checkpoints, name: str, n: int) -> list[State] | None:

@@ -7,6 +7,8 @@ from typing import Any
 
 import psutil
 
+from storage.errors import DataError
+
 # distributed spills a worker's results to disk from 60 % of its limit on and restarts it at 95 %: plan to stay below.
 _USABLE = 0.6
 
@@ -40,18 +42,25 @@ def task_budget(client: Any | None, n_threads: int) -> int:
     ----------
     client : distributed.Client or None
         With a cluster, its tightest worker decides; without, this machine and ``n_threads`` tasks at once.
+
+    Raises
+    ------
+    DataError
+        If the cluster has no worker to ask.
     """
     if client is None:
         return usable_bytes() // n_threads
-    workers = client.scheduler_info(n_workers=-1)["workers"]
-    held = client.run(resident_bytes)
-    return int(
-        min(
-            (_USABLE * (info["memory_limit"] or usable_bytes() / _USABLE) - held[address]) / info["nthreads"]
-            for address, info in workers.items()
-            if address in held
-        )
-    )
+    rooms = client.run(_worker_room)
+    if not rooms:
+        raise DataError("the Dask cluster has no workers yet: start some, or give a memory budget")
+    return max(0, min(rooms.values()))
+
+
+def _worker_room(dask_worker: Any) -> int:
+    """Bytes that one task on this worker may take."""
+    limit = dask_worker.memory_manager.memory_limit
+    usable = int(_USABLE * limit) if limit else usable_bytes()
+    return (usable - resident_bytes()) // int(dask_worker.state.nthreads)
 
 
 def thread_count() -> int:

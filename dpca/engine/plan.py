@@ -30,8 +30,10 @@ Region = tuple[tuple[int, int], ...]
 TARGET_ROWS = 1024
 # A task should outlast the scheduler's cost of 1.5 ms a thousand times, and a checkpoint should not be far away.
 SEGMENT_BYTES = 16 * 2**30
-# Zarr holds the encoded bytes of a chunk, its decoded bytes and a shard index at once, for two chunks at a time.
-_CHUNK_COPIES = 4
+# Samples are read a few whole chunks at a time: Zarr holds the encoded bytes and a copy of all it is asked for at once.
+_READ_BYTES = 16 * 2**20
+# Updates of fewer samples than this spend their time on the state.
+_FAIR_ROWS = 256
 # Below this many decoded bytes a task is joined with its neighbor.
 _SHORT_TASK = 64 * 2**20
 # Interpreter, allocator and graph overhead of one task, beyond its arrays.
@@ -68,6 +70,9 @@ class RuleCost(Protocol):
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of temporary arrays."""
 
+    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of a result."""
+
 
 @dataclass(frozen=True)
 class Group:
@@ -86,7 +91,9 @@ class FoldPlan:
     batch_rows: int
     task_bytes: int
     read_bytes: int
-    """Decoded bytes read by all tasks together; more than the stack when chunks are read twice."""
+    """Bytes copied out of chunks by all tasks together; more than the stack where the boxes of groups overlap."""
+    result_bytes: int
+    """Bytes of all results, which the process that asked for the fold holds in the end."""
 
 
 def plan_fold(
@@ -127,17 +134,29 @@ def plan_fold(
         If even one partition at a time, read one chunk of samples at a time, exceeds the budget.
     """
     planner = _Planner(tuple(shape), np.dtype(dtype), tuple(chunks), partition, rule, held_whole)
-    rows = planner.target_rows()
     tiles = list(partition.tiles(tuple(chunks[1:])))
-    # Shorter batches cost a little speed, splitting a tile means to decode its chunks twice: shorten first.
-    while rows > planner.least_rows and any(planner.leaf_bytes(t, rows) > budget for t in tiles):
+    rows = planner.target_rows()
+    # Shorter batches cost a little speed, splitting a tile means to decode its chunks twice: shorten first, then split,
+    # and go on to slow, short batches only where nothing else helps.
+    while rows > planner.fair_rows and any(planner.leaf_bytes(t, rows) > budget for t in tiles):
         rows = planner.shorter(rows)
-    pieces = [piece for tile in tiles for piece in planner.split(tile, rows, budget)]
-    groups = tuple(Group(p, planner.region(p)) for p in planner.join(pieces, rows, budget))
-    segments = planner.segments(groups, rows, n_parallel)
+    while True:
+        try:
+            groups, segments = planner.cut(tiles, rows, budget, n_parallel)
+            break
+        except PlanError:
+            if rows == planner.least_rows:
+                raise
+            rows = planner.shorter(rows)
     task_bytes = max(planner.task_bytes(g.partitions, rows, len(segments)) for g in groups)
     read = sum(planner.region_bytes(g.partitions) for g in groups) * shape[0]
-    return FoldPlan(groups, segments, rows, task_bytes, read)
+    results = sum(planner.result_bytes(g.partitions) for g in groups)
+    return FoldPlan(groups, segments, rows, task_bytes, read, results)
+
+
+def read_rows(chunk_rows: int, row_bytes: int) -> int:
+    """Return how many samples a source reads at a time: whole chunks, about 16 MiB of them."""
+    return max(1, _READ_BYTES // max(1, chunk_rows * row_bytes)) * chunk_rows
 
 
 @dataclass(frozen=True)
@@ -153,12 +172,19 @@ class _Planner:
     def least_rows(self) -> int:
         return max(1, min(self.chunks[0], self.shape[0]))
 
+    @property
+    def fair_rows(self) -> int:
+        return self.whole_chunks(_FAIR_ROWS)
+
     def target_rows(self) -> int:
         """Whole chunks of samples, as many as make a full update."""
-        return min(self.least_rows * max(1, TARGET_ROWS // self.least_rows), max(1, self.shape[0]))
+        return min(self.whole_chunks(TARGET_ROWS), max(1, self.shape[0]))
 
     def shorter(self, rows: int) -> int:
-        return max(self.least_rows, rows // 2 // self.least_rows * self.least_rows)
+        return self.whole_chunks(rows // 2)
+
+    def whole_chunks(self, rows: int) -> int:
+        return max(1, rows // self.least_rows) * self.least_rows
 
     def region(self, partitions: Sequence[int]) -> Region:
         regions = [self.partition.region(i) for i in partitions]
@@ -170,24 +196,62 @@ class _Planner:
     def state_bytes(self, partitions: Sequence[int]) -> int:
         return sum(self.rule.state_bytes(self.partition.n_features(i), self.dtype) for i in partitions)
 
+    def result_bytes(self, partitions: Sequence[int]) -> int:
+        return sum(self.rule.result_bytes(self.partition.n_features(i), self.dtype) for i in partitions)
+
+    def decoded_bytes(self, partitions: Sequence[int]) -> int:
+        """Bytes of one sample in the chunks that a region touches."""
+        spans = zip(self.region(partitions), self.chunks[1:], strict=True)
+        return math.prod(-(-b // c) * c - a // c * c for (a, b), c in spans) * self.dtype.itemsize
+
     def leaf_bytes(self, partitions: Sequence[int], rows: int) -> int:
-        """States, the batch and the one read ahead, one partition's copy and temporaries, Zarr's own buffers."""
+        """States, the batch and the one read ahead, one partition's copy and temporaries, what reading takes."""
         d = max(self.partition.n_features(i) for i in partitions)
-        batches = 2 * rows * self.region_bytes(partitions)
+        region, decoded = self.region_bytes(partitions), self.decoded_bytes(partitions)
         one = rows * d * self.dtype.itemsize + self.rule.work_bytes(rows, d, self.dtype)
-        decoding = _CHUNK_COPIES * math.prod(self.chunks) * self.dtype.itemsize
-        # What Dask computed for a segment, beside the chunks that it was cut from.
-        held = 2 * min(self.held_whole or 0, self.region_bytes(partitions) * self.shape[0])
-        return self.state_bytes(partitions) + batches + one + decoding + held + _TASK_OVERHEAD
+        # Encoded chunks and the values cut from them, of one read; a chunk more where Zarr joins parts of one.
+        at_once = min(read_rows(self.least_rows, region), rows)
+        reading = at_once * (region + decoded) + 2 * math.prod(self.chunks) * self.dtype.itemsize
+        if self.held_whole is not None:
+            # What Dask computed for a segment, beside the chunks that it was cut from.
+            reading += min(self.held_whole // region + rows, self.shape[0]) * (region + decoded)
+        return self.state_bytes(partitions) + 2 * rows * region + one + reading + _TASK_OVERHEAD
 
     def task_bytes(self, partitions: Sequence[int], rows: int, n_segments: int) -> int:
-        """A task, beside the states that wait on its worker for their turn in the merge tree."""
+        """A task, beside the states that wait on its worker for their turn in the merge tree, and a finished result."""
         waiting = math.ceil(math.log2(n_segments)) + 1 if n_segments > 1 else 0
-        return self.leaf_bytes(partitions, rows) + waiting * self.state_bytes(partitions)
+        return (
+            self.leaf_bytes(partitions, rows)
+            + waiting * self.state_bytes(partitions)
+            + self.result_bytes(partitions)
+        )
 
-    def split(self, tile: tuple[int, ...], rows: int, budget: int) -> list[tuple[int, ...]]:
+    def cut(
+        self, tiles: Sequence[tuple[int, ...]], rows: int, budget: int, n_parallel: int
+    ) -> tuple[tuple[Group, ...], tuple[tuple[int, int], ...]]:
+        """Groups and segments whose tasks all fit the budget."""
+        groups = self.groups(tiles, rows, budget, 1)
+        segments = self.segments(groups, rows, n_parallel)
+        if len(segments) == 1:
+            return groups, segments
+        # States that wait to be merged take room too.
+        most = len(segments)
+        try:
+            groups = self.groups(tiles, rows, budget, most)
+        except PlanError:
+            if self.held_whole is not None:
+                raise
+            return groups, ((0, self.shape[0]),)  # one after the other rather than not at all
+        return groups, self.segments(groups, rows, n_parallel, most)
+
+    def groups(self, tiles: Sequence[tuple[int, ...]], rows: int, budget: int, n_segments: int) -> tuple[Group, ...]:
+        """Tiles, split where they are too much for a task and joined where they are too little."""
+        pieces = [piece for tile in tiles for piece in self.split(tile, rows, budget, n_segments)]
+        return tuple(Group(p, self.region(p)) for p in self.join(pieces, rows, budget, n_segments))
+
+    def split(self, tile: tuple[int, ...], rows: int, budget: int, n_segments: int) -> list[tuple[int, ...]]:
         """Halve a tile until each part fits the budget."""
-        need = self.leaf_bytes(tile, rows)
+        need = self.task_bytes(tile, rows, n_segments)
         if need <= budget:
             return [tile]
         if len(tile) == 1:
@@ -197,25 +261,31 @@ class _Planner:
                 f"{math.ceil(need / 1e6):,} MB more memory than the process itself takes, or choose smaller cells"
             )
         half = len(tile) // 2
-        return [part for piece in (tile[:half], tile[half:]) for part in self.split(piece, rows, budget)]
+        parts = (tile[:half], tile[half:])
+        return [part for piece in parts for part in self.split(piece, rows, budget, n_segments)]
 
-    def join(self, pieces: list[tuple[int, ...]], rows: int, budget: int) -> list[tuple[int, ...]]:
+    def join(
+        self, pieces: list[tuple[int, ...]], rows: int, budget: int, n_segments: int
+    ) -> list[tuple[int, ...]]:
         """Join neighbors that would make tasks too short to be worth scheduling."""
         joined: list[tuple[int, ...]] = []
         for piece in pieces:
             whole = (joined[-1] + piece) if joined else piece
             small = self.region_bytes(whole) * self.shape[0] <= _SHORT_TASK
-            if joined and small and self.leaf_bytes(whole, rows) <= budget // 2:
+            if joined and small and self.task_bytes(whole, rows, n_segments) <= budget // 2:
                 joined[-1] = whole
             else:
                 joined.append(piece)
         return joined
 
-    def segments(self, groups: Sequence[Group], rows: int, n_parallel: int) -> tuple[tuple[int, int], ...]:
+    def segments(
+        self, groups: Sequence[Group], rows: int, n_parallel: int, most: int | None = None
+    ) -> tuple[tuple[int, int], ...]:
         """Cut the samples so that tasks are neither endless nor fewer than what can run at once."""
         n = self.shape[0]
         largest = max(self.region_bytes(g.partitions) for g in groups) * n
         wanted = max(math.ceil(largest / (self.held_whole or SEGMENT_BYTES)), math.ceil(n_parallel / len(groups)), 1)
+        wanted = min(wanted, most or wanted)
         batches = max(1, math.ceil(n / rows))
         length = math.ceil(batches / min(wanted, batches)) * rows
         return tuple((start, min(start + length, n)) for start in range(0, max(n, 1), length))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import math
 import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -14,12 +16,16 @@ import zarr
 from dask.delayed import delayed
 from numpy.typing import NDArray
 
+from dpca.engine.plan import read_rows
 from storage.arrays import open_array, read_into
 from storage.errors import DataError
 from storage.stack import Stack, open_stack
 
 Array = NDArray[Any]
 Region = tuple[tuple[int, int], ...]
+
+# Values of one look for NaN, whose answers take a byte each.
+_CHECKED_AT_ONCE = 2**20
 
 
 class Source(Protocol):
@@ -71,7 +77,12 @@ class ZarrSource:
         array = open_array(self.path)
 
         def read(samples: tuple[int, int], region: Region, out: Array) -> None:
-            read_into(array, tuple(slice(a, b) for a, b in (samples, *region)), out)
+            (start, stop), box = samples, tuple(slice(a, b) for a, b in region)
+            step = read_rows(self.chunks[0], out[:1].nbytes)
+            # From one whole chunk to the next, so that none is decoded twice.
+            edges = [start, *range((start // step + 1) * step, stop, step), stop]
+            for a, b in itertools.pairwise(edges):
+                read_into(array, (slice(a, b), *box), out[a - start : b - start])
 
         return read
 
@@ -235,12 +246,15 @@ def batches(source: Source, samples: tuple[int, int], region: Region, rows: int)
 
 def check_finite(batch: Array, first: int, name: str) -> None:
     """Refuse NaN and infinity, naming the first sample that holds one."""
-    finite = np.isfinite(batch).reshape(len(batch), -1).all(axis=1)
-    if not finite.all():
-        raise DataError(
-            f"sample {first + int(finite.argmin())} of {name} holds a value that is not finite: remove or repair it, "
-            f"since one NaN or infinity spoils every component"
-        )
+    rows = max(1, _CHECKED_AT_ONCE // max(1, math.prod(batch.shape[1:])))
+    for start in range(0, len(batch), rows):
+        part = batch[start : start + rows]
+        finite = np.isfinite(part).reshape(len(part), -1).all(axis=1)
+        if not finite.all():
+            raise DataError(
+                f"sample {first + start + int(finite.argmin())} of {name} holds a value that is not finite: remove or "
+                f"repair it, since one NaN or infinity spoils every component"
+            )
 
 
 def _local_path(array: zarr.Array[Any]) -> str | None:

@@ -127,5 +127,7 @@ def to_pixels(values: Array, dtype: DTypeLike, data_range: tuple[float, float]) 
         return values.astype(dtype, copy=False)
     info_min, info_max = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     low, high = max(data_range[0], info_min), min(data_range[1], info_max)
+    if int(values.dtype.type(high)) > info_max:
+        high = np.nextafter(values.dtype.type(high), values.dtype.type(0))  # the float type has no such number
     np.rint(values, out=values)
     return np.clip(values, low, high, out=values).astype(dtype)

@@ -22,7 +22,7 @@ from dpca.models.cell_basis import CellBasis
 from dpca.models.lazy import as_lazy, default_client
 from dpca.partition.cells import CellGrid
 from dpca.rules.covariance import CovariancePCA
-from dpca.rules.state import State
+from dpca.rules.state import State, working_dtype
 from storage.errors import DataError
 from storage.layout import CHANNEL, axes_for
 from storage.progress import Progress, no_progress
@@ -52,7 +52,7 @@ class CellPCA(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     Attributes
     ----------
-    components_ : array (n_components, *sample_shape), float32 (float64 for float64 input)
+    components_ : array (n_components, *sample_shape), float32 (float64 for float64 and integers of over 16 bits)
         Component j of every cell at the cell's place: ``components_[j]`` looks like a sample. Rows of a cell are
         orthonormal, ordered by variance; the entry of largest magnitude is positive.
     mean_ : array (*sample_shape), float64
@@ -155,7 +155,8 @@ class CellPCA(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         Notes
         -----
         Keeps all covariances in memory and solves every eigenproblem at each call: for many batches, or when they
-        lie in a store, `fit` is far cheaper. The attributes are there once two samples were seen.
+        lie in a store, `fit` is far cheaper. The attributes are there once two samples were seen. What `fit` learned, or
+        `load` read, is forgotten: it keeps no covariances.
         """
         X = np.ascontiguousarray(X)
         check_numeric(X.shape, X.dtype, "X")
@@ -184,17 +185,19 @@ class CellPCA(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     def _learn(self, grid: CellGrid, results: list[dict[str, Array]], n: int, dtype: np.dtype[Any]) -> None:
         k = self.n_components or grid.max_features
-        out = np.float64 if dtype == np.float64 else np.float32
+        out = working_dtype(dtype)
         components = np.zeros((k, *grid.sample_shape), out)
         mean = np.zeros((1, *grid.sample_shape))
         variance = np.zeros((grid.n_partitions, k))
         origin = (0,) * len(grid.sample_shape)
-        for i, result in enumerate(results):
+        total = np.array([result["total_variance"] for result in results])
+        for i in range(len(results)):
+            # Forgotten one after the other: all components are in memory once, not twice.
+            result, results[i] = results[i], {}
             found = len(result["components"])
             grid.put(result["components"].astype(out, copy=False), i, origin, components[:found])
             grid.put(result["mean"][None], i, origin, mean)
             variance[i, :found] = result["explained_variance"]
-        total = np.array([result["total_variance"] for result in results])
         self.restore(
             grid, components, mean[0], variance.reshape(*grid.grid_shape, k), total.reshape(grid.grid_shape), n
         )
@@ -338,6 +341,8 @@ def spatial_cell(cell_shape: int | tuple[int, ...], axes: Sequence[str]) -> tupl
         raise ValueError(f"the axes of a sample are {tuple(axes)}: channels must come last, move that axis first")
     if isinstance(cell_shape, int | np.integer):
         return (int(cell_shape),) * sum(axis != CHANNEL for axis in axes)
+    if not isinstance(cell_shape, Sequence) or not all(isinstance(c, int | np.integer) for c in cell_shape):
+        raise ValueError(f"cell_shape is {cell_shape!r}: give one integer, or one for each spatial axis")
     return tuple(int(c) for c in cell_shape)
 
 

@@ -11,8 +11,8 @@ import zarr
 from numpy.typing import NDArray
 
 from dpca.partition.cells import CellGrid
-from storage.arrays import create_array, create_root, open_array, root_facts, write_shard
-from storage.errors import StoreError
+from storage.arrays import create_array, create_root, open_array, read_into, root_facts, write_shard
+from storage.errors import StoreError, one_line
 from storage.layout import Layout, axes_for
 from storage.workspace import Workspace, fingerprint_of
 
@@ -45,7 +45,7 @@ def save_model(
     StoreError
         If ``path`` exists and is something else.
     """
-    fingerprint = fingerprint or _content_fingerprint(_arrays_of(model))
+    fingerprint = fingerprint or _content_fingerprint(model)
     with Workspace(path, kind=KIND, fingerprint=fingerprint, overwrite=overwrite) as work:
         if work.state != "complete":
             write_model(model, work.store, fingerprint)
@@ -93,6 +93,8 @@ def load_model(path: str | os.PathLike[str]) -> CellPCA:
     try:
         grid = CellGrid(tuple(map(int, facts["sample_shape"])), tuple(map(int, facts["cell_shape"])))
         k, n = int(facts["n_components"]), int(facts["n_samples_seen"])
+        if n < 2:
+            raise ValueError(f"{n} samples")
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(f"the model at '{path}' is damaged ({error}): fit it again") from error
     expected = {
@@ -102,9 +104,10 @@ def load_model(path: str | os.PathLike[str]) -> CellPCA:
         "total_variance": grid.grid_shape,
     }
     for name, shape in expected.items():
-        if arrays[name].shape != shape:
+        if arrays[name].shape != shape or arrays[name].dtype.kind != "f":
             raise StoreError(
-                f"the model at '{path}' is damaged ({name} has shape {arrays[name].shape}, not {shape}): fit it again"
+                f"the model at '{path}' is damaged ({name} is {arrays[name].shape} {arrays[name].dtype}, not {shape} "
+                f"of floating-point numbers): fit it again"
             )
     model = CellPCA(k, cell_shape=grid.cell_shape)
     model.restore(grid, arrays["components"], arrays["mean"], arrays["explained_variance"], arrays["total_variance"], n)
@@ -118,12 +121,11 @@ def model_fingerprint(path: str | os.PathLike[str]) -> str:
 
 def _facts(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
-        group = zarr.open_group(os.fspath(path), mode="r")
-    except (OSError, ValueError, KeyError) as error:
+        facts = root_facts(zarr.open_group(os.fspath(path), mode="r"))
+    except Exception as error:  # zarr raises many kinds for metadata that are none
         raise StoreError(
             f"there is no model at '{path}': give the path of a store that 'dpca fit' or save() made"
         ) from error
-    facts = root_facts(group)
     if facts.get("kind") != KIND:
         raise StoreError(
             f"'{path}' is a {facts.get('kind') or 'foreign'} store, not a model: give the path of a store that "
@@ -134,6 +136,8 @@ def _facts(path: str | os.PathLike[str]) -> dict[str, Any]:
             f"the model at '{path}' has version {facts.get('version')} and this program reads version {VERSION}: "
             f"update dask-dpca, or fit the model again"
         )
+    if "fingerprint" not in facts:
+        raise StoreError(f"the model at '{path}' is damaged (it states no fingerprint): fit it again")
     return facts
 
 
@@ -142,9 +146,14 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Array
     arrays = {}
     for name in _ARRAYS:
         try:
-            arrays[name] = np.asarray(open_array(os.path.join(os.fspath(path), name))[...])
-        except Exception as error:  # zarr raises many kinds for a missing, torn or altered chunk
-            raise StoreError(f"the model at '{path}' is damaged ({name}: {error}): fit it again") from error
+            stored = open_array(os.path.join(os.fspath(path), name))
+            # Zarr itself takes a missing shard for zeros.
+            read_into(stored, (slice(None),) * stored.ndim, values := np.empty(stored.shape, stored.dtype))
+        except Exception as error:  # zarr raises many kinds for torn or altered chunks and metadata
+            raise StoreError(
+                f"the model at '{path}' is damaged ({name}: {one_line(error)}): fit it again"
+            ) from error
+        arrays[name] = values
     return facts, arrays
 
 
@@ -163,9 +172,9 @@ def _by_first_axis(values: Array) -> Layout:
     return Layout((1, *values.shape[1:]), (max(1, min(len(values), 2**26 // one)), *values.shape[1:]))
 
 
-def _content_fingerprint(arrays: dict[str, Array]) -> str:
+def _content_fingerprint(model: CellPCA) -> str:
     digests = {
         name: [blake2b(np.ascontiguousarray(a).tobytes(), digest_size=16).hexdigest(), list(a.shape), str(a.dtype)]
-        for name, a in arrays.items()
+        for name, a in _arrays_of(model).items()
     }
-    return fingerprint_of(KIND, VERSION, digests)
+    return fingerprint_of(KIND, VERSION, digests, list(model.grid_.cell_shape), model.n_samples_seen_)

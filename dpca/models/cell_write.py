@@ -17,12 +17,13 @@ from numpy.typing import NDArray
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.memory import peak_resident_bytes, task_budget, thread_count
 from dpca.engine.plan import PlanError
-from dpca.engine.source import Source, batches
+from dpca.engine.source import ArraySource, Source, batches
 from dpca.linalg import release_scratch
 from dpca.models.cell_basis import CellBasis, to_pixels
 from dpca.models.cell_store import load_model, model_fingerprint
 from dpca.rules.quality import WINDOW, mse_per_sample, psnr_from_mse, ssim_per_sample
 from storage.arrays import choose_codec, create_array, open_array, write_shard
+from storage.errors import StoreError
 from storage.layout import Layout, choose_layout
 from storage.progress import Progress, no_progress
 from storage.tasks import run_in_order
@@ -130,6 +131,8 @@ def write_scores(
     DataError
         At a value that is not finite.
     """
+    if isinstance(source, ArraySource):
+        client = None  # its memory is here
     fingerprint = model_fingerprint(model)
     fitted = _basis(os.fspath(model), fingerprint)
     job = _prepare(source, fitted, model, fingerprint, group, path, tuple(axes), data_range, reconstruct, checkpoints)
@@ -142,7 +145,7 @@ def write_scores(
         )
     n = source.shape[0]
     bar = progress("scores", n, "samples")
-    todo = [shard for shard in range(job.n_shards) if not checkpoints.has(job.unit(shard))]
+    todo = [shard for shard in range(job.n_shards) if checkpoints.load(job.unit(shard)) is None]
     bar.advance(n - sum(min((s + 1) * job.rows, n) - s * job.rows for s in todo))
     peak = peak_resident_bytes() if client is None else 0
     try:
@@ -263,12 +266,16 @@ def _score_layout(rows: int, shape: tuple[int, ...], itemsize: int) -> Layout:
 
 def _write_quality(job: WriteJob, group: zarr.Group) -> None:
     """Collect the records of all shards into one array a measure."""
-    records = [job.checkpoints.load(job.unit(shard)) for shard in range(job.n_shards)]
-    measures: dict[str, Array] = {
-        name: np.concatenate([record[0][name] for record in records if record is not None])
-        for name in ("mse", "ssim")
-        if records[0] is not None and name in records[0][0]
-    }
+    records: dict[str, list[Array]] = {}
+    for shard in range(job.n_shards):
+        kept = job.checkpoints.load(job.unit(shard))
+        if kept is None:
+            raise StoreError(
+                f"the record of shard {shard} in '{job.checkpoints.folder}' is gone: run the same command again"
+            )
+        for name, values in kept[0].items():
+            records.setdefault(name, []).append(values)
+    measures = {name: np.concatenate(parts) for name, parts in records.items()}
     measures["psnr"] = psnr_from_mse(measures["mse"])
     for name in sorted(measures):
         values = measures[name]
@@ -281,7 +288,8 @@ def _write_quality(job: WriteJob, group: zarr.Group) -> None:
 
 
 def _has_ssim(sample_shape: tuple[int, ...], n_spatial: int) -> bool:
-    return min(sample_shape[:n_spatial]) >= WINDOW
+    """Only images and volumes have structure, of samples that are long enough for a window."""
+    return n_spatial > 1 and min(sample_shape[:n_spatial]) >= WINDOW
 
 
 @lru_cache(maxsize=2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +15,11 @@ from dpca.rules.state import Array, State, working_dtype
 #: Rows of one float32 product. Pixels of 8 bits less 128 have products of at most 2**14, so sums over 1024 rows stay
 #: within 2**24, where float32 holds every integer: the product is exact, whatever order BLAS adds in.
 BLOCK_ROWS = 1024
+# Sums of squares below this may have lost terms to underflow in float32.
+_SMALL = 2.0**-80
+_BAND_ROWS = 128
+# Numbers out of range are dealt with, or refused in the end.
+_QUIET = np.errstate(over="ignore", invalid="ignore")
 
 
 @dataclass(frozen=True)
@@ -26,7 +32,8 @@ class Covariance:
 
     8-bit integers take c = 128 (0 when signed): then every product and sum is exact, and so the result is the same to
     the last bit for any batch size, order of merging, number of workers and BLAS. Other dtypes take the mean of the
-    first batch; float64 stays float64.
+    first batch, and move on to that of a later one that lies far from it (images come sorted, simulations drift), so
+    that products never lose to a large offset what the values hold; float64 stays float64.
 
     Costs O(n d^2) time, 8 d^2 bytes of state. Results of ``finish``: ``mean`` (d,), ``covariance`` (d, d), float64.
     """
@@ -37,36 +44,34 @@ class Covariance:
         arrays = {"shift": shift, "sum": np.zeros(n_features), "cross": np.zeros((n_features, n_features))}
         return State(arrays, {"n_samples": 0})
 
+    @_QUIET
     def update(self, state: State, batch: Array) -> State:
         """Take in a batch of shape (n_samples, n_features), n_samples >= 0, C-ordered."""
-        if state.counts["n_samples"] == 0 and len(batch) and not _is_exact(batch.dtype):
-            state.arrays["shift"][:] = (
-                batch[:BLOCK_ROWS].mean(axis=0, dtype=np.float64).astype(working_dtype(batch.dtype))
-            )
-        d = batch.shape[1]
+        exact = _is_exact(batch.dtype)
         for start in range(0, len(batch), BLOCK_ROWS):
-            x = shifted(batch[start : start + BLOCK_ROWS], state.arrays["shift"])
-            product = linalg.gram_lower(x, linalg.scratch("product", (d, d), x.dtype))
-            linalg.add_lower(state.arrays["cross"], product)
-            state.arrays["sum"] += np.ones(len(x), x.dtype) @ x
-            state.counts["n_samples"] += len(x)
+            block = batch[start : start + BLOCK_ROWS]
+            if state.counts["n_samples"] == 0 and not exact:
+                state.arrays["shift"][:] = _center(block)
+            product, total, scale = _products(block, state.arrays["shift"])
+            squares = product.diagonal() * np.float64(scale**2)
+            if not exact and _is_far(state, total, squares, len(block)):
+                _move(state, _center(block))
+                product, total, scale = _products(block, state.arrays["shift"])
+            linalg.add_lower(state.arrays["cross"], product, scale**2)
+            state.arrays["sum"] += total
+            state.counts["n_samples"] += len(block)
         return state
 
+    @_QUIET
     def merge(self, a: State, b: State) -> State:
-        """Return the state of both streams together, on the shift of the first.
-
-        With delta = shift_b - shift_a, x - shift_a = (x - shift_b) + delta for every x of the second stream.
-        """
-        if b.counts["n_samples"] == 0:
+        """Return the state of both streams together, on the shift of the first."""
+        n, total = b.counts["n_samples"], b.arrays["sum"]
+        if n == 0:
             return a
         if a.counts["n_samples"] == 0:
             a.arrays["shift"][:] = b.arrays["shift"]
-        delta = b.arrays["shift"] - a.arrays["shift"]
-        n, total, cross = b.counts["n_samples"], b.arrays["sum"], a.arrays["cross"]
-        cross += b.arrays["cross"]
-        if delta.any():
-            cross += np.outer(total, delta) + np.outer(delta, total + n * delta)
-        a.arrays["sum"] += total + n * delta
+        a.arrays["cross"] += b.arrays["cross"]
+        a.arrays["sum"] += _displace(a.arrays["cross"], total, n, b.arrays["shift"] - a.arrays["shift"])
         a.counts["n_samples"] += n
         return a
 
@@ -75,20 +80,28 @@ class Covariance:
         mean, cross = self._covariance_lower(state)
         return {"mean": mean, "covariance": linalg.symmetrize(cross)}
 
+    @_QUIET
     def _covariance_lower(self, state: State) -> tuple[Array, Array]:
         n = state.counts["n_samples"]
         if n < 2:
             raise ValueError(f"{n} sample(s) have no covariance: at least 2 are needed")
         total, cross = state.arrays["sum"], state.arrays["cross"]
-        # Row by row, to hold no second matrix of d x d.
-        for i in range(len(cross)):
-            cross[i, : i + 1] -= total[i] * total[: i + 1] / n
+        # In bands of rows, to hold no second matrix of d x d.
+        for start in range(0, len(cross), _BAND_ROWS):
+            band = slice(start, start + _BAND_ROWS)
+            cross[band] -= np.outer(total[band] / n, total)
         cross /= n - 1
+        if not np.isfinite(cross.diagonal()).all():
+            raise ValueError("a variance exceeds what float64 holds: divide all values by a constant first")
         return state.arrays["shift"] + total / n, cross
 
     def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of a state."""
         return 8 * n_features * (n_features + 2)
+
+    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of a result."""
+        return 8 * n_features * (n_features + 1)
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of temporary arrays: one shifted block, its product, and what the eigensolver needs."""
@@ -125,26 +138,78 @@ class CovariancePCA(Covariance):
             "total_variance": np.asarray(total),
         }
 
-    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays: of an update, and of LAPACK's eigensolver."""
+    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of a result."""
         k = min(self.n_components or n_features, n_features)
-        solver = 8 * n_features * (2 * k + 32) + (16 * n_features**2 if 2 * k >= n_features else 0)
-        return super().work_bytes(n_rows, n_features, dtype) + solver
+        return 8 * (n_features * (k + 1) + k + 1)
+
+    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of temporary arrays: of an update, and of the eigensolver."""
+        k = min(self.n_components or n_features, n_features)
+        return super().work_bytes(n_rows, n_features, dtype) + linalg.eigh_bytes(n_features, k)
 
 
-def shifted(block: Array, shift: Array) -> Array:
+def _products(block: Array, shift: Array) -> tuple[Array, Array, float]:
+    """Return x^T x (lower triangle), the sum of the rows of s x, and s, a power of two, where s x = block - shift."""
+    x = _shifted(block, shift)
+    d = x.shape[1]
+    product = linalg.gram_lower(x, linalg.scratch("product", (d, d), x.dtype))
+    largest = product.diagonal().max()
+    scale = 1.0
+    if x.dtype == np.float32 and not _SMALL < largest < math.inf and x.any():
+        # Their squares leave float32's range (densities in SI units do): bring the largest deviation to 1, exactly.
+        exponent = int(np.frexp(max(x.max(), -x.min()))[1])
+        np.ldexp(x, -exponent, out=x)
+        scale = math.ldexp(1.0, exponent)
+        product = linalg.gram_lower(x, product)
+    return product, scale * (np.ones(len(x), x.dtype) @ x).astype(np.float64), scale
+
+
+def _shifted(block: Array, shift: Array) -> Array:
     """Return block - shift in the working dtype, in a scratch array of this thread."""
     out = linalg.scratch("shifted", block.shape, working_dtype(block.dtype))
     if block.dtype == np.uint8:
         # Flipping the top bit subtracts 128 without leaving 8 bits: cheaper than subtracting floats.
         flipped = np.bitwise_xor(block, np.uint8(128), out=linalg.scratch("flipped", block.shape, np.uint8))
         np.copyto(out, flipped.view(np.int8))
-    elif block.dtype == np.int8:
-        np.copyto(out, block)
     else:
         np.copyto(out, block)
-        out -= shift.astype(out.dtype)
+        if not _is_exact(block.dtype):
+            out -= shift.astype(out.dtype)
     return out
+
+
+def _center(block: Array) -> Array:
+    """Mean of a block, as the working dtype holds it."""
+    return block.mean(axis=0, dtype=np.float64).astype(working_dtype(block.dtype))
+
+
+def _is_far(state: State, total: Array, squares: Array, n: int) -> bool:
+    """Say whether a block lies so far from the shift, beside the spread seen so far, that products lose two digits."""
+    offset = total / n
+    spread = squares / n - offset**2
+    if seen := state.counts["n_samples"]:
+        earlier = state.arrays["cross"].diagonal() / seen - (state.arrays["sum"] / seen) ** 2
+        spread = np.maximum(spread, earlier)
+    return bool(np.any(offset**2 > 100 * spread))
+
+
+def _move(state: State, shift: Array) -> None:
+    """Put a state on another shift."""
+    n, total = state.counts["n_samples"], state.arrays["sum"]
+    total[:] = _displace(state.arrays["cross"], total, n, state.arrays["shift"] - shift)
+    state.arrays["shift"][:] = shift
+
+
+def _displace(cross: Array, total: Array, n: int, delta: Array) -> Array:
+    """Add to ``cross`` what n deviations that sum to ``total`` lack on a shift lower by delta; return their new sum.
+
+    sum (y + delta)(y + delta)^T = sum y y^T + total delta^T + delta (total + n delta)^T.
+    """
+    moved = total + n * delta
+    if delta.any():
+        linalg.add_outer_lower(cross, np.stack([total, delta]), np.stack([delta, moved]))
+    return moved
 
 
 def _is_exact(dtype: np.dtype[Any]) -> bool:

@@ -57,6 +57,10 @@ class Moments:
         """Bytes of a state."""
         return 16 * n_features
 
+    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of a result."""
+        return 16 * n_features
+
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of temporary arrays in an update."""
         return 8 * n_features * (n_rows + 4)

@@ -8,13 +8,17 @@ from typing import Any
 import numpy as np
 
 from dpca import linalg
-from dpca.rules.state import Array
+from dpca.rules.state import Array, working_dtype
 
 #: Side of SSIM's uniform window, in pixels: scikit-image's default, the setting behind every number we report.
 WINDOW = 7
 _K1, _K2 = 0.01, 0.03
 # Positions of one pass: more rows share the six that windows overlap by, until the fields leave the cache (measured).
 _PASS_POSITIONS = 65_536
+# Sums of squares below this may have lost terms to underflow in float32.
+_SMALL = 2.0**-80
+# Ranges up to this, and down to its inverse, have squares that are harmless in float32.
+_ORDINARY = 2.0**20
 
 
 def mse_per_sample(x: Array, y: Array, *, data_range: float) -> Array:
@@ -31,15 +35,22 @@ def mse_per_sample(x: Array, y: Array, *, data_range: float) -> Array:
     array (n_samples,), float64
     """
     result = np.empty(len(x))
-    work = np.dtype(np.float64 if x.dtype.itemsize > 4 else np.float32)
+    work = working_dtype(x.dtype)
     for i, (a, b) in enumerate(zip(x, y, strict=True)):
         difference = linalg.scratch("difference", (a.size,), work)
         np.copyto(difference.reshape(a.shape), a)
         difference -= b.reshape(-1)
-        # einsum accumulates in float64 without a float64 copy of the image.
+        # Short dot products, added up in float64: exact enough without a float64 copy of the image.
         blocks = [difference[j : j + 4096] for j in range(0, a.size, 4096)]
-        result[i] = math.fsum(float(block @ block) for block in blocks) / a.size
-    return result / data_range**2
+        with np.errstate(over="ignore"):
+            squares = [float(block @ block) for block in blocks]
+        total = math.fsum(squares) if all(map(math.isfinite, squares)) else math.inf
+        if not _SMALL < total < math.inf and difference.any():
+            # Squares out of float32's range, as of densities in SI units.
+            total = float(np.square(difference, dtype=np.float64).sum())
+        result[i] = total / a.size
+    # One division after the other: the square of an extreme range is out of range itself.
+    return result / data_range / data_range
 
 
 def psnr_from_mse(mse: Array) -> Array:
@@ -80,7 +91,9 @@ def ssim_per_sample(x: Array, y: Array, *, data_range: float, n_spatial: int) ->
     spatial = sample_shape[:n_spatial]
     if min(spatial) < WINDOW:
         raise ValueError(f"SSIM needs at least {WINDOW} pixels along every spatial axis, got {spatial}")
-    work = np.dtype(np.float64 if x.dtype.itemsize > 4 else np.float32)
+    work = working_dtype(x.dtype)
+    # In units of an extreme range, whose square float32 could not hold.
+    unit = 1.0 if 1 / _ORDINARY < data_range < _ORDINARY else data_range
     stride0 = math.prod(sample_shape[1:])
     strides = [math.prod(sample_shape[axis + 1 :]) for axis in range(n_spatial)]
     rows = max(1, _PASS_POSITIONS // stride0)
@@ -93,20 +106,28 @@ def ssim_per_sample(x: Array, y: Array, *, data_range: float, n_spatial: int) ->
         for row in range(0, spatial[0] - WINDOW + 1, rows):
             n_rows = min(rows, spatial[0] - WINDOW + 1 - row)
             part = slice(row * stride0, (row + n_rows + WINDOW - 1) * stride0)
-            values = _ssim_positions(a[part], b[part], strides, data_range, work)
+            values = _ssim_positions(a[part], b[part], strides, data_range / unit, unit, work)
             grid = values[: n_rows * stride0].reshape(n_rows, *sample_shape[1:])
             total += float(grid[(slice(None), *inside)].sum(dtype=np.float64))
         result[i] = total / positions
     return result
 
 
-def _ssim_positions(x: Array, y: Array, strides: list[int], data_range: float, work: np.dtype[Any]) -> Array:
-    """SSIM at every flat position; where a window crosses the end of an axis the value has no meaning."""
+def _ssim_positions(
+    x: Array, y: Array, strides: list[int], data_range: float, unit: float, work: np.dtype[Any]
+) -> Array:
+    """SSIM at every flat position; where a window crosses the end of an axis the value has no meaning.
+
+    ``data_range`` counts in ``unit``, the pixels do not.
+    """
     n = len(x)
     p = linalg.scratch("ssim p", (n,), work)
     m = linalg.scratch("ssim m", (n,), work)
     np.copyto(m, y)
     np.copyto(p, x)
+    if unit != 1:
+        m /= unit
+        p /= unit
     np.subtract(p, m, out=m)  # x - y
     p *= 2
     p -= m  # x + y

@@ -53,6 +53,9 @@ class Rule(Protocol):
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of temporary arrays in ``update`` and ``finish``, for the planner."""
 
+    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of what ``finish`` returns, for the planner."""
+
 
 def count_of(state: State) -> int:
     """Samples seen by a state."""
@@ -62,5 +65,6 @@ def count_of(state: State) -> int:
 def working_dtype(dtype: DTypeLike) -> np.dtype[Any]:
     """float64 for float64 (and for integers too wide for float32), float32 for everything else."""
     dtype = np.dtype(dtype)
-    wide_integer = dtype.kind in "iu" and dtype.itemsize > 2
-    return np.dtype(np.float64 if dtype == np.float64 or wide_integer else np.float32)
+    # By kind and size: a float64 of the other byte order is not equal to np.float64.
+    wide = dtype.itemsize > (2 if dtype.kind in "iu" else 4)
+    return np.dtype(np.float64 if wide else np.float32)

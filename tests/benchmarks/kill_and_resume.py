@@ -3,7 +3,7 @@
     python tests/benchmarks/kill_and_resume.py --kills 10 --source ../shared/data/lfw-deepfunneled-03.tar
 
 Each killed program is started again with the same command; each killed worker must be replaced by the run itself. In
-the end the store must equal that of an undisturbed run, byte for byte. Prints a line a kill; exits with 1 at a difference.
+end the store must equal that of an undisturbed run, byte for byte. Prints a line a kill; exits with 1 at any difference.
 """
 
 from __future__ import annotations
