@@ -48,8 +48,8 @@ class Checkpoints:
     def load(self, name: str) -> tuple[dict[str, Array], dict[str, int]] | None:
         """Read a bundle; None when it was never finished, or is damaged: the piece is done again."""
         try:
-            with np.load(self._path(name), allow_pickle=False) as file:
-                arrays = {key: file[key] for key in file.files}
+            with open(self._path(name), "rb") as file, np.load(file, allow_pickle=False) as bundle:
+                arrays = {key: bundle[key] for key in bundle.files}
             return arrays, json.loads(bytes(arrays.pop(_COUNTS)))
         except (OSError, ValueError, KeyError, AttributeError, EOFError, RuntimeError, zipfile.BadZipFile):
             # Not there, or a disk that lost a part of the file after a power cut: numpy and zipfile raise many kinds.

@@ -13,10 +13,11 @@ from dpca.engine.memory import thread_count, usable_bytes
 from storage.errors import DataError
 
 # glibc returns large blocks to the system at once and so pays a page fault for every 4 KiB of every chunk read:
-# keeping them makes reading a store a third faster (tests/benchmarks/reading.py).
+# keeping them makes reading a store a third faster. Threads that keep heaps of their own would keep too much.
 _KEEP_FREED_MEMORY = {
     "MALLOC_MMAP_THRESHOLD_": 32 * 2**20,
     "MALLOC_TRIM_THRESHOLD_": 512 * 2**20,
+    "MALLOC_ARENA_MAX": 2,
     "OMP_NUM_THREADS": 1,
     "OPENBLAS_NUM_THREADS": 1,
     "MKL_NUM_THREADS": 1,

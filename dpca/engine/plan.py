@@ -36,8 +36,9 @@ _READ_BYTES = 16 * 2**20
 _FAIR_ROWS = 256
 # Below this many decoded bytes a task is joined with its neighbor.
 _SHORT_TASK = 64 * 2**20
-# Interpreter, allocator and graph overhead of one task, beyond its arrays.
+# Interpreter and graph overhead of one task, and what the allocator loses between arrays (measured: up to a fifth).
 _TASK_OVERHEAD = 24 * 2**20
+_FRAGMENTATION = 1.25
 
 
 class PlanError(ValueError):
@@ -154,9 +155,14 @@ def plan_fold(
     return FoldPlan(groups, segments, rows, task_bytes, read, results)
 
 
-def read_rows(chunk_rows: int, row_bytes: int) -> int:
-    """Return how many samples a source reads at a time: whole chunks, about 16 MiB of them."""
-    return max(1, _READ_BYTES // max(1, chunk_rows * row_bytes)) * chunk_rows
+def decoded_row_bytes(region: Region, chunks: Sequence[int], itemsize: int) -> int:
+    """Bytes of one sample in all the chunks that a region touches; ``chunks`` with the samples' first."""
+    return math.prod(-(-b // c) * c - a // c * c for (a, b), c in zip(region, chunks[1:], strict=True)) * itemsize
+
+
+def read_rows(region: Region, chunks: Sequence[int], itemsize: int) -> int:
+    """Return how many samples a source reads at a time: whole chunks, that take about 16 MiB decoded."""
+    return max(1, _READ_BYTES // (chunks[0] * decoded_row_bytes(region, chunks, itemsize))) * chunks[0]
 
 
 @dataclass(frozen=True)
@@ -199,30 +205,27 @@ class _Planner:
     def result_bytes(self, partitions: Sequence[int]) -> int:
         return sum(self.rule.result_bytes(self.partition.n_features(i), self.dtype) for i in partitions)
 
-    def decoded_bytes(self, partitions: Sequence[int]) -> int:
-        """Bytes of one sample in the chunks that a region touches."""
-        spans = zip(self.region(partitions), self.chunks[1:], strict=True)
-        return math.prod(-(-b // c) * c - a // c * c for (a, b), c in spans) * self.dtype.itemsize
-
     def leaf_bytes(self, partitions: Sequence[int], rows: int) -> int:
         """States, the batch and the one read ahead, one partition's copy and temporaries, what reading takes."""
         d = max(self.partition.n_features(i) for i in partitions)
-        region, decoded = self.region_bytes(partitions), self.decoded_bytes(partitions)
+        region, box = self.region_bytes(partitions), self.region(partitions)
+        decoded = decoded_row_bytes(box, self.chunks, self.dtype.itemsize)
         one = rows * d * self.dtype.itemsize + self.rule.work_bytes(rows, d, self.dtype)
         # Encoded chunks and the values cut from them, of one read; a chunk more where Zarr joins parts of one.
-        at_once = min(read_rows(self.least_rows, region), rows)
+        at_once = min(read_rows(box, self.chunks, self.dtype.itemsize), rows)
         reading = at_once * (region + decoded) + 2 * math.prod(self.chunks) * self.dtype.itemsize
         if self.held_whole is not None:
             # What Dask computed for a segment, beside the chunks that it was cut from.
             reading += min(self.held_whole // region + rows, self.shape[0]) * (region + decoded)
-        return self.state_bytes(partitions) + 2 * rows * region + one + reading + _TASK_OVERHEAD
+        arrays = self.state_bytes(partitions) + 2 * rows * region + one + reading
+        return math.ceil(_FRAGMENTATION * arrays) + _TASK_OVERHEAD
 
     def task_bytes(self, partitions: Sequence[int], rows: int, n_segments: int) -> int:
         """A task, beside the states that wait on its worker for their turn in the merge tree, and a finished result."""
         waiting = math.ceil(math.log2(n_segments)) + 1 if n_segments > 1 else 0
         return (
             self.leaf_bytes(partitions, rows)
-            + waiting * self.state_bytes(partitions)
+            + math.ceil(_FRAGMENTATION * waiting * self.state_bytes(partitions))
             + self.result_bytes(partitions)
         )
 

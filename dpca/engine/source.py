@@ -78,7 +78,7 @@ class ZarrSource:
 
         def read(samples: tuple[int, int], region: Region, out: Array) -> None:
             (start, stop), box = samples, tuple(slice(a, b) for a, b in region)
-            step = read_rows(self.chunks[0], out[:1].nbytes)
+            step = read_rows(region, self.chunks, self.dtype.itemsize)
             # From one whole chunk to the next, so that none is decoded twice.
             edges = [start, *range((start // step + 1) * step, stop, step), stop]
             for a, b in itertools.pairwise(edges):

@@ -1,0 +1,102 @@
+"""The ``dpca`` command, from images to scores and back."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+from PIL import Image
+
+from dpca import CellPCA
+from dpca.cli import main
+from storage import open_stack
+
+
+def test_from_images_to_scores_and_back(
+    image_folder: Callable[..., Path], tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    where = ["--scheduler", scheduler]
+    folder = image_folder(40)
+    stack, model, scores, again = (str(tmp_path / f"{name}.zarr") for name in ("stack", "model", "scores", "again"))
+    assert main(["ingest", str(folder), stack, "--cell", "10", *where]) == 0
+    assert "40 samples of 40 x 36 x 3 uint8" in capsys.readouterr().out
+    assert main(["fit", stack, model, "--cell", "10", "--components", "30", *where]) == 0
+    assert "16 cells, 30 components each" in capsys.readouterr().out
+    assert main(["transform", model, stack, scores, *where]) == 0
+    assert "mean ssim 0.9" in capsys.readouterr().out
+    assert main(["reconstruct", model, scores, again, *where]) == 0
+    for store in (stack, model, scores, again):
+        assert main(["verify", store, *where]) == 0
+        assert "every chunk is whole" in capsys.readouterr().out
+
+    originals = np.stack([np.asarray(Image.open(p)) for p in sorted(folder.iterdir())])
+    fitted = CellPCA.load(model)
+    expected = np.clip(np.rint(fitted.inverse_transform(fitted.transform(originals))), 0, 255)
+    rebuilt = open_stack(again)
+    assert (rebuilt.axes, rebuilt.data_range) == (open_stack(stack).axes, (0.0, 255.0))
+    assert list(rebuilt.names) == [p.name for p in sorted(folder.iterdir())]
+    assert np.abs(rebuilt.samples[...].astype(int) - expected).max() <= 1
+    mse = zarr.open_group(scores, mode="r")["mse"][...]
+    np.testing.assert_allclose(mse, ((originals / 255 - rebuilt.samples[...] / 255) ** 2).mean((1, 2, 3)), atol=1e-7)
+
+    capsys.readouterr()
+    for argv in (
+        ["fit", stack, model, "--cell", "10", "--components", "30"],
+        ["transform", model, stack, scores],
+        ["reconstruct", model, scores, again],
+    ):
+        assert main([*argv, *where]) == 0
+        assert "nothing to do" in capsys.readouterr().out
+
+
+def test_info_tells_what_there_is(
+    image_folder: Callable[..., Path], tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, stack = image_folder(12), str(tmp_path / "stack.zarr")
+    assert main(["info", str(folder)]) == 0
+    assert "photo-0011.png" in capsys.readouterr().out
+    assert main(["ingest", str(folder), stack, "--scheduler", scheduler]) == 0
+    capsys.readouterr()
+    assert main(["info", stack, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["samples"], facts["sample_shape"], facts["data_range"]) == (12, [40, 36, 3], [0.0, 255.0])
+    assert (
+        main(["fit", stack, str(tmp_path / "m.zarr"), "--cell", "20", "--components", "2", "--scheduler", scheduler])
+        == 0
+    )
+    capsys.readouterr()
+    assert main(["info", str(tmp_path / "m.zarr")]) == 0
+    assert "cell-pca" in capsys.readouterr().out
+
+
+def test_verify_finds_damage(
+    image_folder: Callable[..., Path], tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stack = tmp_path / "stack.zarr"
+    assert main(["ingest", str(image_folder(12)), str(stack), "--scheduler", scheduler]) == 0
+    shard = next(p for p in sorted((stack / "samples" / "c").rglob("*")) if p.is_file())
+    content = bytearray(shard.read_bytes())
+    content[77] ^= 1
+    shard.write_bytes(bytes(content))
+    capsys.readouterr()
+    assert main(["verify", str(stack), "--scheduler", scheduler]) == 1
+    assert "1 problem" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("command", ["", "ingest", "info", "fit", "transform", "reconstruct", "verify"])
+def test_help_teaches(command: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as stop:
+        main([*([command] if command else []), "--help"])
+    assert stop.value.code == 0
+    text = capsys.readouterr().out
+    assert f"dpca {command}" in text
+    assert "example: dpca" in text or not command
+
+
+def test_no_command_is_a_wrong_command_line(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([]) == 2
+    assert "dpca ingest" in capsys.readouterr().out

@@ -1,0 +1,69 @@
+"""The promise of the planner: no process takes more than was planned, however long the stack."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from storage.arrays import create_array, create_root, write_shard
+from storage.layout import choose_layout
+
+_PROBE = """
+import json, sys
+import numpy as np
+from dpca.engine import as_source, fold
+from dpca.engine.memory import peak_resident_bytes, resident_bytes
+from dpca.partition import CellGrid
+from dpca.rules import CovariancePCA
+import dpca.engine.fold as _, sys
+engine = sys.modules["dpca.engine.fold"]
+engine.thread_count = lambda: 1
+path, cell, k = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
+small = np.random.default_rng(0).integers(0, 256, (64, 30, 30, 3), dtype=np.uint8)
+fold(CovariancePCA(2), as_source(small), CellGrid((30, 30, 3), (15, 15)))
+source = as_source(path)
+before = resident_bytes()
+_, report = fold(CovariancePCA(k), source, CellGrid(tuple(source.shape[1:]), (cell, cell)))
+print(json.dumps({"grown": peak_resident_bytes() - before, "planned": report.plan.task_bytes}))
+"""
+
+
+def stack(folder: Path, n: int, dtype: type) -> Path:
+    """A store of n samples of 50 x 50 x 3, one shard written over and over."""
+    axes = ("sample", "y", "x", "channel")
+    shape = (n, 50, 50, 3)
+    layout = choose_layout(shape, np.dtype(dtype).itemsize, axes, (25, 25))
+    path = folder / f"{n}.zarr"
+    facts = {"axes": list(axes), "data_range": [0, 255], "source": {"kind": "test", "name": "t", "count": n}}
+    root = create_root(path, kind="stack", fingerprint=str(n), **facts)
+    array = create_array(root, "samples", shape, dtype, layout, axes)
+    values = np.random.default_rng(0).integers(0, 256, (layout.shards[0], *shape[1:])).astype(dtype)
+    for start in range(0, n, layout.shards[0]):
+        write_shard(array, start, values[: n - start])
+    return path
+
+
+def probe(path: Path, cell: int, k: int) -> tuple[int, int]:
+    command = [sys.executable, "-c", _PROBE, str(path), str(cell), str(k)]
+    run = subprocess.run(command, capture_output=True, text=True, check=True)
+    found = json.loads(run.stdout)
+    return found["grown"], found["planned"]
+
+
+@pytest.mark.parametrize(("dtype", "cell", "k"), [(np.uint8, 25, 40), (np.uint8, 10, 20), (np.float32, 25, 300)])
+def test_measured_stays_below_planned_and_does_not_grow_with_the_stack(
+    dtype: type, cell: int, k: int, tmp_path: Path
+) -> None:
+    short, planned = probe(stack(tmp_path, 600, dtype), cell, k)
+    long, planned_long = probe(stack(tmp_path, 6_000, dtype), cell, k)
+    assert short <= planned
+    assert long <= planned_long
+    # The plan is not a number out of thin air, either.
+    assert planned_long < 3 * long + 48 * 2**20
+    # A short stack may need less than full batches; ten times more samples than full ones need no more.
+    assert planned_long <= 1.5 * planned

@@ -1,0 +1,190 @@
+"""CellPCA as an estimator: scikit-learn's conventions, and its numbers cell by cell."""
+
+from __future__ import annotations
+
+import math
+from pathlib import Path
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from sklearn.base import clone
+from sklearn.decomposition import PCA
+from sklearn.exceptions import NotFittedError
+from sklearn.utils.estimator_checks import (
+    check_estimator_repr,
+    check_no_attributes_set_in_init,
+    check_parameters_default_constructible,
+)
+
+from dpca import CellPCA
+from dpca.models.cell_write import expected_mse
+from storage import DataError, StoreError
+from tests.conftest import smooth_images
+
+
+@pytest.fixture(scope="module")
+def images() -> np.ndarray:
+    return smooth_images(120)
+
+
+@pytest.fixture(scope="module")
+def fitted(images: np.ndarray) -> CellPCA:
+    return CellPCA(5, cell_shape=10).fit(images)
+
+
+def test_every_cell_is_the_pca_of_its_pixels(images: np.ndarray, fitted: CellPCA) -> None:
+    scores = fitted.transform(images)
+    assert scores.shape == (120, 4, 4, 5)
+    for place in np.ndindex(4, 4):
+        box = tuple(slice(10 * p, 10 * p + 10) for p in place)
+        pixels = images[(slice(None), *box)].reshape(120, -1).astype(float)
+        reference = PCA(5, svd_solver="full").fit(pixels)
+        np.testing.assert_allclose(fitted.explained_variance_[place], reference.explained_variance_, rtol=1e-9)
+        ratio = fitted.explained_variance_ratio_[place]
+        np.testing.assert_allclose(ratio, reference.explained_variance_ratio_, rtol=1e-9)
+        np.testing.assert_allclose(fitted.singular_values_[place], reference.singular_values_, rtol=1e-9)
+        np.testing.assert_allclose(fitted.mean_[box].ravel(), reference.mean_, rtol=1e-12)
+        components = fitted.components_[(slice(None), *box)].reshape(5, -1)
+        signs = np.sign((components * reference.components_).sum(1))
+        np.testing.assert_allclose(components, signs[:, None] * reference.components_, atol=1e-5)
+        np.testing.assert_allclose(scores[(slice(None), *place)], signs * reference.transform(pixels), atol=2e-3)
+        np.testing.assert_allclose(
+            scores[(slice(None), *place)].var(0, ddof=1), reference.explained_variance_, rtol=1e-4
+        )
+
+
+def test_the_eigenvalues_tell_the_error_before_anything_is_written(images: np.ndarray, fitted: CellPCA) -> None:
+    rebuilt = fitted.inverse_transform(fitted.transform(images)).astype(float)
+    measured = ((rebuilt - images) ** 2).mean() / 255**2
+    assert expected_mse(fitted, (0, 255)) == pytest.approx(measured, rel=1e-5)
+
+
+@given(
+    st.lists(st.integers(1, 11), min_size=1, max_size=3),
+    st.sampled_from([(), (3,)]),
+    st.sampled_from([np.uint8, np.int16, np.float32, np.float64]),
+    st.data(),
+)
+@settings(deadline=None, max_examples=30)
+def test_all_components_give_the_input_back(
+    spatial: list[int], channels: tuple[int, ...], dtype: type, data: st.DataObject
+) -> None:
+    cell = tuple(data.draw(st.integers(1, s)) for s in spatial)
+    x = np.random.default_rng(0).normal(100, 20, (9, *spatial, *channels)).astype(dtype)
+    model = CellPCA(None, cell_shape=cell).fit(x)
+    rebuilt = model.inverse_transform(model.transform(x))
+    assert rebuilt.shape == x.shape
+    assert np.abs(rebuilt - x).max() <= 1e-5 * 160
+
+
+def test_numpy_dask_zarr_paths_and_partial_fit_agree_to_the_last_bit(
+    images: np.ndarray, fitted: CellPCA, tmp_path: Path
+) -> None:
+    path = str(tmp_path / "x.zarr")
+    stored = zarr.create_array(path, data=images, chunks=(50, 40, 36, 3), zarr_format=2)
+    for x in (da.from_array(images, chunks=(37, 15, 36, 3)), stored, path, Path(path)):
+        np.testing.assert_array_equal(CellPCA(5, cell_shape=10).fit(x).components_, fitted.components_)
+    streamed = CellPCA(5, cell_shape=10)
+    for start in (0, 1, 50, 51):
+        streamed.partial_fit(images[start : {0: 1, 1: 50, 50: 51, 51: 120}[start]])
+    assert streamed.n_samples_seen_ == 120
+    np.testing.assert_array_equal(streamed.components_, fitted.components_)
+
+
+def test_lazy_in_lazy_out(images: np.ndarray, fitted: CellPCA, tmp_path: Path, cluster: Any) -> None:
+    zarr.create_array(str(tmp_path / "x.zarr"), data=images, chunks=(50, 40, 36, 3))
+    expected = fitted.transform(images)
+    for x in (da.from_array(images, chunks=(37, 15, 36, 3)), str(tmp_path / "x.zarr")):
+        scores = fitted.transform(x)
+        assert isinstance(scores, da.Array)
+        assert scores.shape == expected.shape
+        np.testing.assert_allclose(scores.compute(scheduler="sync"), expected, atol=1e-3)
+        rebuilt = fitted.inverse_transform(scores)
+        assert isinstance(rebuilt, da.Array)
+        np.testing.assert_allclose(rebuilt[3].compute(), fitted.inverse_transform(expected)[3], atol=1e-2)
+
+
+def test_scikit_learns_conventions(images: np.ndarray, fitted: CellPCA) -> None:
+    estimator = CellPCA(5, cell_shape=10)
+    assert clone(estimator).get_params() == {"n_components": 5, "cell_shape": 10, "memory_budget": None}
+    assert repr(estimator) == "CellPCA(cell_shape=10, n_components=5)"
+    with pytest.raises(NotFittedError):
+        estimator.transform(images)
+    np.testing.assert_array_equal(estimator.fit_transform(images), fitted.transform(images))
+    names = fitted.get_feature_names_out()
+    assert len(names) == len(set(names)) == 4 * 4 * 5
+    assert names[1] == "cell0_0_component1"
+    assert fitted.n_features_in_ == math.prod((40, 36, 3))
+
+
+@pytest.mark.parametrize(
+    "check",
+    [
+        check_no_attributes_set_in_init,
+        check_estimator_repr,
+        check_parameters_default_constructible,
+    ],
+    ids=lambda check: check.__name__,
+)
+def test_scikit_learns_own_checks_that_apply(check: Any) -> None:
+    """Those that need 2-D scores cannot: cells keep their places."""
+    check("CellPCA", CellPCA(1, cell_shape=2))
+
+
+def test_edge_cells_with_few_attributes_keep_them_all() -> None:
+    x = np.random.default_rng(0).integers(0, 256, (60, 7, 9), dtype=np.uint8)
+    model = CellPCA(12, cell_shape=4).fit(x)
+    # The corner cell has 3 x 1 attributes: three components, and nothing beyond.
+    corner = model.components_[:, 4:, 8:].reshape(12, 3)
+    np.testing.assert_allclose(corner[:3] @ corner[:3].T, np.eye(3), atol=1e-5)
+    assert (corner[3:] == 0).all()
+    assert (model.transform(x)[:, 1, 2, 3:] == 0).all()
+
+
+def test_saved_and_loaded(images: np.ndarray, fitted: CellPCA, tmp_path: Path) -> None:
+    fitted.save(tmp_path / "model.zarr")
+    again = CellPCA.load(tmp_path / "model.zarr")
+    for name in ("components_", "mean_", "explained_variance_", "explained_variance_ratio_", "total_variance_"):
+        np.testing.assert_array_equal(getattr(again, name), getattr(fitted, name))
+    np.testing.assert_array_equal(again.transform(images), fitted.transform(images))
+    assert not list(tmp_path.glob("*.partial"))
+    with pytest.raises(StoreError, match="overwrite"):
+        CellPCA(2, cell_shape=10).fit(images).save(tmp_path / "model.zarr")
+    shard = next(p for p in sorted((tmp_path / "model.zarr" / "components" / "c").rglob("*")) if p.is_file())
+    content = bytearray(shard.read_bytes())
+    content[50] ^= 1
+    shard.write_bytes(bytes(content))
+    with pytest.raises(StoreError, match="damaged"):
+        CellPCA.load(tmp_path / "model.zarr")
+    with pytest.raises(StoreError):
+        CellPCA.load(tmp_path / "nowhere.zarr")
+
+
+@pytest.mark.parametrize(
+    ("k", "cell", "says"),
+    [
+        (0, 10, "positive integer"),
+        (2.5, 10, "positive integer"),
+        (True, 10, "positive integer"),
+        (301, 10, "300 attributes"),
+        (121, 10, "120 samples"),
+        (2, 41, "larger"),
+        (2, (10, 10, 3, 1), "axes"),
+        (2, 0, "empty"),
+    ],
+)
+def test_settings_that_make_no_sense(k: Any, cell: Any, says: str, images: np.ndarray) -> None:
+    with pytest.raises(DataError, match=says):
+        CellPCA(k, cell_shape=cell).fit(images)
+
+
+def test_samples_of_another_shape(fitted: CellPCA) -> None:
+    with pytest.raises(DataError, match=r"\(40, 30, 3\).*\(40, 36, 3\)"):
+        fitted.transform(np.zeros((2, 40, 30, 3), np.uint8))
+    with pytest.raises(DataError, match="scores"):
+        fitted.inverse_transform(np.zeros((2, 4, 4, 6), np.float32))

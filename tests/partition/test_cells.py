@@ -1,0 +1,88 @@
+"""Cells: every attribute in exactly one, taken and put back unchanged."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpca.partition import CellGrid
+
+
+@st.composite
+def grids(draw: st.DrawFn) -> CellGrid:
+    spatial = draw(st.lists(st.integers(1, 13), min_size=1, max_size=3))
+    cell = tuple(draw(st.integers(1, s)) for s in spatial)
+    channels = draw(st.sampled_from([(), (1,), (3,), (2, 2)]))
+    return CellGrid((*spatial, *channels), cell)
+
+
+@given(grids())
+@settings(deadline=None)
+def test_every_attribute_belongs_to_one_cell(grid: CellGrid) -> None:
+    seen = np.zeros(grid.sample_shape, int)
+    for i in range(grid.n_partitions):
+        region = grid.region(i)
+        box = seen[tuple(slice(a, b) for a, b in region)]
+        assert box.size == grid.n_features(i) <= grid.max_features
+        box += 1
+    assert (seen == 1).all()
+    assert grid.n_partitions == np.prod(grid.grid_shape)
+
+
+@given(grids(), st.sampled_from([np.uint8, np.float32, np.float64]), st.integers(1, 4))
+@settings(deadline=None)
+def test_what_is_taken_is_what_slicing_gives_and_puts_back(grid: CellGrid, dtype: type, n: int) -> None:
+    x = np.random.default_rng(0).integers(0, 200, (n, *grid.sample_shape)).astype(dtype)
+    back = np.zeros_like(x)
+    origin = (0,) * len(grid.sample_shape)
+    for i in range(grid.n_partitions):
+        out = np.empty((n, grid.n_features(i)), dtype)
+        grid.take(x, i, origin, out)
+        box = (slice(None), *(slice(a, b) for a, b in grid.region(i)))
+        np.testing.assert_array_equal(out, x[box].reshape(n, -1))
+        grid.put(out, i, origin, back)
+    np.testing.assert_array_equal(back, x)
+
+
+def test_a_block_that_begins_inside_the_sample() -> None:
+    grid = CellGrid((10, 12, 3), (4, 5))
+    x = np.arange(2 * 10 * 12 * 3).reshape(2, 10, 12, 3)
+    block = np.ascontiguousarray(x[:, 4:10, 5:12])
+    out = grid.take(block, 8, (4, 5, 0), np.empty((2, grid.n_features(8)), x.dtype))
+    np.testing.assert_array_equal(out, x[:, 8:10, 10:12].reshape(2, -1))
+
+
+def test_the_drawing_in_the_docstring() -> None:
+    grid = CellGrid((10, 12), (4, 5))
+    assert grid.grid_shape == (3, 3)
+    assert grid.region(2) == ((0, 4), (10, 12))
+    assert grid.region(8) == ((8, 10), (10, 12))
+
+
+@given(grids(), st.lists(st.integers(1, 14), min_size=6, max_size=6))
+@settings(deadline=None)
+def test_tiles_are_disjoint_and_share_no_chunk_where_borders_meet(grid: CellGrid, lengths: list[int]) -> None:
+    chunk = tuple(lengths[: len(grid.sample_shape)])
+    tiles = list(grid.tiles(chunk))
+    assert sorted(itertools.chain(*tiles)) == list(range(grid.n_partitions))
+    if any(c % k for c, k in zip(chunk, grid.cell_shape, strict=False)):
+        return
+    # Cells divide chunks: no chunk is needed by two tiles.
+    owners: dict[tuple[int, ...], int] = {}
+    for number, tile in enumerate(tiles):
+        for i in tile:
+            corner = tuple(a // c for (a, _), c in zip(grid.region(i)[: grid.n_spatial], chunk, strict=False))
+            assert owners.setdefault(corner, number) == number
+
+
+@pytest.mark.parametrize(
+    ("sample", "cell", "says"),
+    [((10, 10), (11, 5), "larger"), ((10, 10), (0, 5), "empty"), ((10,), (2, 2), "axes"), ((10, 10), (), "axes")],
+)
+def test_cells_that_make_no_sense(sample: tuple[int, ...], cell: tuple[int, ...], says: str) -> None:
+    with pytest.raises(ValueError, match=says):
+        CellGrid(sample, cell)

@@ -1,0 +1,46 @@
+"""Running mean and variance against numpy."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpca.rules import Moments
+
+
+@given(st.lists(st.integers(0, 9), min_size=1, max_size=6), st.sampled_from([np.uint8, np.int16, np.float32, float]))
+@settings(deadline=None, max_examples=40)
+def test_any_batches_and_merges(sizes: list[int], dtype: type) -> None:
+    rng = np.random.default_rng(sum(sizes))
+    x = (rng.normal(100, 20, (sum(sizes) + 2, 3))).astype(dtype)
+    rule = Moments()
+    state = rule.update(rule.init(3, dtype), x[:2])
+    start = 2
+    for turn, size in enumerate(sizes):
+        batch = x[start : start + size]
+        start += size
+        other = rule.update(rule.init(3, dtype), batch)
+        state = rule.merge(state, other) if turn % 2 else rule.update(state, batch)
+    found = rule.finish(state)
+    np.testing.assert_allclose(found["mean"], x.astype(float).mean(0), rtol=1e-12)
+    np.testing.assert_allclose(found["variance"], x.astype(float).var(0, ddof=1), rtol=1e-10, atol=1e-10)
+
+
+def test_float32_pixels_do_not_lose_the_mean() -> None:
+    """Summing these in float32 gives a mean that is off by grey levels."""
+    x = np.tile(np.array([[180.0, 220.0]], np.float32), (200_000, 1))
+    rule = Moments()
+    state = rule.init(2, np.float32)
+    for start in range(0, len(x), 50_000):
+        state = rule.update(state, x[start : start + 50_000])
+    found = rule.finish(state)
+    np.testing.assert_array_equal(found["mean"], [180, 220])
+    np.testing.assert_array_equal(found["variance"], [0, 0])
+
+
+def test_one_sample_is_refused() -> None:
+    rule = Moments()
+    with pytest.raises(ValueError, match="at least 2"):
+        rule.finish(rule.update(rule.init(2, float), np.ones((1, 2))))
