@@ -12,7 +12,7 @@ from collections.abc import Sequence
 
 from dpca.cli.arguments import add_cluster_options, add_model_options, add_overwrite, add_source_options
 from dpca.cli.running import cluster, guarded, say
-from dpca.jobs import CompressionSettings, compress, open_input
+from dpca.jobs import CompressionSettings, compress, find_done, open_input
 from dpca.report import format_table
 from pipelines.portraits import Portraits
 from storage.progress import bar_progress
@@ -40,12 +40,14 @@ def _run(options: argparse.Namespace) -> int:
         axes=options.axes,
         data_range=options.data_range,
     )
-    # Before anything is started: a mistake in the source should not take seconds to be told.
+    # Before a cluster is started: neither a mistake nor a finished job should take seconds to be told.
     given = open_input(source, settings)
-    with cluster(options.scheduler, options.workers, options.memory) as client:
-        outcome = compress(
-            given, output, settings, client=client, overwrite=options.overwrite, progress=bar_progress, say=say
-        )
+    outcome = find_done(given, output, settings, overwrite=options.overwrite)
+    if outcome is None:
+        with cluster(options.scheduler, options.workers, options.memory) as client:
+            outcome = compress(
+                given, output, settings, client=client, overwrite=options.overwrite, progress=bar_progress, say=say
+            )
     if outcome.already_done:
         say(f"nothing to do: '{output}' was made from this source with these settings")
     say(format_table(outcome.report))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from contextlib import suppress
 from typing import Any
 
 import psutil
@@ -22,6 +23,11 @@ def peak_resident_bytes() -> int:
     """Most memory that this process ever held."""
     if sys.platform == "win32":
         return int(psutil.Process().memory_info().peak_wset)
+    with suppress(OSError), open("/proc/self/status") as status:
+        # getrusage on Linux begins with what the parent process held before it became this one.
+        for line in status:
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) * 1024
     import resource
 
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -53,14 +59,15 @@ def task_budget(client: Any | None, n_threads: int) -> int:
     rooms = client.run(_worker_room)
     if not rooms:
         raise DataError("the Dask cluster has no workers yet: start some, or give a memory budget")
-    return max(0, min(rooms.values()))
+    return int(max(0, min(rooms.values())))
 
 
 def _worker_room(dask_worker: Any) -> int:
     """Bytes that one task on this worker may take."""
     limit = dask_worker.memory_manager.memory_limit
     usable = int(_USABLE * limit) if limit else usable_bytes()
-    return (usable - resident_bytes()) // int(dask_worker.state.nthreads)
+    threads: int = dask_worker.state.nthreads
+    return (usable - resident_bytes()) // threads
 
 
 def thread_count() -> int:

@@ -267,9 +267,7 @@ class _Planner:
         parts = (tile[:half], tile[half:])
         return [part for piece in parts for part in self.split(piece, rows, budget, n_segments)]
 
-    def join(
-        self, pieces: list[tuple[int, ...]], rows: int, budget: int, n_segments: int
-    ) -> list[tuple[int, ...]]:
+    def join(self, pieces: list[tuple[int, ...]], rows: int, budget: int, n_segments: int) -> list[tuple[int, ...]]:
         """Join neighbors that would make tasks too short to be worth scheduling."""
         joined: list[tuple[int, ...]] = []
         for piece in pieces:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dpca.jobs.cell_compression import CompressionSettings, Outcome, compress, open_input
+from dpca.jobs.cell_compression import CompressionSettings, Outcome, compress, find_done, open_input
 from dpca.jobs.fit import fit_store
 from dpca.jobs.reconstruct import reconstruct_store
 from dpca.jobs.transform import transform_store
@@ -11,6 +11,7 @@ __all__ = [
     "CompressionSettings",
     "Outcome",
     "compress",
+    "find_done",
     "fit_store",
     "open_input",
     "reconstruct_store",

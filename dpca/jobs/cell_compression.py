@@ -115,14 +115,11 @@ def compress(
     on where it was; a finished one is recognized by the fingerprint of source and settings.
     """
     given = open_input(source, settings)
-    content = given.fingerprint if isinstance(given, Stack) else given.fingerprint()
-    fingerprint = fingerprint_of(SCORES_KIND, SCORES_VERSION, content, asdict(settings))
+    if (done := find_done(given, output, settings, overwrite=overwrite)) is not None:
+        return done
+    fingerprint = _fingerprint(given, settings)
     folder = report_folder(output)
     with Workspace(output, kind=SCORES_KIND, fingerprint=fingerprint, overwrite=overwrite) as work:
-        if work.state == "complete":
-            stack = given if isinstance(given, Stack) else open_stack(Path(output) / "stack")
-            report = read_report(folder) or write_job_report(stack, Path(output), folder, {})
-            return Outcome(report, folder, True)
         if work.state == "resumed":
             say(f"going on with the unfinished run in '{os.fspath(output)}.partial'")
         costs = _Costs(work)
@@ -147,6 +144,36 @@ def compress(
         report = write_job_report(stack, work.store, folder, costs.all())
         work.publish()
     return Outcome(report, folder, False)
+
+
+def find_done(
+    given: Stack | Reader,
+    output: str | os.PathLike[str],
+    settings: CompressionSettings,
+    *,
+    overwrite: bool = False,
+) -> Outcome | None:
+    """Return what an earlier run came to if it did this very job, None if there is something to do.
+
+    Needs no cluster, and so tells before one is started, also what stands in the way of an output.
+
+    Raises
+    ------
+    StoreError
+        As `compress`.
+    """
+    kind, fingerprint = SCORES_KIND, _fingerprint(given, settings)
+    with Workspace(output, kind=kind, fingerprint=fingerprint, overwrite=overwrite) as work:
+        if work.state != "complete":
+            return None
+    folder = report_folder(output)
+    stack = given if isinstance(given, Stack) else open_stack(Path(output) / "stack")
+    return Outcome(read_report(folder) or write_job_report(stack, Path(output), folder, {}), folder, True)
+
+
+def _fingerprint(given: Stack | Reader, settings: CompressionSettings) -> str:
+    content = given.fingerprint if isinstance(given, Stack) else given.fingerprint()
+    return fingerprint_of(SCORES_KIND, SCORES_VERSION, content, asdict(settings))
 
 
 def open_input(source: Source | Stack | Reader, settings: CompressionSettings) -> Stack | Reader:

@@ -155,8 +155,8 @@ class CellPCA(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         Notes
         -----
         Keeps all covariances in memory and solves every eigenproblem at each call: for many batches, or when they
-        lie in a store, `fit` is far cheaper. The attributes are there once two samples were seen. What `fit` learned, or
-        `load` read, is forgotten: it keeps no covariances.
+        lie in a store, `fit` is far cheaper. The attributes are there once two samples were seen. What `fit` learned
+        or `load` read is forgotten: it keeps no covariances.
         """
         X = np.ascontiguousarray(X)
         check_numeric(X.shape, X.dtype, "X")

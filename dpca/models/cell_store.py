@@ -150,9 +150,7 @@ def _read(path: str | os.PathLike[str]) -> tuple[dict[str, Any], dict[str, Array
             # Zarr itself takes a missing shard for zeros.
             read_into(stored, (slice(None),) * stored.ndim, values := np.empty(stored.shape, stored.dtype))
         except Exception as error:  # zarr raises many kinds for torn or altered chunks and metadata
-            raise StoreError(
-                f"the model at '{path}' is damaged ({name}: {one_line(error)}): fit it again"
-            ) from error
+            raise StoreError(f"the model at '{path}' is damaged ({name}: {one_line(error)}): fit it again") from error
         arrays[name] = values
     return facts, arrays
 

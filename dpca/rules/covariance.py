@@ -181,7 +181,8 @@ def _shifted(block: Array, shift: Array) -> Array:
 
 def _center(block: Array) -> Array:
     """Mean of a block, as the working dtype holds it."""
-    return block.mean(axis=0, dtype=np.float64).astype(working_dtype(block.dtype))
+    mean: Array = block.mean(axis=0, dtype=np.float64)
+    return mean.astype(working_dtype(block.dtype))
 
 
 def _is_far(state: State, total: Array, squares: Array, n: int) -> bool:
@@ -206,7 +207,7 @@ def _displace(cross: Array, total: Array, n: int, delta: Array) -> Array:
 
     sum (y + delta)(y + delta)^T = sum y y^T + total delta^T + delta (total + n delta)^T.
     """
-    moved = total + n * delta
+    moved: Array = total + n * delta
     if delta.any():
         linalg.add_outer_lower(cross, np.stack([total, delta]), np.stack([delta, moved]))
     return moved

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -49,7 +51,7 @@ def test_two_attributes_by_hand() -> None:
 def test_pixels_are_summed_exactly_in_any_batches(x: np.ndarray, cuts: list[int]) -> None:
     """The stated claim: not close, equal, however the samples come and are merged."""
     edges = [0, *sorted(min(c, len(x)) for c in cuts), len(x)]
-    batches = [x[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    batches = [x[a:b] for a, b in itertools.pairwise(edges)]
     rule = Covariance()
     chained = fold(rule, batches)
     merged = rule.init(x.shape[1], x.dtype)
