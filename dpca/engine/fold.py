@@ -170,17 +170,18 @@ def _compute(
             return dict(zip(graph, compute(*told, scheduler="threads", num_workers=threads), strict=True))
         from distributed import as_completed
 
-        group_of = dict(zip(client.compute(list(graph.values())), graph, strict=True))
+        futures = client.compute(list(graph.values()))
+        group_of = dict(zip(futures, graph, strict=True))
         outcomes: dict[int, Outcome] = {}
         try:
-            for future in as_completed(list(group_of)):
-                g = group_of.pop(future)
+            for future in as_completed(futures):
+                g = group_of[future]
                 outcomes[g] = future.result()
                 future.release()  # or its worker would hold all of its results until the end
                 bar.advance(weights[g])
             return outcomes
         except BaseException:
-            client.cancel(list(group_of))
+            client.cancel(futures)
             raise
     finally:
         bar.close()

@@ -89,9 +89,9 @@ class ZarrSource:
 
 @dataclass(frozen=True, eq=False)
 class ArraySource:
-    """A numpy array (or memory map) in this process."""
+    """A numpy array (or memory map) in this process, or a Zarr array that only it can open: in memory, in a ZIP file."""
 
-    array: Array
+    array: Any
     name: str = "the array"
     corner: tuple[int, ...] = ()
     """Where the array begins in the whole stack, when it is a piece of one; samples first."""
@@ -99,17 +99,18 @@ class ArraySource:
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape, samples first."""
-        return self.array.shape
+        return tuple(self.array.shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
         """Type of the values."""
-        return self.array.dtype
+        dtype: np.dtype[Any] = np.dtype(self.array.dtype)
+        return dtype
 
     @property
     def chunks(self) -> tuple[int, ...]:
         """Memory has no chunks: any box costs what it holds."""
-        return (1,) * self.array.ndim
+        return tuple(self.array.chunks) if isinstance(self.array, zarr.Array) else (1,) * self.array.ndim
 
     def reader(self) -> Reader:
         """Return a function that copies boxes."""
@@ -180,16 +181,13 @@ def as_source(x: Any) -> Source:
     """
     if isinstance(x, str | os.PathLike):
         x = open_stack(x)
+    path = None
     if isinstance(x, Stack):
-        x = x.samples
+        path, x = x.array_path, x.samples
     source: Source
     if isinstance(x, zarr.Array):
-        path = _local_path(x)
-        source = (
-            ZarrSource(path, tuple(x.shape), np.dtype(x.dtype), tuple(x.chunks))
-            if path
-            else ArraySource(np.asarray(x[...]))
-        )
+        path = path or _local_path(x)
+        source = ZarrSource(path, tuple(x.shape), np.dtype(x.dtype), tuple(x.chunks)) if path else ArraySource(x)
     elif isinstance(x, da.Array):
         if any(np.isnan(length) for length in x.shape):
             raise DataError(f"the Dask array has shape {x.shape}, of unknown lengths: call compute_chunk_sizes() on it")
@@ -258,6 +256,6 @@ def check_finite(batch: Array, first: int, name: str) -> None:
 
 
 def _local_path(array: zarr.Array[Any]) -> str | None:
-    """Path of an array in a local store; arrays in memory or in archives have none and are read whole."""
+    """Path of an array in a local store; arrays in memory or in archives have none."""
     root = getattr(array.store, "root", None)
     return None if root is None else os.path.join(os.fspath(root), array.path)

@@ -1,0 +1,45 @@
+"""Ctrl-C and SIGTERM end the main job cleanly; the same command goes on."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import zarr
+
+PROGRAM = Path(__file__).parents[2] / "pipelines" / "celeba_cpca.py"
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "sigterm"])
+def test_a_clean_stop(number: int, code: int, image_folder: Callable[..., Path], tmp_path: Path) -> None:
+    folder, output = image_folder(300, (60, 52, 3)), tmp_path / "out.zarr"
+    command = [sys.executable, str(PROGRAM), "--source", str(folder), "--output", str(output), "--components", "5"]
+    command += ["--workers", "2", "--memory", "1GB"]
+    # A session of its own: a terminal sends Ctrl-C to the program and to all of its workers.
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
+    ) as program:
+        assert program.stdout is not None
+        for line in program.stdout:
+            if line.startswith("fit "):
+                break
+        if number == signal.SIGINT:
+            os.killpg(program.pid, number)
+        else:
+            program.send_signal(number)
+        _, errors = program.communicate(timeout=60)
+    assert program.returncode == code, errors
+    assert "stopped: what is finished is kept" in errors
+    assert "Traceback" not in errors
+    assert not output.exists()
+    # The stack was ingested and is not ingested again.
+    rest = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
+    assert "going on with the unfinished run" in rest.stdout
+    assert "ingest" not in rest.stdout.split("samples ")[0]
+    assert zarr.open_group(str(output), mode="r")["scores"].shape[0] == 300
+    assert not output.with_name("out.zarr.partial").exists()
