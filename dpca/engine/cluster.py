@@ -71,6 +71,7 @@ def open_client(
             n_workers=n_workers,
             threads_per_worker=1,
             processes=True,
+            preload=["dpca.engine.worker_setup"],
             memory_limit=_limit(memory, n_workers),
             host="127.0.0.1",
             dashboard_address="127.0.0.1:0",

@@ -89,7 +89,7 @@ class ZarrSource:
 
 @dataclass(frozen=True, eq=False)
 class ArraySource:
-    """A numpy array (or memory map) in this process, or a Zarr array that only it can open: in memory, in a ZIP file."""
+    """A numpy array (or memory map) in this process, or a Zarr array that only it can open (in memory, in a ZIP)."""
 
     array: Any
     name: str = "the array"
