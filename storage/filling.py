@@ -279,7 +279,13 @@ class Filling:
 
     def _shipped(self, block: Block) -> Any:
         """Put a block where a task of the cluster finds it, without carrying it through the scheduler's graph."""
-        return block if self._client is None else self._client.scatter([block], hash=False)[0]
+        if self._client is None:
+            return block
+        try:
+            return self._client.scatter([block], hash=False)[0]
+        except (OSError, TimeoutError) as error:
+            # the worker it was going to died, or none is left until a new one has started
+            raise CancelledError(str(error)) from error
 
     def _window(self) -> int | None:
         if self._reader.random_access:

@@ -15,6 +15,7 @@ import numpy as np
 import zarr
 from dask.delayed import delayed
 from numpy.typing import NDArray
+from scipy.sparse import issparse
 
 from dpca.engine.plan import read_rows
 from storage.arrays import open_array, read_into
@@ -193,9 +194,16 @@ def as_source(x: Any) -> Source:
             raise DataError(f"the Dask array has shape {x.shape}, of unknown lengths: call compute_chunk_sizes() on it")
         source = DaskSource(x)
     else:
-        source = ArraySource(np.asarray(x))
+        source = ArraySource(as_dense(x))
     check_numeric(source.shape, source.dtype, source.name)
     return source
+
+
+def as_dense(x: Any) -> Array:
+    """Return what numpy can hold as an array; numpy itself would wrap a sparse matrix into one that holds nothing."""
+    if issparse(x):
+        raise DataError(f"a sparse matrix of {x.shape} is not supported: pass dense samples, x.toarray()")
+    return np.asarray(x)
 
 
 def check_numeric(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> None:
@@ -204,6 +212,8 @@ def check_numeric(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> No
         raise DataError(f"{name} has shape {shape}: samples on axis 0 and at least one axis of attributes are needed")
     if 0 in shape:
         raise DataError(f"{name} has shape {shape} and so no values: every axis needs at least one")
+    if dtype.kind == "c":
+        raise DataError(f"Complex data not supported: {name} holds {dtype} values, pass real and imaginary parts apart")
     if dtype.kind not in "buif":
         raise DataError(f"{name} holds {dtype} values: convert them to integers or real floating-point numbers")
 

@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 from dpca.engine.memory import peak_resident_bytes, thread_count
 from dpca.jobs.stages import NOTHING, StageCost
 from dpca.jobs.transform import SCORES_KIND, SCORES_VERSION
-from dpca.models.cell_basis import CellBasis, to_pixels
+from dpca.models.cell_basis import to_pixels
 from dpca.models.cell_store import load_model, model_fingerprint
+from dpca.models.cell_write import stored_basis
 from storage.arrays import (
     choose_codec,
     create_array,
@@ -41,7 +42,8 @@ Array = NDArray[Any]
 @dataclass(frozen=True)
 class _Job:
     scores: str
-    basis: CellBasis
+    model: str
+    fingerprint: str
     samples: str
     rows: int
     dtype: str
@@ -106,7 +108,8 @@ def reconstruct_store(
         low, high = map(float, facts["data_range"])
         job = _Job(
             os.path.join(os.path.abspath(scores), "scores"),
-            basis,
+            os.path.abspath(model),
+            model_fingerprint(model),
             str(work.store / "samples"),
             layout.shards[0],
             dtype.name,
@@ -118,9 +121,7 @@ def reconstruct_store(
         bar = progress("reconstruct", n, "samples")
         bar.advance(n - sum(min(job.rows, n - s) for s in starts))
         peak = 0
-        # The basis goes to every worker once, not with every task.
-        shared = client.scatter(job, broadcast=True) if client is not None else job
-        calls = ((shared, start) for start in starts)
+        calls = ((job, start) for start in starts)
         try:
             for start, held in zip(
                 starts, run_in_order(reconstruct_one, calls, client=client, threads=thread_count()), strict=True
@@ -139,15 +140,14 @@ def reconstruct_one(job: _Job, start: int) -> int:
     """Write one shard of samples, the body of a task; return the most memory that this process ever held."""
     scores = open_array(job.scores)
     samples = open_array(job.samples, mode="r+")
+    basis = stored_basis(job.model, job.fingerprint)
     stop = min(start + job.rows, scores.shape[0])
     values = np.empty((stop - start, *samples.shape[1:]), job.dtype)
     block = max(1, 2**24 // (4 * math.prod(samples.shape[1:])))
     part = np.empty((stop - start, *scores.shape[1:]), scores.dtype)
     read_into(scores, slice(start, stop), part)
     for row in range(0, stop - start, block):
-        values[row : row + block] = to_pixels(
-            job.basis.reconstruct(part[row : row + block]), values.dtype, job.data_range
-        )
+        values[row : row + block] = to_pixels(basis.reconstruct(part[row : row + block]), values.dtype, job.data_range)
     write_shard(samples, start, values)
     return peak_resident_bytes()
 

@@ -17,7 +17,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import FoldReport, fold
-from dpca.engine.source import Source, as_source, check_finite, check_numeric
+from dpca.engine.source import Source, as_dense, as_source, check_finite, check_numeric
 from dpca.models.cell_basis import CellBasis
 from dpca.models.lazy import as_lazy, default_client
 from dpca.partition.cells import CellGrid
@@ -158,7 +158,7 @@ class CellPCA(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         lie in a store, `fit` is far cheaper. The attributes are there once two samples were seen. What `fit` learned
         or `load` read is forgotten: it keeps no covariances.
         """
-        X = np.ascontiguousarray(X)
+        X = np.ascontiguousarray(as_dense(X))
         check_numeric(X.shape, X.dtype, "X")
         if X.dtype.kind == "f":
             check_finite(X, 0, "X")
@@ -264,17 +264,22 @@ class CellPCA(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
         A numpy array gives a numpy array. A Dask array, a Zarr array, a stack or a path gives a Dask array that
         computes chunk by chunk.
+
+        Raises
+        ------
+        DataError
+            For samples of another shape than those of the fit, or, once they are computed, values that are not finite.
         """
         basis = self.basis_
         if not _is_lazy(X):
-            samples = np.asarray(X)
+            samples = as_dense(X)
             self._check_samples(samples.shape)
-            return basis.project(samples)
+            return _scores(basis, samples, "X")
         lazy = as_lazy(X)
         self._check_samples(lazy.shape)
         shape = (*basis.grid.grid_shape, basis.n_components)
         return _map_samples(
-            lazy, CellBasis.project, basis, shape, basis.project(np.zeros((1, *lazy.shape[1:]), lazy.dtype)).dtype
+            lazy, _scores, basis, shape, basis.project(np.zeros((1, *lazy.shape[1:]), lazy.dtype)).dtype
         )
 
     def inverse_transform(self, X: Any) -> Any:
@@ -369,6 +374,12 @@ def _map_samples(lazy: da.Array, function: Any, basis: CellBasis, shape: tuple[i
         meta=np.empty((0,) * (len(shape) + 1), dtype),
     )
     return mapped
+
+
+def _scores(basis: CellBasis, samples: Array, name: str = "a chunk") -> Array:
+    if samples.dtype.kind == "f":
+        check_finite(samples, 0, name)
+    return basis.project(samples)
 
 
 def _apply(block: Array, *, function: Any, basis: CellBasis) -> Array:

@@ -109,7 +109,8 @@ def load_model(path: str | os.PathLike[str]) -> CellPCA:
                 f"the model at '{path}' is damaged ({name} is {arrays[name].shape} {arrays[name].dtype}, not {shape} "
                 f"of floating-point numbers): fit it again"
             )
-    model = CellPCA(k, cell_shape=grid.cell_shape)
+    # All components were asked for by None, which also fits where there are more of them than samples.
+    model = CellPCA(None if k == grid.max_features else k, cell_shape=grid.cell_shape)
     model.restore(grid, arrays["components"], arrays["mean"], arrays["explained_variance"], arrays["total_variance"], n)
     return model
 

@@ -134,7 +134,7 @@ def write_scores(
     if isinstance(source, ArraySource):
         client = None  # its memory is here
     fingerprint = model_fingerprint(model)
-    fitted = _basis(os.fspath(model), fingerprint)
+    fitted = stored_basis(os.fspath(model), fingerprint)
     job = _prepare(source, fitted, model, fingerprint, group, path, tuple(axes), data_range, reconstruct, checkpoints)
     limit = budget if budget is not None else task_budget(client, thread_count())
     need = task_bytes(job, fitted)
@@ -163,7 +163,7 @@ def write_scores(
 
 def write_one(job: WriteJob, shard: int) -> int:
     """Do one shard, the body of a task; return the most memory that this process ever held."""
-    basis = _basis(job.model, job.fingerprint)
+    basis = stored_basis(job.model, job.fingerprint)
     n_spatial = basis.grid.n_spatial
     start, stop = shard * job.rows, min((shard + 1) * job.rows, job.source.shape[0])
     width = job.data_range[1] - job.data_range[0]
@@ -199,7 +199,7 @@ def task_bytes(job: WriteJob, basis: CellBasis) -> int:
     sample = math.prod(job.source.shape[1:])
     itemsize = job.source.dtype.itemsize
     score = basis.grid.n_partitions * basis.n_components * basis.components.dtype.itemsize
-    block = max(1, _BLOCK_BYTES // (4 * sample))
+    block = min(job.rows, max(1, _BLOCK_BYTES // (4 * sample)))
     values = job.rows * sample * itemsize
     reading = values + 4 * math.prod(job.source.chunks) * itemsize
     written = max(job.rows * score, values if job.reconstruct else 0)
@@ -293,6 +293,6 @@ def _has_ssim(sample_shape: tuple[int, ...], n_spatial: int) -> bool:
 
 
 @lru_cache(maxsize=2)
-def _basis(model: str, fingerprint: str) -> CellBasis:
+def stored_basis(model: str, fingerprint: str) -> CellBasis:
     """Read a model once a worker; its fingerprint tells it from one that stood at this path before."""
     return load_model(Path(model)).basis_

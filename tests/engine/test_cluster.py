@@ -1,0 +1,99 @@
+"""The cluster that a program starts or joins."""
+
+from __future__ import annotations
+
+import os
+from typing import Any
+
+import dask
+import pytest
+from distributed import Client, LocalCluster
+from threadpoolctl import threadpool_info
+
+from dpca.engine.cluster import open_client
+from dpca.engine.memory import task_budget, usable_bytes
+from storage import DataError
+
+
+def environment(dask_worker: Any) -> dict[str, Any]:
+    import numpy as np
+
+    np.ones((2, 2)) @ np.ones((2, 2))
+    return {
+        "pid": os.getpid(),
+        "threads": dask_worker.state.nthreads,
+        "limit": dask_worker.memory_manager.memory_limit,
+        "address": dask_worker.address,
+        "blas": {pool["num_threads"] for pool in threadpool_info() if pool["user_api"] == "blas"},
+        "kept": os.environ.get("MALLOC_TRIM_THRESHOLD_"),
+    }
+
+
+def test_workers_are_single_threaded_processes_that_nobody_else_can_reach(cluster: Any) -> None:
+    workers = list(cluster.run(environment).values())
+    assert len({w["pid"] for w in workers} | {os.getpid()}) == 3
+    for worker in workers:
+        assert worker["threads"] == 1
+        assert worker["blas"] <= {1}
+        assert worker["limit"] == 1_500_000_000
+        assert worker["address"].startswith("tcp://127.0.0.1:")
+        assert worker["kept"] == str(512 * 2**20)
+    assert cluster.scheduler.address.startswith("tcp://127.0.0.1:")
+    assert cluster.dashboard_link.startswith("http://127.0.0.1:")
+
+
+def test_a_running_cluster_is_joined_and_left_alone(cluster: Any) -> None:
+    with open_client(cluster.scheduler.address) as client:
+        assert client.submit(sum, [1, 2]).result() == 3
+    assert client.status == "closed"
+    assert cluster.submit(sum, [1, 2], pure=False).result() == 3
+
+
+def test_the_budget_of_a_task_leaves_room_below_the_workers_limit(cluster: Any) -> None:
+    budget = task_budget(cluster, 1)
+    # distributed spills from 60 % on; the interpreter and its libraries take some of that.
+    assert 0.3 * 1.5e9 < budget < 0.6 * 1.5e9 - 50e6
+    assert task_budget(None, 4) == pytest.approx(usable_bytes() / 4, rel=0.1)
+
+
+def test_a_cluster_without_workers_is_told() -> None:
+    with (
+        LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as empty,
+        Client(empty) as client,
+        pytest.raises(DataError, match="no workers"),
+    ):
+        task_budget(client, 1)
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"workers": 0}, "0 workers"),
+        ({"workers": -3}, "-3 workers"),
+        ({"workers": 1, "memory": "plenty"}, "'plenty' is no amount of bytes"),
+        ({"workers": 1, "memory": "10MB"}, "'10MB' is less than"),
+        ({"workers": 1, "memory": 0}, "'0' is less than"),
+        ({"scheduler": "nonsense://here"}, "no Dask scheduler answers at 'nonsense://here'"),
+    ],
+)
+def test_numbers_that_make_no_sense(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(DataError, match=says), open_client(**options):
+        pytest.fail("opened")
+
+
+@pytest.mark.parametrize("kind", [OSError, TimeoutError])
+def test_nobody_at_the_address(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(address: str, timeout: str) -> None:
+        raise kind(f"Timed out trying to connect to {address}")
+
+    monkeypatch.setattr("distributed.Client", refuse)
+    with pytest.raises(DataError, match="leave --scheduler out"), open_client("tcp://127.0.0.1:1"):
+        pytest.fail("opened")
+
+
+def test_settings_of_dask_are_put_back() -> None:
+    key = "distributed.nanny.pre-spawn-environ"
+    before = dask.config.get(key)
+    with pytest.raises(DataError), open_client(workers=1, memory="1MB"):
+        pass
+    assert dask.config.get(key) == before

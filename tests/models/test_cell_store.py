@@ -1,0 +1,225 @@
+"""Stored models: whole, recognized, and refused in one sentence where they are not what they should be."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+from dpca import CellPCA
+from dpca.models.cell_store import load_model, model_fingerprint, save_model
+from storage import StoreError
+
+LEARNED = (
+    "components_",
+    "mean_",
+    "explained_variance_",
+    "explained_variance_ratio_",
+    "total_variance_",
+    "singular_values_",
+    "n_samples_seen_",
+    "n_components_",
+    "n_features_in_",
+    "sample_shape_",
+    "grid_",
+)
+
+
+def samples(shape: tuple[int, ...], dtype: Any = np.uint8, seed: int = 0) -> np.ndarray:
+    return np.random.default_rng(seed).integers(0, 200, shape).astype(dtype)
+
+
+@pytest.fixture
+def stored(tmp_path: Path) -> Path:
+    CellPCA(3, cell_shape=4).fit(samples((20, 8, 9, 3))).save(tmp_path / "model.zarr")
+    return tmp_path / "model.zarr"
+
+
+@pytest.mark.parametrize(
+    ("shape", "cell", "k", "dtype"),
+    [
+        ((20, 8, 9, 3), 4, 3, np.uint8),
+        ((20, 30), 7, 2, np.float32),
+        ((20, 6, 7, 5), 3, None, np.float64),
+        ((12, 4, 5, 6, 2), 3, 4, np.uint16),
+        ((9, 5, 6, 2, 2), (2, 3), 2, np.int32),
+        ((2, 3, 3), 3, 1, np.uint8),
+    ],
+)
+def test_what_is_saved_is_loaded(shape: tuple[int, ...], cell: Any, k: int | None, dtype: Any, tmp_path: Path) -> None:
+    x = samples(shape, dtype)
+    model = CellPCA(k, cell_shape=cell).fit(x)
+    model.save(tmp_path / "model.zarr")
+    again = CellPCA.load(str(tmp_path / "model.zarr"))
+    for name in LEARNED:
+        found, expected = getattr(again, name), getattr(model, name)
+        np.testing.assert_array_equal(found, expected)
+        if isinstance(expected, np.ndarray):
+            assert found.dtype == expected.dtype
+    np.testing.assert_array_equal(again.transform(x), model.transform(x))
+    # It is a model like any other: it can be fitted anew with the parameters that it shows.
+    np.testing.assert_array_equal(again.fit(x).components_, model.components_)
+
+
+def test_the_same_model_twice_is_stored_once(stored: Path) -> None:
+    before = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in stored.rglob("*") if p.is_file()}
+    CellPCA.load(stored).save(stored)
+    assert {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in stored.rglob("*") if p.is_file()} == before
+
+
+def test_the_same_bytes_wherever_it_is_stored(stored: Path, tmp_path: Path) -> None:
+    CellPCA.load(stored).save(tmp_path / "elsewhere.zarr")
+    content = [
+        {p.relative_to(root): p.read_bytes() for p in root.rglob("*") if p.is_file()}
+        for root in (stored, tmp_path / "elsewhere.zarr")
+    ]
+    assert content[0] == content[1]
+    assert not any(str(tmp_path).encode() in data for data in content[0].values())
+
+
+def test_models_that_differ_in_anything_have_different_fingerprints(tmp_path: Path) -> None:
+    x, constant = samples((20, 8, 9)), np.zeros((20, 8, 9), np.uint8)
+    models = [
+        CellPCA(3, cell_shape=4).fit(x),
+        CellPCA(2, cell_shape=4).fit(x),
+        CellPCA(3, cell_shape=4).fit(x[1:]),
+        CellPCA(3, cell_shape=4).fit(x.astype(np.float64)),
+        CellPCA(3, cell_shape=4).fit(constant),
+        CellPCA(3, cell_shape=4).fit(constant[1:]),
+    ]
+    for i, model in enumerate(models):
+        save_model(model, tmp_path / f"{i}.zarr")
+    assert len({model_fingerprint(tmp_path / f"{i}.zarr") for i in range(len(models))}) == len(models)
+
+
+def test_another_model_needs_permission(stored: Path) -> None:
+    other = CellPCA(2, cell_shape=8).fit(samples((20, 8, 9, 3)))
+    with pytest.raises(StoreError, match="overwrite"):
+        other.save(stored)
+    assert CellPCA.load(stored).n_components_ == 3
+    other.save(stored, overwrite=True)
+    assert CellPCA.load(stored).n_components_ == 2
+
+
+def test_a_file_or_a_foreign_folder_is_never_replaced(tmp_path: Path) -> None:
+    model = CellPCA(1, cell_shape=4).fit(samples((5, 8, 8)))
+    (tmp_path / "file").write_text("precious")
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "folder" / "notes").write_text("precious")
+    for name in ("file", "folder"):
+        with pytest.raises(StoreError, match="choose another output"):
+            model.save(tmp_path / name, overwrite=True)
+    assert (tmp_path / "file").read_text() == (tmp_path / "folder" / "notes").read_text() == "precious"
+
+
+def test_nothing_in_a_model_can_run(stored: Path) -> None:
+    """Numbers, JSON, and nothing else: no object of Python, no codec but the ones we write with."""
+    names = {p.name for p in stored.rglob("*") if p.is_file() and not p.name.isdigit()}
+    assert names == {"zarr.json"}
+    for path in stored.rglob("zarr.json"):
+        metadata = json.loads(path.read_text())
+        if metadata["node_type"] == "array":
+            assert metadata["data_type"] in ("float32", "float64")
+            assert "pickle" not in path.read_text()
+    group = zarr.open_group(str(stored), mode="r")  # plain zarr reads it
+    assert sorted(group.array_keys()) == ["components", "explained_variance", "mean", "total_variance"]
+    assert group["components"].metadata.dimension_names == ("component", "y", "x", "channel")
+
+
+def edit(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
+    metadata = json.loads((path / "zarr.json").read_text())
+    change(metadata)
+    (path / "zarr.json").write_text(json.dumps(metadata))
+
+
+def facts(**changes: Any) -> Callable[[Path], None]:
+    """State something else about the model; None takes it away."""
+
+    def change(metadata: dict[str, Any]) -> None:
+        stated = metadata["attributes"]["dpca"]
+        stated.update(changes)
+        for name in [name for name, value in changes.items() if value is None]:
+            del stated[name]
+
+    return lambda path: edit(path, change)
+
+
+def shard_of(name: str) -> Callable[[Path], Path]:
+    return lambda path: next(p for p in sorted((path / name / "c").rglob("*")) if p.is_file())
+
+
+def remove_shard(name: str) -> Callable[[Path], None]:
+    return lambda path: shard_of(name)(path).unlink()
+
+
+def empty_shard(path: Path) -> None:
+    shard_of("components")(path).write_bytes(b"")
+
+
+def cut_shard(path: Path) -> None:
+    shard = shard_of("mean")(path)
+    shard.write_bytes(shard.read_bytes()[:-9])
+
+
+def flip_bit(path: Path) -> None:
+    shard = shard_of("explained_variance")(path)
+    content = bytearray(shard.read_bytes())
+    content[3] ^= 64
+    shard.write_bytes(bytes(content))
+
+
+def integer_components(path: Path) -> None:
+    shutil.rmtree(path / "components")
+    zarr.create_array(str(path / "components"), data=np.ones((3, 8, 9, 3), np.int64))
+
+
+DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
+    "gone": (shutil.rmtree, "no model at"),
+    "no metadata": (lambda path: (path / "zarr.json").unlink(), "no model at"),
+    "torn metadata": (lambda path: (path / "zarr.json").write_text('{"zarr_format": 3, "no'), "no model at"),
+    "metadata of another kind": (lambda path: (path / "zarr.json").write_text("[]"), "no model at"),
+    "another zarr version": (lambda path: edit(path, lambda m: m.update(zarr_format=4)), "no model at"),
+    "a stack": (facts(kind="stack"), "is a stack store, not a model"),
+    "somebody's group": (lambda path: edit(path, lambda m: m.update(attributes={})), "is a foreign store, not a model"),
+    "newer": (facts(version=2), "has version 2 and this program reads version 1: update dask-dpca"),
+    "no version": (facts(version=None), "has version None"),
+    "no fingerprint": (facts(fingerprint=None), "damaged.*fingerprint"),
+    "no cells": (facts(cell_shape=None), "damaged"),
+    "impossible cells": (facts(cell_shape=[0, 4]), "damaged"),
+    "other cells": (facts(cell_shape=[3, 3]), "damaged"),
+    "other components": (facts(n_components=4), "damaged.*components"),
+    "words for numbers": (facts(n_samples_seen="many"), "damaged"),
+    "no samples": (facts(n_samples_seen=0), "damaged"),
+    "another sample shape": (facts(sample_shape=[9, 8, 3]), "damaged"),
+    "no mean": (lambda path: shutil.rmtree(path / "mean"), "damaged.*mean"),
+    "integer components": (integer_components, "damaged.*components"),
+    "a missing shard": (remove_shard("components"), "damaged.*components"),
+    "another missing shard": (remove_shard("mean"), "damaged.*mean"),
+    "an empty shard": (empty_shard, "damaged.*components"),
+    "a torn shard": (cut_shard, "damaged.*mean"),
+    "a flipped bit": (flip_bit, "damaged.*explained_variance"),
+}
+
+
+@pytest.mark.parametrize(("damage", "says"), DAMAGE.values(), ids=DAMAGE)
+def test_a_model_that_is_none(damage: Callable[[Path], Any], says: str, stored: Path) -> None:
+    damage(stored)
+    with pytest.raises(StoreError, match=says) as refusal:
+        load_model(stored)
+    assert str(stored) in str(refusal.value)
+    assert "\n" not in str(refusal.value)
+
+
+def test_what_is_no_folder(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("hello")
+    os.mkfifo(tmp_path / "pipe")
+    for name in ("file", "nothing", "file/inside"):
+        with pytest.raises(StoreError, match="no model at"):
+            CellPCA.load(tmp_path / name)

@@ -1,0 +1,82 @@
+"""The public measures: what they return, and what they refuse."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from skimage.metrics import peak_signal_noise_ratio, structural_similarity
+
+from dpca import metrics
+
+
+def test_mse_and_psnr_by_hand() -> None:
+    x, y = [[0.0, 0.0], [1.0, 1.0]], [[0.0, 2.0], [1.0, 1.0]]
+    np.testing.assert_array_equal(metrics.mse(x, y), [2, 0])
+    np.testing.assert_array_equal(metrics.mse(x, y, data_range=2), [0.5, 0])
+    np.testing.assert_allclose(metrics.psnr(x, y, data_range=2), [10 * np.log10(2), np.inf])
+
+
+@pytest.mark.parametrize(
+    ("a", "b"), [(np.uint8, np.float64), (np.uint8, np.uint16), (np.float32, np.uint8), (bool, float)]
+)
+def test_arrays_of_two_dtypes(a: Any, b: Any) -> None:
+    """An 8-bit original beside an unrounded reconstruction must not be rounded, nor wrap around."""
+    rng = np.random.default_rng(0)
+    x, y = (rng.integers(0, 2, (3, 16, 17)) * 200).astype(a), (rng.random((3, 16, 17)) * 255).astype(b)
+    wide = [v.astype(float) for v in (x, y)]
+    np.testing.assert_allclose(metrics.mse(x, y), ((wide[0] - wide[1]) ** 2).mean(axis=(1, 2)), rtol=1e-6)
+    np.testing.assert_allclose(
+        metrics.psnr(x, y, data_range=255),
+        [peak_signal_noise_ratio(p, q, data_range=255) for p, q in zip(*wide, strict=True)],
+        rtol=1e-6,
+    )
+    np.testing.assert_allclose(
+        metrics.ssim(x, y, data_range=255),
+        [structural_similarity(p, q, data_range=255) for p, q in zip(*wide, strict=True)],
+        atol=1e-6,
+    )
+
+
+@pytest.mark.parametrize(
+    ("shape", "channel_axis", "n_spatial"),
+    [
+        ((9, 10), None, None),
+        ((9, 10, 3), -1, None),
+        ((9, 8, 7), None, None),
+        ((9, 8, 7), -1, 2),
+        ((9, 8, 7, 4), -1, None),
+    ],
+)
+def test_which_axes_are_channels(shape: tuple[int, ...], channel_axis: int | None, n_spatial: int | None) -> None:
+    rng = np.random.default_rng(1)
+    x, y = rng.random((2, 2, *shape))
+    expected = [structural_similarity(p, q, data_range=1, channel_axis=channel_axis) for p, q in zip(x, y, strict=True)]
+    np.testing.assert_allclose(metrics.ssim(x, y, data_range=1, n_spatial=n_spatial), expected, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("shapes", "options", "says"),
+    [
+        (((2, 8, 8), (2, 8, 9)), {}, r"\(2, 8, 8\) and \(2, 8, 9\) differ"),
+        (((2, 8, 8), (2, 8, 8)), {"data_range": 0}, "data_range is 0"),
+        (((2, 8, 8), (2, 8, 8)), {"data_range": -1}, "data_range is -1"),
+        (((2, 8, 8), (2, 8, 8)), {"data_range": float("nan")}, "data_range is nan"),
+        (((2, 6, 8), (2, 6, 8)), {}, "at least 7 pixels"),
+        (((8,), (8,)), {}, "have no SSIM"),
+        (((2, 8, 8), (2, 8, 8)), {"n_spatial": 3}, "have no SSIM"),
+        (((2, 8, 8), (2, 8, 8)), {"n_spatial": 0}, "have no SSIM"),
+    ],
+)
+def test_what_cannot_be_compared(shapes: Any, options: dict[str, Any], says: str) -> None:
+    x, y = map(np.zeros, shapes)
+    with pytest.raises(ValueError, match=says):
+        metrics.ssim(x, y, **{"data_range": 1, **options})
+
+
+def test_shares_of_the_variance() -> None:
+    np.testing.assert_allclose(metrics.explained_variance_ratio([6, 3], 12), [0.5, 0.75])
+    # One row a cell; where nothing varies, nothing is left to explain.
+    cells = metrics.explained_variance_ratio(np.array([[2.0, 1.0], [0.0, 0.0]]), np.array([4.0, 0.0]))
+    np.testing.assert_allclose(cells, [[0.5, 0.75], [1, 1]])
