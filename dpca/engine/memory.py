@@ -12,6 +12,8 @@ from storage.errors import DataError
 
 # distributed spills a worker's results to disk from 60 % of its limit on and restarts it at 95 %: plan to stay below.
 _USABLE = 0.6
+# Seconds to wait for the first worker of a cluster.
+_PATIENCE = 30
 
 
 def resident_bytes() -> int:
@@ -56,7 +58,10 @@ def task_budget(client: Any | None, n_threads: int) -> int:
     """
     if client is None:
         return usable_bytes() // n_threads
-    rooms = client.run(_worker_room)
+    # All of them may have been killed just now, and be on their way back.
+    with suppress(TimeoutError):
+        client.wait_for_workers(1, timeout=_PATIENCE)
+    rooms = client.run(_worker_room, on_error="ignore")
     if not rooms:
         raise DataError("the Dask cluster has no workers yet: start some, or give a memory budget")
     return int(max(0, min(rooms.values())))

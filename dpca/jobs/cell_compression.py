@@ -224,7 +224,7 @@ def _ingest(
         # Its own workspace keeps what it finished; this one must then stay around it.
         if target.exists() or target.with_name("stack.partial").exists():
             work.mark_done("begun")
-    held = max(client.run(peak_resident_bytes).values(), default=0)
+    held = max(client.run(peak_resident_bytes, on_error="ignore").values(), default=0)
     costs.note("ingest", NOTHING if known else StageCost(time.perf_counter() - began, stack.nbytes, held))
     return stack
 

@@ -56,7 +56,8 @@ def test_the_budget_of_a_task_leaves_room_below_the_workers_limit(cluster: Any) 
     assert task_budget(None, 4) == pytest.approx(usable_bytes() / 4, rel=0.1)
 
 
-def test_a_cluster_without_workers_is_told() -> None:
+def test_a_cluster_without_workers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpca.engine.memory._PATIENCE", 0.5)
     with (
         LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as empty,
         Client(empty) as client,
