@@ -17,9 +17,8 @@ a cell and a chunk overlap without sharing a border and memory forces them apart
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
@@ -136,28 +135,24 @@ def plan_fold(
         If even one partition at a time, read one chunk of samples at a time, exceeds the budget.
     """
     planner = _Planner(tuple(shape), np.dtype(dtype), tuple(chunks), partition, rule, held_whole)
-    tiles = [planner.load(tile) for tile in partition.tiles(tuple(chunks[1:]))]
+    tiles = list(partition.tiles(tuple(chunks[1:])))
     rows = planner.target_rows()
     # Shorter batches cost a little speed, splitting a tile means to decode its chunks twice: shorten first, then split,
     # and go on to slow, short batches only where nothing else helps.
-    while rows > planner.fair_rows and any(planner.leaf_bytes(tile, rows) > budget for tile in tiles):
+    while rows > planner.fair_rows and any(planner.leaf_bytes(t, rows) > budget for t in tiles):
         rows = planner.shorter(rows)
     while True:
         try:
-            loads, segments = planner.cut(tiles, rows, budget, n_parallel)
+            groups, segments = planner.cut(tiles, rows, budget, n_parallel)
             break
         except PlanError:
             if rows == planner.least_rows:
                 raise
             rows = planner.shorter(rows)
-    return FoldPlan(
-        groups=tuple(Group(tuple(load.partitions), load.region) for load in loads),
-        segments=segments,
-        batch_rows=rows,
-        task_bytes=max(planner.task_bytes(load, rows, len(segments)) for load in loads),
-        read_bytes=sum(planner.row_bytes(load) for load in loads) * shape[0],
-        result_bytes=sum(load.results for load in loads),
-    )
+    task_bytes = max(planner.task_bytes(g.partitions, rows, len(segments)) for g in groups)
+    read = sum(planner.region_bytes(g.partitions) for g in groups) * shape[0]
+    results = sum(planner.result_bytes(g.partitions) for g in groups)
+    return FoldPlan(groups, segments, rows, task_bytes, read, results)
 
 
 def decoded_row_bytes(region: Region, chunks: Sequence[int], itemsize: int) -> int:
@@ -168,25 +163,6 @@ def decoded_row_bytes(region: Region, chunks: Sequence[int], itemsize: int) -> i
 def read_rows(region: Region, chunks: Sequence[int], itemsize: int) -> int:
     """Return how many samples a source reads at a time: whole chunks, that take about 16 MiB decoded."""
     return max(1, _READ_BYTES // (chunks[0] * decoded_row_bytes(region, chunks, itemsize))) * chunks[0]
-
-
-@dataclass
-class _Load:
-    """What the partitions of one task add up to."""
-
-    partitions: list[int]
-    region: Region
-    widest: int
-    """Attributes of the largest partition."""
-    states: int
-    results: int
-    """Bytes."""
-
-    def beside(self, other: _Load) -> _Load:
-        """Return what both add up to, but for the list of partitions: long ones would be copied again and again."""
-        region = tuple((min(a[0], b[0]), max(a[1], b[1])) for a, b in zip(self.region, other.region, strict=True))
-        states, results = self.states + other.states, self.results + other.results
-        return _Load([], region, max(self.widest, other.widest), states, results)
 
 
 @dataclass(frozen=True)
@@ -216,37 +192,46 @@ class _Planner:
     def whole_chunks(self, rows: int) -> int:
         return max(1, rows // self.least_rows) * self.least_rows
 
-    def load(self, partitions: Sequence[int]) -> _Load:
+    def region(self, partitions: Sequence[int]) -> Region:
         regions = [self.partition.region(i) for i in partitions]
-        box = tuple((min(a for a, _ in axis), max(b for _, b in axis)) for axis in zip(*regions, strict=True))
-        sizes = Counter(self.partition.n_features(i) for i in partitions)
-        states = sum(times * self.rule.state_bytes(d, self.dtype) for d, times in sizes.items())
-        results = sum(times * self.rule.result_bytes(d, self.dtype) for d, times in sizes.items())
-        return _Load(list(partitions), box, max(sizes), states, results)
+        return tuple((min(a[0] for a in axis), max(a[1] for a in axis)) for axis in zip(*regions, strict=True))
 
-    def row_bytes(self, load: _Load) -> int:
-        return math.prod(b - a for a, b in load.region) * self.dtype.itemsize
+    def region_bytes(self, partitions: Sequence[int]) -> int:
+        return math.prod(b - a for a, b in self.region(partitions)) * self.dtype.itemsize
 
-    def leaf_bytes(self, load: _Load, rows: int) -> int:
+    def state_bytes(self, partitions: Sequence[int]) -> int:
+        return sum(self.rule.state_bytes(self.partition.n_features(i), self.dtype) for i in partitions)
+
+    def result_bytes(self, partitions: Sequence[int]) -> int:
+        return sum(self.rule.result_bytes(self.partition.n_features(i), self.dtype) for i in partitions)
+
+    def leaf_bytes(self, partitions: Sequence[int], rows: int) -> int:
         """States, the batch and the one read ahead, one partition's copy and temporaries, what reading takes."""
-        row, decoded = self.row_bytes(load), decoded_row_bytes(load.region, self.chunks, self.dtype.itemsize)
-        one = rows * load.widest * self.dtype.itemsize + self.rule.work_bytes(rows, load.widest, self.dtype)
+        d = max(self.partition.n_features(i) for i in partitions)
+        region, box = self.region_bytes(partitions), self.region(partitions)
+        decoded = decoded_row_bytes(box, self.chunks, self.dtype.itemsize)
+        one = rows * d * self.dtype.itemsize + self.rule.work_bytes(rows, d, self.dtype)
         # Encoded chunks and the values cut from them, of one read; a chunk more where Zarr joins parts of one.
-        at_once = min(read_rows(load.region, self.chunks, self.dtype.itemsize), rows)
-        reading = at_once * (row + decoded) + 2 * math.prod(self.chunks) * self.dtype.itemsize
+        at_once = min(read_rows(box, self.chunks, self.dtype.itemsize), rows)
+        reading = at_once * (region + decoded) + 2 * math.prod(self.chunks) * self.dtype.itemsize
         if self.held_whole is not None:
             # What Dask computed for a segment, beside the chunks that it was cut from.
-            reading += min(self.held_whole // row + rows, self.shape[0]) * (row + decoded)
-        return math.ceil(_FRAGMENTATION * (load.states + 2 * rows * row + one + reading)) + _TASK_OVERHEAD
+            reading += min(self.held_whole // region + rows, self.shape[0]) * (region + decoded)
+        arrays = self.state_bytes(partitions) + 2 * rows * region + one + reading
+        return math.ceil(_FRAGMENTATION * arrays) + _TASK_OVERHEAD
 
-    def task_bytes(self, load: _Load, rows: int, n_segments: int) -> int:
+    def task_bytes(self, partitions: Sequence[int], rows: int, n_segments: int) -> int:
         """A task, beside the states that wait on its worker for their turn in the merge tree, and a finished result."""
         waiting = math.ceil(math.log2(n_segments)) + 1 if n_segments > 1 else 0
-        return self.leaf_bytes(load, rows) + math.ceil(_FRAGMENTATION * waiting * load.states) + load.results
+        return (
+            self.leaf_bytes(partitions, rows)
+            + math.ceil(_FRAGMENTATION * waiting * self.state_bytes(partitions))
+            + self.result_bytes(partitions)
+        )
 
     def cut(
-        self, tiles: Sequence[_Load], rows: int, budget: int, n_parallel: int
-    ) -> tuple[list[_Load], tuple[tuple[int, int], ...]]:
+        self, tiles: Sequence[tuple[int, ...]], rows: int, budget: int, n_parallel: int
+    ) -> tuple[tuple[Group, ...], tuple[tuple[int, int], ...]]:
         """Groups and segments whose tasks all fit the budget."""
         groups = self.groups(tiles, rows, budget, 1)
         segments = self.segments(groups, rows, n_parallel)
@@ -262,46 +247,44 @@ class _Planner:
             return groups, ((0, self.shape[0]),)  # one after the other rather than not at all
         return groups, self.segments(groups, rows, n_parallel, most)
 
-    def groups(self, tiles: Sequence[_Load], rows: int, budget: int, n_segments: int) -> list[_Load]:
+    def groups(self, tiles: Sequence[tuple[int, ...]], rows: int, budget: int, n_segments: int) -> tuple[Group, ...]:
         """Tiles, split where they are too much for a task and joined where they are too little."""
-        pieces = (piece for tile in tiles for piece in self.split(tile, rows, budget, n_segments))
-        return self.join(pieces, rows, budget, n_segments)
+        pieces = [piece for tile in tiles for piece in self.split(tile, rows, budget, n_segments)]
+        return tuple(Group(p, self.region(p)) for p in self.join(pieces, rows, budget, n_segments))
 
-    def split(self, tile: _Load, rows: int, budget: int, n_segments: int) -> list[_Load]:
+    def split(self, tile: tuple[int, ...], rows: int, budget: int, n_segments: int) -> list[tuple[int, ...]]:
         """Halve a tile until each part fits the budget."""
         need = self.task_bytes(tile, rows, n_segments)
         if need <= budget:
             return [tile]
-        if len(tile.partitions) == 1:
+        if len(tile) == 1:
             raise PlanError(
-                f"one partition of {tile.widest:,} attributes, read {rows:,} samples at a time, needs "
-                f"{need / 1e6:,.0f} MB but a task may take {budget / 1e6:,.0f} MB: allow at least "
+                f"one partition of {self.partition.n_features(tile[0]):,} attributes, read {rows:,} samples at a "
+                f"time, needs {need / 1e6:,.0f} MB but a task may take {budget / 1e6:,.0f} MB: allow at least "
                 f"{math.ceil(need / 1e6):,} MB more memory than the process itself takes, or choose smaller cells"
             )
-        half = len(tile.partitions) // 2
-        parts = (self.load(tile.partitions[:half]), self.load(tile.partitions[half:]))
-        return [piece for part in parts for piece in self.split(part, rows, budget, n_segments)]
+        half = len(tile) // 2
+        parts = (tile[:half], tile[half:])
+        return [part for piece in parts for part in self.split(piece, rows, budget, n_segments)]
 
-    def join(self, pieces: Iterable[_Load], rows: int, budget: int, n_segments: int) -> list[_Load]:
+    def join(self, pieces: list[tuple[int, ...]], rows: int, budget: int, n_segments: int) -> list[tuple[int, ...]]:
         """Join neighbors that would make tasks too short to be worth scheduling."""
-        joined: list[_Load] = []
+        joined: list[tuple[int, ...]] = []
         for piece in pieces:
-            if joined:
-                last, both = joined[-1], joined[-1].beside(piece)
-                short = self.row_bytes(both) * self.shape[0] <= _SHORT_TASK
-                if short and self.task_bytes(both, rows, n_segments) <= budget // 2:
-                    last.partitions.extend(piece.partitions)
-                    joined[-1] = replace(both, partitions=last.partitions)
-                    continue
-            joined.append(replace(piece, partitions=list(piece.partitions)))
+            whole = (joined[-1] + piece) if joined else piece
+            small = self.region_bytes(whole) * self.shape[0] <= _SHORT_TASK
+            if joined and small and self.task_bytes(whole, rows, n_segments) <= budget // 2:
+                joined[-1] = whole
+            else:
+                joined.append(piece)
         return joined
 
     def segments(
-        self, groups: Sequence[_Load], rows: int, n_parallel: int, most: int | None = None
+        self, groups: Sequence[Group], rows: int, n_parallel: int, most: int | None = None
     ) -> tuple[tuple[int, int], ...]:
         """Cut the samples so that tasks are neither endless nor fewer than what can run at once."""
         n = self.shape[0]
-        largest = max(self.row_bytes(group) for group in groups) * n
+        largest = max(self.region_bytes(g.partitions) for g in groups) * n
         wanted = max(math.ceil(largest / (self.held_whole or SEGMENT_BYTES)), math.ceil(n_parallel / len(groups)), 1)
         wanted = min(wanted, most or wanted)
         batches = max(1, math.ceil(n / rows))

