@@ -23,6 +23,7 @@ from zarr.core.sync import sync
 from zarr.errors import BaseZarrError
 from zarr.storage import LocalStore
 
+from storage.direct import read_raw_shards
 from storage.errors import StoreError, one_line
 from storage.layout import Layout
 
@@ -311,9 +312,11 @@ def read_into(array: zarr.Array[Any], selection: Any, out: np.ndarray[Any, Any])
         raise ValueError(f"the buffer has shape {out.shape} and the selection {shape}: they must be equal")
     if is_dense(array):
         _require_shards(array, taken)
-    buffer = default_buffer_prototype().nd_buffer.from_numpy_array(out)
+    box = out.reshape([len(rows) for rows in taken])  # axes that an integer took away are one long
     try:
-        array.get_basic_selection(selection, out=buffer)
+        if not (is_dense(array) and read_raw_shards(array, taken, box)):
+            buffer = default_buffer_prototype().nd_buffer.from_numpy_array(out)
+            array.get_basic_selection(selection, out=buffer)
     except (OSError, ValueError, RuntimeError) as error:
         raise StoreError(
             f"'{array.store_path}' is damaged in {selection} ({one_line(error)}): "

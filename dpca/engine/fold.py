@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 from typing import Any, Protocol
@@ -41,8 +41,8 @@ class FoldReport:
 class Partitioned(Partition, Protocol):
     """A partition whose values can be copied out of a batch."""
 
-    def take(self, block: Array, index: int, origin: tuple[int, ...], out: Array) -> Array:
-        """Copy one partition of a block that begins at ``origin`` into ``out`` (n_samples, n_features)."""
+    def split(self, block: Array, parts: Sequence[int], origin: tuple[int, ...], buffer: Array) -> list[Array]:
+        """Copy partitions of a block that begins at ``origin`` into ``buffer``: views (n_samples, n_features)."""
 
 
 def fold(
@@ -203,12 +203,11 @@ def fold_segment(
     sizes = [partition.n_features(i) for i in group.partitions]
     states = [rule.init(d, source.dtype) for d in sizes]
     origin = tuple(start for start, _ in group.region)
-    buffer = np.empty(rows * max(sizes), source.dtype)
+    buffer = np.empty(min(rows, samples[1] - samples[0]) * sum(sizes), source.dtype)
     with one_blas_thread():
         for _, block in batches(source, samples, group.region, rows):
-            for turn, (index, d) in enumerate(zip(group.partitions, sizes, strict=True)):
-                out = buffer[: len(block) * d].reshape(len(block), d)
-                states[turn] = rule.update(states[turn], partition.take(block, index, origin, out))
+            parts = partition.split(block, group.partitions, origin, buffer)
+            states = [rule.update(state, part) for state, part in zip(states, parts, strict=True)]
     release_scratch()
     if checkpoints is not None:
         _save_states(checkpoints, name, states)

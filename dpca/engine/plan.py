@@ -26,8 +26,6 @@ from numpy.typing import DTypeLike
 
 Region = tuple[tuple[int, int], ...]
 
-# Samples of one update: enough to keep SYRK at its full rate (measured: 256 rows reach 85 % of what 1,024 do).
-TARGET_ROWS = 1024
 # A task should outlast the scheduler's cost of 1.5 ms a thousand times, and a checkpoint should not be far away.
 SEGMENT_BYTES = 16 * 2**30
 # Samples are read a few whole chunks at a time: Zarr holds the encoded bytes and a copy of all it is asked for at once.
@@ -64,6 +62,9 @@ class Partition(Protocol):
 
 class RuleCost(Protocol):
     """What the planner needs to know of a rule."""
+
+    def batch_rows(self, dtype: DTypeLike) -> int:
+        """Samples that an update should get."""
 
     def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of a state."""
@@ -184,7 +185,7 @@ class _Planner:
 
     def target_rows(self) -> int:
         """Whole chunks of samples, as many as make a full update."""
-        return min(self.whole_chunks(TARGET_ROWS), max(1, self.shape[0]))
+        return min(self.whole_chunks(self.rule.batch_rows(self.dtype)), max(1, self.shape[0]))
 
     def shorter(self, rows: int) -> int:
         return self.whole_chunks(rows // 2)
@@ -206,18 +207,18 @@ class _Planner:
         return sum(self.rule.result_bytes(self.partition.n_features(i), self.dtype) for i in partitions)
 
     def leaf_bytes(self, partitions: Sequence[int], rows: int) -> int:
-        """States, the batch and the one read ahead, one partition's copy and temporaries, what reading takes."""
+        """States, the batch, the one read ahead, its copy by partitions, one's temporaries, what reading takes."""
         d = max(self.partition.n_features(i) for i in partitions)
         region, box = self.region_bytes(partitions), self.region(partitions)
         decoded = decoded_row_bytes(box, self.chunks, self.dtype.itemsize)
-        one = rows * d * self.dtype.itemsize + self.rule.work_bytes(rows, d, self.dtype)
+        one = self.rule.work_bytes(rows, d, self.dtype)
         # Encoded chunks and the values cut from them, of one read; a chunk more where Zarr joins parts of one.
         at_once = min(read_rows(box, self.chunks, self.dtype.itemsize), rows)
         reading = at_once * (region + decoded) + 2 * math.prod(self.chunks) * self.dtype.itemsize
         if self.held_whole is not None:
             # What Dask computed for a segment, beside the chunks that it was cut from.
             reading += min(self.held_whole // region + rows, self.shape[0]) * (region + decoded)
-        arrays = self.state_bytes(partitions) + 2 * rows * region + one + reading
+        arrays = self.state_bytes(partitions) + 3 * rows * region + one + reading
         return math.ceil(_FRAGMENTATION * arrays) + _TASK_OVERHEAD
 
     def task_bytes(self, partitions: Sequence[int], rows: int, n_segments: int) -> int:

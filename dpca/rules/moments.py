@@ -53,6 +53,10 @@ class Moments:
             raise ValueError(f"{n} sample(s) have no variance: at least 2 are needed")
         return {"mean": state.arrays["mean"], "variance": state.arrays["m2"] / (n - 1)}
 
+    def batch_rows(self, dtype: DTypeLike) -> int:
+        """Samples that an update does best with."""
+        return 1024
+
     def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of a state."""
         return 16 * n_features

@@ -47,6 +47,9 @@ class Rule(Protocol):
     def finish(self, state: State) -> dict[str, Array]:
         """Return the result as named arrays."""
 
+    def batch_rows(self, dtype: DTypeLike) -> int:
+        """Samples that an update does best with, for the planner; it takes any number."""
+
     def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of a state, for the planner."""
 

@@ -47,7 +47,8 @@ def source(images: np.ndarray, tmp_path: Path) -> Source:
 @pytest.fixture
 def segments(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """A segment a chunk, the last one short; one task after the other."""
-    monkeypatch.setattr(dpca.engine.plan, "TARGET_ROWS", CHUNK)
+    for rule in (Covariance, Moments):
+        monkeypatch.setattr(rule, "batch_rows", lambda rule, dtype: CHUNK)
     monkeypatch.setattr(dpca.engine.plan, "SEGMENT_BYTES", 1)
     monkeypatch.setattr(ENGINE, "thread_count", lambda: 1)
     yield -(-N // CHUNK)

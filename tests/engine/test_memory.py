@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from dpca.rules import CovariancePCA
 from storage.arrays import create_array, create_root, write_shard
 from storage.layout import choose_layout
 
@@ -59,11 +60,12 @@ def probe(path: Path, cell: int, k: int) -> tuple[int, int]:
 def test_measured_stays_below_planned_and_does_not_grow_with_the_stack(
     dtype: type, cell: int, k: int, tmp_path: Path
 ) -> None:
-    short, planned = probe(stack(tmp_path, 600, dtype), cell, k)
-    long, planned_long = probe(stack(tmp_path, 6_000, dtype), cell, k)
+    full = CovariancePCA(k).batch_rows(dtype)
+    short, planned = probe(stack(tmp_path, full, dtype), cell, k)
+    long, planned_long = probe(stack(tmp_path, 5 * full, dtype), cell, k)
     assert short <= planned
     assert long <= planned_long
     # The plan is not a number out of thin air, either.
     assert planned_long < 3 * long + 48 * 2**20
-    # A short stack may need less than full batches; ten times more samples than full ones need no more.
+    # One full batch or five: only the one read ahead comes on top.
     assert planned_long <= 1.5 * planned

