@@ -120,8 +120,8 @@ class Covariance:
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of temporary arrays: one shifted block, its product, and what the eigensolver needs."""
         itemsize = working_dtype(dtype).itemsize
-        block = min(n_rows, self.batch_rows(dtype)) * n_features * (itemsize + 1)
-        return block + n_features * n_features * itemsize
+        block = min(n_rows, self.batch_rows(dtype)) * (n_features + 1) * (itemsize + 1)
+        return block + (n_features + 1) ** 2 * itemsize
 
 
 @dataclass(frozen=True)
@@ -165,18 +165,21 @@ class CovariancePCA(Covariance):
 
 def _products(block: Array, shift: Array) -> tuple[Array, Array, float]:
     """Return x^T x (lower triangle), the sum of the rows of s x, and s, a power of two, where s x = block - shift."""
-    x = _shifted(block, shift)
-    d = x.shape[1]
-    product = linalg.gram_lower(x, linalg.scratch("product", (d, d), x.dtype))
-    largest = product.diagonal().max()
+    d = block.shape[1]
+    # A column of ones makes the sums a row of the product: a tenth of the time of adding up the rows by themselves.
+    x = linalg.scratch("shifted", (len(block), d + 1), working_dtype(block.dtype))
+    x[:, d] = 1
+    values = _shift(block, shift, x[:, :d])
+    product = linalg.gram_lower(x, linalg.scratch("product", (d + 1, d + 1), x.dtype))
+    largest = product.diagonal()[:d].max()
     scale = 1.0
-    if x.dtype == np.float32 and not _SMALL < largest < math.inf and x.any():
+    if x.dtype == np.float32 and not _SMALL < largest < math.inf and values.any():
         # Their squares leave float32's range (densities in SI units do): bring the largest deviation to 1, exactly.
-        exponent = int(np.frexp(max(x.max(), -x.min()))[1])
-        np.ldexp(x, -exponent, out=x)
+        exponent = int(np.frexp(max(values.max(), -values.min()))[1])
+        np.ldexp(values, -exponent, out=values)
         scale = math.ldexp(1.0, exponent)
         product = linalg.gram_lower(x, product)
-    return product, scale * (np.ones(len(x), x.dtype) @ x).astype(np.float64), scale
+    return product[:d, :d], scale * product[d, :d].astype(np.float64), scale
 
 
 def _exact_rows(state: State) -> int:
@@ -186,9 +189,8 @@ def _exact_rows(state: State) -> int:
     return int(min(max(0.8 * _EXACT_BELOW / max(largest, 1.0), BLOCK_ROWS), _MOST_BLOCK_ROWS))
 
 
-def _shifted(block: Array, shift: Array) -> Array:
-    """Return block - shift in the working dtype, in a scratch array of this thread."""
-    out = linalg.scratch("shifted", block.shape, working_dtype(block.dtype))
+def _shift(block: Array, shift: Array, out: Array) -> Array:
+    """Write block - shift to ``out``, of the working dtype."""
     if block.dtype == np.uint8:
         # Flipping the top bit subtracts 128 without leaving 8 bits: cheaper than subtracting floats.
         flipped = np.bitwise_xor(block, np.uint8(128), out=linalg.scratch("flipped", block.shape, np.uint8))

@@ -1,7 +1,7 @@
 """How fast cell PCA is against what this machine can do at all; prints ratios measured in one run.
 
     python tests/benchmarks/cell_speed.py                        (LFW from ../shared/data)
-    python tests/benchmarks/cell_speed.py --stack lfw.zarr --cells 10 --workers 2
+    python tests/benchmarks/cell_speed.py --stack lfw.zarr --cells 10 --workers 2 --rounds 5
 
 Limits, each measured with as many processes at once as the fit uses:
 
@@ -22,7 +22,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 import numpy as np
@@ -52,24 +54,19 @@ def main() -> int:
     parser.add_argument("--stack", help="stack store (default: LFW, ingested)")
     parser.add_argument("--cells", type=int, nargs="+", default=[5, 10, 25])
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
+    parser.add_argument("--rounds", type=int, default=3, help="repeat fits and limits in turn; medians count")
     parser.add_argument("--skip-write", action="store_true", help="leave the second pass out")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=".") as folder:
+    with tempfile.TemporaryDirectory(dir=".") as folder, ExitStack() as clusters:
         stack = open_stack(options.stack) if options.stack else _lfw(Path(folder), options.workers)
-        seconds: dict[tuple[int, int], float] = {}
-        for workers in sorted({1, options.workers}):
-            with open_client(workers=workers) as client:
-                client.run(_warm)
-                for cell in options.cells:
-                    seconds[workers, cell] = _fit_seconds(stack, cell, client)
-                    print(f"fit {cell:>2} px, {workers} worker(s): {seconds[workers, cell]:8.1f} s", flush=True)
-                if workers == options.workers:
-                    _limits(stack, options.cells, client, seconds)
-                    if not options.skip_write:
-                        _second_pass(stack, client, Path(folder))
+        one = clusters.enter_context(open_client(workers=1))
+        many = clusters.enter_context(open_client(workers=options.workers))
+        for client in (one, many):
+            client.run(_warm)
         for cell in options.cells:
-            gain = seconds[1, cell] / seconds[options.workers, cell]
-            print(f"{options.workers} workers against 1, {cell} px: {gain:.2f} x")
+            _compare_fit(stack, cell, one, many, options.rounds)
+        if not options.skip_write:
+            _second_pass(stack, many, Path(folder))
     return 0
 
 
@@ -87,22 +84,30 @@ def _fit_seconds(stack: Stack, cell: int, client: Any) -> float:
     return time.perf_counter() - began
 
 
-def _limits(stack: Stack, cells: list[int], client: Any, seconds: dict[tuple[int, int], float]) -> None:
+def _compare_fit(stack: Stack, cell: int, one: Any, many: Any, rounds: int) -> None:
+    """Compare fits with the limits, all in turn, because the speed of a machine with neighbors drifts."""
     source = as_source(stack)
-    workers = len(client.nthreads())
-    read = _read_seconds(source, client)
-    gigabytes = stack.nbytes / 1e9
-    print(f"read and decode the store once, {workers} workers: {read:.1f} s ({gigabytes / read:.2f} GB/s)")
-    for cell in cells:
-        grid = CellGrid(tuple(stack.sample_shape), (cell,) * 2)
-        syrk = _syrk_seconds(grid, stack.n_samples, client)
-        fit = seconds[workers, cell]
-        per_cell = fit / grid.n_partitions
-        line = f"{cell:>2} px: SYRK alone {syrk:.1f} s; fit / max(read, SYRK) = {fit / max(read, syrk):.2f}; "
-        line += f"fit / (read + SYRK) = {fit / (read + syrk):.2f}; {per_cell:.4f} s a cell"
-        if cell in THESIS_SECONDS:
-            line += f", {THESIS_SECONDS[cell] / per_cell:.0f} x faster than the thesis"
-        print(line, flush=True)
+    grid = CellGrid(tuple(stack.sample_shape), (cell,) * 2)
+    found: dict[str, list[float]] = {}
+    for _ in range(rounds):
+        fit = _fit_seconds(stack, cell, many)
+        read = _read_seconds(source, many)
+        syrk = _syrk_seconds(grid, stack.n_samples, many)
+        measured = {
+            "fit": fit,
+            "read": read,
+            "SYRK": syrk,
+            "fit / max(read, SYRK)": fit / max(read, syrk),
+            "fit / (read + SYRK)": fit / (read + syrk),
+            f"{len(many.nthreads())} workers against 1": _fit_seconds(stack, cell, one) / fit,
+        }
+        for name, value in measured.items():
+            found.setdefault(name, []).append(value)
+    per_cell = median(found["fit"]) / grid.n_partitions
+    print(f"{cell} px, {len(many.nthreads())} workers, {rounds} rounds: {per_cell:.4f} s a cell", end="")
+    print(f", {THESIS_SECONDS[cell] / per_cell:.0f} x faster than the thesis" if cell in THESIS_SECONDS else "")
+    for name, values in found.items():
+        print(f"  {name:24} median {median(values):6.2f}   from {min(values):6.2f} to {max(values):6.2f}", flush=True)
 
 
 def _read_seconds(source: Source, client: Any) -> float:

@@ -1,0 +1,93 @@
+"""The direct way to read must give what Zarr gives, and notice what Zarr notices."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from storage.arrays import create_array, create_root, open_array, write_shard
+from storage.direct import read_raw_shards
+from storage.layout import Layout
+
+
+def store(
+    path: Path, shape: tuple[int, ...], dtype: str, chunks: tuple[int, ...], times: tuple[int, ...], codec: str = "raw"
+) -> zarr.Array:
+    shards = tuple(c * t for c, t in zip(chunks, times, strict=True))
+    group = create_root(path, kind="stack", fingerprint="f")
+    array = create_array(group, "samples", shape, dtype, Layout(chunks, shards), "sabcd"[: len(shape)], codec=codec)
+    values = np.random.default_rng(0).integers(0, 200, shape).astype(dtype)
+    for start in range(0, shape[0], shards[0]):
+        write_shard(array, start, values[start : start + shards[0]])
+    return open_array(path / "samples")
+
+
+@st.composite
+def cases(draw):
+    n_axes = draw(st.integers(1, 4))
+    axis = st.integers(1, 4)
+    chunks = tuple(draw(axis) for _ in range(n_axes))
+    times = tuple(draw(st.integers(1, 3)) for _ in range(n_axes))
+    shape = (
+        draw(st.integers(1, 9)),
+        *(draw(st.integers(1, c * t)) for c, t in zip(chunks[1:], times[1:], strict=True)),
+    )
+    box = []
+    for length in shape:
+        start = draw(st.integers(0, length - 1))
+        box.append(range(start, draw(st.integers(start, length))))
+    return shape, draw(st.sampled_from(["u1", "?", "<i2", "<f4", "<f8"])), chunks, times, box
+
+
+@given(cases())
+@settings(deadline=None, max_examples=60)
+def test_any_box_equals_what_zarr_reads(tmp_path_factory, case):
+    shape, dtype, chunks, times, box = case
+    array = store(tmp_path_factory.mktemp("s") / "s.zarr", shape, dtype, chunks, times)
+    out = np.empty([len(r) for r in box], array.dtype)
+    assert read_raw_shards(array, box, out)
+    np.testing.assert_array_equal(out, array[tuple(slice(r.start, r.stop) for r in box)])
+
+
+def test_whole_chunks_of_many_pieces(tmp_path):
+    """Chunks longer than one piece of the checksum, the last one only half full."""
+    array = store(tmp_path / "s.zarr", (300, 50, 50), "u1", (256, 50, 50), (2, 1, 1))
+    out = np.empty(array.shape, "u1")
+    assert read_raw_shards(array, [range(n) for n in array.shape], out)
+    np.testing.assert_array_equal(out, array[:])
+
+
+@pytest.mark.parametrize("at", [0, 100, 1_279, -1, -5, -20])
+def test_a_flipped_bit_anywhere_is_noticed(tmp_path, at):
+    array = store(tmp_path / "s.zarr", (10, 8, 16), "u1", (10, 8, 16), (1, 1, 1))
+    (shard,) = (p for p in (tmp_path / "s.zarr" / "samples" / "c").rglob("*") if p.is_file())
+    content = bytearray(shard.read_bytes())
+    content[at] ^= 4
+    shard.write_bytes(content)
+    with pytest.raises(ValueError, match=r"checksum|bytes"):
+        read_raw_shards(array, [range(5), range(8), range(16)], np.empty((5, 8, 16), "u1"))
+
+
+def test_a_short_file_is_noticed(tmp_path):
+    array = store(tmp_path / "s.zarr", (10, 8, 16), "u1", (10, 8, 16), (1, 1, 1))
+    (shard,) = (p for p in (tmp_path / "s.zarr" / "samples" / "c").rglob("*") if p.is_file())
+    shard.write_bytes(shard.read_bytes()[:1000])
+    with pytest.raises(ValueError, match="checksum"):
+        read_raw_shards(array, [range(10), range(8), range(16)], np.empty((10, 8, 16), "u1"))
+
+
+def test_other_forms_are_left_to_zarr(tmp_path):
+    packed = store(tmp_path / "p.zarr", (10, 8), "u1", (5, 8), (1, 1), codec="blosc")
+    assert not read_raw_shards(packed, [range(10), range(8)], np.empty((10, 8), "u1"))
+    plain = zarr.create_array(str(tmp_path / "z.zarr"), data=np.ones((4, 4)), chunks=(2, 2))
+    assert not read_raw_shards(plain, [range(4), range(4)], np.empty((4, 4)))
+    memory = zarr.create_array({}, data=np.ones((4, 4), "u1"), chunks=(2, 2), shards=(4, 4))
+    assert not read_raw_shards(memory, [range(4), range(4)], np.empty((4, 4), "u1"))
+    raw = store(tmp_path / "r.zarr", (10, 8), "u1", (5, 8), (1, 1))
+    assert not read_raw_shards(raw, [range(0, 10, 2), range(8)], np.empty((5, 8), "u1"))
+    assert not read_raw_shards(raw, [range(10), range(8)], np.empty((8, 10), "u1").T)
