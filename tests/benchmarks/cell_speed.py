@@ -23,6 +23,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from contextlib import ExitStack
+from dataclasses import dataclass
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -78,10 +79,30 @@ def _lfw(folder: Path, workers: int) -> Stack:
         return ingest(tars, folder / "lfw.zarr", cell_shape=(10, 10), client=client, progress=bar_progress)
 
 
-def _fit_seconds(stack: Stack, cell: int, client: Any) -> float:
-    began = time.perf_counter()
-    CellPCA(COMPONENTS.get(cell, 20), cell_shape=cell).fit(stack, client=client)
-    return time.perf_counter() - began
+@dataclass(frozen=True)
+class Cost:
+    """Wall-clock seconds, and processor seconds of all workers together."""
+
+    wall: float
+    cpu: float
+
+    def __mul__(self, factor: float) -> Cost:
+        return Cost(self.wall * factor, self.cpu * factor)
+
+
+def _cost(client: Any, work: Callable[[], Any]) -> Cost:
+    began, before = time.perf_counter(), sum(client.run(_processor_seconds).values())
+    work()
+    wall = time.perf_counter() - began
+    return Cost(wall, sum(client.run(_processor_seconds).values()) - before)
+
+
+def _processor_seconds() -> float:
+    return time.process_time()
+
+
+def _fit_cost(stack: Stack, cell: int, client: Any) -> Cost:
+    return _cost(client, lambda: CellPCA(COMPONENTS.get(cell, 20), cell_shape=cell).fit(stack, client=client))
 
 
 def _compare_fit(stack: Stack, cell: int, one: Any, many: Any, rounds: int) -> None:
@@ -90,38 +111,41 @@ def _compare_fit(stack: Stack, cell: int, one: Any, many: Any, rounds: int) -> N
     grid = CellGrid(tuple(stack.sample_shape), (cell,) * 2)
     found: dict[str, list[float]] = {}
     for _ in range(rounds):
-        fit = _fit_seconds(stack, cell, many)
-        read = _read_seconds(source, many)
-        syrk = _syrk_seconds(grid, stack.n_samples, many)
+        fit = _fit_cost(stack, cell, many)
+        read = _read_cost(source, many)
+        syrk = _syrk_cost(grid, stack.n_samples, many)
         measured = {
-            "fit": fit,
-            "read": read,
-            "SYRK": syrk,
-            "fit / max(read, SYRK)": fit / max(read, syrk),
-            "fit / (read + SYRK)": fit / (read + syrk),
-            f"{len(many.nthreads())} workers against 1": _fit_seconds(stack, cell, one) / fit,
+            "fit, s": fit.wall,
+            "read, s": read.wall,
+            "SYRK, s": syrk.wall,
+            "fit / max(read, SYRK)": fit.wall / max(read.wall, syrk.wall),
+            "the same in CPU time": fit.cpu / max(read.cpu, syrk.cpu),
+            "fit / (read + SYRK)": fit.wall / (read.wall + syrk.wall),
+            "the same in CPU time ": fit.cpu / (read.cpu + syrk.cpu),
+            f"{len(many.nthreads())} workers against 1": _fit_cost(stack, cell, one).wall / fit.wall,
         }
         for name, value in measured.items():
             found.setdefault(name, []).append(value)
-    per_cell = median(found["fit"]) / grid.n_partitions
+    per_cell = median(found["fit, s"]) / grid.n_partitions
     print(f"{cell} px, {len(many.nthreads())} workers, {rounds} rounds: {per_cell:.4f} s a cell", end="")
     print(f", {THESIS_SECONDS[cell] / per_cell:.0f} x faster than the thesis" if cell in THESIS_SECONDS else "")
     for name, values in found.items():
         print(f"  {name:24} median {median(values):6.2f}   from {min(values):6.2f} to {max(values):6.2f}", flush=True)
 
 
-def _read_seconds(source: Source, client: Any) -> float:
+def _read_cost(source: Source, client: Any) -> Cost:
     """Read all tiles of the fit with 10 x 10 cells."""
     grid = CellGrid(tuple(source.shape[1:]), (10, 10))
     plan = plan_fold(source.shape, source.dtype, source.chunks, grid, CovariancePCA(1), budget=2**31)
-    return _timed(client, _read_region, [(source, g.region, plan.batch_rows) for g in plan.groups])
+    calls = [(source, g.region, plan.batch_rows) for g in plan.groups]
+    return _cost(client, lambda: _run(client, _read_region, calls))
 
 
 def _read_region(source: Source, region: Any, rows: int) -> int:
     return sum(len(batch) for _, batch in batches(source, (0, source.shape[0]), region, rows))
 
 
-def _syrk_seconds(grid: CellGrid, n: int, client: Any) -> float:
+def _syrk_cost(grid: CellGrid, n: int, client: Any) -> Cost:
     """Products of a tenth of the cells, of each size there is, scaled to all of them."""
     sizes = [grid.n_features(i) for i in range(grid.n_partitions)]
     blocks = math.ceil(n / ROWS)
@@ -129,9 +153,10 @@ def _syrk_seconds(grid: CellGrid, n: int, client: Any) -> float:
     d = max(sizes)
     workers = len(client.nthreads())
     repeats = math.ceil(share / workers)
-    best = min(_timed(client, _products, [(d, repeats, kind)] * workers) for kind in ("matmul", "syrk"))
+    kinds = [[(d, repeats, kind)] * workers for kind in ("matmul", "syrk")]
+    best = min((_cost(client, lambda c=calls: _run(client, _products, c)) for calls in kinds), key=lambda c: c.cpu)
     flops = sum(size**2 for size in sizes) * n
-    return best * flops / (d**2 * ROWS * repeats * workers)
+    return best * (flops / (d**2 * ROWS * repeats * workers))
 
 
 def _products(d: int, repeats: int, kind: str) -> None:
@@ -205,8 +230,12 @@ def _ssim_of_noise(shape: tuple[int, ...], n: int) -> None:
 
 def _timed(client: Any, function: Callable[..., Any], calls: list[tuple[Any, ...]]) -> float:
     began = time.perf_counter()
-    client.gather([client.submit(function, *call, pure=False) for call in calls])
+    _run(client, function, calls)
     return time.perf_counter() - began
+
+
+def _run(client: Any, function: Callable[..., Any], calls: list[tuple[Any, ...]]) -> None:
+    client.gather([client.submit(function, *call, pure=False) for call in calls])
 
 
 def _warm() -> None:
