@@ -22,6 +22,12 @@ _KEEP_FREED_MEMORY = {
     "OPENBLAS_NUM_THREADS": 1,
     "MKL_NUM_THREADS": 1,
 }
+# A nanny starts its dead worker again by itself; Dask would give the worker up if that takes more than 15 seconds,
+# which a busy machine does. Once there really is no worker left, tasks fail rather than wait for ever.
+_PATIENCE = {
+    "distributed.deploy.lost-worker-timeout": "1 hour",
+    "distributed.scheduler.no-workers-timeout": "5 minutes",
+}
 
 
 @contextmanager
@@ -66,7 +72,7 @@ def open_client(
     if n_workers < 1:
         raise DataError(f"{n_workers} workers cannot do anything: give at least 1")
     with (
-        dask.config.set({"distributed.nanny.pre-spawn-environ": _KEEP_FREED_MEMORY}),
+        dask.config.set({"distributed.nanny.pre-spawn-environ": _KEEP_FREED_MEMORY, **_PATIENCE}),
         LocalCluster(
             n_workers=n_workers,
             threads_per_worker=1,

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import os
+import signal
 from typing import Any
 
 import dask
 import pytest
+from dask.utils import parse_timedelta
 from distributed import Client, LocalCluster
 from threadpoolctl import threadpool_info
 
@@ -93,8 +95,18 @@ def test_nobody_at_the_address(kind: type[Exception], monkeypatch: pytest.Monkey
 
 
 def test_settings_of_dask_are_put_back() -> None:
-    key = "distributed.nanny.pre-spawn-environ"
-    before = dask.config.get(key)
+    keys = ["distributed.nanny.pre-spawn-environ", "distributed.deploy.lost-worker-timeout"]
+    before = [dask.config.get(key) for key in keys]
     with pytest.raises(DataError), open_client(workers=1, memory="1MB"):
         pass
-    assert dask.config.get(key) == before
+    assert [dask.config.get(key) for key in keys] == before
+
+
+def test_a_dead_worker_is_started_again_and_given_the_time_that_takes() -> None:
+    with open_client(workers=1, memory="1GB") as client:
+        (pid,) = client.run(os.getpid).values()
+        os.kill(pid, signal.SIGKILL)
+        assert client.submit(os.getpid, pure=False).result(timeout=120) != pid
+        # Dask asks for this 15 seconds after the death, by default.
+        assert parse_timedelta(dask.config.get("distributed.deploy.lost-worker-timeout")) > 600
+        assert client.cluster.scheduler.no_workers_timeout >= 60
