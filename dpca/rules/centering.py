@@ -1,0 +1,98 @@
+"""Running mean and total variance of a stream, and its batches less that mean."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dpca import linalg
+from dpca.rules.state import Array, State
+
+# Rows of one float32 sum. 8-bit integers less 128 stay within 2**24 over so many, where float32 holds every integer.
+_BLOCK_ROWS = 1024
+
+
+def arrays(n_features: int) -> dict[str, Array]:
+    """Return what a state needs for :func:`take`, which also keeps the count "n_samples"."""
+    return {"mean": np.zeros(n_features), "scatter": np.zeros(())}
+
+
+def take(state: State, batch: Array, center: bool, dtype: np.dtype[Any]) -> Array:
+    """Count a batch in, and return it less the running mean (which includes it) in the working dtype.
+
+    The mean and the sum of squared deviations are exact up to rounding for any batches (Chan, Golub & LeVeque 1983,
+    equations 1.5a, 1.5b, in the form that subtracts nothing): with mean a of n earlier samples and new mean m,
+    ``scatter`` grows by n |m - a|^2 + sum |x - m|^2. What is returned is centered by a mean that is not yet the final
+    one: the approximation that every sequential rule makes.
+
+    Parameters
+    ----------
+    state : State
+        Its "mean" (d,), "scatter" () and count "n_samples" are updated in place.
+    batch : array (n, d), n >= 1, any real dtype
+        Not changed.
+    center : bool
+        False only casts: the mean stays 0 and ``scatter`` is about 0.
+    dtype : float32 or float64
+
+    Returns
+    -------
+    array (n, d) of ``dtype``
+        A scratch array that may be overwritten, good until the next call in this thread.
+    """
+    x = linalg.scratch("centered", batch.shape, dtype)
+    n_seen, n = state.counts["n_samples"], len(batch)
+    mean = state.arrays["mean"]
+    moved = 0.0
+    if center:
+        shift = _subtract_shift(x, batch, mean if n_seen else None)
+        before = mean.copy()
+        mean += (shift + _column_sums(x) / n - mean) * (n / (n_seen + n))
+        x -= (mean - shift).astype(dtype)
+        moved = n_seen * float(np.sum((mean - before) ** 2))
+    else:
+        np.copyto(x, batch, casting="unsafe")
+    state.arrays["scatter"] += moved + _sum_of_squares(x)
+    state.counts["n_samples"] = n_seen + n
+    return x
+
+
+def total_variance(state: State) -> Array:
+    """Return the total variance () so far, divisor n - 1; 0 for a single sample."""
+    return np.asarray(state.arrays["scatter"] / max(state.counts["n_samples"] - 1, 1))
+
+
+def state_bytes(n_features: int) -> int:
+    """Bytes of what :func:`arrays` returns."""
+    return 8 * (n_features + 1)
+
+
+def work_bytes(n_rows: int, n_features: int, dtype: np.dtype[Any]) -> int:
+    """Bytes of temporary arrays of :func:`take`, its result included."""
+    return n_rows * n_features * (dtype.itemsize + 1) + 32 * n_features
+
+
+def _subtract_shift(x: Array, batch: Array, mean: Array | None) -> Array:
+    """Write batch - shift into x; return the shift, numbers near the mean that x's dtype holds exactly."""
+    if batch.dtype == np.uint8:
+        # Flipping the top bit subtracts 128 without leaving 8 bits: cheaper than subtracting floats.
+        flipped = np.bitwise_xor(batch, np.uint8(128), out=linalg.scratch("flipped", batch.shape, np.uint8))
+        np.copyto(x, flipped.view(np.int8))
+        return np.full(x.shape[1], 128.0)
+    shift = (batch[0] if mean is None else mean).astype(x.dtype)
+    np.subtract(batch, shift, out=x, dtype=x.dtype, casting="unsafe")
+    return shift.astype(np.float64)
+
+
+def _column_sums(x: Array) -> Array:
+    total = np.zeros(x.shape[1])
+    for start in range(0, len(x), _BLOCK_ROWS):
+        block = x[start : start + _BLOCK_ROWS]
+        total += np.ones(len(block), x.dtype) @ block
+    return total
+
+
+def _sum_of_squares(x: Array) -> float:
+    # Rows are short enough for float32, the sum over them is not.
+    return float(np.einsum("ij,ij->i", x, x).sum(dtype=np.float64))

@@ -1,0 +1,77 @@
+"""Orthonormal rows, fast where that is safe."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.linalg
+
+from dpca.rules.state import Array
+
+# Columns of one float64 product: rows of float32 are widened a block at a time.
+_BLOCK_COLUMNS = 4096
+# Rows scaled to unit length may come so close to the span of those before them: what the Gram matrix squares is then
+# still 1e-8, the rounding of float32.
+_NEAREST = 1e-4
+
+
+def orthonormalize(rows: Array) -> Array:
+    """Return orthonormal rows; the first j of them span what the first j given ones span, for every j.
+
+    Cholesky QR of the rows scaled to unit length, with the Gram matrix and the triangular inverse in float64
+    (Stathopoulos & Wu 2002), which for float32 is 3 to 15 times as fast as Householder's QR and as orthonormal. Rows
+    too dependent for it, and zero rows, are left to Householder, which completes the basis. Each result has a positive
+    inner product with its own row.
+
+    Parameters
+    ----------
+    rows : array (k, d), k <= d, float32 or float64
+        Finite. Not changed.
+
+    Returns
+    -------
+    array (k, d) of the same dtype. Costs O(k^2 d).
+    """
+    found = _cholesky_qr(rows)
+    if found is not None and rows.dtype == np.float64:
+        # The Gram matrix squares the condition; what is left after one step is far below what float64 holds.
+        found = _cholesky_qr(found)
+    return _householder_qr(rows) if found is None else found
+
+
+def gram(rows: Array, other: Array | None = None) -> Array:
+    """Return rows @ other.T (``rows`` itself by default), added up in float64."""
+    total = np.zeros((len(rows), len(rows if other is None else other)))
+    for start in range(0, rows.shape[1], _BLOCK_COLUMNS):
+        columns = slice(start, start + _BLOCK_COLUMNS)
+        block = rows[:, columns].astype(np.float64, copy=False)
+        total += block @ (block if other is None else other[:, columns]).T
+    return total
+
+
+def _cholesky_qr(rows: Array) -> Array | None:
+    products = gram(rows)
+    norms = np.sqrt(products.diagonal())
+    if not (norms > 0).all() or not np.isfinite(norms).all():
+        return None
+    try:
+        lower = scipy.linalg.cholesky(products / np.outer(norms, norms), lower=True, check_finite=False)
+    except scipy.linalg.LinAlgError:
+        return None
+    if lower.diagonal().min() < _NEAREST:
+        return None
+    inverse = scipy.linalg.solve_triangular(lower, np.diag(1 / norms), lower=True, check_finite=False)
+    out = np.empty_like(rows)
+    for start in range(0, rows.shape[1], _BLOCK_COLUMNS):
+        columns = slice(start, start + _BLOCK_COLUMNS)
+        out[:, columns] = inverse @ rows[:, columns].astype(np.float64, copy=False)
+    return out
+
+
+def _householder_qr(rows: Array) -> Array:
+    lengths = np.abs(rows).max(axis=1, keepdims=True)
+    # To the same scale, so that a tiny row is not lost beside a huge one.
+    scaled = rows / np.where(lengths > 0, lengths, 1)
+    q, r = scipy.linalg.qr(scaled.T, mode="economic", check_finite=False)
+    out: Array = np.ascontiguousarray(q.T)
+    out *= np.where(r.diagonal() < 0, -1, 1).astype(out.dtype)[:, None]
+    return out
