@@ -23,7 +23,7 @@ _DIVERGED = 1e4
 
 
 @dataclass(frozen=True)
-class BasisRule(ABC):
+class SequentialRule(ABC):
     """A rule that keeps k rows and updates them by one mini-batch at a time.
 
     Parameters
@@ -39,8 +39,7 @@ class BasisRule(ABC):
         Of the random orthonormal start.
 
     Results of ``finish``: ``mean`` (d,) float64; ``components`` (k', d), orthonormal, ordered, k' = min(k, d, n);
-    ``explained_variance`` (k',) float64, descending, from the running average of :mod:`dpca.rules.ritz`;
-    ``total_variance`` () float64.
+    ``explained_variance`` (k',) float64, descending; ``total_variance`` () float64.
     """
 
     n_components: int
@@ -58,12 +57,54 @@ class BasisRule(ABC):
         """Return the state before any sample."""
         k, dtype = self._rank(n_features), working_dtype(dtype)
         start = np.random.default_rng(self.seed).standard_normal((k, n_features), np.float32)
-        arrays = {
-            **centering.arrays(n_features),
-            **ritz.arrays(k),
-            "components": orthonormalize(start.astype(dtype, copy=False)),
-        }
-        return State(arrays, {"n_samples": 0, "n_projected": 0, "n_updates": 0})
+        components = orthonormalize(start.astype(dtype, copy=False))
+        return State({**centering.arrays(n_features), "components": components}, {"n_samples": 0, "n_updates": 0})
+
+    @abstractmethod
+    def update(self, state: State, batch: Array) -> State:
+        """Take in a batch of shape (n_samples, n_features), n_samples >= 0."""
+
+    @abstractmethod
+    def finish(self, state: State) -> dict[str, Array]:
+        """Return the mean, the components and their variances."""
+
+    def _rank(self, n_features: int) -> int:
+        return min(self.n_components, n_features)
+
+    def batch_rows(self, dtype: DTypeLike) -> int:
+        """Samples of a mini-batch in the texts' experiments; any number is taken."""
+        return _BATCH_ROWS
+
+    def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of a state."""
+        k = self._rank(n_features)
+        return centering.state_bytes(n_features) + 8 * k * k + working_dtype(dtype).itemsize * k * n_features
+
+    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of temporary arrays in ``update`` and ``finish``."""
+        k, working = self._rank(n_features), working_dtype(dtype)
+        batch = centering.work_bytes(n_rows, n_features, working) + 12 * n_rows * k
+        # A product, its orthonormal form, and what Householder's QR needs where Cholesky's fails.
+        return batch + 6 * k * n_features * working.itemsize + 64 * k * k
+
+    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of a result."""
+        return ritz.result_bytes(n_features, self._rank(n_features), working_dtype(dtype).itemsize)
+
+
+@dataclass(frozen=True)
+class BasisRule(SequentialRule):
+    """A sequential rule whose variances come from the running average of :mod:`dpca.rules.ritz`.
+
+    Parameters and results as in :class:`SequentialRule`.
+    """
+
+    def init(self, n_features: int, dtype: DTypeLike) -> State:
+        """Return the state before any sample."""
+        state = super().init(n_features, dtype)
+        state.arrays |= ritz.arrays(self._rank(n_features))
+        state.counts["n_projected"] = 0
+        return state
 
     def update(self, state: State, batch: Array) -> State:
         """Take in a batch of shape (n_samples, n_features), n_samples >= 0."""
@@ -110,29 +151,6 @@ class BasisRule(ABC):
     def _turns(self, state: State) -> int:
         """Return how often the rows have changed."""
         return state.counts["n_updates"]
-
-    def _rank(self, n_features: int) -> int:
-        return min(self.n_components, n_features)
-
-    def batch_rows(self, dtype: DTypeLike) -> int:
-        """Samples of a mini-batch in the texts' experiments; any number is taken."""
-        return _BATCH_ROWS
-
-    def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a state."""
-        k = self._rank(n_features)
-        return centering.state_bytes(n_features) + 8 * k * k + working_dtype(dtype).itemsize * k * n_features
-
-    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays in ``update`` and ``finish``."""
-        k, working = self._rank(n_features), working_dtype(dtype)
-        batch = centering.work_bytes(n_rows, n_features, working) + 12 * n_rows * k
-        # A product, its orthonormal form, and what Householder's QR needs where Cholesky's fails.
-        return batch + 6 * k * n_features * working.itemsize + 64 * k * k
-
-    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a result."""
-        return ritz.result_bytes(n_features, self._rank(n_features), working_dtype(dtype).itemsize)
 
 
 @dataclass(frozen=True)
