@@ -1,0 +1,111 @@
+"""The block power method on mini-batches."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from dpca.rules import ritz
+from dpca.rules.basis import OrthonormalRule, product
+from dpca.rules.orthonormal import gram, orthonormalize
+from dpca.rules.state import Array, State, working_dtype
+
+# Eigenvalues below this share of the largest are rounding of float32.
+_RANK = 1e-5
+
+
+@dataclass(frozen=True)
+class BlockPower(OrthonormalRule):
+    """Mini-batch (block) power method: one power iteration with the covariance of each block.
+
+    W <- orthonormalize(W X^T X) for the n samples X of a block (Mitliagkas, Caramanis & Jain 2013; Alakkari 2020,
+    section 3.3.1). Parameter-free, and poor at small blocks: what it returns is the answer of about one block.
+
+    A block is as long as the first batch or k, whichever is more. Batches shorter than that are added up, with W
+    held, until a block is full; an unfinished block at the end counts only if there is no other.
+
+    Costs O(n d k + k^2 d) an update, O(k d) memory. The running mean and the parameters not named here are those of
+    :class:`~dpca.rules.basis.OrthonormalRule`.
+
+    Parameters
+    ----------
+    growth : float
+        Factor >= 1 by which every block is longer than the one before: the dynamic block size that lets the method
+        converge (Li, Lin & Lu 2016; Alakkari 2020, section 2.3.1).
+    momentum : float
+        beta >= 0 in W <- orthonormalize(W X^T X / n - beta W_previous), both scaled alike (Xu et al. 2018; Alakkari
+        2020, section 2.3.1); the best is a quarter of the square of the variance of component k + 1.
+    """
+
+    growth: float = field(default=1.0, kw_only=True)
+    momentum: float = field(default=0.0, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= self.growth < math.inf:
+            raise ValueError(f"growth is {self.growth!r}: blocks must not shrink, 1 or more is needed")
+        if not 0 <= self.momentum < math.inf:
+            raise ValueError(f"momentum is {self.momentum!r}: 0 or more is needed")
+        if self.online:
+            raise ValueError("the block power method does not work sample by sample: use online=False")
+
+    def init(self, n_features: int, dtype: DTypeLike) -> State:
+        """Return the state before any sample."""
+        state = super().init(n_features, dtype)
+        rows = state.arrays["components"]
+        state.arrays["block"] = np.zeros_like(rows)
+        if self.momentum:
+            state.arrays["previous"] = np.zeros_like(rows)
+        state.counts |= {"n_block": 0, "first_block": 0, "n_blocks": 0}
+        return state
+
+    def _step(self, state: State, x: Array, y: Array, t: int) -> None:
+        counts, rows = state.counts, state.arrays["components"]
+        counts["first_block"] = counts["first_block"] or max(len(x), len(rows))
+        state.arrays["block"] += product(y, x, 1.0)
+        counts["n_block"] += len(x)
+        if counts["n_block"] >= counts["first_block"] * self.growth ** counts["n_blocks"]:
+            self._close_block(state)
+
+    def _close_block(self, state: State) -> None:
+        counts, block, rows = state.counts, state.arrays["block"], state.arrays["components"]
+        counts["n_blocks"] += 1
+        block *= block.dtype.type(1 / counts["n_block"])
+        if self.momentum:
+            block -= block.dtype.type(self.momentum) * state.arrays["previous"]
+            state.arrays["previous"][...] = rows
+        self._turn(state, block)
+        if self.momentum:
+            # block = scale @ rows: the basis before is scaled alike.
+            scale = gram(block, rows) @ np.linalg.pinv(gram(rows))
+            state.arrays["previous"][...] = np.linalg.pinv(scale).astype(rows.dtype) @ state.arrays["previous"]
+        block[...] = 0
+        counts["n_block"] = 0
+
+    def _turn(self, state: State, block: Array) -> None:
+        """Replace the basis W by what W X^T X / n, here ``block``, makes of it."""
+        self._replace(state, block)
+
+    def _turns(self, state: State) -> int:
+        return state.counts["n_blocks"]
+
+    def finish(self, state: State) -> dict[str, Array]:
+        """Return the mean, the components and their variances; the state is used up."""
+        if state.counts["n_samples"] and not state.counts["n_blocks"]:
+            # Fewer samples than components: their covariance C is known from W C alone (Nystroem), being of lower rank.
+            block, rows = state.arrays["block"], state.arrays["components"]
+            block *= block.dtype.type(1 / state.counts["n_block"])
+            inverse = np.linalg.pinv(gram(block, rows), rcond=_RANK, hermitian=True)
+            basis = orthonormalize(block)
+            factor = gram(block, basis)
+            state.arrays["components"], state.arrays["projected"] = basis, factor.T @ inverse @ factor
+        return ritz.finish(state, self._final_rows(state))
+
+    def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of a state."""
+        bases = 2 if self.momentum else 1
+        added = bases * self._rank(n_features) * n_features * working_dtype(dtype).itemsize
+        return super().state_bytes(n_features, dtype) + added
