@@ -11,11 +11,13 @@ from streams import fit, fold, lost_variance, planted
 from dpca import linalg
 from dpca.rules.accelerated import AcceleratedBlockPower, AcceleratedOja
 from dpca.rules.block_power import BlockPower
+from dpca.rules.ccipca import CCIPCA
 from dpca.rules.implicit_krasulina import ExplicitKrasulina, ImplicitKrasulina
 from dpca.rules.krasulina import Krasulina
 from dpca.rules.oja import Oja, OjaSubspace
 from dpca.rules.sanger import Sanger
 from dpca.rules.schedules import Delayed
+from dpca.rules.similarity_matching import SimilarityMatching
 
 SLOW = Delayed(0.1, 100)
 RULES = {
@@ -30,6 +32,8 @@ RULES = {
     "block-power-momentum": lambda k, **o: BlockPower(k, momentum=0.001, **o),
     "accelerated-block-power": lambda k, **o: AcceleratedBlockPower(k, **o),
     "accelerated-oja": lambda k, **o: AcceleratedOja(k, **o),
+    "ccipca": lambda k, **o: CCIPCA(k, **o),
+    "similarity-matching": lambda k, **o: SimilarityMatching(k, **o),
 }
 # Their answer is that of one block.
 LOSSY = {"block-power", "block-power-momentum"}

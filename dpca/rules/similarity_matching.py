@@ -1,0 +1,103 @@
+"""Similarity matching with Hebbian and anti-Hebbian learning."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import DTypeLike
+
+from dpca.rules.basis import BasisRule, product
+from dpca.rules.schedules import Delayed, Schedule
+from dpca.rules.state import Array, State
+
+# Of the new batch in an average, at most: the rest keeps the lateral weights positive definite.
+_LARGEST_GAIN = 0.9
+
+
+@dataclass(frozen=True)
+class SimilarityMatching(BasisRule):
+    """Online similarity matching: a network with feed-forward weights W (k, d) and lateral weights M (k, k).
+
+    For samples X with outputs Y = X W^T M^-1, W <- W + 2 eta_t (Y^T X / n - W) and
+    M <- M + (eta_t / tau) (Y^T Y / n - M) (Pehlevan, Sengupta & Chklovskii 2018; Alakkari 2020, equations 2.22 and 2.23
+    and what follows them). The answer is the span of M^-1 W, whose rows become orthonormal but are no eigenvectors;
+    ``finish`` orthonormalizes and turns them. Both weights start at the scale of the first batch.
+
+    Costs O(n d k + n k^2 + k^3) an update, O(k d) memory. The running mean and the parameters not named here are those
+    of :class:`~dpca.rules.basis.BasisRule`.
+
+    Parameters
+    ----------
+    schedule : Schedule
+        eta_t; the default is 2 / (t + 5). Delayed(0.2, 2.5), 1 / (2 t + 5), makes W and M nearly plain averages and
+        forgets the first, random outputs too slowly. Gains 2 eta_t and eta_t / tau count up to
+        0.9.
+    tau : float
+        Ratio of the two time scales, 0 < tau <= 1/2 for convergence.
+    neural_steps : int or None
+        None solves for Y; a number takes so many steps Y <- Y + gamma (X W^T - Y M) from 0, as the neurons do, with
+        gamma = 1 / (largest row sum of abs(M)), for which they converge.
+    """
+
+    schedule: Schedule = field(default=Delayed(0.4, 5.0))
+    tau: float = field(default=0.5, kw_only=True)
+    neural_steps: int | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 0 < self.tau < math.inf:
+            raise ValueError(f"tau is {self.tau!r}: a positive number is needed, up to 1/2 for convergence")
+        if self.neural_steps is not None and self.neural_steps < 1:
+            raise ValueError(f"neural_steps is {self.neural_steps}: at least 1 step is needed, or None to solve for y")
+
+    def init(self, n_features: int, dtype: DTypeLike) -> State:
+        """Return the state before any sample."""
+        state = super().init(n_features, dtype)
+        state.arrays["lateral"] = np.eye(self._rank(n_features))
+        return state
+
+    def _step(self, state: State, x: Array, y: Array, t: int) -> None:
+        weights, lateral = state.arrays["components"], state.arrays["lateral"]
+        if t == 1 and y.any():
+            scale = float(np.mean(y**2, dtype=np.float64))
+            weights *= weights.dtype.type(scale)
+            lateral *= scale
+            y = y * y.dtype.type(scale)
+        outputs = self._outputs(lateral, y)
+        gain = min(2 * self.schedule(t), _LARGEST_GAIN)
+        weights *= weights.dtype.type(1 - gain)
+        weights += product(outputs.astype(x.dtype), x, gain / len(x))
+        gain = min(self.schedule(t) / self.tau, _LARGEST_GAIN)
+        lateral *= 1 - gain
+        lateral += outputs.T @ outputs * (gain / len(x))
+
+    def _outputs(self, lateral: Array, driven: Array) -> Array:
+        """Return Y (n, k), float64, for X W^T."""
+        if self.neural_steps is None:
+            return _solve(lateral, driven)
+        gamma = 1 / np.abs(lateral).sum(axis=1).max()
+        y = np.zeros(driven.shape)
+        for _ in range(self.neural_steps):
+            y += gamma * (driven - y @ lateral)
+        return y
+
+    def _coordinates(self, state: State, y: Array) -> Array:
+        return _solve(state.arrays["lateral"], y)
+
+    def _final_rows(self, state: State) -> Array:
+        lateral, weights = state.arrays["lateral"], state.arrays["components"]
+        inverse = scipy.linalg.inv(lateral, check_finite=False)
+        rows: Array = inverse.astype(weights.dtype) @ weights
+        return rows
+
+    def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of a state."""
+        return super().state_bytes(n_features, dtype) + 8 * self._rank(n_features) ** 2
+
+
+def _solve(lateral: Array, driven: Array) -> Array:
+    solved: Array = scipy.linalg.solve(lateral, driven.T, assume_a="sym", check_finite=False)
+    return solved.T
