@@ -69,7 +69,8 @@ class ImplicitKrasulina(BasisRule):
         # of how long the rows of C are at the time.
         products = state.arrays["gram"]
         jitter = _JITTER * np.trace(products) * np.eye(len(products))
-        return y @ scipy.linalg.cholesky(products + jitter, lower=True, check_finite=False).astype(y.dtype)
+        lower: Array = scipy.linalg.cholesky(products + jitter, lower=True, check_finite=False)
+        return y @ lower.astype(y.dtype)
 
     def _step(self, state: State, x: Array, y: Array, t: int) -> None:
         if self.online:
