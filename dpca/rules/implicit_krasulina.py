@@ -70,7 +70,8 @@ class ImplicitKrasulina(BasisRule):
         products = state.arrays["gram"]
         jitter = _JITTER * np.trace(products) * np.eye(len(products))
         lower: Array = scipy.linalg.cholesky(products + jitter, lower=True, check_finite=False)
-        return y @ lower.astype(y.dtype)
+        turned: Array = y @ lower.astype(y.dtype)
+        return turned
 
     def _step(self, state: State, x: Array, y: Array, t: int) -> None:
         if self.online:
