@@ -71,6 +71,27 @@ def test_algorithm_3_2(alpha) -> None:
         np.testing.assert_allclose(state.arrays["components"], w.T, atol=1e-10)
 
 
+@pytest.mark.parametrize("kind", [AcceleratedBlockPower, AcceleratedOja])
+def test_equation_3_3_for_each_component(kind) -> None:
+    x = planted(300, 8)
+    rule = kind(3, acceleration=Increasing(), per_component=True, center=False)
+    state = rule.init(8, x.dtype)
+    w = state.arrays["components"].T.copy()
+    for t in range(1, 4):
+        block = x[100 * (t - 1) : 100 * t].T
+        state = rule.update(state, block.T)
+        new = block @ block.T @ w
+        new = normalize(new if kind is AcceleratedBlockPower else w + 100 / t * new / 100)
+        w = gram_schmidt(np.column_stack([new[:, j] + t * w[:, j] * (w[:, j] @ new[:, j]) for j in range(3)]))
+        np.testing.assert_allclose(state.arrays["components"], w.T, atol=1e-10)
+
+
+def test_one_component_has_one_reading() -> None:
+    x = planted(500)
+    a, b = (fit(AcceleratedBlockPower(1, per_component=p), x)["components"] for p in (False, True))
+    np.testing.assert_allclose(a, b, atol=1e-12)
+
+
 def test_without_acceleration_they_are_the_plain_methods() -> None:
     x = planted(500)
     tiny = Constant(1e-12)
