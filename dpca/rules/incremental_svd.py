@@ -1,0 +1,302 @@
+"""Incremental SVD with oversampling and merge: one pass, any order of samples, any number of workers."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from dpca import linalg
+from dpca.rules.state import Array, State, working_dtype
+from dpca.rules.truncation import truncate
+
+# Columns of one product: the rows of a step then stay in cache, and sums over columns are added up in float64.
+_BLOCK_COLUMNS = 2048
+_FEWEST_ROWS = 100
+# Squares outside may have left float32's range; 2**-80 is where sums of them begin to lose terms.
+_SMALL = 2.0**-80
+_QUIET = np.errstate(over="ignore", under="ignore", invalid="ignore")
+
+
+@dataclass(frozen=True)
+class IncrementalSVD:
+    """Leading principal components by incremental singular value decomposition: the default rule.
+
+    The scatter matrix of all samples so far is kept as V^T diag(energy) V of rank q = n_components + oversampling
+    (Brand 2002, section 3). A batch X is stacked below, sqrt(energy) V above X less its mean below a row for the change
+    of the mean (Ross et al. 2008, section 3.1); the eigenvectors of the Gram matrix of the stack give the new basis, of
+    which the leading q rows stay. Merging stacks two bases instead (Iwen & Ong 2016; Himpe, Leibner & Rave 2018). The
+    mean's row costs nothing here: the samples are centered at the point between the two means, a = m_X - sqrt(w_old /
+    w_all) (m_X - m_old), about which their scatter already includes it. So centering is exact in one pass.
+
+    Parameters
+    ----------
+    n_components : int
+        Components wanted.
+    oversampling : int
+        Further directions to keep. What truncation loses of the wanted ones falls quickly with it; 50 leaves 1e-6 to
+        1e-8 of the captured variance of images.
+    center : bool
+        Subtract the mean; otherwise directions and variances are about 0.
+    forgetting : float
+        A sample counts ``forgetting**j`` once j others have followed, however they come in batches; in a merge the
+        second state follows the first. 0 < forgetting <= 1, and 1 forgets nothing.
+
+    Notes
+    -----
+    Products of attributes are float32 (float64 for float64 input), everything of size q is float64. Directions with
+    less than about 1e-6 of a batch's variance are lost in float32's rounding: they count as discarded.
+    A step of B rows costs 2 d (q B + B^2 / 2 + q (q + B)) operations, least a row at B of about 1.4 q; a longer batch
+    is taken in several steps. State: q (d + 1) numbers.
+
+    Results of ``finish``: ``mean`` (d,) float64; ``components`` (k, d) of the working dtype, orthonormal, k =
+    min(n_components, samples, d); ``explained_variance`` (k,) float64, descending; ``total_variance`` () float64; and
+    the certificate, float64: ``kept_energy`` (), the part of ``total_variance`` that all q directions hold, and
+    ``captured_bound`` (), for which captured variance >= captured_bound * that of the best k components, to the
+    accuracy of the products. What truncation takes from the scatter matrix is positive semi-definite, so the components
+    capture at least the sum of their energies, and the best ones at most that plus either everything discarded or the
+    k largest eigenvalues of each truncation. Variances have the divisor n - 1, or its weighted form where samples are
+    forgotten.
+    """
+
+    n_components: int
+    oversampling: int = 50
+    center: bool = True
+    forgetting: float = 1.0
+
+    mergeable: ClassVar[bool] = True
+    random_order: ClassVar[bool] = False
+
+    def __post_init__(self) -> None:
+        if self.n_components < 1:
+            raise ValueError(f"n_components is {self.n_components}: ask for at least 1")
+        if self.oversampling < 0:
+            raise ValueError(f"oversampling is {self.oversampling}: give 0 or more further directions")
+        if not 0 < self.forgetting <= 1:
+            raise ValueError(
+                f"forgetting is {self.forgetting}: give a weight above 0 and up to 1, which forgets nothing"
+            )
+
+    def init(self, n_features: int, dtype: DTypeLike) -> State:
+        """Return the state before any sample."""
+        q = min(self.n_components + self.oversampling, n_features)
+        arrays = {
+            "basis": np.zeros((q, n_features), working_dtype(dtype)),
+            "energy": np.zeros(q),
+            "mean": np.zeros(n_features),
+            "scatter": np.zeros(()),
+            "discarded": np.zeros(()),
+            # Sums of the samples' weights and of their squares.
+            "weights": np.zeros(2),
+        }
+        return State(arrays, {"n_samples": 0})
+
+    def update(self, state: State, batch: Array) -> State:
+        """Take in a batch of shape (n_samples, n_features), n_samples >= 0."""
+        n_steps = -(-len(batch) // self.batch_rows(batch.dtype))
+        edges = [len(batch) * i // n_steps for i in range(n_steps + 1)] if n_steps else []
+        for start, stop in itertools.pairwise(edges):
+            self._step(state, batch[start:stop])
+        return state
+
+    @_QUIET
+    def _step(self, state: State, batch: Array) -> None:
+        n, basis = len(batch), state.arrays["basis"]
+        weights = self.forgetting ** np.arange(n - 1.0, -1.0, -1.0)
+        self._age(state, n)
+        rows = linalg.scratch("rows", batch.shape, basis.dtype)
+
+        def fill(columns: slice) -> None:
+            np.copyto(rows[:, columns], batch[:, columns])
+            if self.center:
+                _center(rows[:, columns], weights, state, columns, whole=batch.dtype.kind in "biu")
+
+        gram = _product(rows, rows, fill)
+        gains = np.sqrt(weights)
+        if not _SMALL < gram.diagonal().max() < math.inf and rows.any():
+            # Squares that leave the range (densities in SI units do in float32): bring the largest to 1, exactly.
+            exponent = int(np.frexp(max(rows.max(), -rows.min()))[1])
+            np.ldexp(rows, -exponent, out=rows)
+            gains *= math.ldexp(1.0, exponent)
+            gram = _product(rows, rows)
+        self._absorb(state, rows, gains, gram)
+        state.arrays["weights"] += [weights.sum(), (weights**2).sum()]
+        state.counts["n_samples"] += n
+
+    @_QUIET
+    def merge(self, a: State, b: State) -> State:
+        """Return the state of both streams together, ``b`` after ``a``."""
+        n = b.counts["n_samples"]
+        if n == 0:
+            return a
+        self._age(a, n)
+        (w_a, w_b), rank = (s.arrays["weights"][0] for s in (a, b)), _rank(b)
+        apart = b.arrays["mean"] - a.arrays["mean"]
+        distance = float(np.linalg.norm(apart))
+        basis = a.arrays["basis"]
+        rows = linalg.scratch("rows", (rank + 1, len(apart)), basis.dtype)
+        rows[:rank] = b.arrays["basis"][:rank]
+        rows[rank] = apart / (distance or 1.0)
+        gains = np.append(np.sqrt(b.arrays["energy"][:rank]), distance * math.sqrt(w_a * w_b / (w_a + w_b)))
+        gram = np.eye(rank + 1)
+        gram[rank] = gram[:, rank] = rows @ rows[rank]
+        self._absorb(a, rows, gains, gram)
+        a.arrays["scatter"] += b.arrays["scatter"] - b.arrays["energy"].sum()
+        a.arrays["discarded"] += b.arrays["discarded"]
+        a.arrays["mean"] += apart * (w_b / (w_a + w_b))
+        a.arrays["weights"] += b.arrays["weights"]
+        a.counts["n_samples"] += n
+        return a
+
+    def finish(self, state: State) -> dict[str, Array]:
+        """Return the components and the certificate; the state stays good for more samples."""
+        n = state.counts["n_samples"]
+        if n == 0:
+            raise ValueError("no samples have no components: take in at least 1")
+        self._settle(state)
+        basis, energy = state.arrays["basis"], state.arrays["energy"]
+        k = min(self.n_components, n, basis.shape[1])
+        components = basis[:k].copy()
+        for i in range(int(np.count_nonzero(energy[:k])), k):
+            _complete(components, i)
+        scatter, kept, leading = float(state.arrays["scatter"]), float(energy.sum()), float(energy[:k].sum())
+        beyond = min(float(state.arrays["discarded"]), max(scatter - kept, 0.0))
+        total, squares = state.arrays["weights"]
+        divisor = (total - squares / total) or 1.0
+        return {
+            "mean": state.arrays["mean"].copy(),
+            "components": linalg.fix_signs(components),
+            "explained_variance": energy[:k] / divisor,
+            "total_variance": np.asarray(scatter / divisor),
+            "kept_energy": np.asarray(kept / divisor),
+            "captured_bound": np.asarray(leading / (leading + beyond) if leading > 0 else 1.0),
+        }
+
+    def batch_rows(self, dtype: DTypeLike) -> int:
+        """Rows of a step: products are cheapest at about 1.4 q, the eigenproblem a row beyond that."""
+        return max(2 * (self.n_components + self.oversampling), _FEWEST_ROWS)
+
+    def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of a state."""
+        q = min(self.n_components + self.oversampling, n_features)
+        return q * n_features * working_dtype(dtype).itemsize + 8 * (q + n_features + 4)
+
+    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of a result."""
+        k = min(self.n_components, n_features)
+        return k * n_features * working_dtype(dtype).itemsize + 8 * (n_features + k + 3)
+
+    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of temporary arrays: the rows of a step or of a merge, a block of the new basis, the eigenproblem."""
+        q = min(self.n_components + self.oversampling, n_features)
+        rows = max(min(n_rows, self.batch_rows(dtype)), q + 1)
+        itemsize = working_dtype(dtype).itemsize
+        block = 2 * q * min(n_features, _BLOCK_COLUMNS) * max(itemsize, 8)
+        return rows * n_features * itemsize + 24 * n_features + block + 8 * 8 * (q + rows) ** 2
+
+    def _age(self, state: State, n: int) -> None:
+        """Let ``n`` further samples pass."""
+        factor = self.forgetting**n
+        for name in ("energy", "scatter", "discarded"):
+            state.arrays[name] *= factor
+        state.arrays["weights"] *= [factor, factor**2]
+
+    def _absorb(self, state: State, rows: Array, gains: Array, gram: Array) -> None:
+        """Add the scatter of diag(gains) @ rows, where gram = rows @ rows.T."""
+        basis, energy, rank = state.arrays["basis"], state.arrays["energy"], _rank(state)
+        scale = np.concatenate([np.sqrt(energy[:rank]), gains])
+        small = np.zeros((len(scale), len(scale)))
+        np.fill_diagonal(small[:rank, :rank], energy[:rank])
+        small[rank:, :rank] = _product(rows, basis[:rank]) * np.outer(gains, scale[:rank])
+        small[:rank, rank:] = small[rank:, :rank].T
+        small[rank:, rank:] = gram * np.outer(gains, gains)
+        added = float(np.trace(small[rank:, rank:]))
+        if not math.isfinite(added):
+            raise ValueError("samples are not finite, or too large to square: mask them, or divide them by a constant")
+        floor = 4 * float(np.finfo(basis.dtype).eps) * added
+        values, vectors, given_up = truncate(small, len(basis), n_known=rank, n_counted=self.n_components, floor=floor)
+        _rotate(basis, (vectors * scale[:, None] / np.sqrt(values)).T, rows)
+        energy[: len(values)], energy[len(values) :] = values, 0
+        state.arrays["scatter"] += added
+        state.arrays["discarded"] += given_up
+
+    def _settle(self, state: State) -> None:
+        """Make the basis orthonormal again: every step adds rounding errors of the products' precision."""
+        basis, energy = state.arrays["basis"], state.arrays["energy"]
+        rank = _rank(state)
+        gram = np.zeros((rank, rank))
+        for columns in _blocks(basis.shape[1]):
+            part = basis[:rank, columns].astype(np.float64)
+            gram += part @ part.T
+        scale = np.sqrt(energy[:rank])
+        small = gram * np.outer(scale, scale)
+        floor = len(small) * float(np.finfo(np.float64).eps) * float(np.trace(small))
+        values, vectors, _ = truncate(small, rank, n_known=0, n_counted=0, floor=floor)
+        _rotate(basis, (vectors * scale[:, None] / np.sqrt(values)).T, basis[:0])
+        energy[: len(values)], energy[len(values) :] = values, 0
+
+
+def _rank(state: State) -> int:
+    return int(np.count_nonzero(state.arrays["energy"]))
+
+
+def _center(x: Array, weights: Array, state: State, columns: slice, *, whole: bool) -> None:
+    """Center columns of a batch so that its scatter includes the change of the mean; move the mean.
+
+    sum w (x - a)(x - a)^T = sum w (x - m)(x - m)^T + w_all (m - a)(m - a)^T for the batch's own mean m and any a.
+    """
+    before, own = state.arrays["weights"][0], weights.sum()
+    mean = state.arrays["mean"][columns]
+    # Sums of deviations from a nearby value round least; those of integers from an integer not at all.
+    near = mean.astype(x.dtype) if before else x[0].copy()
+    if whole:
+        np.rint(near, out=near)
+    x -= near
+    offset = (weights.astype(x.dtype) @ x).astype(np.float64) / own
+    apart = near + offset - mean
+    x -= (offset - math.sqrt(before / (before + own)) * apart).astype(x.dtype)
+    mean += apart * (own / (before + own))
+
+
+def _product(a: Array, b: Array, fill: Callable[[slice], None] | None = None) -> Array:
+    """Return a @ b.T, added up in float64; ``fill`` is called before columns are read."""
+    total = np.zeros((len(a), len(b)))
+    for columns in _blocks(a.shape[1]):
+        if fill:
+            fill(columns)
+        # Of a matrix with itself numpy computes one triangle (SYRK).
+        total += np.matmul(a[:, columns], b[:, columns].T, out=linalg.scratch("product", total.shape, a.dtype))
+    return total
+
+
+def _rotate(basis: Array, turn: Array, rows: Array) -> None:
+    """Write turn @ [leading rows of the basis; rows] over the basis, and zeros below."""
+    turn = np.ascontiguousarray(turn, basis.dtype)
+    rank = turn.shape[1] - len(rows)
+    for columns in _blocks(basis.shape[1]):
+        part = basis[:, columns]
+        shape = (len(turn), part.shape[1])
+        new = np.matmul(turn[:, :rank], part[:rank], out=linalg.scratch("new", shape, basis.dtype))
+        if len(rows):
+            new += np.matmul(turn[:, rank:], rows[:, columns], out=linalg.scratch("new rows", shape, basis.dtype))
+        part[: len(turn)], part[len(turn) :] = new, 0
+
+
+def _complete(rows: Array, i: int) -> None:
+    """Make row ``i`` a unit vector orthogonal to those before it, from the attribute that they represent least."""
+    above = rows[:i]
+    j = int(np.einsum("ij,ij->j", above, above).argmin()) if i else 0
+    rows[i] = 0
+    rows[i, j] = 1
+    for _ in range(2):
+        rows[i] -= (above @ rows[i]) @ above
+        rows[i] /= np.linalg.norm(rows[i])
+
+
+def _blocks(n: int) -> Iterator[slice]:
+    return (slice(start, min(start + _BLOCK_COLUMNS, n)) for start in range(0, n, _BLOCK_COLUMNS))
