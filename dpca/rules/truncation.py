@@ -10,6 +10,9 @@ import scipy.linalg
 
 from dpca.rules.state import Array
 
+# Ratio of lengths up to which Cholesky orthonormalizes to twelve digits.
+_STEEPEST = 100.0
+
 
 class Truncation(NamedTuple):
     """The leading part of a Gram matrix."""
@@ -55,8 +58,8 @@ def truncate(gram: Array, n_kept: int, *, n_known: int, n_counted: int, floor: f
 def largest_sum(trace: float, squares: float, n: int, k: int) -> float:
     """Upper bound on the sum of the ``k`` largest of ``n`` eigenvalues, from their sum and the sum of their squares.
 
-    k/n times the trace, plus sqrt(k (n - k)) standard deviations (Wolkowicz & Styan 1980), by Cauchy's inequality; exact
-    where the k are equal to each other, and so are the rest.
+    k/n times the trace, plus sqrt(k (n - k)) standard deviations (Wolkowicz & Styan 1980), by Cauchy's inequality;
+    exact where the k are equal to each other, and so are the rest.
     """
     k = min(k, n)
     if k == 0:
@@ -67,9 +70,11 @@ def largest_sum(trace: float, squares: float, n: int, k: int) -> float:
 
 def _iterate(gram: Array, q: int, n_counted: int) -> Truncation | None:
     """Orthogonal iteration with Rayleigh-Ritz (T 2.2.1; L 5.3), started at the first ``q`` coordinates."""
-    # The first multiplication is free: the product with unit vectors is the first columns. Their lengths are graded.
-    first = gram[:, :q] / gram.diagonal()[:q]
-    basis = scipy.linalg.qr(gram @ first, mode="economic", overwrite_a=True, check_finite=False)[0]
+    # The first multiplication is free: the product with unit vectors is the first columns.
+    known = gram.diagonal()[:q]
+    basis = _orthonormal((gram @ (gram[:, :q] / known)) / known)
+    if basis is None:
+        return None
     image = gram @ basis
     small = basis.T @ image
     n, scale = len(gram) - q, np.vdot(gram, gram)
@@ -80,3 +85,16 @@ def _iterate(gram: Array, q: int, n_counted: int) -> Truncation | None:
     if largest_sum(trace, squares, n, 1) > values[0]:
         return None
     return Truncation(values[::-1], basis @ turn[:, ::-1], largest_sum(trace, squares, n, n_counted))
+
+
+def _orthonormal(columns: Array) -> Array | None:
+    """Orthonormalize by Cholesky, a third of a QR's time; None where that would cost accuracy."""
+    try:
+        factor = scipy.linalg.cholesky(columns.T @ columns, lower=True, check_finite=False)
+    except scipy.linalg.LinAlgError:
+        return None
+    # The diagonal bounds the condition number from below; its square is what rounding errors grow by.
+    if factor.diagonal().max() > _STEEPEST * factor.diagonal().min():
+        return None
+    inverse: Array = scipy.linalg.lapack.dtrtri(factor, lower=1)[0]
+    return columns @ inverse.T
