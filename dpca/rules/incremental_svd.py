@@ -32,7 +32,8 @@ class IncrementalSVD:
     of the mean (Ross et al. 2008, section 3.1); the eigenvectors of the Gram matrix of the stack give the new basis, of
     which the leading q rows stay. Merging stacks two bases instead (Iwen & Ong 2016; Himpe, Leibner & Rave 2018). The
     mean's row costs nothing here: the samples are centered at the point between the two means, a = m_X - sqrt(w_old /
-    w_all) (m_X - m_old), about which their scatter already includes it. So centering is exact in one pass.
+    w_all) (m_X - m_old), about which their scatter already includes it. So centering is exact in one pass; only the old
+    mean is subtracted from the samples themselves, the rest from their products.
 
     Parameters
     ----------
@@ -106,15 +107,22 @@ class IncrementalSVD:
 
     @_QUIET
     def _step(self, state: State, batch: Array) -> None:
-        n, basis = len(batch), state.arrays["basis"]
+        n, basis, mean = len(batch), state.arrays["basis"], state.arrays["mean"]
         weights = self.forgetting ** np.arange(n - 1.0, -1.0, -1.0)
         self._age(state, n)
-        rows = linalg.scratch("rows", batch.shape, basis.dtype)
+        before, own = state.arrays["weights"][0], weights.sum()
+        rows, first = linalg.scratch("rows", batch.shape, basis.dtype), state.counts["n_samples"] == 0
 
         def fill(columns: slice) -> None:
-            np.copyto(rows[:, columns], batch[:, columns])
-            if self.center:
-                _center(rows[:, columns], weights, state, columns, whole=batch.dtype.kind in "biu")
+            if not self.center:
+                np.copyto(rows[:, columns], batch[:, columns])
+                return
+            if first:
+                mean[columns] = batch[:, columns].mean(axis=0, dtype=np.float64)
+            near = mean[columns].astype(rows.dtype)
+            part = np.subtract(batch[:, columns], near, out=rows[:, columns])
+            offset = (weights.astype(rows.dtype) @ part).astype(np.float64) / own
+            mean[columns] += (near - mean[columns] + offset) * (own / (before + own))
 
         gram = _product(rows, rows, fill)
         gains = np.sqrt(weights)
@@ -124,8 +132,10 @@ class IncrementalSVD:
             np.ldexp(rows, -exponent, out=rows)
             gains *= math.ldexp(1.0, exponent)
             gram = _product(rows, rows)
-        self._absorb(state, rows, gains, gram)
-        state.arrays["weights"] += [weights.sum(), (weights**2).sum()]
+        # Pulled so far towards their mean, rows less the old mean have the scatter about the new one.
+        pull = (1 - math.sqrt(before / (before + own))) / own if self.center else 0.0
+        self._absorb(state, rows, gains, gram, pull * weights)
+        state.arrays["weights"] += [own, (weights**2).sum()]
         state.counts["n_samples"] += n
 
     @_QUIET
@@ -145,7 +155,7 @@ class IncrementalSVD:
         gains = np.append(np.sqrt(b.arrays["energy"][:rank]), distance * math.sqrt(w_a * w_b / (w_a + w_b)))
         gram = np.eye(rank + 1)
         gram[rank] = gram[:, rank] = rows @ rows[rank]
-        self._absorb(a, rows, gains, gram)
+        self._absorb(a, rows, gains, gram, np.zeros(rank + 1))
         a.arrays["scatter"] += b.arrays["scatter"] - b.arrays["energy"].sum()
         a.arrays["discarded"] += b.arrays["discarded"]
         a.arrays["mean"] += apart * (w_b / (w_a + w_b))
@@ -206,21 +216,27 @@ class IncrementalSVD:
             state.arrays[name] *= factor
         state.arrays["weights"] *= [factor, factor**2]
 
-    def _absorb(self, state: State, rows: Array, gains: Array, gram: Array) -> None:
-        """Add the scatter of diag(gains) @ rows, where gram = rows @ rows.T."""
+    def _absorb(self, state: State, rows: Array, gains: Array, gram: Array, pull: Array) -> None:
+        """Add the scatter of diag(gains) (I - 1 pull^T) rows, where gram = rows @ rows.T."""
         basis, energy, rank = state.arrays["basis"], state.arrays["energy"], _rank(state)
+        cross = _product(rows, basis[:rank])
+        cross -= pull @ cross
+        gram -= pull @ gram
+        gram -= (gram @ pull)[:, None]
         scale = np.concatenate([np.sqrt(energy[:rank]), gains])
         small = np.zeros((len(scale), len(scale)))
         np.fill_diagonal(small[:rank, :rank], energy[:rank])
-        small[rank:, :rank] = _product(rows, basis[:rank]) * np.outer(gains, scale[:rank])
+        np.multiply(cross, np.outer(gains, scale[:rank]), out=small[rank:, :rank])
         small[:rank, rank:] = small[rank:, :rank].T
-        small[rank:, rank:] = gram * np.outer(gains, gains)
+        np.multiply(gram, np.outer(gains, gains), out=small[rank:, rank:])
         added = float(np.trace(small[rank:, rank:]))
         if not math.isfinite(added):
             raise ValueError("samples are not finite, or too large to square: mask them, or divide them by a constant")
         floor = 4 * float(np.finfo(basis.dtype).eps) * added
         values, vectors, given_up = truncate(small, len(basis), n_known=rank, n_counted=self.n_components, floor=floor)
-        _rotate(basis, (vectors * scale[:, None] / np.sqrt(values)).T, rows)
+        turn = (vectors * scale[:, None] / np.sqrt(values)).T
+        turn[:, rank:] -= np.outer(turn[:, rank:].sum(axis=1), pull)
+        _rotate(basis, turn, rows)
         energy[: len(values)], energy[len(values) :] = values, 0
         state.arrays["scatter"] += added
         state.arrays["discarded"] += given_up
@@ -245,24 +261,6 @@ def _rank(state: State) -> int:
     return int(np.count_nonzero(state.arrays["energy"]))
 
 
-def _center(x: Array, weights: Array, state: State, columns: slice, *, whole: bool) -> None:
-    """Center columns of a batch so that its scatter includes the change of the mean; move the mean.
-
-    sum w (x - a)(x - a)^T = sum w (x - m)(x - m)^T + w_all (m - a)(m - a)^T for the batch's own mean m and any a.
-    """
-    before, own = state.arrays["weights"][0], weights.sum()
-    mean = state.arrays["mean"][columns]
-    # Sums of deviations from a nearby value round least; those of integers from an integer not at all.
-    near = mean.astype(x.dtype) if before else x[0].copy()
-    if whole:
-        np.rint(near, out=near)
-    x -= near
-    offset = (weights.astype(x.dtype) @ x).astype(np.float64) / own
-    apart = near + offset - mean
-    x -= (offset - math.sqrt(before / (before + own)) * apart).astype(x.dtype)
-    mean += apart * (own / (before + own))
-
-
 def _product(a: Array, b: Array, fill: Callable[[slice], None] | None = None) -> Array:
     """Return a @ b.T, added up in float64; ``fill`` is called before columns are read."""
     total = np.zeros((len(a), len(b)))
@@ -281,10 +279,10 @@ def _rotate(basis: Array, turn: Array, rows: Array) -> None:
     for columns in _blocks(basis.shape[1]):
         part = basis[:, columns]
         shape = (len(turn), part.shape[1])
-        new = np.matmul(turn[:, :rank], part[:rank], out=linalg.scratch("new", shape, basis.dtype))
-        if len(rows):
-            new += np.matmul(turn[:, rank:], rows[:, columns], out=linalg.scratch("new rows", shape, basis.dtype))
-        part[: len(turn)], part[len(turn) :] = new, 0
+        old = np.matmul(turn[:, :rank], part[:rank], out=linalg.scratch("from basis", shape, basis.dtype))
+        new = np.matmul(turn[:, rank:], rows[:, columns], out=linalg.scratch("from rows", shape, basis.dtype))
+        np.add(old, new, out=part[: len(turn)])
+        part[len(turn) :] = 0
 
 
 def _complete(rows: Array, i: int) -> None:
