@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
+import scipy.linalg
 from numpy.typing import NDArray
 
 from dpca.rules.quality import mse_per_sample, psnr_from_mse, ssim_per_sample
 from storage.layout import axes_for
 
 Array = NDArray[Any]
+
+_BLOCK_ROWS = 1024
 
 
 def mse(x: Array, y: Array, *, data_range: float = 1.0) -> Array:
@@ -94,6 +98,120 @@ def explained_variance_ratio(explained_variance: Array, total_variance: Any) -> 
     total = np.asarray(total_variance, np.float64)[..., None]
     cumulative = np.cumsum(explained_variance, axis=-1, dtype=np.float64)
     return np.divide(cumulative, total, out=np.ones_like(cumulative), where=total > 0)
+
+
+def convergence(
+    components: Array, reference: Array, x: Array | None = None, *, covariance: Array | None = None
+) -> float:
+    """Share of the best capturable variance that components miss, as a power of ten (T 2.24); lower is better.
+
+    log10(1 - |X W|_F^2 / |X V|_F^2) for the components W, orthonormalized first, and the best ones V.
+
+    Parameters
+    ----------
+    components : array (k, d)
+        Rows that span a subspace; they need not be orthonormal.
+    reference : array (k, d)
+        The best components, or what to compare with.
+    x : array (n_samples, d), optional
+        The samples; they are centered with their own mean, and read in blocks.
+    covariance : array (d, d), optional
+        Their covariance, or any matrix in its place, instead of ``x``.
+
+    Returns
+    -------
+    float
+        -1 for a tenth of the variance lost, -inf where nothing is. Evaluated in float64, which cannot tell values below
+        about -15.
+
+    Raises
+    ------
+    ValueError
+        Unless exactly one of ``x`` and ``covariance`` is given, and all have the same number of attributes.
+    """
+    found, best, _ = _captured(components, reference, x, covariance)
+    return math.log10(1 - found / best) if found < best else -math.inf
+
+
+def excess_loss(
+    components: Array, reference: Array, x: Array | None = None, *, covariance: Array | None = None
+) -> float:
+    """Reconstruction error of components beyond that of the best ones, in per cent of it (Amid & Warmuth 2020).
+
+    100 (l(W) - l(V)) / l(V), where l is the variance that a projection leaves out.
+
+    Parameters and errors as in `convergence`.
+
+    Returns
+    -------
+    float
+        0 for the best components; infinite if those leave nothing out but ``components`` do.
+    """
+    found, best, total = _captured(components, reference, x, covariance)
+    # What is left beside the total may be rounding error alone.
+    loss = max(total - best, 0.0)
+    excess = best - found
+    if loss <= 1e-14 * total:
+        return 0.0 if abs(excess) <= 1e-14 * total else math.inf
+    return 100 * excess / loss
+
+
+def principal_angles(a: Array, b: Array) -> Array:
+    """Principal angles between the subspaces that two sets of rows span, in radians (Bjorck & Golub 1973).
+
+    Parameters
+    ----------
+    a : array (k, d)
+    b : array (m, d)
+        Rows need not be orthonormal.
+
+    Returns
+    -------
+    array (min(k, m),), float64
+        Ascending, from 0 to pi / 2, the small ones as accurate as the large ones. Fewer where rows depend on each other.
+
+    Raises
+    ------
+    ValueError
+        If the rows have different lengths.
+    """
+    first, second = _span(a), _span(b)
+    if len(first) != len(second):
+        raise ValueError(f"rows of {len(first)} and {len(second)} attributes span no common angles: give equal lengths")
+    if not min(first.shape[1], second.shape[1]):
+        return np.empty(0)
+    angles: Array = scipy.linalg.subspace_angles(first, second)
+    return angles[::-1]
+
+
+def _captured(
+    components: Array, reference: Array, x: Array | None, covariance: Array | None
+) -> tuple[float, float, float]:
+    """Return the variance along the components, along the reference, and in total, all to one scale."""
+    bases = [_span(components), _span(reference)]
+    if (x is None) == (covariance is None):
+        raise ValueError("the variance comes from the samples x or from their covariance: give exactly one of them")
+    given: Any = covariance if x is None else x
+    widths = {given.shape[1], *(len(basis) for basis in bases)}
+    if len(widths) > 1:
+        raise ValueError(f"{sorted(widths)} attributes do not go together: give components of the same samples")
+    if x is None:
+        matrix = np.asarray(covariance, np.float64)
+        along = [float(np.vdot(basis, matrix @ basis)) for basis in bases]
+        return along[0], along[1], float(np.trace(matrix))
+    blocks = [slice(start, start + _BLOCK_ROWS) for start in range(0, len(x), _BLOCK_ROWS)]
+    mean = sum(np.asarray(x[rows]).sum(axis=0, dtype=np.float64) for rows in blocks) / len(x)
+    sums = np.zeros(3)
+    for rows in blocks:
+        centered = np.asarray(x[rows]) - mean
+        sums += [np.square(centered @ basis).sum() for basis in bases] + [np.square(centered).sum()]
+    return float(sums[0]), float(sums[1]), float(sums[2])
+
+
+def _span(rows: Array) -> Array:
+    """Orthonormal columns (d, rank) with the span of the rows."""
+    basis: Array = scipy.linalg.orth(np.atleast_2d(np.asarray(rows, np.float64)).T)
+    return basis
 
 
 def _pair(x: Array, y: Array, data_range: float) -> tuple[Array, Array]:

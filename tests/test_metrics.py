@@ -80,3 +80,58 @@ def test_shares_of_the_variance() -> None:
     # One row a cell; where nothing varies, nothing is left to explain.
     cells = metrics.explained_variance_ratio(np.array([[2.0, 1.0], [0.0, 0.0]]), np.array([4.0, 0.0]))
     np.testing.assert_allclose(cells, [[0.5, 0.75], [1, 1]])
+
+
+def samples(n: int = 3000, d: int = 7) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Samples away from 0, their covariance, and its eigenvectors as rows, leading first."""
+    x = 5 + np.random.default_rng(2).normal(size=(n, d)) * np.arange(d, 0, -1)
+    covariance = np.cov(x, rowvar=False)
+    return x, covariance, np.linalg.eigh(covariance)[1].T[::-1]
+
+
+def test_convergence_and_loss_by_hand() -> None:
+    """Variances 8, 1, 1: turning the first direction by 30 degrees leaves 8 * 3/4 + 1/4 of 8."""
+    turned = [[np.sqrt(3) / 2, 0.5, 0]]
+    covariance, best = np.diag([8.0, 1, 1]), np.eye(3)[:1]
+    np.testing.assert_allclose(metrics.convergence(turned, best, covariance=covariance), np.log10(1 - 6.25 / 8))
+    np.testing.assert_allclose(metrics.excess_loss(turned, best, covariance=covariance), 100 * 1.75 / 2)
+    np.testing.assert_allclose(metrics.principal_angles(turned, best), [np.pi / 6])
+
+
+def test_convergence_from_samples_and_from_their_covariance() -> None:
+    x, covariance, best = samples()
+    rough = best[:3] + 1e-4 * np.random.default_rng(3).normal(size=(3, 7))
+    skew = np.random.default_rng(4).normal(size=(3, 3)) @ rough
+    expected = metrics.convergence(rough, best[:3], covariance=covariance)
+    assert -9 < expected < -7
+    np.testing.assert_allclose(metrics.convergence(skew, 3 * best[:3], x), expected, rtol=1e-6)
+    np.testing.assert_allclose(
+        metrics.excess_loss(skew, best[:3], x), metrics.excess_loss(rough, best[:3], covariance=covariance), rtol=1e-6
+    )
+
+
+def test_nothing_lost() -> None:
+    x, covariance, best = samples()
+    assert metrics.convergence(best[:2], best[:2], covariance=covariance) == -np.inf
+    assert metrics.excess_loss(best[:2], best[:2], x) == 0
+    assert metrics.excess_loss(np.eye(7), best, covariance=covariance) == 0
+    assert metrics.excess_loss(best[:6], best, covariance=covariance) == np.inf
+
+
+def test_principal_angles_of_planes() -> None:
+    a, b = np.eye(4)[:2], [[1.0, 0, 0, 0], [0, np.cos(1e-9), np.sin(1e-9), 0], [0, 0, 0, 1]]
+    np.testing.assert_allclose(metrics.principal_angles(a, b), [0, 1e-9], atol=1e-15)
+    np.testing.assert_allclose(metrics.principal_angles(a, np.eye(4)[2:]), [np.pi / 2, np.pi / 2])
+    np.testing.assert_allclose(metrics.principal_angles(a, [[5.0, 0, 0, 0], [3, 0, 0, 0]]), [0], atol=1e-15)
+    assert metrics.principal_angles(a, np.zeros((2, 4))).shape == (0,)
+
+
+def test_components_that_cannot_be_compared() -> None:
+    x, covariance, best = samples()
+    for options in ({}, {"x": x, "covariance": covariance}):
+        with pytest.raises(ValueError, match="exactly one"):
+            metrics.convergence(best[:2], best[:2], **options)
+    with pytest.raises(ValueError, match=r"\[6, 7\] attributes"):
+        metrics.excess_loss(best[:2, :6], best[:2], x)
+    with pytest.raises(ValueError, match="6 and 7 attributes"):
+        metrics.principal_angles(best[:2, :6], best[:2])

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from dpca.rules.covariance import Covariance, CovariancePCA
+from dpca.rules.dual import Dual, dual_components, dual_pca
+from dpca.rules.incremental_svd import IncrementalSVD
 from dpca.rules.moments import Moments
 from dpca.rules.quality import mse_per_sample, psnr_from_mse, ssim_per_sample
 from dpca.rules.state import Rule, State
@@ -10,9 +12,13 @@ from dpca.rules.state import Rule, State
 __all__ = [
     "Covariance",
     "CovariancePCA",
+    "Dual",
+    "IncrementalSVD",
     "Moments",
     "Rule",
     "State",
+    "dual_components",
+    "dual_pca",
     "mse_per_sample",
     "psnr_from_mse",
     "ssim_per_sample",
