@@ -168,7 +168,7 @@ def principal_angles(a: Array, b: Array) -> Array:
     Returns
     -------
     array (min(k, m),), float64
-        Ascending, from 0 to pi / 2, the small ones as accurate as the large ones. Fewer where rows depend on each other.
+        Ascending, from 0 to pi / 2, small ones as accurate as large ones. Fewer where rows depend on each other.
 
     Raises
     ------

@@ -10,8 +10,8 @@ import scipy.linalg
 
 from dpca.rules.state import Array
 
-# Ratio of lengths up to which Cholesky orthonormalizes to twelve digits.
-_STEEPEST = 100.0
+# Ratio of lengths up to which Cholesky orthonormalizes to about twelve digits.
+_STEEPEST = 10.0
 _MOST_LOST = 1e-4
 
 

@@ -77,12 +77,14 @@ def test_exact_where_nothing_is_truncated(n: int, d: int, k: int, rows: int, cen
     np.testing.assert_allclose(found["mean"], x.mean(0) if center else 0, atol=1e-13)
     shifted = x - x.mean(0) if center else x
     expected = np.linalg.svd(shifted, compute_uv=False) ** 2 / (n - 1)
-    np.testing.assert_allclose(found["explained_variance"], expected[:m], rtol=1e-9, atol=1e-13)
+    # The small eigenproblem knows eigenvalues to about 1e-12 of the largest.
+    atol = 1e-11 * expected[0] + 1e-14
+    np.testing.assert_allclose(found["explained_variance"], expected[:m], rtol=1e-9, atol=atol)
     np.testing.assert_allclose(found["total_variance"], expected.sum(), rtol=1e-12)
     np.testing.assert_allclose(found["kept_energy"], expected.sum(), rtol=1e-12)
     np.testing.assert_allclose(found["components"] @ found["components"].T, np.eye(m), atol=1e-12)
     projected = ((shifted @ found["components"].T) ** 2).sum(0) / (n - 1)
-    np.testing.assert_allclose(projected, expected[:m], rtol=1e-8, atol=1e-12)
+    np.testing.assert_allclose(projected, expected[:m], rtol=1e-9, atol=atol)
     assert found["captured_bound"] > 1 - 1e-9
     assert (found["components"][np.arange(m), np.abs(found["components"]).argmax(1)] > 0).all()
 
