@@ -242,7 +242,10 @@ class IncrementalSVD:
         state.arrays["discarded"] += given_up
 
     def _settle(self, state: State) -> None:
-        """Make the basis orthonormal again: every step adds rounding errors of the products' precision."""
+        """Make the basis orthonormal again.
+
+        Rounding errors add up as a random walk, 4e-6 after 6,000 steps in float32: no need to do so in between.
+        """
         basis, energy = state.arrays["basis"], state.arrays["energy"]
         rank = _rank(state)
         gram = np.zeros((rank, rank))
