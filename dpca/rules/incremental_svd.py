@@ -28,8 +28,8 @@ class IncrementalSVD:
     """Leading principal components by incremental singular value decomposition: the default rule.
 
     The scatter matrix of all samples so far is kept as V^T diag(energy) V of rank q = n_components + oversampling
-    (Brand 2002, section 3). A batch X is stacked below, sqrt(energy) V above X less its mean below a row for the change
-    of the mean (Ross et al. 2008, section 3.1); the eigenvectors of the Gram matrix of the stack give the new basis, of
+    (Brand 2002). A batch X is stacked below, sqrt(energy) V above X less its mean below a row for the change
+    of the mean (Ross et al. 2008); the eigenvectors of the Gram matrix of the stack give the new basis, of
     which the leading q rows stay. Merging stacks two bases instead (Iwen & Ong 2016; Himpe, Leibner & Rave 2018). The
     mean's row costs nothing here: the samples are centered at the point between the two means, a = m_X - sqrt(w_old /
     w_all) (m_X - m_old), about which their scatter already includes it. So centering is exact in one pass; only the old
@@ -40,8 +40,8 @@ class IncrementalSVD:
     n_components : int
         Components wanted.
     oversampling : int
-        Further directions to keep. What truncation loses of the wanted ones falls quickly with it; 50 leaves 1e-6 to
-        1e-8 of the captured variance of images.
+        Further directions to keep. What truncation loses of the wanted ones falls quickly with it; 50 loses 1e-6 to
+        3e-8 of the captured variance of MNIST in random order, 2e-4 to 8e-6 sorted by class (k = 50 to 5).
     center : bool
         Subtract the mean; otherwise directions and variances are about 0.
     forgetting : float
