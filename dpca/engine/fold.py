@@ -56,7 +56,10 @@ def fold(
     progress: Progress = no_progress,
     stage: str = "fit",
 ) -> tuple[Results, FoldReport]:
-    """Fold a mergeable rule over each partition of a stack.
+    """Fold a rule over each partition of a stack.
+
+    Segments of the samples are folded side by side and merged as a tree where the rule can merge; otherwise each
+    begins with the state that the one before it ended with.
 
     Parameters
     ----------
@@ -139,10 +142,12 @@ def _group_graph(
         fold_all = delayed(fold_group, pure=False)
         return fold_all(rule, pieces[0], partition, group, plan.segments[0], plan.batch_rows, checkpoints, name)
     leaf, merge = delayed(fold_segment, pure=False), delayed(merge_states, pure=False)
-    states = [
-        leaf(rule, piece, partition, group, samples, plan.batch_rows, checkpoints, segment_name(name, s))
-        for s, (piece, samples) in enumerate(zip(pieces, plan.segments, strict=True))
-    ]
+    states: list[Any] = []
+    for s, (piece, samples) in enumerate(zip(pieces, plan.segments, strict=True)):
+        before = None if rule.mergeable or not states else states.pop()
+        states.append(
+            leaf(rule, piece, partition, group, samples, plan.batch_rows, checkpoints, segment_name(name, s), before)
+        )
     while len(states) > 1:
         pairs = [merge(rule, *states[i : i + 2]) for i in range(0, len(states) - 1, 2)]
         states = pairs + states[2 * len(pairs) :]
@@ -196,12 +201,16 @@ def fold_segment(
     rows: int,
     checkpoints: Checkpoints | None,
     name: str,
+    before: list[State] | None = None,
 ) -> list[State]:
-    """Fold the rule over each partition of a group, for one run of samples: the body of a task."""
+    """Fold the rule over each partition of a group, for one run of samples: the body of a task.
+
+    ``before`` is what the samples before these left, for a rule that cannot merge.
+    """
     if checkpoints is not None and (kept := _load_states(checkpoints, name, len(group.partitions))):
         return kept
     sizes = [partition.n_features(i) for i in group.partitions]
-    states = [rule.init(d, source.dtype) for d in sizes]
+    states = [rule.init(d, source.dtype) for d in sizes] if before is None else [_copy(state) for state in before]
     origin = tuple(start for start, _ in group.region)
     buffer = np.empty(min(rows, samples[1] - samples[0]) * sum(sizes), source.dtype)
     with one_blas_thread():

@@ -28,6 +28,8 @@ Region = tuple[tuple[int, int], ...]
 
 # A task should outlast the scheduler's cost of 1.5 ms a thousand times, and a checkpoint should not be far away.
 SEGMENT_BYTES = 16 * 2**30
+# Segments of a chain cannot run side by side; they are as short as a checkpoint after each is cheap.
+_LINK_BYTES = 2 * 2**30
 # Samples are read a few whole chunks at a time: Zarr holds the encoded bytes and a copy of all it is asked for at once.
 _READ_BYTES = 16 * 2**20
 # Updates of fewer samples than this spend their time on the state.
@@ -62,6 +64,10 @@ class Partition(Protocol):
 
 class RuleCost(Protocol):
     """What the planner needs to know of a rule."""
+
+    @property
+    def mergeable(self) -> bool:
+        """Whether states of two streams can be merged."""
 
     def batch_rows(self, dtype: DTypeLike) -> int:
         """Samples that an update should get."""
@@ -223,7 +229,9 @@ class _Planner:
 
     def task_bytes(self, partitions: Sequence[int], rows: int, n_segments: int) -> int:
         """A task, beside the states that wait on its worker for their turn in the merge tree, and a finished result."""
-        waiting = math.ceil(math.log2(n_segments)) + 1 if n_segments > 1 else 0
+        waiting = 0
+        if n_segments > 1:
+            waiting = math.ceil(math.log2(n_segments)) + 1 if self.rule.mergeable else 1
         return (
             self.leaf_bytes(partitions, rows)
             + math.ceil(_FRAGMENTATION * waiting * self.state_bytes(partitions))
@@ -286,7 +294,9 @@ class _Planner:
         """Cut the samples so that tasks are neither endless nor fewer than what can run at once."""
         n = self.shape[0]
         largest = max(self.region_bytes(g.partitions) for g in groups) * n
-        wanted = max(math.ceil(largest / (self.held_whole or SEGMENT_BYTES)), math.ceil(n_parallel / len(groups)), 1)
+        longest = self.held_whole or (SEGMENT_BYTES if self.rule.mergeable else _LINK_BYTES)
+        side_by_side = math.ceil(n_parallel / len(groups)) if self.rule.mergeable else 1
+        wanted = max(math.ceil(largest / longest), side_by_side, 1)
         wanted = min(wanted, most or wanted)
         batches = max(1, math.ceil(n / rows))
         length = math.ceil(batches / min(wanted, batches)) * rows

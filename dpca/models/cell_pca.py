@@ -7,10 +7,7 @@ import os
 from collections.abc import Sequence
 from typing import Any, Self, cast
 
-import dask.array as da
 import numpy as np
-import zarr
-from dask.delayed import delayed
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
@@ -19,7 +16,7 @@ from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import FoldReport, fold
 from dpca.engine.source import Source, as_dense, as_source, check_finite, check_numeric
 from dpca.models.cell_basis import CellBasis
-from dpca.models.lazy import as_lazy, default_client
+from dpca.models.lazy import as_lazy, default_client, is_lazy, map_samples
 from dpca.partition.cells import CellGrid
 from dpca.rules.covariance import CovariancePCA
 from dpca.rules.state import State, working_dtype
@@ -271,16 +268,14 @@ class CellPCA(TransformerMixin, BaseEstimator):  # type: ignore[misc]
             For samples of another shape than those of the fit, or, once they are computed, values that are not finite.
         """
         basis = self.basis_
-        if not _is_lazy(X):
+        if not is_lazy(X):
             samples = as_dense(X)
             self._check_samples(samples.shape)
             return _scores(basis, samples, "X")
         lazy = as_lazy(X)
         self._check_samples(lazy.shape)
         shape = (*basis.grid.grid_shape, basis.n_components)
-        return _map_samples(
-            lazy, _scores, basis, shape, basis.project(np.zeros((1, *lazy.shape[1:]), lazy.dtype)).dtype
-        )
+        return map_samples(lazy, _scores, basis, shape, basis.project(np.zeros((1, *lazy.shape[1:]), lazy.dtype)).dtype)
 
     def inverse_transform(self, X: Any) -> Any:
         """Return the samples (n_samples, *sample_shape) that scores stand for, neither rounded nor clipped.
@@ -289,13 +284,13 @@ class CellPCA(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """
         basis = self.basis_
         expected = (*basis.grid.grid_shape, basis.n_components)
-        lazy = as_lazy(X) if _is_lazy(X) else np.asarray(X)
+        lazy = as_lazy(X) if is_lazy(X) else np.asarray(X)
         if tuple(lazy.shape[1:]) != expected:
             raise DataError(f"scores have shape {lazy.shape} but this model needs (n_samples, *{expected})")
         if isinstance(lazy, np.ndarray):
             return basis.reconstruct(lazy)
         dtype = np.result_type(lazy.dtype, basis.components.dtype)
-        return _map_samples(lazy, CellBasis.reconstruct, basis, basis.grid.sample_shape, dtype)
+        return map_samples(lazy, CellBasis.reconstruct, basis, basis.grid.sample_shape, dtype)
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
         """Return names of the scores in the order of a flattened sample of them: ``cell0_1_component4``."""
@@ -351,36 +346,7 @@ def spatial_cell(cell_shape: int | tuple[int, ...], axes: Sequence[str]) -> tupl
     return tuple(int(c) for c in cell_shape)
 
 
-def _is_lazy(X: Any) -> bool:
-    return isinstance(X, str | os.PathLike | Stack | zarr.Array | da.Array)
-
-
-def _map_samples(lazy: da.Array, function: Any, basis: CellBasis, shape: tuple[int, ...], dtype: Any) -> da.Array:
-    """Apply a function of (basis, whole samples) to each chunk of samples."""
-    rows = lazy.rechunk(dict.fromkeys(range(1, lazy.ndim), -1))
-    # One node of the graph holds the basis, however many chunks there are.
-    shared = delayed(basis, pure=False)
-    axes_in, axes_out = range(lazy.ndim), (0, *range(lazy.ndim, lazy.ndim + len(shape)))
-    mapped: da.Array = da.blockwise(
-        _apply,
-        tuple(axes_out),
-        rows,
-        tuple(axes_in),
-        function=function,
-        basis=shared,
-        new_axes=dict(zip(axes_out[1:], shape, strict=True)),
-        concatenate=True,
-        dtype=dtype,
-        meta=np.empty((0,) * (len(shape) + 1), dtype),
-    )
-    return mapped
-
-
 def _scores(basis: CellBasis, samples: Array, name: str = "a chunk") -> Array:
     if samples.dtype.kind == "f":
         check_finite(samples, 0, name)
     return basis.project(samples)
-
-
-def _apply(block: Array, *, function: Any, basis: CellBasis) -> Array:
-    return cast("Array", function(basis, block))

@@ -9,9 +9,13 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import zarr
+from dask.delayed import delayed
+from numpy.typing import NDArray
 
 from storage.arrays import open_array
 from storage.stack import Stack, open_stack
+
+Array = NDArray[Any]
 
 # Decoded bytes of one chunk of a lazy array: enough work for a task, little enough to hold several.
 _CHUNK_BYTES = 64 * 2**20
@@ -44,3 +48,34 @@ def default_client() -> Any | None:
         return current()
     except ValueError:
         return None
+
+
+def is_lazy(x: Any) -> bool:
+    """Say whether the answer about these samples should be a Dask array: they are one, or lie in a store."""
+    return isinstance(x, str | os.PathLike | Stack | zarr.Array | da.Array)
+
+
+def map_samples(lazy: da.Array, function: Any, basis: Any, shape: tuple[int, ...], dtype: Any) -> da.Array:
+    """Apply ``function(basis, samples)``, whose answer has samples of ``shape``, to each chunk of whole samples."""
+    rows = lazy.rechunk(dict.fromkeys(range(1, lazy.ndim), -1))
+    # One node of the graph holds the basis, however many chunks there are.
+    shared = delayed(basis, pure=False)
+    axes_in, axes_out = range(lazy.ndim), (0, *range(lazy.ndim, lazy.ndim + len(shape)))
+    mapped: da.Array = da.blockwise(
+        _apply,
+        tuple(axes_out),
+        rows,
+        tuple(axes_in),
+        function=function,
+        basis=shared,
+        new_axes=dict(zip(axes_out[1:], shape, strict=True)),
+        concatenate=True,
+        dtype=dtype,
+        meta=np.empty((0,) * (len(shape) + 1), dtype),
+    )
+    return mapped
+
+
+def _apply(block: Array, *, function: Any, basis: Any) -> Array:
+    mapped: Array = function(basis, block)
+    return mapped

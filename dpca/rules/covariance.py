@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -43,6 +43,8 @@ class Covariance:
 
     Costs O(n d^2) time, 8 d^2 bytes of state. Results of ``finish``: ``mean`` (d,), ``covariance`` (d, d), float64.
     """
+
+    mergeable: ClassVar[bool] = True
 
     def init(self, n_features: int, dtype: DTypeLike) -> State:
         """Return the state before any sample."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -19,6 +20,8 @@ class Moments:
 
     Results of ``finish``: ``mean`` and ``variance`` (divisor n - 1), float64, shape (n_features,).
     """
+
+    mergeable: ClassVar[bool] = True
 
     def init(self, n_features: int, dtype: DTypeLike) -> State:
         """Return the state before any sample."""

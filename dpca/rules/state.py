@@ -29,11 +29,15 @@ class State:
 
 
 class Rule(Protocol):
-    """A mergeable update rule.
+    """An update rule.
 
     ``update`` and ``merge`` own their first argument: they may reuse its buffers and return it. They
     never change a batch or a second state.
     """
+
+    @property
+    def mergeable(self) -> bool:
+        """Whether states of two streams can be merged; without it the samples are taken one after the other."""
 
     def init(self, n_features: int, dtype: DTypeLike) -> State:
         """Return the state before any sample, for batches of ``n_features`` attributes of ``dtype``."""

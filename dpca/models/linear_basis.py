@@ -1,0 +1,60 @@
+"""A mean and orthonormal components of whole samples: projecting on them and back."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpca import linalg
+from dpca.rules.state import working_dtype
+
+Array = NDArray[Any]
+
+# Samples that are centered at once: they stay in cache for the product that follows.
+_BLOCK_BYTES = 2**22
+
+
+@dataclass(frozen=True, eq=False)
+class LinearBasis:
+    """Components of whole samples.
+
+    Parameters
+    ----------
+    mean : array (n_features,), float64
+    components : array (n_components, n_features), orthonormal rows
+    sample_shape : tuple of int
+    """
+
+    mean: Array
+    components: Array
+    sample_shape: tuple[int, ...]
+
+    def project(self, samples: Array) -> Array:
+        """Return scores (n, k) of samples (n, *sample_shape): (x - mean) V^T. Costs 2 n d k operations."""
+        n, d = len(samples), len(self.mean)
+        rows = samples.reshape(n, d)
+        dtype = np.result_type(working_dtype(samples.dtype), self.components.dtype)
+        mean, components = self.mean.astype(dtype), self.components.astype(dtype, copy=False)
+        scores = np.empty((n, len(components)), dtype)
+        step = max(1, _BLOCK_BYTES // (d * dtype.itemsize))
+        for start in range(0, n, step):
+            block = rows[start : start + step]
+            centered = np.subtract(block, mean, out=linalg.scratch("centered", block.shape, dtype), dtype=dtype)
+            np.matmul(centered, components.T, out=scores[start : start + step])
+        return scores
+
+    def reconstruct(self, scores: Array) -> Array:
+        """Return the samples (n, *sample_shape) that scores (n, k) stand for: y V + mean."""
+        dtype = np.result_type(scores.dtype, self.components.dtype)
+        rows: Array = np.matmul(scores, self.components, dtype=dtype)
+        rows += self.mean.astype(dtype)
+        return rows.reshape(len(scores), *self.sample_shape)
+
+    @property
+    def n_features(self) -> int:
+        """Attributes of a sample."""
+        return math.prod(self.sample_shape)

@@ -1,0 +1,46 @@
+"""The update rules that `StreamingPCA` knows by name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from dpca.rules.incremental_svd import IncrementalSVD
+from dpca.rules.minibatch import InBatches
+from storage.errors import DataError
+
+Builder = Callable[[int, bool, int, int], Any]
+"""(n_components, center, oversampling, seed) -> rule."""
+
+METHODS: dict[str, Builder] = {
+    "incremental-svd": lambda k, center, oversampling, seed: IncrementalSVD(k, oversampling, center),
+}
+# Rules that are defined for one sample after the other, whatever the size of what they are given.
+DEFAULT_OVERSAMPLING = 50
+DEFAULT_BATCH = 100
+
+
+def make_rule(method: str, k: int, *, center: bool, oversampling: int | None, batch_size: int | None, seed: int) -> Any:
+    """Return the rule of a method, which gets its samples in batches of ``batch_size``.
+
+    Raises
+    ------
+    DataError
+        For a method that does not exist, or a size that makes no sense.
+    """
+    if method not in METHODS:
+        raise DataError(f"method is {method!r}: choose one of {', '.join(METHODS)}")
+    if oversampling is not None and method != "incremental-svd":
+        raise DataError(f"oversampling has no meaning for {method}: leave it out, or use incremental-svd")
+    extra = DEFAULT_OVERSAMPLING if oversampling is None else oversampling
+    try:
+        rule = METHODS[method](k, center, extra, seed)
+    except ValueError as error:
+        raise DataError(str(error)) from error
+    if batch_size is None:
+        size = rule.batch_rows("float32") if method == "incremental-svd" else DEFAULT_BATCH
+    else:
+        size = batch_size
+    if size < 1:
+        raise DataError(f"batch_size is {size}: give at least 1 sample")
+    return InBatches(rule, size)
