@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from dpca.models.cell_pca import CellPCA
+from dpca.models.streaming_pca import OrderWarning, StreamingPCA
 
-__all__ = ["CellPCA"]
+__all__ = ["CellPCA", "OrderWarning", "StreamingPCA"]

@@ -5,8 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from dpca.rules.accelerated import AcceleratedBlockPower, AcceleratedOja, SecondStrategy
+from dpca.rules.block_power import BlockPower
+from dpca.rules.implicit_krasulina import ImplicitKrasulina
 from dpca.rules.incremental_svd import IncrementalSVD
+from dpca.rules.krasulina import Krasulina
 from dpca.rules.minibatch import InBatches
+from dpca.rules.oja import Oja, OjaSubspace
+from dpca.rules.sanger import Sanger
 from storage.errors import DataError
 
 Builder = Callable[[int, bool, int, int], Any]
@@ -14,8 +20,19 @@ Builder = Callable[[int, bool, int, int], Any]
 
 METHODS: dict[str, Builder] = {
     "incremental-svd": lambda k, center, oversampling, seed: IncrementalSVD(k, oversampling, center),
+    "oja": lambda k, center, _, seed: Oja(k, center=center, seed=seed),
+    "oja-subspace": lambda k, center, _, seed: OjaSubspace(k, center=center, seed=seed),
+    "krasulina": lambda k, center, _, seed: Krasulina(k, center=center, seed=seed),
+    "sanger": lambda k, center, _, seed: Sanger(k, center=center, seed=seed),
+    "implicit-krasulina": lambda k, center, _, seed: ImplicitKrasulina(k, center=center, seed=seed),
+    "block-power": lambda k, center, _, seed: BlockPower(k, center=center, seed=seed),
+    "accelerated-block-power": lambda k, center, _, seed: AcceleratedBlockPower(
+        k, SecondStrategy(seed=seed), center=center, seed=seed
+    ),
+    "accelerated-oja": lambda k, center, _, seed: AcceleratedOja(
+        k, acceleration=SecondStrategy(seed=seed), center=center, seed=seed
+    ),
 }
-# Rules that are defined for one sample after the other, whatever the size of what they are given.
 DEFAULT_OVERSAMPLING = 50
 DEFAULT_BATCH = 100
 

@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from dpca.partition.cells import CellGrid
+from dpca.partition.whole import Whole
 
-__all__ = ["CellGrid"]
+__all__ = ["CellGrid", "Whole"]

@@ -1,0 +1,88 @@
+"""Rules that cannot merge: a chain of segments gives the bytes of one stream, run whole or stopped in between."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+import dpca.engine.plan
+from dpca.engine import as_source, fold
+from dpca.engine.checkpoint import Checkpoints
+from dpca.partition import Whole
+from dpca.rules.minibatch import InBatches
+from dpca.rules.oja import Oja
+from dpca.rules.state import State
+from tests.conftest import smooth_images
+
+N, CHUNK, SIZE = 230, 16, 20
+FOLD = sys.modules["dpca.engine.fold"]
+
+
+@dataclass(frozen=True)
+class Fragile(Oja):
+    """Oja's rule that fails at one update, once a file says so."""
+
+    fuse: str = ""
+    fail_at: int = 7
+
+    def update(self, state: State, batch: np.ndarray) -> State:
+        if state.counts["n_updates"] == self.fail_at and self.fuse and Path(self.fuse).exists():
+            raise RuntimeError("stopped")
+        return super().update(state, batch)
+
+
+@pytest.fixture
+def images() -> np.ndarray:
+    return smooth_images(N, (10, 12, 3))
+
+
+@pytest.fixture
+def path(images: np.ndarray, tmp_path: Path) -> str:
+    zarr.create_array(str(tmp_path / "x.zarr"), data=images, chunks=(CHUNK, 10, 12, 3))
+    return str(tmp_path / "x.zarr")
+
+
+@pytest.fixture
+def links(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Segments of few chunks."""
+    monkeypatch.setattr(dpca.engine.plan, "_LINK_BYTES", 60 * 360)
+    monkeypatch.setattr(InBatches, "batch_rows", lambda rule, dtype: CHUNK)
+
+
+def one_stream(rule: Any, images: np.ndarray) -> dict[str, np.ndarray]:
+    rows = images.reshape(len(images), -1)
+    state = rule.init(rows.shape[1], rows.dtype)
+    for start in range(0, len(rows), SIZE):
+        state = rule.update(state, rows[start : start + SIZE])
+    return rule.finish(state)
+
+
+def test_a_chain_gives_the_bytes_of_one_stream(images: np.ndarray, path: str, links: None, cluster: Any) -> None:
+    rule = Oja(3, seed=1)
+    expected = one_stream(rule, images)
+    for client in (None, cluster):
+        (found,), report = fold(InBatches(rule, SIZE), as_source(path), Whole((10, 12, 3)), client=client)
+        assert len(report.plan.segments) > 3
+        for name, value in expected.items():
+            np.testing.assert_array_equal(found[name], value)
+
+
+def test_a_stopped_chain_goes_on_where_it_was(images: np.ndarray, path: str, links: None, tmp_path: Path) -> None:
+    fuse = tmp_path / "fuse"
+    fuse.touch()
+    rule = Fragile(3, seed=1, fuse=str(fuse))
+    kept = Checkpoints(str(tmp_path / "kept"))
+    with pytest.raises(RuntimeError, match="stopped"):
+        fold(InBatches(rule, SIZE), as_source(path), Whole((10, 12, 3)), checkpoints=kept)
+    finished = list((tmp_path / "kept").rglob("*segment*"))
+    assert finished
+    fuse.unlink()
+    (found,), _ = fold(InBatches(rule, SIZE), as_source(path), Whole((10, 12, 3)), checkpoints=kept)
+    for name, value in one_stream(Oja(3, seed=1), images).items():
+        np.testing.assert_array_equal(found[name], value)
