@@ -162,11 +162,11 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             )
         self._state: State | None = None
         results, self.fit_report_ = self._fold(rule, source, client, checkpoints, progress, "fit")
-        self._learn(results, tuple(source.shape[1:]), source.shape[0])
+        self.restore(results[0], tuple(source.shape[1:]), source.shape[0])
         for turn in range(1, int(self.n_passes)):
             refine = Refinement(self.components_, self.mean_, bool(self.center))
             found, _ = self._fold(refine, source, client, checkpoints, progress, f"pass {turn + 1}")
-            self._learn(found, tuple(source.shape[1:]), source.shape[0])
+            self.restore(found[0], tuple(source.shape[1:]), source.shape[0])
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
@@ -218,7 +218,7 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         n = state.counts["n_samples"] + state.counts["n_held"]
         # ``finish`` uses a state up.
         copy = State({name: array.copy() for name, array in state.arrays.items()}, dict(state.counts))
-        self._learn([self._stream_rule.finish(copy)], self.sample_shape_, n)
+        self.restore(self._stream_rule.finish(copy), self.sample_shape_, n)
 
     def _source(self, X: Any) -> Source:
         if is_lazy(X):
@@ -273,8 +273,8 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             stage=stage,
         )
 
-    def _learn(self, results: list[dict[str, Array]], sample_shape: tuple[int, ...], n: int) -> None:
-        (found,) = results
+    def restore(self, found: dict[str, Array], sample_shape: tuple[int, ...], n: int) -> None:
+        """Set the learned attributes from what a rule found or a store holds."""
         self.components_ = found["components"]
         self.mean_ = found["mean"]
         self.explained_variance_ = found["explained_variance"]
@@ -293,6 +293,7 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         self.n_samples_seen_ = n
         self.n_components_ = len(self.components_)
         self.sample_shape_ = sample_shape
+        self.n_features_in_ = math.prod(sample_shape)
 
     # -- using
 
@@ -328,6 +329,28 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
                 f"samples have shape {tuple(X.shape[1:])} but this model was fitted to {self.sample_shape_}"
             )
         return X
+
+    # -- keeping
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the model to a Zarr group; see `load`."""
+        from dpca.models.streaming_store import save_model
+
+        check_is_fitted(self, "components_")
+        save_model(self, path, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> StreamingPCA:
+        """Read a model that `save` wrote; nothing in it is executed. It knows no samples to go on from.
+
+        Raises
+        ------
+        StoreError
+            If there is no such model, or it comes from a newer version.
+        """
+        from dpca.models.streaming_store import load_model
+
+        return load_model(path)
 
     @property
     def _n_features_out(self) -> int:
