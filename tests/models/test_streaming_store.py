@@ -48,7 +48,7 @@ def test_what_is_no_such_model_is_refused(samples: np.ndarray, tmp_path: Path) -
     with pytest.raises(StoreError, match="there is no model"):
         StreamingPCA.load(tmp_path / "nothing.zarr")
     CellPCA(2, cell_shape=3).fit(samples).save(tmp_path / "cells.zarr")
-    with pytest.raises(StoreError, match="cell-pca store, not a streaming-pca model"):
+    with pytest.raises(StoreError, match="cell-pca store, not a model of kind streaming-pca"):
         StreamingPCA.load(tmp_path / "cells.zarr")
     StreamingPCA(3).fit(samples).save(tmp_path / "m.zarr")
     metadata = tmp_path / "m.zarr" / "zarr.json"
