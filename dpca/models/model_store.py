@@ -73,8 +73,8 @@ def read_facts(path: str | os.PathLike[str], kind: str, version: int) -> dict[st
         ) from error
     if facts.get("kind") != kind:
         raise StoreError(
-            f"'{path}' is a {facts.get('kind') or 'foreign'} store, not a model of kind {kind}: give the path of a store that "
-            f"'dpca fit' or save() made"
+            f"'{path}' is a {facts.get('kind') or 'foreign'} store, not a model of kind {kind}: give the path of a "
+            f"store that 'dpca fit' or save() made"
         )
     if facts.get("version") != version:
         raise StoreError(
