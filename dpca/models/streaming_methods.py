@@ -7,12 +7,15 @@ from typing import Any
 
 from dpca.rules.accelerated import AcceleratedBlockPower, AcceleratedOja, SecondStrategy
 from dpca.rules.block_power import BlockPower
+from dpca.rules.ccipca import CCIPCA
 from dpca.rules.implicit_krasulina import ImplicitKrasulina
 from dpca.rules.incremental_svd import IncrementalSVD
+from dpca.rules.ipca import IPCA
 from dpca.rules.krasulina import Krasulina
 from dpca.rules.minibatch import InBatches
 from dpca.rules.oja import Oja, OjaSubspace
 from dpca.rules.sanger import Sanger
+from dpca.rules.similarity_matching import SimilarityMatching
 from storage.errors import DataError
 
 Builder = Callable[[int, bool, int, int], Any]
@@ -32,6 +35,9 @@ METHODS: dict[str, Builder] = {
     "accelerated-oja": lambda k, center, _, seed: AcceleratedOja(
         k, acceleration=SecondStrategy(seed=seed), center=center, seed=seed
     ),
+    "ccipca": lambda k, center, _, seed: CCIPCA(k, center=center, seed=seed),
+    "ipca": lambda k, center, *_: IPCA(k, center=center),
+    "similarity-matching": lambda k, center, _, seed: SimilarityMatching(k, center=center, seed=seed),
 }
 DEFAULT_OVERSAMPLING = 50
 DEFAULT_BATCH = 100

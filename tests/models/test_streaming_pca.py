@@ -43,7 +43,7 @@ def test_one_pass_is_close_to_exact(images: np.ndarray, exact: PCA) -> None:
     best = exact.explained_variance_.sum()
     assert 1 - 1e-6 < captured(model, images) / best <= 1 + 1e-6
     np.testing.assert_allclose(model.explained_variance_, exact.explained_variance_, rtol=1e-4)
-    np.testing.assert_allclose(model.mean_, exact.mean_, rtol=1e-9)
+    np.testing.assert_allclose(model.mean_, exact.mean_, rtol=1e-7)
     total = images.reshape(len(images), -1).astype(float).var(0, ddof=1).sum()
     assert model.total_variance_ == pytest.approx(total, rel=1e-6)
     np.testing.assert_allclose(model.explained_variance_ratio_, model.explained_variance_ / total, rtol=1e-6)
@@ -160,6 +160,6 @@ def test_wrong_data_is_one_sentence(images: np.ndarray) -> None:
         stream.partial_fit(images.astype(float))
 
 
-@parametrize_with_checks([StreamingPCA(1), StreamingPCA(1, method="ccipca" if "ccipca" in METHODS else "oja")])
+@parametrize_with_checks([StreamingPCA(1), StreamingPCA(1, method="ccipca")])
 def test_scikit_learn_estimator_checks(estimator: Any, check: Any) -> None:
     check(estimator)
