@@ -133,7 +133,7 @@ def _orthogonal_iteration(matrix: Array, k: int) -> tuple[Array, Array] | None:
     Iterates on twice the components asked for, first in float32 and then, from a basis that is nearly right, in
     float64, until the captured variance lacks at most 1e-9 of itself. To first order a Ritz value t with residual r
     lacks |r|^2 / (t - t'), t' being the largest value left out (Parlett 1998, section 11.7): on cells of photographs
-    (10 x 10 x 3, 25 x 25 x 3) this bound is within a tenth of the truth, and one or two float64 steps meet it.
+    (10 x 10 x 3, 25 x 25 x 3) this bound is within a tenth of the truth, and one to three float64 steps meet it.
     """
     d = len(matrix)
     # Variances may be beyond float32's range in the data's own units.

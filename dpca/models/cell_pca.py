@@ -16,7 +16,7 @@ from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import FoldReport, fold
 from dpca.engine.source import Source, as_dense, as_source, check_finite, check_numeric
 from dpca.models.cell_basis import CellBasis
-from dpca.models.lazy import as_lazy, default_client, is_lazy, map_samples
+from dpca.models.lazy import as_lazy, default_client, is_lazy, map_samples, scores_of
 from dpca.partition.cells import CellGrid
 from dpca.rules.covariance import CovariancePCA
 from dpca.rules.state import State, working_dtype
@@ -271,11 +271,13 @@ class CellPCA(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if not is_lazy(X):
             samples = as_dense(X)
             self._check_samples(samples.shape)
-            return _scores(basis, samples, "X")
+            return scores_of(basis, samples, "X")
         lazy = as_lazy(X)
         self._check_samples(lazy.shape)
         shape = (*basis.grid.grid_shape, basis.n_components)
-        return map_samples(lazy, _scores, basis, shape, basis.project(np.zeros((1, *lazy.shape[1:]), lazy.dtype)).dtype)
+        return map_samples(
+            lazy, scores_of, basis, shape, basis.project(np.zeros((1, *lazy.shape[1:]), lazy.dtype)).dtype
+        )
 
     def inverse_transform(self, X: Any) -> Any:
         """Return the samples (n_samples, *sample_shape) that scores stand for, neither rounded nor clipped.
@@ -344,9 +346,3 @@ def spatial_cell(cell_shape: int | tuple[int, ...], axes: Sequence[str]) -> tupl
     if not isinstance(cell_shape, Sequence) or not all(isinstance(c, int | np.integer) for c in cell_shape):
         raise ValueError(f"cell_shape is {cell_shape!r}: give one integer, or one for each spatial axis")
     return tuple(int(c) for c in cell_shape)
-
-
-def _scores(basis: CellBasis, samples: Array, name: str = "a chunk") -> Array:
-    if samples.dtype.kind == "f":
-        check_finite(samples, 0, name)
-    return basis.project(samples)

@@ -12,6 +12,7 @@ import zarr
 from dask.delayed import delayed
 from numpy.typing import NDArray
 
+from dpca.engine.source import check_finite
 from storage.arrays import open_array
 from storage.stack import Stack, open_stack
 
@@ -74,6 +75,14 @@ def map_samples(lazy: da.Array, function: Any, basis: Any, shape: tuple[int, ...
         meta=np.empty((0,) * (len(shape) + 1), dtype),
     )
     return mapped
+
+
+def scores_of(basis: Any, samples: Array, name: str = "a chunk") -> Array:
+    """Project samples on a basis; NaN and infinity are refused, which would spoil scores in silence."""
+    if samples.dtype.kind == "f":
+        check_finite(samples, 0, name)
+    scores: Array = basis.project(samples)
+    return scores
 
 
 def _apply(block: Array, *, function: Any, basis: Any) -> Array:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,8 +52,3 @@ class LinearBasis:
         rows: Array = np.matmul(scores, self.components, dtype=dtype)
         rows += self.mean.astype(dtype)
         return rows.reshape(len(scores), *self.sample_shape)
-
-    @property
-    def n_features(self) -> int:
-        """Attributes of a sample."""
-        return math.prod(self.sample_shape)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
+
 from dpca.rules.accelerated import AcceleratedBlockPower, AcceleratedOja, SecondStrategy
 from dpca.rules.block_power import BlockPower
 from dpca.rules.ccipca import CCIPCA
@@ -64,6 +66,6 @@ def make_rule(method: str, k: int, *, center: bool, oversampling: int | None, ba
         size = rule.batch_rows("float32") if method == "incremental-svd" else DEFAULT_BATCH
     else:
         size = batch_size
-    if size < 1:
-        raise DataError(f"batch_size is {size}: give at least 1 sample")
-    return InBatches(rule, size)
+    if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
+        raise DataError(f"batch_size is {size!r}: give a whole number of samples, at least 1")
+    return InBatches(rule, int(size))

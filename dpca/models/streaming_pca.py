@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import FoldReport, fold
 from dpca.engine.source import Source, as_source
-from dpca.models.lazy import as_lazy, default_client, is_lazy, map_samples
+from dpca.models.lazy import as_lazy, default_client, is_lazy, map_samples, scores_of
 from dpca.models.linear_basis import LinearBasis
 from dpca.models.streaming_methods import make_rule
 from dpca.partition.whole import Whole
@@ -310,7 +310,7 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
             return basis.project(self._checked(self._dense(X, reset=False)))
         lazy = self._checked(as_lazy(X))
         dtype = np.result_type(working_dtype(lazy.dtype), basis.components.dtype)
-        return map_samples(lazy, LinearBasis.project, basis, (basis.components.shape[0],), dtype)
+        return map_samples(lazy, scores_of, basis, (basis.components.shape[0],), dtype)
 
     def inverse_transform(self, X: Any) -> Any:
         """Return the samples (n_samples, *sample_shape) that scores stand for. Lazy in, lazy out."""

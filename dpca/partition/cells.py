@@ -152,7 +152,7 @@ class CellGrid:
         """Copy several cells out of a block of samples that begins at ``origin``.
 
         Neighbors are copied together, a few samples at a time: one cell after the other, each would fetch the block
-        from memory again, which takes four times as long.
+        from memory again, which takes twice as long.
 
         Parameters
         ----------

@@ -32,9 +32,8 @@ class SimilarityMatching(BasisRule):
     Parameters
     ----------
     schedule : Schedule
-        eta_t; the default is 2 / (t + 5). Delayed(0.2, 2.5), 1 / (2 t + 5), makes W and M nearly plain averages and
-        forgets the first, random outputs too slowly. Gains 2 eta_t and eta_t / tau count up to
-        0.9.
+        eta_t; the source gives none. The default, 2 / (t + 5), was the better of two on MNIST; the other, Delayed(0.2,
+        2.5), 1 / (2 t + 5), gives the source's results. Gains 2 eta_t and eta_t / tau count up to 0.9.
     tau : float
         Ratio of the two time scales, 0 < tau <= 1/2 for convergence.
     neural_steps : int or None

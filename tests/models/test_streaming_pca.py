@@ -133,6 +133,7 @@ def test_stores_of_unknown_order_are_warned_about(images: np.ndarray, tmp_path: 
         ({"n_components": 217}, "only 216 attributes"),
         ({"n_components": 2, "method": "ojas"}, "choose one of"),
         ({"n_components": 2, "batch_size": 0}, "at least 1"),
+        ({"n_components": 2, "batch_size": 2.5}, "whole number"),
         ({"n_components": 2, "n_passes": 0}, "at least 1"),
         ({"n_components": 2, "oversampling": -1}, "oversampling"),
         ({"n_components": 2, "oversampling": 5, "method": "oja"}, "no meaning"),
@@ -153,6 +154,10 @@ def test_wrong_data_is_one_sentence(images: np.ndarray) -> None:
         model.inverse_transform(np.zeros((3, 4)))
     with pytest.raises(DataError, match="partial_fit"):
         model.merge(model)
+    spoiled = images.astype(np.float32)
+    spoiled[7, 0, 0, 0] = np.nan
+    with pytest.raises(DataError, match="not finite"):
+        model.transform(da.from_array(spoiled, chunks=(100, *SHAPE))).compute(scheduler="synchronous")
     stream = StreamingPCA(2).partial_fit(images)
     with pytest.raises(DataError, match="differ"):
         stream.merge(StreamingPCA(3).partial_fit(images))
