@@ -117,6 +117,18 @@ def leading_eigh(matrix: Array, k: int) -> tuple[Array, Array]:
     return values, fix_signs(np.ascontiguousarray(vectors.T[::-1][:k]))
 
 
+def extreme_eigh(matrix: Array, k: int, j: int) -> tuple[Array, Array, Array, Array]:
+    """Return the ``k`` largest eigenpairs as `leading_eigh` does, then the ``j`` smallest, ascending.
+
+    Only the lower triangle of ``matrix`` (d, d), float64, is read; the matrix is overwritten. Costs O(d^3) time and
+    16 d^2 bytes.
+    """
+    values, vectors = scipy.linalg.eigh(matrix.T, lower=False, overwrite_a=True, check_finite=False, driver="evd")
+    values, rows = np.maximum(values, 0.0), vectors.T
+    leading, least = np.ascontiguousarray(rows[::-1][:k]), np.ascontiguousarray(rows[:j])
+    return values[::-1][:k].copy(), fix_signs(leading), values[:j].copy(), fix_signs(least)
+
+
 def eigh_bytes(d: int, k: int) -> int:
     """Bytes of temporary arrays of `leading_eigh`, its result left out."""
     vectors = 8 * d * (2 * k + 32)

@@ -6,12 +6,14 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from dpca.rules.basis import BasisRule, product, unit_rows
+from dpca.rules.averaging import AveragedRule
+from dpca.rules.basis import unit_rows
 from dpca.rules.block_power import BlockPower
-from dpca.rules.oja import check_unit
 from dpca.rules.orthonormal import orthonormalize
+from dpca.rules.scaled import ScaledRule
 from dpca.rules.schedules import Constant, Harmonic, Schedule
 from dpca.rules.state import Array, State
+from dpca.rules.summing import SummedRule
 
 
 @dataclass(frozen=True)
@@ -96,14 +98,15 @@ class AcceleratedBlockPower(BlockPower):
 
 
 @dataclass(frozen=True)
-class AcceleratedOja(BasisRule):
+class AcceleratedOja(AveragedRule, SummedRule, ScaledRule):
     """Accelerated Oja method (Alakkari 2020, algorithm 3.2).
 
     V = W + eta_t W X^T X / n with rows brought to unit length, then W <- orthonormalize(V + alpha_t V W^T W). The
-    source advises a large first step, so that small steps are not mistaken for convergence.
+    source advises a large first step, so that small steps are not mistaken for convergence. Streams can be averaged
+    in rounds, and a batch can be spread over workers.
 
     Costs O(n d k + k^2 d) an update, O(k d) memory. The running mean and the parameters not named here are those of
-    :class:`~dpca.rules.basis.BasisRule`.
+    :class:`~dpca.rules.scaled.ScaledRule`.
 
     Parameters
     ----------
@@ -113,24 +116,17 @@ class AcceleratedOja(BasisRule):
         alpha_t, as in :class:`AcceleratedBlockPower`.
     per_component : bool
         As in :class:`AcceleratedBlockPower`.
-    unit : float
-        Value of the data that counts as 1 in the step size: 255 for 8-bit pixels that the schedule sees as [0, 1].
     """
 
     schedule: Schedule = field(default=Harmonic(100.0))
     acceleration: Schedule = field(default=SecondStrategy())
     per_component: bool = field(default=False, kw_only=True)
-    unit: float = field(default=1.0, kw_only=True)
 
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_unit(self.unit)
-
-    def _step(self, state: State, x: Array, y: Array, t: int) -> None:
+    def _move(self, state: State, products: Array, n: int, t: int) -> None:
         rows = state.arrays["components"]
-        moved = product(y, x, self.schedule(t) / (self.unit**2 * len(x)))
-        moved += rows
-        rows[...] = accelerate(moved, rows, self.acceleration(t), self.per_component)
+        products *= products.dtype.type(self.schedule(t) / (self._unit_of(state, products, n) ** 2 * n))
+        products += rows
+        rows[...] = accelerate(products, rows, self.acceleration(t), self.per_component)
 
 
 def accelerate(moved: Array, rows: Array, alpha: float, per_component: bool = False) -> Array:

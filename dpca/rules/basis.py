@@ -15,7 +15,7 @@ from dpca.rules.orthonormal import orthonormalize
 from dpca.rules.state import Array, State, working_dtype
 
 # Over so many first updates the basis moves too far for projections on the one before each to tell its variances.
-_UNSETTLED = 10
+UNSETTLED = 10
 # The batch of the source texts' experiments (Alakkari 2020, section 3.4).
 _BATCH_ROWS = 100
 # Rows so many times as long as they should be will not come back.
@@ -47,6 +47,7 @@ class SequentialRule(ABC):
     online: bool = field(default=False, kw_only=True)
     seed: int = field(default=0, kw_only=True)
     mergeable: ClassVar[bool] = False
+    averageable: ClassVar[bool] = False
     random_order: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -59,6 +60,11 @@ class SequentialRule(ABC):
         start = np.random.default_rng(self.seed).standard_normal((k, n_features), np.float32)
         components = orthonormalize(start.astype(dtype, copy=False))
         return State({**centering.arrays(n_features), "components": components}, {"n_samples": 0, "n_updates": 0})
+
+    @property
+    def summable(self) -> bool:
+        """Whether parts of a batch can be summed on different workers."""
+        return False
 
     @abstractmethod
     def update(self, state: State, batch: Array) -> State:
@@ -112,14 +118,14 @@ class BasisRule(SequentialRule):
             return state
         x = centering.take(state, batch, self.center, state.arrays["components"].dtype)
         y = x @ self._rows(state).T
-        settled = self._turns(state) >= _UNSETTLED
+        settled = self._turns(state) >= UNSETTLED
         if settled and self._comparable(state):
             ritz.observe(state, self._coordinates(state, y))
         if self.online:
             for sample in np.split(x, len(x)):
-                self._step(state, sample, sample @ self._rows(state).T, _next(state))
+                self._step(state, sample, sample @ self._rows(state).T, next_update(state))
         else:
-            self._step(state, x, y, _next(state))
+            self._step(state, x, y, next_update(state))
         if not settled and self._turns(state):
             ritz.observe(state, x @ self._final_rows(state).T)
         return state
@@ -207,10 +213,11 @@ def check_converging(rows: Array, length: float, t: int, rule: str, step: float)
     if not (rows.max() < _DIVERGED * length and rows.min() > -_DIVERGED * length):
         raise ValueError(
             f"{rule} diverged at update {t} with step size {step:.3g}: take a schedule that starts below 1 / (largest "
-            "variance of a component)"
+            "variance of a component), or unit=None, which measures that variance"
         )
 
 
-def _next(state: State) -> int:
+def next_update(state: State) -> int:
+    """Count one more update, and return its number."""
     state.counts["n_updates"] += 1
     return state.counts["n_updates"]

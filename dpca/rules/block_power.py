@@ -9,23 +9,22 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.rules import ritz
-from dpca.rules.basis import OrthonormalRule, product
+from dpca.rules.basis import OrthonormalRule
 from dpca.rules.orthonormal import gram, orthonormalize
 from dpca.rules.state import Array, State, working_dtype
-
-# Eigenvalues below this share of the largest are rounding of float32.
-_RANK = 1e-5
+from dpca.rules.summing import RANK, SummedRule
 
 
 @dataclass(frozen=True)
-class BlockPower(OrthonormalRule):
+class BlockPower(SummedRule, OrthonormalRule):
     """Mini-batch (block) power method: one power iteration with the covariance of each block.
 
     W <- orthonormalize(W X^T X) for the n samples X of a block (Mitliagkas, Caramanis & Jain 2013; Alakkari 2020,
     section 3.3.1). Parameter-free, and poor at small blocks: what it returns is the answer of about one block.
 
     A block is as long as the first batch or k, whichever is more. Batches shorter than that are added up, with W
-    held, until a block is full; an unfinished block at the end counts only if there is no other.
+    held, until a block is full; an unfinished block at the end counts only if there is no other. A batch can be
+    spread over workers.
 
     Costs O(n d k + k^2 d) an update, O(k d) memory. The running mean and the parameters not named here are those of
     :class:`~dpca.rules.basis.OrthonormalRule`.
@@ -62,17 +61,18 @@ class BlockPower(OrthonormalRule):
         state.counts |= {"n_block": 0, "first_block": 0, "n_blocks": 0}
         return state
 
-    def _step(self, state: State, x: Array, y: Array, t: int) -> None:
+    def _move(self, state: State, products: Array, n: int, t: int) -> None:
         counts, rows = state.counts, state.arrays["components"]
-        counts["first_block"] = counts["first_block"] or max(len(x), len(rows))
-        state.arrays["block"] += product(y, x, 1.0)
-        counts["n_block"] += len(x)
+        counts["first_block"] = counts["first_block"] or max(n, len(rows))
+        state.arrays["block"] += products
+        counts["n_block"] += n
         if counts["n_block"] >= counts["first_block"] * self.growth ** counts["n_blocks"]:
             self._close_block(state)
 
     def _close_block(self, state: State) -> None:
         counts, block, rows = state.counts, state.arrays["block"], state.arrays["components"]
         counts["n_blocks"] += 1
+        _check_finite(block)
         block *= block.dtype.type(1 / counts["n_block"])
         if self.momentum:
             block -= block.dtype.type(self.momentum) * state.arrays["previous"]
@@ -97,8 +97,9 @@ class BlockPower(OrthonormalRule):
         if state.counts["n_samples"] and not state.counts["n_blocks"]:
             # Fewer samples than components: their covariance C is known from W C alone (Nystroem), being of lower rank.
             block, rows = state.arrays["block"], state.arrays["components"]
+            _check_finite(block)
             block *= block.dtype.type(1 / state.counts["n_block"])
-            inverse = np.linalg.pinv(gram(block, rows), rcond=_RANK, hermitian=True)
+            inverse = np.linalg.pinv(gram(block, rows), rcond=RANK, hermitian=True)
             basis = orthonormalize(block)
             factor = gram(block, basis)
             state.arrays["components"], state.arrays["projected"] = basis, factor.T @ inverse @ factor
@@ -109,3 +110,11 @@ class BlockPower(OrthonormalRule):
         bases = 2 if self.momentum else 1
         added = bases * self._rank(n_features) * n_features * working_dtype(dtype).itemsize
         return super().state_bytes(n_features, dtype) + added
+
+
+def _check_finite(block: Array) -> None:
+    if not np.isfinite(block).all():
+        raise ValueError(
+            f"samples are not finite, or too large: block power takes their squares in {block.dtype}; mask them, or "
+            "divide them by a constant"
+        )

@@ -65,7 +65,7 @@ class CCIPCA(SequentialRule):
             moved = (x @ row) @ x
             moved *= row.dtype.type(gain / len(x))
             moved += row.dtype.type((1 - gain) * values[i]) * row
-            values[i] = np.sqrt(np.sum(moved * moved, dtype=np.float64))
+            values[i] = np.sqrt(np.einsum("i,i->", moved, moved, dtype=np.float64))  # squares may leave float32
             if values[i] > 0:
                 np.divide(moved, row.dtype.type(values[i]), out=row)
             # Weng's order: what goes on is less the component as it is now.

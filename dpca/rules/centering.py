@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -56,6 +57,46 @@ def take(state: State, batch: Array, center: bool, dtype: np.dtype[Any]) -> Arra
     state.arrays["scatter"] += moved + _sum_of_squares(x)
     state.counts["n_samples"] = n_seen + n
     return x
+
+
+def merge(a: State, b: State) -> Array:
+    """Count the samples of ``b`` into ``a``, and return mean of b - mean of a (d,), as it was.
+
+    Chan, Golub & LeVeque (1983), equations 2.1a and 2.1b: exact up to rounding. ``b`` is not changed.
+    """
+    n_a, n_b = a.counts["n_samples"], b.counts["n_samples"]
+    apart: Array = b.arrays["mean"] - a.arrays["mean"]
+    n = max(n_a + n_b, 1)
+    a.arrays["mean"] += apart * (n_b / n)
+    a.arrays["scatter"] += b.arrays["scatter"] + float(apart @ apart) * (n_a * n_b / n)
+    a.counts["n_samples"] = n_a + n_b
+    return apart
+
+
+def joined(before: State, states: Sequence[State]) -> tuple[Array, Array]:
+    """Return mean (d,) and scatter () of all samples of streams that went on from one state, each counted once.
+
+    The samples that a stream took in itself have a mean and a scatter that follow from its own and those of
+    ``before``, by the same equations as in :func:`merge`.
+
+    Parameters
+    ----------
+    before : State
+        What all streams began with.
+    states : sequence of State
+        What they ended with; each counts the samples of ``before`` too.
+    """
+    n_before, old = before.counts["n_samples"], before.arrays["mean"]
+    together = State({"mean": old.copy(), "scatter": before.arrays["scatter"].copy()}, {"n_samples": n_before})
+    for state in states:
+        n_all = state.counts["n_samples"]
+        n = n_all - n_before
+        if n:
+            moved = (state.arrays["mean"] - old) * (n_all / n)
+            between = float(moved @ moved) * (n_before * n / n_all)
+            scatter = state.arrays["scatter"] - before.arrays["scatter"] - between
+            merge(together, State({"mean": old + moved, "scatter": scatter}, {"n_samples": n}))
+    return together.arrays["mean"], together.arrays["scatter"]
 
 
 def total_variance(state: State) -> Array:

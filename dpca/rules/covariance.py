@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca import linalg
+from dpca import linalg, linalg_int8
 from dpca.rules.state import Array, State, working_dtype
 
 #: Rows of one float32 product. Pixels of 8 bits less 128 have products of at most 2**14, so sums over 1024 rows stay
@@ -33,16 +33,23 @@ class Covariance:
 
     With a shift c near the mean, ``sum`` = sum (x - c) and ``cross`` = sum (x - c)(x - c)^T, the covariance is
     (cross - sum sum^T / n) / (n - 1) (shifted-data algorithm, Chan, Golub & LeVeque 1983, section 3; T 4.3.1
-    accumulates the same matrix). Products are float32 over at most 1,024 rows (8-bit integers: 4,096) and are added up
-    in float64.
+    accumulates the same matrix). Products are float32 over at most 1,024 rows (8-bit integers: 4,096, or integers where
+    :mod:`dpca.linalg_int8` has the library for it, at half the time) and are added up in float64.
 
     8-bit integers take c = 128 (0 when signed): then every product and sum is exact, and so the result is the same to
     the last bit for any batch size, order of merging, number of workers and BLAS. Other dtypes take the mean of the
     first batch, and move on to that of a later one that lies far from it (images come sorted, simulations drift), so
     that products never lose to a large offset what the values hold; float64 stays float64.
 
+    Parameters
+    ----------
+    center : bool
+        Whether the covariance is about the mean, or about 0: then ``mean`` is 0.
+
     Costs O(n d^2) time, 8 d^2 bytes of state. Results of ``finish``: ``mean`` (d,), ``covariance`` (d, d), float64.
     """
+
+    center: bool = field(default=True, kw_only=True)
 
     mergeable: ClassVar[bool] = True
 
@@ -55,23 +62,14 @@ class Covariance:
     @_QUIET
     def update(self, state: State, batch: Array) -> State:
         """Take in a batch of shape (n_samples, n_features), n_samples >= 0, C-ordered."""
-        exact = _is_exact(batch.dtype)
-        while len(batch):
-            block = batch[: _exact_rows(state) if exact else BLOCK_ROWS]
-            if state.counts["n_samples"] == 0 and not exact:
-                state.arrays["shift"][:] = _center(block)
-            product, total, scale = _products(block, state.arrays["shift"])
-            if exact and len(block) > BLOCK_ROWS and product.diagonal().max() >= _EXACT_BELOW:
-                block = block[:BLOCK_ROWS]
-                product, total, scale = _products(block, state.arrays["shift"])
-            batch = batch[len(block) :]
-            squares = product.diagonal() * np.float64(scale**2)
-            if not exact and _is_far(state, total, squares, len(block)):
-                _move(state, _center(block))
-                product, total, scale = _products(block, state.arrays["shift"])
-            linalg.add_lower(state.arrays["cross"], product, scale**2)
-            state.arrays["sum"] += total
-            state.counts["n_samples"] += len(block)
+        if not _is_exact(batch.dtype):
+            _add_numbers(state, batch)
+        elif linalg_int8.is_available():
+            for start in range(0, len(batch), linalg_int8.MOST_ROWS):
+                block = batch[start : start + linalg_int8.MOST_ROWS]
+                _add(state, len(block), *linalg_int8.gram_lower(block))
+        else:
+            _add_bytes(state, batch)
         return state
 
     @_QUIET
@@ -98,14 +96,19 @@ class Covariance:
         if n < 2:
             raise ValueError(f"{n} sample(s) have no covariance: at least 2 are needed")
         total, cross = state.arrays["sum"], state.arrays["cross"]
-        # In bands of rows, to hold no second matrix of d x d.
-        for start in range(0, len(cross), _BAND_ROWS):
-            band = slice(start, start + _BAND_ROWS)
-            cross[band] -= np.outer(total[band] / n, total)
+        if self.center:
+            mean = state.arrays["shift"] + total / n
+            # In bands of rows, to hold no second matrix of d x d.
+            for start in range(0, len(cross), _BAND_ROWS):
+                band = slice(start, start + _BAND_ROWS)
+                cross[band] -= np.outer(total[band] / n, total)
+        else:
+            mean = np.zeros(len(total))
+            _displace(cross, total, n, state.arrays["shift"])
         cross /= n - 1
         if not np.isfinite(cross.diagonal()).all():
             raise ValueError("a variance exceeds what float64 holds: divide all values by a constant first")
-        return state.arrays["shift"] + total / n, cross
+        return mean, cross
 
     def batch_rows(self, dtype: DTypeLike) -> int:
         """Samples that an update does best with: those of one product."""
@@ -134,35 +137,78 @@ class CovariancePCA(Covariance):
     ----------
     n_components : int or None
         Components to keep; None, or more than there are attributes, keeps one for each attribute.
+    n_least : int
+        Least components to keep beside (T 2.1.2): those of the smallest variances.
 
     Results of ``finish``: ``mean`` (d,) float64, ``components`` (k, d) float64, ``explained_variance`` (k,)
-    float64, descending, ``total_variance`` () float64. Costs O(d^3) time beside the covariance.
+    float64, descending, ``total_variance`` () float64; with ``n_least`` also ``least_components`` (n_least, d) and
+    ``least_variance`` (n_least,), ascending, float64. Costs O(d^3) time beside the covariance. The least variances are
+    known to the rounding error of the largest.
     """
 
     n_components: int | None = None
+    n_least: int = field(default=0, kw_only=True)
 
     def finish(self, state: State) -> dict[str, Array]:
         """Return the mean, the components and their variances; the state is used up."""
         mean, covariance = self._covariance_lower(state)
         d = len(mean)
         total = np.trace(covariance)
-        values, rows = linalg.leading_eigh(covariance, min(self.n_components or d, d))
+        k, least = min(self.n_components or d, d), {}
+        if self.n_least:
+            values, rows, *smallest = linalg.extreme_eigh(covariance, k, min(self.n_least, d))
+            least = dict(zip(("least_variance", "least_components"), smallest, strict=True))
+        else:
+            values, rows = linalg.leading_eigh(covariance, k)
         return {
             "mean": mean,
             "components": rows,
             "explained_variance": values,
             "total_variance": np.asarray(total),
+            **least,
         }
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of a result."""
         k = min(self.n_components or n_features, n_features)
-        return 8 * (n_features * (k + 1) + k + 1)
+        return 8 * (n_features * (k + 1) + k + 1 + self.n_least * (n_features + 1))
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays: of an update, and of the eigensolver."""
-        k = min(self.n_components or n_features, n_features)
+        """Bytes of temporary arrays: of an update, and of the eigensolver, which finds the least with all others."""
+        k = n_features if self.n_least else min(self.n_components or n_features, n_features)
         return super().work_bytes(n_rows, n_features, dtype) + linalg.eigh_bytes(n_features, k)
+
+
+def _add_numbers(state: State, batch: Array) -> None:
+    """Add floats, or integers of more than 8 bits, to a state."""
+    for start in range(0, len(batch), BLOCK_ROWS):
+        block = batch[start : start + BLOCK_ROWS]
+        if state.counts["n_samples"] == 0:
+            state.arrays["shift"][:] = _center(block)
+        product, total, scale = _products(block, state.arrays["shift"])
+        squares = product.diagonal() * np.float64(scale**2)
+        if _is_far(state, total, squares, len(block)):
+            _move(state, _center(block))
+            product, total, scale = _products(block, state.arrays["shift"])
+        _add(state, len(block), product, total, scale**2)
+
+
+def _add_bytes(state: State, batch: Array) -> None:
+    """Add 8-bit integers to a state, by exact products of floats."""
+    while len(batch):
+        block = batch[: _exact_rows(state)]
+        product, total, _ = _products(block, state.arrays["shift"])
+        if len(block) > BLOCK_ROWS and product.diagonal().max() >= _EXACT_BELOW:
+            block = block[:BLOCK_ROWS]
+            product, total, _ = _products(block, state.arrays["shift"])
+        _add(state, len(block), product, total)
+        batch = batch[len(block) :]
+
+
+def _add(state: State, n: int, product: Array, total: Array, scale: float = 1.0) -> None:
+    linalg.add_lower(state.arrays["cross"], product, scale)
+    state.arrays["sum"] += total
+    state.counts["n_samples"] += n
 
 
 def _products(block: Array, shift: Array) -> tuple[Array, Array, float]:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import DTypeLike
 
-from dpca.rules.basis import BasisRule, check_converging, product
-from dpca.rules.oja import add_projected_gradient, check_unit
+from dpca.rules.averaging import AveragedRule
+from dpca.rules.basis import check_converging, product
+from dpca.rules.oja import add_projected_gradient
 from dpca.rules.orthonormal import gram, orthonormalize
+from dpca.rules.scaled import ScaledRule
 from dpca.rules.schedules import Power, Schedule
 from dpca.rules.state import Array, State, working_dtype
 
@@ -21,7 +24,7 @@ _JITTER = 1e-14
 
 
 @dataclass(frozen=True)
-class ImplicitKrasulina(BasisRule):
+class ImplicitKrasulina(AveragedRule, ScaledRule):
     """Implicit Krasulina update without the orthonormality constraint.
 
     With C (k, d) of any full rank and Y = X C^+ (C^+ its pseudo-inverse, d x k),
@@ -30,6 +33,8 @@ class ImplicitKrasulina(BasisRule):
     equation 13 and algorithm 1; Meyer 1973), in O(k d). No orthonormalization, and little sensitivity to the step size,
     because y grows as C shrinks.
 
+    Streams can be averaged in rounds (equation 18): C as it is, without an orthonormalization, and C^+ anew.
+
     Costs O(n d k + k^2 d) an update of n samples, O(k d) a sample online, O(k d) memory. The running mean and the
     parameters not named here are those of :class:`~dpca.rules.basis.BasisRule`.
 
@@ -37,26 +42,25 @@ class ImplicitKrasulina(BasisRule):
     ----------
     schedule : Schedule
         Step sizes eta_t; t counts updates, which online are samples. The source takes gamma = 0.8.
-    unit : float
-        Length of the rows of C at the start; 255 for 8-bit pixels gives what 1 gives for pixels in [0, 1].
+    unit : float or None
+        Length of the rows of C at the start; 255 for 8-bit pixels gives what 1 gives for pixels in [0, 1]. None takes
+        the largest standard deviation of the first batch along any direction.
     """
 
     schedule: Schedule = field(default=Power(1.0, 0.8))
-    unit: float = field(default=1.0, kw_only=True)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_unit(self.unit)
 
     def init(self, n_features: int, dtype: DTypeLike) -> State:
         """Return the state before any sample."""
         state = super().init(n_features, dtype)
         rows = state.arrays["components"]
         # The transposed pseudo-inverse, kept as rows (k, d).
-        state.arrays["inverse"] = rows * rows.dtype.type(1 / self.unit)
-        rows *= rows.dtype.type(self.unit)
+        state.arrays["inverse"] = rows.copy()
         state.arrays["gram"] = gram(rows)
+        _lengthen(state, self.unit or 1.0)
         return state
+
+    def _normalize(self, state: State) -> None:
+        _invert(state)
 
     def _rows(self, state: State) -> Array:
         return state.arrays["inverse"]
@@ -74,6 +78,7 @@ class ImplicitKrasulina(BasisRule):
         return turned
 
     def _step(self, state: State, x: Array, y: Array, t: int) -> None:
+        y = self._scaled(state, x, y, t)
         if self.online:
             self._one_sample(state, x[0], y[0], t)
             return
@@ -86,6 +91,15 @@ class ImplicitKrasulina(BasisRule):
         inverse = scipy.linalg.inv(system, check_finite=False)
         np.matmul(inverse.astype(rows.dtype), moved, out=rows)
         _invert(state)
+
+    def _scaled(self, state: State, x: Array, y: Array, t: int) -> Array:
+        """Give C its length where the first step has to measure it; return the projections on the C^+ that results."""
+        if self.unit is not None or t > 1:
+            return y
+        unit = self._unit(state, x)
+        _lengthen(state, unit)
+        scaled: Array = y / y.dtype.type(unit)
+        return scaled
 
     def _one_sample(self, state: State, x: Array, y: Array, t: int) -> None:
         rows, inverse = state.arrays["components"], state.arrays["inverse"]
@@ -127,17 +141,25 @@ class ExplicitKrasulina(ImplicitKrasulina):
 
     @np.errstate(over="ignore", invalid="ignore")
     def _step(self, state: State, x: Array, y: Array, t: int) -> None:
-        eta = self.schedule(t)
+        y, eta = self._scaled(state, x, y, t), self.schedule(t)
         if self.online:
             self._one_sample(state, x[0], y[0], t)
         else:
             add_projected_gradient(state.arrays["components"], x, y, eta)
-        check_converging(state.arrays["components"], self.unit, t, type(self).__name__, eta)
+        length = self.unit or math.sqrt(state.arrays["largest"]) or 1.0
+        check_converging(state.arrays["components"], length, t, type(self).__name__, eta)
         if not self.online:
             _invert(state)
 
     def _fraction(self, eta: float, y_squared: float) -> float:
         return eta
+
+
+def _lengthen(state: State, factor: float) -> None:
+    """Multiply C by a factor."""
+    state.arrays["components"] *= state.arrays["components"].dtype.type(factor)
+    state.arrays["inverse"] *= state.arrays["inverse"].dtype.type(1 / factor)
+    state.arrays["gram"] *= factor**2
 
 
 def _invert(state: State) -> None:

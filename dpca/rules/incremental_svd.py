@@ -71,6 +71,8 @@ class IncrementalSVD:
     forgetting: float = 1.0
 
     mergeable: ClassVar[bool] = True
+    averageable: ClassVar[bool] = False
+    summable: ClassVar[bool] = False
     random_order: ClassVar[bool] = False
 
     def __post_init__(self) -> None:

@@ -45,6 +45,8 @@ class IPCA:
     n_components: int
     center: bool = field(default=True, kw_only=True)
     mergeable: ClassVar[bool] = False
+    averageable: ClassVar[bool] = False
+    summable: ClassVar[bool] = False
     random_order: ClassVar[bool] = True
 
     def __post_init__(self) -> None:

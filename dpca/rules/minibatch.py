@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,6 +39,11 @@ class InBatches:
         """Whether states can be merged."""
         return bool(self.rule.mergeable)
 
+    @property
+    def averageable(self) -> bool:
+        """Whether streams can be averaged in rounds."""
+        return bool(self.rule.averageable)
+
     def init(self, n_features: int, dtype: DTypeLike) -> State:
         """Return the rule's state, with room for the samples that wait."""
         state: State = self.rule.init(n_features, dtype)
@@ -65,11 +71,24 @@ class InBatches:
 
     def merge(self, a: State, b: State) -> State:
         """Merge two states, each with what waits in it."""
-        second = State({name: value.copy() for name, value in b.arrays.items()}, dict(b.counts))
-        merged: State = self.rule.merge(self._flushed(a), self._flushed(second))
+        merged: State = self.rule.merge(self._flushed(a), self._flushed(b.copy()))
         merged.arrays[_HELD] = np.empty_like(a.arrays[_HELD])
         merged.counts[_COUNT] = 0
         return merged
+
+    def average(self, before: State, states: Sequence[State]) -> State:
+        """Average streams that went on from ``before``, in which nothing waits, each with what waits in it.
+
+        A single stream stays as it is, and what waits in it waits on.
+        """
+        if len(states) == 1:
+            return states[0]
+        averaged: State = self.rule.average(
+            self._flushed(before.copy()), [self._flushed(state.copy()) for state in states]
+        )
+        averaged.arrays[_HELD] = np.empty_like(before.arrays[_HELD])
+        averaged.counts[_COUNT] = 0
+        return averaged
 
     def finish(self, state: State) -> dict[str, Array]:
         """Return the rule's result, the last short batch included."""
@@ -100,3 +119,13 @@ class InBatches:
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of a result."""
         return int(self.rule.result_bytes(n_features, dtype))
+
+
+@dataclass(frozen=True)
+class InOrder(InBatches):
+    """The same, for one stream: also a rule that could merge takes its samples one batch after the other."""
+
+    @property
+    def mergeable(self) -> bool:
+        """Return False."""
+        return False

@@ -8,15 +8,19 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import DTypeLike
 
+from dpca import linalg
 from dpca.rules.state import Array, State
+
+# float64 copies of so many samples and attributes stay in a core's own cache.
+_BLOCK_ROWS, _BLOCK_COLUMNS = 256, 512
 
 
 @dataclass(frozen=True)
 class Moments:
     """Mean and variance in one pass.
 
-    Pairwise update of Chan, Golub & LeVeque (1983), equations 1.5a and 1.5b: each batch is centered with its own
-    mean, in float64, so no large sums are ever subtracted. Costs O(n d) time and O(d) memory.
+    Pairwise update of Chan, Golub & LeVeque (1983), equations 1.5a and 1.5b: every 256 samples are centered with their
+    own mean, in float64, so no large sums are ever subtracted. Costs O(n d) time and O(d) memory.
 
     Results of ``finish``: ``mean`` and ``variance`` (divisor n - 1), float64, shape (n_features,).
     """
@@ -30,12 +34,19 @@ class Moments:
 
     def update(self, state: State, batch: Array) -> State:
         """Take in a batch of shape (n_samples, n_features), n_samples >= 0."""
-        if not len(batch):
-            return state
-        mean = batch.mean(axis=0, dtype=np.float64)
-        centered = np.subtract(batch, mean, dtype=np.float64)
-        m2 = np.einsum("ij,ij->j", centered, centered)
-        return self.merge(state, State({"mean": mean, "m2": m2}, {"n_samples": len(batch)}))
+        for start in range(0, len(batch), _BLOCK_ROWS):
+            rows = batch[start : start + _BLOCK_ROWS]
+            mean, m2 = np.empty((2, rows.shape[1]))
+            for first in range(0, rows.shape[1], _BLOCK_COLUMNS):
+                columns = slice(first, first + _BLOCK_COLUMNS)
+                part = rows[:, columns]
+                x = linalg.scratch("moments", part.shape, np.float64)
+                np.copyto(x, part)
+                x.mean(axis=0, out=mean[columns])
+                x -= mean[columns]
+                np.einsum("ij,ij->j", x, x, out=m2[columns])
+            state = self.merge(state, State({"mean": mean, "m2": m2}, {"n_samples": len(rows)}))
+        return state
 
     def merge(self, a: State, b: State) -> State:
         """Return the moments of both streams together."""
@@ -70,4 +81,4 @@ class Moments:
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of temporary arrays in an update."""
-        return 8 * n_features * (n_rows + 4)
+        return 8 * (4 * n_features + min(n_rows, _BLOCK_ROWS) * min(n_features, _BLOCK_COLUMNS))

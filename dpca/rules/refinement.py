@@ -3,129 +3,46 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
-import scipy.linalg
 from numpy.typing import DTypeLike
 
 from dpca import linalg
-from dpca.rules.state import Array, State, working_dtype
-
-_BLOCK_ROWS = 1024
+from dpca.rules.covariance_product import CovarianceProduct, next_iterate, rayleigh_ritz
+from dpca.rules.state import Array, State
 
 
 @dataclass(frozen=True, eq=False)
-class Refinement:
+class Refinement(CovarianceProduct):
     """Multiply components V (k, d) by the covariance C of a stream (T 2.2.1; L 5.3; as a second pass T 3.4.5).
 
-    sum y^T (x - mean), y = (x - mean) V^T, is (n - 1) C V^T. Its product with V^T gives the Rayleigh-Ritz values of V,
-    exact up to rounding, and the residuals C v - lambda v; its own orthonormal basis is the next iterate, which
-    captures at least as much. A sum over samples: it merges, and the order does not matter.
+    The product of V C with V^T gives the Rayleigh-Ritz values of V, exact up to rounding, and the residuals
+    C v - lambda v; its own orthonormal basis is the next iterate, which captures at least as much.
 
     Parameters
     ----------
     components : array (k, d), orthonormal rows
-    mean : array (d,), float64
-        Mean of the samples, exact or nearly: what is left of it is subtracted at the end.
-    center : bool
-        Whether the covariance is about the mean.
+    mean, center
+        As in `CovarianceProduct`.
 
     Results of ``finish``: ``mean``, ``components`` (the next iterate, ordered by the variances that it was made from),
     ``explained_variance`` (k,) of the components that were given, ``residual_norms`` (k,) and ``total_variance`` ().
-    Costs 4 n d k operations; state k d numbers, float64.
     """
-
-    components: Array
-    mean: Array
-    center: bool = True
-
-    mergeable: ClassVar[bool] = True
-    random_order: ClassVar[bool] = False
-
-    def init(self, n_features: int, dtype: DTypeLike) -> State:
-        """Return the state before any sample."""
-        arrays = {
-            "image": np.zeros((len(self.components), n_features)),
-            "sum": np.zeros(n_features),
-            "squares": np.zeros(()),
-        }
-        return State(arrays, {"n_samples": 0})
-
-    def update(self, state: State, batch: Array) -> State:
-        """Take in a batch of shape (n_samples, n_features)."""
-        dtype = working_dtype(batch.dtype)
-        mean, components = self.mean.astype(dtype), self.components.astype(dtype, copy=False)
-        for start in range(0, len(batch), _BLOCK_ROWS):
-            block = batch[start : start + _BLOCK_ROWS]
-            x = linalg.scratch("refined", block.shape, dtype)
-            np.subtract(block, mean if self.center else 0, out=x, dtype=dtype)
-            y = x @ components.T
-            state.arrays["image"] += y.T @ x
-            state.arrays["sum"] += np.ones(len(x), dtype) @ x
-            state.arrays["squares"] += np.einsum("ij,ij->i", x, x, dtype=dtype).sum(dtype=np.float64)
-            state.counts["n_samples"] += len(x)
-        return state
-
-    def merge(self, a: State, b: State) -> State:
-        """Return the state of both streams together."""
-        for name, values in b.arrays.items():
-            a.arrays[name] += values
-        a.counts["n_samples"] += b.counts["n_samples"]
-        return a
 
     def finish(self, state: State) -> dict[str, Array]:
         """Return the next iterate and what is known of the one before."""
-        n, image, total = state.counts["n_samples"], state.arrays["image"], state.arrays["sum"]
-        if n < 2:
-            raise ValueError(f"{n} sample(s) have no variance: at least 2 are needed")
-        given = self.components.astype(np.float64)
-        squares = float(state.arrays["squares"])
-        mean = np.array(self.mean)
-        if self.center:
-            image -= np.outer(given @ total, total / n)
-            squares -= float(total @ total) / n
-            mean += total / n
-        image /= n - 1
-        values, turn = scipy.linalg.eigh(given @ image.T)
-        values, turn = np.maximum(values[::-1], 0), turn[:, ::-1].T
-        given, image = turn @ given, turn @ image
-        residual = np.linalg.norm(image - values[:, None] * given, axis=1)
-        rows = _next(image, given)
+        mean, product, total = self._product(state)
+        values, given, product = rayleigh_ritz(self.components.astype(np.float64), product)
+        residual = np.linalg.norm(product - values[:, None] * given, axis=1)
+        rows = next_iterate(product, given)
         return {
             "mean": mean,
             "components": linalg.fix_signs(rows.astype(self.components.dtype)),
             "explained_variance": values,
             "residual_norms": residual,
-            "total_variance": np.asarray(max(squares / (n - 1), float(values.sum()))),
+            "total_variance": np.asarray(max(total, float(values.sum()))),
         }
-
-    def batch_rows(self, dtype: DTypeLike) -> int:
-        """Samples that an update does best with."""
-        return _BLOCK_ROWS
-
-    def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a state."""
-        return 8 * n_features * (len(self.components) + 1)
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of a result."""
         return n_features * (len(self.components) * self.components.dtype.itemsize + 8)
-
-    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays: a centered block and a product, or four bases in ``finish``."""
-        k, itemsize = len(self.components), working_dtype(dtype).itemsize
-        update = min(n_rows, _BLOCK_ROWS) * n_features * itemsize + 2 * k * n_features * itemsize
-        return max(update, 32 * k * n_features)
-
-
-def _next(image: Array, given: Array) -> Array:
-    """Orthonormal basis of the image, ordered by its singular values; directions without variance stay as given."""
-    _, values, rows = scipy.linalg.svd(image, full_matrices=False)
-    found = values > values[0] * 1e-12
-    if found.all() or not values[0]:
-        kept: Array = rows if values[0] else given
-        return kept
-    q: Array = scipy.linalg.qr(np.concatenate([rows[found], given]).T, mode="economic")[0].T
-    q[: found.sum()] = rows[found]
-    return q[: len(given)]

@@ -26,15 +26,19 @@ def observe(state: State, y: Array) -> None:
     A batch of n samples weighs n / min(N, w), N being all samples projected so far and w the larger of N / 10 and
     10 k. Costs O(n k^2).
     """
-    n, k = y.shape
+    exact = y.astype(np.float64, copy=False)
+    observe_products(state, exact.T @ exact, len(y))
+
+
+def observe_products(state: State, products: Array, n: int) -> None:
+    """Average in y^T y, shape (k, k) float64, of the projections y of n samples: as :func:`observe`."""
     if n == 0:
         return
     total = state.counts["n_projected"] + n
-    weight = min(1.0, n / min(total, max(_SHARE * total, _LEAST * k)))
-    exact = y.astype(np.float64, copy=False)
+    weight = min(1.0, n / min(total, max(_SHARE * total, _LEAST * len(products))))
     projected = state.arrays["projected"]
     projected *= 1 - weight
-    projected += exact.T @ exact * (weight / n)
+    projected += products * (weight / n)
     state.counts["n_projected"] = total
 
 

@@ -24,7 +24,7 @@ class Sanger(OjaSubspace):
 
     @np.errstate(over="ignore", invalid="ignore")
     def _step(self, state: State, x: Array, y: Array, t: int) -> None:
-        rows, step = state.arrays["components"], self.schedule(t) / (self.unit**2 * len(x))
+        rows, step = state.arrays["components"], self.schedule(t) / (self._unit(state, x) ** 2 * len(x))
         decay = np.tril((y * y.dtype.type(step)).T @ y)
         moved = product(y, x, step)
         moved -= decay @ rows

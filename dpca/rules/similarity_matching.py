@@ -98,5 +98,10 @@ class SimilarityMatching(BasisRule):
 
 
 def _solve(lateral: Array, driven: Array) -> Array:
+    if not np.isfinite(driven).all():
+        raise ValueError(
+            f"samples are not finite, or too large: similarity matching takes their third powers in {driven.dtype}; "
+            "mask them, or divide them by a constant"
+        )
     solved: Array = scipy.linalg.solve(lateral, driven.T, assume_a="sym", check_finite=False)
     return solved.T

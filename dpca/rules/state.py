@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
@@ -26,6 +27,10 @@ class State:
     def nbytes(self) -> int:
         """Bytes held by the arrays."""
         return sum(a.nbytes for a in self.arrays.values())
+
+    def copy(self) -> State:
+        """Return a state of its own with the same values."""
+        return State({name: array.copy() for name, array in self.arrays.items()}, dict(self.counts))
 
 
 class Rule(Protocol):
@@ -62,6 +67,37 @@ class Rule(Protocol):
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of what ``finish`` returns, for the planner."""
+
+
+class AveragingRule(Rule, Protocol):
+    """A rule whose streams may part from one state and be averaged again; the engine asks for ``averageable``."""
+
+    @property
+    def averageable(self) -> bool:
+        """Whether it is one: some rules are only with some parameters."""
+
+    def average(self, before: State, states: Sequence[State]) -> State:
+        """Return the average of states that went on from ``before``; each sample is counted once. Changes none."""
+
+
+class SummingRule(Rule, Protocol):
+    """A rule whose update is a sum over the batch, so that its parts can be taken in by different workers.
+
+    ``update`` with a batch is ``apply`` with the ``partial`` sums of its parts combined, up to rounding.
+    """
+
+    @property
+    def summable(self) -> bool:
+        """Whether it is one: some rules are only with some parameters."""
+
+    def partial(self, state: State, part: Array) -> State:
+        """Return the sums over a part (n_samples, n_features) of a batch, as an update from ``state`` needs them."""
+
+    def combine(self, state: State, a: State, b: State) -> State:
+        """Return the sums over two parts together. Owns ``a``; changes nothing else."""
+
+    def apply(self, state: State, sums: State) -> State:
+        """Make one update with the sums over a batch. Owns both."""
 
 
 def count_of(state: State) -> int:

@@ -14,6 +14,8 @@ from sklearn.decomposition import PCA
 from dpca.rules import Covariance, CovariancePCA, State
 from dpca.rules.covariance import BLOCK_ROWS
 
+pytestmark = pytest.mark.usefixtures("products")
+
 
 def fold(rule: Covariance, batches: list[np.ndarray]) -> State:
     state = rule.init(batches[0].shape[1], batches[0].dtype)
@@ -135,3 +137,26 @@ def test_constant_and_repeated_attributes() -> None:
 def test_one_sample_is_refused() -> None:
     with pytest.raises(ValueError, match="at least 2"):
         Covariance().finish(fold(Covariance(), [np.ones((1, 3), np.uint8)]))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
+def test_about_zero_instead_of_the_mean(dtype: type) -> None:
+    x = np.random.default_rng(5).integers(50, 200, (70, 6)).astype(dtype)
+    rule = Covariance(center=False)
+    a, b = rule.update(rule.init(6, x.dtype), x[:30]), rule.update(rule.init(6, x.dtype), x[30:])
+    found = rule.finish(rule.merge(a, b))
+    wide = x.astype(float)
+    np.testing.assert_allclose(found["covariance"], wide.T @ wide / 69, rtol=1e-12 if dtype is not np.float32 else 1e-6)
+    np.testing.assert_array_equal(found["mean"], 0)
+
+
+def test_the_least_components_come_beside_the_leading_ones() -> None:
+    x = np.random.default_rng(6).normal(size=(90, 7)) * [7, 6, 5, 4, 3, 2, 1]
+    rule = CovariancePCA(2, n_least=3)
+    found = rule.finish(rule.update(rule.init(7, x.dtype), x))
+    values, vectors = np.linalg.eigh(np.cov(x, rowvar=False))
+    np.testing.assert_allclose(found["explained_variance"], values[::-1][:2], rtol=1e-12)
+    np.testing.assert_allclose(found["least_variance"], values[:3], rtol=1e-12)
+    for rows, exact in ((found["components"], vectors.T[::-1][:2]), (found["least_components"], vectors.T[:3])):
+        np.testing.assert_allclose(np.abs(np.sum(rows * exact, axis=1)), 1, rtol=1e-12)
+        assert (rows[np.arange(len(rows)), np.abs(rows).argmax(1)] > 0).all()

@@ -54,6 +54,7 @@ def relative_error(found: np.ndarray, x: np.ndarray) -> float:
     return float(np.max(np.abs(found - expected) / np.outer(deviations, deviations)))
 
 
+@pytest.mark.usefixtures("products")
 @given(
     st.sampled_from([np.uint8, np.int8, bool]),
     st.integers(2, 3 * BLOCK_ROWS),
@@ -204,6 +205,7 @@ def test_the_same_few_samples_again_and_again() -> None:
     ("rule", "d"),
     [(CovariancePCA(20), 300), (CovariancePCA(None), 300), (CovariancePCA(200), 401), (CovariancePCA(9), 700)],
 )
+@pytest.mark.usefixtures("products")
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32, np.float64])
 def test_covariances_take_no_more_memory_than_they_say(rule: CovariancePCA, d: int, dtype: type) -> None:
     x = np.random.default_rng(6).integers(0, 256, (1500, d)).astype(dtype)

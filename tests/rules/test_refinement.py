@@ -85,3 +85,17 @@ def test_pixels_in_float32_agree_with_float64():
     exact = np.linalg.eigvalsh(given.astype(float) @ covariance @ given.T.astype(float))[::-1]
     np.testing.assert_allclose(found["explained_variance"], exact, rtol=1e-5)
     assert found["components"].dtype == np.float32
+
+
+def test_neither_the_memory_order_nor_the_alignment_of_the_components_changes_a_byte() -> None:
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(600, 60)).astype(np.float32)
+    rows = np.linalg.qr(rng.normal(size=(60, 3)))[0].T.astype(np.float32).copy()
+    shipped = np.empty(rows.nbytes + 1, np.uint8)[1:].view(np.float32).reshape(rows.shape)
+    shipped[...] = rows
+    found = []
+    for components in (rows, np.asfortranarray(rows), shipped):
+        rule = Refinement(components, np.zeros(60))
+        found.append(rule.update(rule.init(60, np.float32), x).arrays["image"])
+    np.testing.assert_array_equal(found[0], found[1])
+    np.testing.assert_array_equal(found[0], found[2])

@@ -1,0 +1,64 @@
+"""Measured bases and the bounds that come with them, against dense eigenvalues."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dpca.rules.rayleigh_ritz import RayleighRitz
+from tests.rules.streams import fit
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seed=st.integers(0, 10**6),
+    d=st.integers(2, 15),
+    decay=st.floats(0.3, 1.0),
+    steps=st.integers(0, 4),
+    sizes=st.tuples(st.integers(1, 15), st.integers(1, 15)),
+)
+def test_measures_and_bounds_hold(seed, d, decay, steps, sizes):
+    rng = np.random.default_rng(seed)
+    q, k = sorted((min(sizes[0], d), min(sizes[1], d)), reverse=True)
+    x = rng.normal(size=(40, d)) * decay ** np.arange(d) + 3
+    covariance = np.cov(x, rowvar=False).reshape(d, d)
+    exact = np.linalg.eigvalsh(covariance)[::-1]
+    v = rng.normal(size=(d, q))
+    for _ in range(steps):
+        v = covariance @ np.linalg.qr(v)[0]
+    v = np.linalg.qr(v)[0].T
+    found = fit(RayleighRitz(v, x.mean(0) + 1, n_components=k), x, 17)
+    rows, values = found["components"], found["explained_variance"]
+    np.testing.assert_allclose(rows @ rows.T, np.eye(q), atol=1e-12)
+    np.testing.assert_allclose(rows.T @ rows, v.T @ v, atol=1e-10)
+    np.testing.assert_allclose(np.diag(rows @ covariance @ rows.T), values, atol=1e-10)
+    np.testing.assert_allclose(found["product"], rows @ covariance, atol=1e-10)
+    residual = rows @ covariance - values[:, None] * rows
+    np.testing.assert_allclose(found["residual_norms"], np.linalg.norm(residual, axis=1), atol=1e-7)
+    coupling = np.linalg.svd(residual[:k], compute_uv=False).sum()
+    assert found["coupling"] == pytest.approx(coupling, abs=1e-6)
+    best = exact[:k].sum()
+    assert best <= found["optimum"] * (1 + 1e-9) + 1e-12
+    assert found["optimum"] <= found["total_variance"] * (1 + 1e-12)
+    assert found["total_variance"] == pytest.approx(np.trace(covariance), rel=1e-9)
+
+
+def test_the_bound_is_tight_for_the_whole_space_and_for_eigenvectors():
+    rng = np.random.default_rng(0)
+    x = rng.normal(size=(50, 6)) * [5, 4, 3, 1, 0.01, 0.01]
+    values, vectors = np.linalg.eigh(np.cov(x, rowvar=False))
+    whole = fit(RayleighRitz(np.eye(6), x.mean(0), n_components=2), x)
+    assert whole["optimum"] == pytest.approx(values[::-1][:2].sum(), rel=1e-7)
+    leading = fit(RayleighRitz(vectors[:, ::-1][:, :4].T, x.mean(0), n_components=3), x)
+    assert leading["coupling"] < 1e-6
+    assert leading["optimum"] == pytest.approx(values[::-1][:3].sum(), rel=1e-6)
+    # The second and third directions alone: what they miss may be one direction better than theirs.
+    later = fit(RayleighRitz(vectors[:, ::-1][:, 1:3].T, x.mean(0), n_components=1), x)
+    assert later["optimum"] == pytest.approx(values.sum() - values[3] - values[4], rel=1e-6)
+
+
+def test_wrong_numbers_of_components():
+    with pytest.raises(ValueError, match="n_components is 3"):
+        RayleighRitz(np.eye(2, 5), np.zeros(5), n_components=3)
