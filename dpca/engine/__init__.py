@@ -3,7 +3,20 @@
 from __future__ import annotations
 
 from dpca.engine.fold import FoldReport, fold
+from dpca.engine.fold_rounds import fold_in_rounds
 from dpca.engine.plan import FoldPlan, PlanError, plan_fold
+from dpca.engine.rounds import Averaging, DataParallel
 from dpca.engine.source import Source, as_source
 
-__all__ = ["FoldPlan", "FoldReport", "PlanError", "Source", "as_source", "fold", "plan_fold"]
+__all__ = [
+    "Averaging",
+    "DataParallel",
+    "FoldPlan",
+    "FoldReport",
+    "PlanError",
+    "Source",
+    "as_source",
+    "fold",
+    "fold_in_rounds",
+    "plan_fold",
+]

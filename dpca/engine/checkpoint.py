@@ -6,6 +6,7 @@ import json
 import os
 import uuid
 import zipfile
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -13,10 +14,11 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpca.rules.state import State
 from storage.disk import writing_errors
 
 Array = NDArray[Any]
-_COUNTS = "counts.json"
+_COUNTS, _LENGTH = "counts.json", "n_partitions"
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,43 @@ class Checkpoints:
         except (OSError, ValueError, KeyError, AttributeError, EOFError, RuntimeError, zipfile.BadZipFile):
             # Not there, or a disk that lost a part of the file after a power cut: numpy and zipfile raise many kinds.
             return None
+
+    def save_states(self, name: str, states: Sequence[State]) -> None:
+        """Write the states of a group of partitions."""
+        arrays = {f"{i}.{key}": value for i, state in enumerate(states) for key, value in state.arrays.items()}
+        counts = {f"{i}.{key}": value for i, state in enumerate(states) for key, value in state.counts.items()}
+        self.save(name, arrays, {**counts, _LENGTH: len(states)})
+
+    def load_states(self, name: str) -> list[State] | None:
+        """Read what `save_states` wrote; None as in `load`."""
+        kept = self.load(name)
+        if kept is None:
+            return None
+        arrays, counts = kept
+        states = [State() for _ in range(counts.pop(_LENGTH))]
+        for key, array in arrays.items():
+            index, _, field = key.partition(".")
+            states[int(index)].arrays[field] = array
+        for key, count in counts.items():
+            index, _, field = key.partition(".")
+            states[int(index)].counts[field] = count
+        return states
+
+    def save_results(self, name: str, results: Sequence[dict[str, Array]]) -> None:
+        """Write the results of a group of partitions."""
+        arrays = {f"{i}.{key}": value for i, result in enumerate(results) for key, value in result.items()}
+        self.save(name, arrays, {_LENGTH: len(results)})
+
+    def load_results(self, name: str) -> list[dict[str, Array]] | None:
+        """Read what `save_results` wrote; None as in `load`."""
+        kept = self.load(name)
+        if kept is None:
+            return None
+        results: list[dict[str, Array]] = [{} for _ in range(kept[1][_LENGTH])]
+        for key, value in kept[0].items():
+            index, _, field = key.partition(".")
+            results[int(index)][field] = value
+        return results
 
     def remove(self, name: str) -> None:
         """Forget a bundle."""

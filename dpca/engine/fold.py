@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from hashlib import blake2b
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,8 +13,10 @@ from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from dpca.engine.checkpoint import Checkpoints
-from dpca.engine.memory import peak_resident_bytes, task_budget, thread_count, usable_bytes
+from dpca.engine.identity import digest
+from dpca.engine.memory import parallel_tasks, peak_resident_bytes, task_budget, thread_count, usable_bytes
 from dpca.engine.plan import FoldPlan, Group, Partition, PlanError, plan_fold
+from dpca.engine.shuffled import ShuffledSource
 from dpca.engine.source import ArraySource, DaskSource, Source, batches
 from dpca.linalg import release_scratch
 from dpca.rules.state import Rule, State
@@ -36,6 +37,8 @@ class FoldReport:
     seconds: float
     peak_memory: int
     """Bytes held at most by any one process that worked on it, interpreter and all."""
+    note: str = ""
+    """What its caller says about it: a choice that was made for lack of memory, for example."""
 
 
 class Partitioned(Partition, Protocol):
@@ -55,6 +58,7 @@ def fold(
     checkpoints: Checkpoints | None = None,
     progress: Progress = no_progress,
     stage: str = "fit",
+    note: str = "",
 ) -> tuple[Results, FoldReport]:
     """Fold a rule over each partition of a stack.
 
@@ -74,11 +78,14 @@ def fold(
     budget : int, optional
         Bytes a task may take; default from the memory of the tightest worker or of this machine.
     checkpoints : Checkpoints, optional
-        Where finished segments and groups are kept. A fold that finds its own there does not repeat them.
+        Where finished segments and groups are kept. A fold that finds its own there does not repeat them; those of
+        other rules, parameters, sources or plans are left alone.
     progress : Progress
         Told the bytes read.
     stage : str
         What the progress is called.
+    note : str
+        For the report.
 
     Returns
     -------
@@ -94,21 +101,10 @@ def fold(
         At a value that is not finite.
     """
     began = time.perf_counter()
-    if isinstance(source, ArraySource):
+    if isinstance(source.source if isinstance(source, ShuffledSource) else source, ArraySource):
         client = None
     threads = thread_count()
-    n_parallel = sum(client.nthreads().values()) if client else threads
-    limit = budget if budget is not None else task_budget(client, threads)
-    plan = plan_fold(
-        source.shape,
-        source.dtype,
-        source.chunks,
-        partition,
-        rule,
-        budget=limit,
-        n_parallel=n_parallel,
-        held_whole=source.segment_bytes if isinstance(source, DaskSource) else None,
-    )
+    plan = plan_for(rule, source, partition, client=client, budget=budget)
     if plan.result_bytes > usable_bytes():
         raise PlanError(
             f"the results of {partition.n_partitions:,} partitions take {plan.result_bytes / 1e6:,.0f} MB but this "
@@ -116,9 +112,10 @@ def fold(
         )
     kept: dict[int, Results] = {}
     if checkpoints is not None:
-        # With another budget or cluster the groups hold other partitions: each plan has a folder of its own.
-        checkpoints = Checkpoints(f"{checkpoints.folder}/{_digest(plan)}")
-        kept = {g: found for g in range(len(plan.groups)) if (found := _load_results(checkpoints, g))}
+        # With another budget or cluster the groups hold other partitions, with another rule the states other arrays:
+        # each fold has a folder of its own.
+        checkpoints = Checkpoints(f"{checkpoints.folder}/{digest(plan, rule, source, partition)}")
+        kept = {g: found for g in range(len(plan.groups)) if (found := checkpoints.load_results(group_name(g)))}
     missing = [g for g in range(len(plan.groups)) if g not in kept]
     graph = {g: _group_graph(rule, source, partition, plan, g, checkpoints) for g in missing}
     outcomes = _compute(graph, plan, source, client, threads, progress, stage)
@@ -127,7 +124,27 @@ def fold(
         for index, result in zip(group.partitions, kept[g] if g in kept else outcomes[g][0], strict=True):
             results[index] = result
     peak = max((task_peak for _, task_peak in outcomes.values()), default=peak_resident_bytes())
-    return results, FoldReport(plan, time.perf_counter() - began, peak)
+    return results, FoldReport(plan, time.perf_counter() - began, peak, note)
+
+
+def plan_for(
+    rule: Rule, source: Source, partition: Partitioned, *, client: Any | None = None, budget: int | None = None
+) -> FoldPlan:
+    """Return what `fold` would run with these arguments; its parameters and errors."""
+    if isinstance(source.source if isinstance(source, ShuffledSource) else source, ArraySource):
+        client = None
+    threads = thread_count()
+    return plan_fold(
+        source.shape,
+        source.dtype,
+        source.chunks,
+        partition,
+        rule,
+        budget=budget if budget is not None else task_budget(client, threads),
+        n_parallel=parallel_tasks(client, threads),
+        held_whole=source.segment_bytes if isinstance(source, DaskSource) else None,
+        held_rows=source.window_rows if isinstance(source, ShuffledSource) else 0,
+    )
 
 
 def _group_graph(
@@ -207,10 +224,10 @@ def fold_segment(
 
     ``before`` is what the samples before these left, for a rule that cannot merge.
     """
-    if checkpoints is not None and (kept := _load_states(checkpoints, name, len(group.partitions))):
+    if checkpoints is not None and (kept := checkpoints.load_states(name)):
         return kept
     sizes = [partition.n_features(i) for i in group.partitions]
-    states = [rule.init(d, source.dtype) for d in sizes] if before is None else [_copy(state) for state in before]
+    states = [rule.init(d, source.dtype) for d in sizes] if before is None else [state.copy() for state in before]
     origin = tuple(start for start, _ in group.region)
     buffer = np.empty(min(rows, samples[1] - samples[0]) * sum(sizes), source.dtype)
     with one_blas_thread():
@@ -219,7 +236,7 @@ def fold_segment(
             states = [rule.update(state, part) for state, part in zip(states, parts, strict=True)]
     release_scratch()
     if checkpoints is not None:
-        _save_states(checkpoints, name, states)
+        checkpoints.save_states(name, states)
     return states
 
 
@@ -235,19 +252,20 @@ def fold_group(
 ) -> Outcome:
     """Fold and finish a group of a single segment where it is: its states never travel."""
     states = fold_segment(rule, source, partition, group, samples, rows, None, name)
-    return _finish(rule, states, checkpoints, name)
+    return finish_states(rule, states, checkpoints, name)
 
 
 def merge_states(rule: Rule, a: list[State], b: list[State]) -> list[State]:
     """Merge the states of two neighboring segments."""
-    return [rule.merge(_copy(x), y) for x, y in zip(a, b, strict=True)]
+    with one_blas_thread():  # or the bytes would depend on how many threads BLAS has left
+        return [rule.merge(x.copy(), y) for x, y in zip(a, b, strict=True)]
 
 
 def finish_group(
     rule: Rule, states: list[State], checkpoints: Checkpoints | None, name: str, n_segments: int
 ) -> Outcome:
     """Finish a merged group; once its result is on disk, its segments are not needed any more."""
-    outcome = _finish(rule, list(states), checkpoints, name, copy=True)
+    outcome = finish_states(rule, list(states), checkpoints, name, copy=True)
     if checkpoints is not None:
         for s in range(n_segments):
             checkpoints.remove(segment_name(name, s))
@@ -264,9 +282,10 @@ def segment_name(group: str, s: int) -> str:
     return f"{group}-segment-{s:06d}"
 
 
-def _finish(
+def finish_states(
     rule: Rule, states: list[State], checkpoints: Checkpoints | None, name: str, *, copy: bool = False
 ) -> Outcome:
+    """Finish states one after the other, and keep the results; without ``copy`` the states are used up."""
     states.reverse()
     results: Results = []
     with one_blas_thread():
@@ -274,53 +293,13 @@ def _finish(
             # Each state is free before the next one is finished. One that Dask gave us may serve it again, for a
             # retry: finish a copy of it.
             state = states.pop()
-            results.append(rule.finish(_copy(state) if copy else state))
+            results.append(rule.finish(state.copy() if copy else state))
     release_scratch()
     if checkpoints is not None:
-        bundle = {f"{i}.{key}": value for i, result in enumerate(results) for key, value in result.items()}
-        checkpoints.save(name, bundle, {"n_partitions": len(results)})
+        checkpoints.save_results(name, results)
     return results, peak_resident_bytes()
-
-
-def _copy(state: State) -> State:
-    return State({name: array.copy() for name, array in state.arrays.items()}, dict(state.counts))
-
-
-def _digest(plan: FoldPlan) -> str:
-    return blake2b(repr(plan).encode(), digest_size=8).hexdigest()
 
 
 def _advance(outcome: Outcome, bar: Any, weight: int) -> Outcome:
     bar.advance(weight)
     return outcome
-
-
-def _save_states(checkpoints: Checkpoints, name: str, states: list[State]) -> None:
-    arrays = {f"{i}.{key}": value for i, state in enumerate(states) for key, value in state.arrays.items()}
-    counts = {f"{i}.{key}": value for i, state in enumerate(states) for key, value in state.counts.items()}
-    checkpoints.save(name, arrays, counts)
-
-
-def _load_results(checkpoints: Checkpoints, g: int) -> Results | None:
-    kept = checkpoints.load(group_name(g))
-    if kept is None:
-        return None
-    results: Results = [{} for _ in range(kept[1]["n_partitions"])]
-    for key, value in kept[0].items():
-        index, _, field = key.partition(".")
-        results[int(index)][field] = value
-    return results
-
-
-def _load_states(checkpoints: Checkpoints, name: str, n: int) -> list[State] | None:
-    kept = checkpoints.load(name)
-    if kept is None:
-        return None
-    states = [State() for _ in range(n)]
-    for key, array in kept[0].items():
-        index, _, field = key.partition(".")
-        states[int(index)].arrays[field] = array
-    for key, count in kept[1].items():
-        index, _, field = key.partition(".")
-        states[int(index)].counts[field] = count
-    return states

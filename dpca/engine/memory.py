@@ -43,6 +43,19 @@ def usable_bytes() -> int:
     return int(_USABLE * min(MEMORY_LIMIT, psutil.virtual_memory().available))
 
 
+def parallel_tasks(client: Any | None, n_threads: int) -> int:
+    """Return how many tasks run at once: with a cluster as many as its workers have threads, else ``n_threads``.
+
+    Workers of a cluster on this machine count also while they are dead and on their way back: how a stream is cut into
+    segments must not depend on the moment.
+    """
+    if client is None:
+        return n_threads
+    ours = getattr(client.cluster, "worker_spec", None) or {}
+    known = sum(int(worker["options"].get("nthreads") or 1) for worker in ours.values())
+    return known or sum(client.nthreads().values())
+
+
 def task_budget(client: Any | None, n_threads: int) -> int:
     """Bytes that one task may take beyond what its process already holds.
 

@@ -17,9 +17,9 @@ a cell and a chunk overlap without sharing a border and memory forces them apart
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -29,13 +29,16 @@ Region = tuple[tuple[int, int], ...]
 # A task should outlast the scheduler's cost of 1.5 ms a thousand times, and a checkpoint should not be far away.
 SEGMENT_BYTES = 16 * 2**30
 # Segments of a chain cannot run side by side; they are as short as a checkpoint after each is cheap.
-_LINK_BYTES = 2 * 2**30
+LINK_BYTES = 2 * 2**30
 # Samples are read a few whole chunks at a time: Zarr holds the encoded bytes and a copy of all it is asked for at once.
 _READ_BYTES = 16 * 2**20
 # Updates of fewer samples than this spend their time on the state.
 _FAIR_ROWS = 256
 # Below this many decoded bytes a task is joined with its neighbor.
 _SHORT_TASK = 64 * 2**20
+# What it costs to add a batch to a byte of state, or to merge and ship one, beside decoding a byte (measured: a
+# covariance takes 10 ms for 28 MB, Zarr 1 ns a byte).
+_ADDING, _MERGING = 1 / 3, 3
 # Interpreter and graph overhead of one task, and what the allocator loses between arrays (measured: up to a fifth).
 _TASK_OVERHEAD = 24 * 2**20
 _FRAGMENTATION = 1.25
@@ -114,6 +117,7 @@ def plan_fold(
     budget: int,
     n_parallel: int = 1,
     held_whole: int | None = None,
+    held_rows: int = 0,
 ) -> FoldPlan:
     """Plan the fold of a rule over every partition of a stack.
 
@@ -131,6 +135,8 @@ def plan_fold(
         Tasks that can run at once. It decides only how many segments there are when there are fewer groups than that.
     held_whole : int, optional
         For sources that give a task all values of its segment at once: the most bytes of them.
+    held_rows : int
+        For sources whose reader holds samples of its own: how many.
 
     Returns
     -------
@@ -141,21 +147,8 @@ def plan_fold(
     PlanError
         If even one partition at a time, read one chunk of samples at a time, exceeds the budget.
     """
-    planner = _Planner(tuple(shape), np.dtype(dtype), tuple(chunks), partition, rule, held_whole)
-    tiles = list(partition.tiles(tuple(chunks[1:])))
-    rows = planner.target_rows()
-    # Shorter batches cost a little speed, splitting a tile means to decode its chunks twice: shorten first, then split,
-    # and go on to slow, short batches only where nothing else helps.
-    while rows > planner.fair_rows and any(planner.leaf_bytes(t, rows) > budget for t in tiles):
-        rows = planner.shorter(rows)
-    while True:
-        try:
-            groups, segments = planner.cut(tiles, rows, budget, n_parallel)
-            break
-        except PlanError:
-            if rows == planner.least_rows:
-                raise
-            rows = planner.shorter(rows)
+    planner = _Planner(tuple(shape), np.dtype(dtype), tuple(chunks), partition, rule, held_whole, held_rows)
+    groups, segments, rows = planner.cheapest(list(partition.tiles(tuple(chunks[1:]))), budget, n_parallel)
     task_bytes = max(planner.task_bytes(g.partitions, rows, len(segments)) for g in groups)
     read = sum(planner.region_bytes(g.partitions) for g in groups) * shape[0]
     results = sum(planner.result_bytes(g.partitions) for g in groups)
@@ -172,6 +165,11 @@ def read_rows(region: Region, chunks: Sequence[int], itemsize: int) -> int:
     return max(1, _READ_BYTES // (chunks[0] * decoded_row_bytes(region, chunks, itemsize))) * chunks[0]
 
 
+def _halves(tile: tuple[int, ...]) -> list[tuple[int, ...]]:
+    half = len(tile) // 2
+    return [tile[:half], tile[half:]] if half else [tile]
+
+
 @dataclass(frozen=True)
 class _Planner:
     shape: tuple[int, ...]
@@ -180,6 +178,7 @@ class _Planner:
     partition: Partition
     rule: RuleCost
     held_whole: int | None
+    held_rows: int
 
     @property
     def least_rows(self) -> int:
@@ -192,9 +191,6 @@ class _Planner:
     def target_rows(self) -> int:
         """Whole chunks of samples, as many as make a full update."""
         return min(self.whole_chunks(self.rule.batch_rows(self.dtype)), max(1, self.shape[0]))
-
-    def shorter(self, rows: int) -> int:
-        return self.whole_chunks(rows // 2)
 
     def whole_chunks(self, rows: int) -> int:
         return max(1, rows // self.least_rows) * self.least_rows
@@ -216,15 +212,17 @@ class _Planner:
         """States, the batch, the one read ahead, its copy by partitions, one's temporaries, what reading takes."""
         d = max(self.partition.n_features(i) for i in partitions)
         region, box = self.region_bytes(partitions), self.region(partitions)
+        copy = sum(self.partition.n_features(i) for i in partitions) * self.dtype.itemsize
         decoded = decoded_row_bytes(box, self.chunks, self.dtype.itemsize)
         one = self.rule.work_bytes(rows, d, self.dtype)
         # Encoded chunks and the values cut from them, of one read; a chunk more where Zarr joins parts of one.
-        at_once = min(read_rows(box, self.chunks, self.dtype.itemsize), rows)
+        at_once = min(read_rows(box, self.chunks, self.dtype.itemsize), max(rows, self.held_rows))
         reading = at_once * (region + decoded) + 2 * math.prod(self.chunks) * self.dtype.itemsize
+        reading += self.held_rows * region
         if self.held_whole is not None:
             # What Dask computed for a segment, beside the chunks that it was cut from.
             reading += min(self.held_whole // region + rows, self.shape[0]) * (region + decoded)
-        arrays = self.state_bytes(partitions) + 3 * rows * region + one + reading
+        arrays = self.state_bytes(partitions) + rows * (2 * region + copy) + one + reading
         return math.ceil(_FRAGMENTATION * arrays) + _TASK_OVERHEAD
 
     def task_bytes(self, partitions: Sequence[int], rows: int, n_segments: int) -> int:
@@ -237,6 +235,65 @@ class _Planner:
             + math.ceil(_FRAGMENTATION * waiting * self.state_bytes(partitions))
             + self.result_bytes(partitions)
         )
+
+    def cheapest(
+        self, tiles: Sequence[tuple[int, ...]], budget: int, n_parallel: int
+    ) -> tuple[tuple[Group, ...], tuple[tuple[int, int], ...], int]:
+        """Groups, segments and rows of a batch that take least time, of those that fit the budget.
+
+        Longer batches are added to the states less often; groups that share chunks decode them each for itself;
+        segments of one group hold a state each, to be merged. Slow, short batches only where nothing else helps.
+        """
+        found: list[tuple[tuple[int, float], tuple[Group, ...], tuple[tuple[int, int], ...], int]] = []
+        refusal: PlanError | None = None
+        finer = self.halved(tiles, n_parallel)
+        for rows in self.row_counts():
+            if found and rows < self.fair_rows:
+                break
+            for way in [tiles] if finer == tiles else [tiles, finer]:
+                try:
+                    groups, segments = self.cut(way, rows, budget, n_parallel)
+                except PlanError as error:
+                    refusal = error
+                    continue
+                found.append((self.cost(groups, segments, rows, n_parallel), groups, segments, rows))
+            if any(self.reads_once(groups, tiles) and not idle for (idle, _), groups, _, _ in found):
+                break
+        if not found:
+            raise cast("PlanError", refusal)
+        return min(found, key=lambda way: way[0])[1:]
+
+    def row_counts(self) -> Iterator[int]:
+        """Yield samples of a batch, from most to least."""
+        rows = self.target_rows()
+        yield rows
+        while rows > self.least_rows:
+            rows = self.whole_chunks(rows // 2)
+            yield rows
+
+    def halved(self, tiles: Sequence[tuple[int, ...]], n: int) -> list[tuple[int, ...]]:
+        """Tiles, halved until there are ``n`` of them or nothing is left to halve."""
+        pieces = list(tiles)
+        while len(pieces) < n and max(map(len, pieces)) > 1:
+            pieces = [part for piece in pieces for part in _halves(piece)]
+        return pieces
+
+    def reads_once(self, groups: Sequence[Group], tiles: Sequence[tuple[int, ...]]) -> bool:
+        """Say whether groups decode no more than tiles would."""
+        return self.decoded(g.region for g in groups) <= self.decoded(map(self.region, tiles))
+
+    def decoded(self, regions: Iterable[Region]) -> int:
+        return sum(decoded_row_bytes(region, self.chunks, self.dtype.itemsize) for region in regions)
+
+    def cost(
+        self, groups: Sequence[Group], segments: Sequence[tuple[int, int]], rows: int, n_parallel: int
+    ) -> tuple[int, float]:
+        """Workers that have nothing to do, then the time of all but the rule's own arithmetic, in decoded bytes."""
+        n, n_segments = self.shape[0], len(segments)
+        states = sum(self.state_bytes(g.partitions) for g in groups)
+        at_once = len(groups) * (n_segments if self.rule.mergeable else 1)
+        moved = states * (_ADDING * math.ceil(n / rows) + _MERGING * (n_segments - 1))
+        return max(0, n_parallel - at_once), n * self.decoded(g.region for g in groups) + moved
 
     def cut(
         self, tiles: Sequence[tuple[int, ...]], rows: int, budget: int, n_parallel: int
@@ -270,11 +327,10 @@ class _Planner:
             raise PlanError(
                 f"one partition of {self.partition.n_features(tile[0]):,} attributes, read {rows:,} samples at a "
                 f"time, needs {need / 1e6:,.0f} MB but a task may take {budget / 1e6:,.0f} MB: allow at least "
-                f"{math.ceil(need / 1e6):,} MB more memory than the process itself takes, or choose smaller cells"
+                f"{math.ceil(need / 1e6):,} MB more memory than the process itself takes, or choose smaller cells "
+                "or bands"
             )
-        half = len(tile) // 2
-        parts = (tile[:half], tile[half:])
-        return [part for piece in parts for part in self.split(piece, rows, budget, n_segments)]
+        return [part for piece in _halves(tile) for part in self.split(piece, rows, budget, n_segments)]
 
     def join(self, pieces: list[tuple[int, ...]], rows: int, budget: int, n_segments: int) -> list[tuple[int, ...]]:
         """Join neighbors that would make tasks too short to be worth scheduling."""
@@ -294,7 +350,7 @@ class _Planner:
         """Cut the samples so that tasks are neither endless nor fewer than what can run at once."""
         n = self.shape[0]
         largest = max(self.region_bytes(g.partitions) for g in groups) * n
-        longest = self.held_whole or (SEGMENT_BYTES if self.rule.mergeable else _LINK_BYTES)
+        longest = self.held_whole or (SEGMENT_BYTES if self.rule.mergeable else LINK_BYTES)
         side_by_side = math.ceil(n_parallel / len(groups)) if self.rule.mergeable else 1
         wanted = max(math.ceil(largest / longest), side_by_side, 1)
         wanted = min(wanted, most or wanted)

@@ -7,13 +7,14 @@ import signal
 from typing import Any
 
 import dask
+import psutil
 import pytest
 from dask.utils import parse_timedelta
 from distributed import Client, LocalCluster
 from threadpoolctl import threadpool_info
 
 from dpca.engine.cluster import open_client
-from dpca.engine.memory import task_budget, usable_bytes
+from dpca.engine.memory import parallel_tasks, task_budget, usable_bytes
 from storage import DataError
 
 
@@ -110,3 +111,13 @@ def test_a_dead_worker_is_started_again_and_given_the_time_that_takes() -> None:
         # Dask asks for this 15 seconds after the death, by default.
         assert parse_timedelta(dask.config.get("distributed.deploy.lost-worker-timeout")) > 600
         assert client.cluster.scheduler.no_workers_timeout >= 60
+
+
+def test_dead_workers_count_while_they_are_on_their_way_back() -> None:
+    with open_client(workers=2, memory="600MB") as client:
+        with Client(client.scheduler.address) as other:
+            assert parallel_tasks(other, 7) == parallel_tasks(client, 7) == 2
+        process = psutil.Process(next(iter(client.run(os.getpid).values())))
+        process.kill()
+        assert parallel_tasks(client, 7) == 2
+    assert parallel_tasks(None, 7) == 7

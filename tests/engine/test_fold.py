@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import signal
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -81,8 +81,8 @@ def test_arrays_in_memory_and_dask_arrays(
 class Fragile(CovariancePCA):
     """Counts its updates in a folder, and fails at a given one."""
 
-    folder: str = ""
-    fail_at: int = -1
+    folder: str = field(default="", compare=False)
+    fail_at: int = field(default=-1, compare=False)
 
     def update(self, state: State, batch: np.ndarray) -> State:
         n = len(os.listdir(self.folder))
@@ -122,7 +122,7 @@ def test_a_fold_goes_on_where_it_stopped(
 class Deadly(CovariancePCA):
     """Kills its own process once."""
 
-    marker: str = ""
+    marker: str = field(default="", compare=False)
 
     def update(self, state: State, batch: np.ndarray) -> State:
         try:

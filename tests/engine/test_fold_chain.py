@@ -51,7 +51,7 @@ def path(images: np.ndarray, tmp_path: Path) -> str:
 @pytest.fixture
 def links(monkeypatch: pytest.MonkeyPatch) -> None:
     """Segments of few chunks."""
-    monkeypatch.setattr(dpca.engine.plan, "_LINK_BYTES", 60 * 360)
+    monkeypatch.setattr(dpca.engine.plan, "LINK_BYTES", 60 * 360)
     monkeypatch.setattr(InBatches, "batch_rows", lambda rule, dtype: CHUNK)
 
 

@@ -7,7 +7,7 @@ import sys
 import time
 import uuid
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -100,8 +100,8 @@ def test_segments_that_drift_apart(dtype: type, tmp_path: Path, segments: int, c
 class Counting(CovariancePCA):
     """Leaves a file for each update in a folder, and fails once there are so many."""
 
-    folder: str = ""
-    fail_at: int = -1
+    folder: str = field(default="", compare=False)
+    fail_at: int = field(default=-1, compare=False)
 
     def update(self, state: State, batch: np.ndarray) -> State:
         if 0 <= self.fail_at <= len(os.listdir(self.folder)):

@@ -10,24 +10,25 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpca.engine import FoldPlan, PlanError, plan_fold
-from dpca.partition import CellGrid
+from dpca.partition import Bands, CellGrid, map_at_random
 from dpca.rules import CovariancePCA
 
 
 @st.composite
-def problems(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], CellGrid, int, int]:
+def problems(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], CellGrid | Bands, int, int]:
     spatial = tuple(draw(st.integers(1, 60)) for _ in range(draw(st.integers(1, 2))))
     cell = tuple(draw(st.integers(1, min(s, 12))) for s in spatial)
     shape = (draw(st.integers(1, 5_000)), *spatial)
     chunks = tuple(draw(st.integers(1, s)) for s in shape)
     budget = draw(st.sampled_from([26, 30, 40, 100, 1000])) * 2**20
-    return shape, chunks, CellGrid(spatial, cell), budget, draw(st.integers(1, 9))
+    bands = map_at_random(spatial, draw(st.integers(1, 900)), np.random.default_rng(0))
+    return shape, chunks, draw(st.sampled_from([CellGrid(spatial, cell), bands])), budget, draw(st.integers(1, 9))
 
 
 @given(problems())
 @settings(deadline=None, max_examples=150)
 def test_every_partition_once_every_sample_once_within_the_budget(
-    problem: tuple[tuple[int, ...], tuple[int, ...], CellGrid, int, int],
+    problem: tuple[tuple[int, ...], tuple[int, ...], CellGrid | Bands, int, int],
 ) -> None:
     shape, chunks, grid, budget, n_parallel = problem
     try:
@@ -73,6 +74,35 @@ def test_more_workers_than_groups_get_segments() -> None:
     plan = plan_fold((60_000, 28, 28), np.uint8, (1000, 28, 28), grid, CovariancePCA(5), budget=2**30, n_parallel=4)
     assert len(plan.groups) == 1
     assert len(plan.segments) == 4
+
+
+def lfw_bands(budget: float, n_parallel: int, n: int = 13_233) -> FoldPlan:
+    """100 bands of 1,875 attributes, whose covariances take 2.8 GB."""
+    bands = map_at_random((250, 250, 3), 1_875, np.random.default_rng(0), together=3)
+    shape, chunks = (n, 250, 250, 3), (512, 50, 50, 3)
+    return plan_fold(shape, np.uint8, chunks, bands, CovariancePCA(125), budget=int(budget), n_parallel=n_parallel)
+
+
+def test_bands_take_turns_rather_than_small_batches() -> None:
+    # All covariances at once would leave room for batches of 512 samples, and add 2.8 GB to them 26 times.
+    plan = lfw_bands(4.0e9, 1)
+    assert len(plan.groups) == 2
+    assert plan.batch_rows >= 2048
+    assert plan.read_bytes == 2 * 13_233 * 187_500
+    assert lfw_bands(10e9, 1).read_bytes == 13_233 * 187_500
+
+
+def test_two_workers_share_the_bands_and_not_the_samples() -> None:
+    plan = lfw_bands(8e9, 2)
+    assert len(plan.groups) == 2
+    assert plan.segments == ((0, 13_233),)
+
+
+def test_many_workers_share_the_samples_of_a_large_stack() -> None:
+    # A hundred groups of one band would decode 600 GB a hundred times.
+    plan = lfw_bands(40e9, 100, n=3_000_000)
+    assert plan.read_bytes <= 4 * 3_000_000 * 187_500
+    assert len(plan.groups) * len(plan.segments) >= 100
 
 
 def test_the_refusal_names_the_number_the_limit_and_the_remedy() -> None:

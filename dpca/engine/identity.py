@@ -1,0 +1,82 @@
+"""Which work is which: the key under which a fold keeps what it has done."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import fields, is_dataclass
+from hashlib import blake2b
+from typing import Any
+
+import dask.array as da
+import numpy as np
+
+from dpca.engine.source import ArraySource, DaskSource, ZarrSource
+
+# Bytes of an array in memory that are looked at in one go.
+_AT_ONCE = 16 * 2**20
+
+
+def digest(*things: Any) -> str:
+    """Return a key of what makes a fold what it is: plan, rule with all its parameters, source, partition.
+
+    Arrays in memory count by their values, files and stores by their path and the time at which they were written
+    (a store by its metadata: chunks changed in place afterwards go unnoticed), Dask arrays by their name. Fields that
+    take no part in comparisons do not count.
+    """
+    sink = blake2b(digest_size=8)
+    for thing in things:
+        for part in _parts(thing):
+            sink.update(len(part).to_bytes(8, "little"))
+            sink.update(part)
+    return sink.hexdigest()
+
+
+def _parts(thing: Any) -> Iterator[bytes]:
+    """Yield what tells a thing from others of its kind."""
+    if isinstance(thing, np.ndarray | ArraySource):
+        array = thing.array if isinstance(thing, ArraySource) else thing
+        yield from _values(array)
+    elif isinstance(thing, DaskSource | da.Array):
+        yield (thing.array if isinstance(thing, DaskSource) else thing).name.encode()
+    elif isinstance(thing, Mapping):
+        for key in sorted(thing):
+            yield from (repr(key).encode(), *_parts(thing[key]))
+    elif isinstance(thing, list | tuple):
+        yield f"{len(thing)} of".encode()
+        for item in thing:
+            yield from _parts(item)
+    elif is_dataclass(thing) and not isinstance(thing, type):
+        yield type(thing).__qualname__.encode()
+        for field in fields(thing):
+            if not field.compare:
+                continue
+            yield from (field.name.encode(), *_parts(getattr(thing, field.name)))
+        if isinstance(thing, ZarrSource):
+            yield _written(*(os.path.join(thing.path, name) for name in ("zarr.json", ".zarray")))
+    elif hasattr(thing, "__dict__") and not callable(thing):
+        yield type(thing).__qualname__.encode()
+        yield from _parts(vars(thing))
+    else:
+        yield repr(thing).encode()
+
+
+def _values(array: Any) -> Iterator[bytes]:
+    yield f"{array.dtype.str} {tuple(array.shape)}".encode()
+    if not array.ndim:
+        yield np.asarray(array).tobytes()
+        return
+    row = max(1, int(np.prod(array.shape[1:])) * array.dtype.itemsize)
+    rows = max(1, _AT_ONCE // row)
+    for start in range(0, len(array), rows):
+        yield np.ascontiguousarray(array[start : start + rows]).tobytes()
+
+
+def _written(*paths: str) -> bytes:
+    """When the first of the files that exists was written; nothing of stores that are no files."""
+    for path in paths:
+        try:
+            return str(os.stat(path).st_mtime_ns).encode()
+        except OSError:
+            continue
+    return b""

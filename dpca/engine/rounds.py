@@ -1,0 +1,181 @@
+"""Rounds: how samples are dealt to streams that part from one state and meet again in one. Pure integers, no I/O.
+
+::
+
+    round 0                      round 1
+    +----------+----------+      +----------+----------+
+    | stream 0 | stream 1 |      | stream 0 | stream 1 |     samples, in the order of the stack
+    +----------+----------+      +----------+----------+
+    state --> both --> join --> state --> both --> join -->
+
+What comes out depends on how samples are dealt, never on who works on them.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Any, Protocol
+
+from numpy.typing import DTypeLike, NDArray
+
+from dpca.rules.state import AveragingRule, State, SummingRule
+
+Array = NDArray[Any]
+Run = tuple[int, int]
+
+# Samples that are summed by one product: enough for matrix products to be fast.
+_ROWS_AT_ONCE = 1024
+
+
+class Scheme(Protocol):
+    """What streams do between two states."""
+
+    @property
+    def round_rows(self) -> int:
+        """Samples of one round."""
+
+    @property
+    def n_streams(self) -> int:
+        """Streams that they are dealt to."""
+
+    def unit(self, chunk_rows: int) -> int:
+        """Samples that go to one stream together, for a stack with chunks of so many samples."""
+
+    def batch_rows(self, rule: Any, dtype: DTypeLike) -> int:
+        """Samples that `take` does best with."""
+
+    def take(self, rule: Any, state: State, piece: State | None, part: Array) -> State:
+        """Take samples into a stream's piece, None before its first ones. ``state`` is what the round began with."""
+
+    def join(self, rule: Any, state: State, pieces: Sequence[State]) -> State:
+        """Return the state after a round. Changes nothing that it is given."""
+
+
+@dataclass(frozen=True)
+class Averaging:
+    """Each stream folds samples of its own; after each round their states are averaged and handed back to all.
+
+    The synchronous rounds of Amid & Warmuth (2020), section "Distributed Setting", who let ten machines take a thousand
+    samples each between two averages. The result depends on these numbers, not on how many workers there are.
+
+    Parameters
+    ----------
+    n_streams : int
+        Streams. With one, nothing is averaged and the result is that of a chain.
+    round_size : int
+        Samples that each stream takes in a round. What is left for the last round is dealt evenly.
+    batch_size : int
+        Samples that make one update and so stay together; it divides ``round_size``.
+    """
+
+    n_streams: int
+    round_size: int
+    batch_size: int = 1
+
+    def __post_init__(self) -> None:
+        _check("n_streams", self.n_streams)
+        _check("round_size", self.round_size)
+        _check("batch_size", self.batch_size)
+        if over := self.round_size % self.batch_size:
+            raise ValueError(
+                f"round_size is {self.round_size}, not a whole number of batches of {self.batch_size} samples: give "
+                f"{self.round_size - over + self.batch_size}"
+            )
+
+    @property
+    def round_rows(self) -> int:
+        """Samples of one round."""
+        return self.n_streams * self.round_size
+
+    def unit(self, chunk_rows: int) -> int:
+        """Return the batch size: an update is one stream's."""
+        return self.batch_size
+
+    def batch_rows(self, rule: AveragingRule, dtype: DTypeLike) -> int:
+        """Samples that an update does best with."""
+        return rule.batch_rows(dtype)
+
+    def take(self, rule: AveragingRule, state: State, piece: State | None, part: Array) -> State:
+        """Update the stream's own state."""
+        return rule.update(state.copy() if piece is None else piece, part)
+
+    def join(self, rule: AveragingRule, state: State, pieces: Sequence[State]) -> State:
+        """Average the streams."""
+        return rule.average(state, pieces)
+
+
+@dataclass(frozen=True)
+class DataParallel:
+    """Each round is one update with one large batch; the streams sum over parts of it.
+
+    The result is that of the same batches on one worker, up to rounding.
+
+    Parameters
+    ----------
+    batch_size : int
+        Samples of a batch.
+    n_streams : int
+        Parts of a batch.
+    """
+
+    batch_size: int
+    n_streams: int
+
+    def __post_init__(self) -> None:
+        _check("batch_size", self.batch_size)
+        _check("n_streams", self.n_streams)
+
+    @property
+    def round_rows(self) -> int:
+        """Samples of one round."""
+        return self.batch_size
+
+    def unit(self, chunk_rows: int) -> int:
+        """Return whole chunks, where batches end with them and there is one for each stream: each is decoded once."""
+        whole = self.batch_size % chunk_rows == 0 and self.batch_size >= chunk_rows * self.n_streams
+        return chunk_rows if whole else 1
+
+    def batch_rows(self, rule: SummingRule, dtype: DTypeLike) -> int:
+        """Samples of one product."""
+        return min(_ROWS_AT_ONCE, math.ceil(self.batch_size / self.n_streams))
+
+    def take(self, rule: SummingRule, state: State, piece: State | None, part: Array) -> State:
+        """Add to the stream's sums."""
+        sums = rule.partial(state, part)
+        return sums if piece is None else rule.combine(state, piece, sums)
+
+    def join(self, rule: SummingRule, state: State, pieces: Sequence[State]) -> State:
+        """Make the update with the sums of all."""
+        sums = reduce(lambda a, b: rule.combine(state, a, b), pieces[1:], pieces[0].copy())
+        return rule.apply(state.copy(), sums)
+
+
+def rounds(samples: Run, scheme: Scheme, chunk_rows: int) -> Iterator[tuple[Run, ...]]:
+    """Yield the runs of samples that the streams take in each round, in order."""
+    for start in range(*samples, scheme.round_rows):
+        stop = min(start + scheme.round_rows, samples[1])
+        yield deal(start, stop, scheme.n_streams, scheme.unit(chunk_rows))
+
+
+def deal(start: int, stop: int, n_streams: int, unit: int) -> tuple[Run, ...]:
+    """Cut samples into one run a stream, of whole units; lengths differ by at most one unit, and none is empty."""
+    units = math.ceil((stop - start) / unit)
+    each, more = divmod(units, n_streams)
+    lengths = [each + (stream < more) for stream in range(n_streams)]
+    edges = [start + unit * sum(lengths[:stream]) for stream in range(n_streams + 1)]
+    return tuple((a, min(b, stop)) for a, b in itertools.pairwise(edges) if b > a)
+
+
+def segments(n: int, round_rows: int, longest: int) -> tuple[Run, ...]:
+    """Cut n samples into segments of whole rounds: as many as make at most ``longest`` samples, but at least one."""
+    length = max(1, longest // round_rows) * round_rows
+    return tuple((start, min(start + length, n)) for start in range(0, n, length))
+
+
+def _check(name: str, value: int) -> None:
+    if value < 1:
+        raise ValueError(f"{name} is {value}: at least 1 is needed")

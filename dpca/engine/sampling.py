@@ -1,0 +1,51 @@
+"""A few samples of a stack, spread over all of it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpca.engine.source import Source, check_finite
+
+Array = NDArray[Any]
+
+# Bytes that are read at once around the samples that are wanted.
+_SPAN_BYTES = 64 * 2**20
+
+
+def spread_samples(n_samples: int, count: int, rng: np.random.Generator) -> Array:
+    """Choose ``count`` of ``n_samples`` samples, one at random in each of so many equal parts; ascending.
+
+    Stacks are sorted by person, class or time: neither the first samples nor ones at equal distances stand for all.
+    """
+    edges = np.arange(count + 1) * n_samples // count
+    return rng.integers(edges[:-1], edges[1:])
+
+
+def read_samples(source: Source, chosen: Array) -> Iterator[Array]:
+    """Yield the chosen samples (ascending), some at a time, as arrays (m, *sample_shape).
+
+    Chunks without one of them are not read; a chunk with many is decoded once for each 64 MiB of it.
+
+    Raises
+    ------
+    DataError
+        At a value that is not finite.
+    """
+    read, region = source.reader(), tuple((0, length) for length in source.shape[1:])
+    rows = max(1, _SPAN_BYTES // (math.prod(source.shape[1:]) * source.dtype.itemsize))
+    # No span reaches from one chunk into the next.
+    chunk = source.chunks[0]
+    starts = np.arange(0, source.shape[0], chunk)[:, None] + np.arange(0, chunk, min(rows, chunk))
+    spans = np.searchsorted(starts.ravel(), chosen, side="right")
+    for span in np.split(chosen, np.flatnonzero(np.diff(spans)) + 1):
+        first, last = int(span[0]), int(span[-1]) + 1
+        block = np.empty((last - first, *source.shape[1:]), source.dtype)
+        read((first, last), region, block)
+        if source.dtype.kind == "f":
+            check_finite(block, first, source.name)
+        yield block[span - first]

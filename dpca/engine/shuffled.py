@@ -1,0 +1,183 @@
+"""Samples of an ordered store in a random order: whole chunks in a random order, mixed a few chunks at a time."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from numpy.typing import NDArray
+
+from dpca.engine.source import DaskSource, Reader, Region, Source, check_finite
+
+Array = NDArray[Any]
+
+# Decoded bytes of the chunks that are mixed with each other, which are at least so many.
+_WINDOW_BYTES = 32 * 2**20
+_LEAST_CHUNKS = 4
+
+
+@dataclass(frozen=True)
+class ShuffledSource:
+    """Another source, its samples in a random order that depends on the seed and the chunks only.
+
+    Whole chunks are drawn in a random order. So many of them in a row as take 32 MiB, and at least 4, make a window; a
+    task reads a window at once, each chunk one time, and gives its samples in a random order. Position i of the
+    shuffled stack always stands for the same sample, whoever reads it and wherever a run was interrupted. ::
+
+        chunks      0 1 2 3 4 5 6 7 8
+        drawn       7 2 5 | 0 8 3 | 6 1 4        windows of three chunks
+        samples     mixed | mixed | mixed        inside each window
+
+    Memory, beside what the source itself takes: one window. What lies far apart in the store is mixed as well as the
+    chunks are small beside it: of a stack sorted by class, each window holds as many classes as it can.
+    """
+
+    source: Source
+    seed: int
+    window_bytes: int = _WINDOW_BYTES
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        return self.source.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape, samples first."""
+        return self.source.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the values."""
+        return self.source.dtype
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """Unit of decoding along each axis."""
+        return self.source.chunks
+
+    @property
+    def window_rows(self) -> int:
+        """Samples of a window: what a reader holds."""
+        row = math.prod(self.shape[1:]) * self.dtype.itemsize
+        n_chunks = window_chunks(self.chunks[0] * row, self.window_bytes)
+        return min(n_chunks * self.chunks[0], self.shape[0])
+
+    def reader(self) -> Reader:
+        """Open the source in the calling process; one window of it is held from one call to the next."""
+        window = _Window(self)
+
+        def read(samples: tuple[int, int], region: Region, out: Array) -> None:
+            start, stop = samples
+            while start < stop:
+                values, order, first = window.at(start, region)
+                last = min(stop, first + len(order))
+                wanted, into = order[start - first : last - first], out[start - samples[0] : last - samples[0]]
+                np.take(values, wanted, axis=0, out=into, mode="clip")  # other modes buffer what they write
+                start = last
+
+        return read
+
+
+class _Window:
+    """The window that was read last."""
+
+    def __init__(self, shuffled: ShuffledSource) -> None:
+        source = self._source = shuffled.source
+        self._read, self._seed = source.reader(), shuffled.seed
+        rows = source.chunks[0]
+        edges = np.append(np.arange(0, source.shape[0], rows), source.shape[0])
+        drawn = chunk_order(len(edges) - 1, shuffled.seed)
+        size = max(1, shuffled.window_rows // rows)
+        # In a window chunks are read in the order of the store, neighbors at once.
+        self._windows = [np.sort(drawn[i : i + size]) for i in range(0, len(drawn), size)]
+        self._edges = edges
+        lengths = [int((edges[w + 1] - edges[w]).sum()) for w in self._windows]
+        self._firsts = np.concatenate([[0], np.cumsum(lengths)])
+        self._rows = max(lengths)
+        self._held: tuple[int, Region] | None = None
+        self._values: Array = np.empty(0, source.dtype)
+        self._order: Array = np.empty(0, np.int64)
+
+    def at(self, position: int, region: Region) -> tuple[Array, Array, int]:
+        """Return the samples of the window that holds a position, their order, and the window's first position."""
+        number = int(np.searchsorted(self._firsts, position, side="right")) - 1
+        first, last = int(self._firsts[number]), int(self._firsts[number + 1])
+        if self._held != (number, region):
+            self._held = None
+            shape = (self._rows, *(b - a for a, b in region))
+            if self._values.shape != shape:
+                self._values = np.empty(shape, self._source.dtype)
+            self._fill(number, region)
+            self._order = sample_order(last - first, self._seed, number)
+            self._held = (number, region)
+        return self._values, self._order, first
+
+    def _fill(self, number: int, region: Region) -> None:
+        chunks, filled = self._windows[number], 0
+        for run in np.split(chunks, np.flatnonzero(np.diff(chunks) > 1) + 1):
+            start, stop = int(self._edges[run[0]]), int(self._edges[run[-1] + 1])
+            part = self._values[filled : filled + stop - start]
+            self._read((start, stop), region, part)
+            if part.dtype.kind == "f":
+                check_finite(part, start, self._source.name)  # here, where the sample's number is known
+            filled += stop - start
+
+
+def shuffle(source: Source, seed: int, window_bytes: int = _WINDOW_BYTES) -> Source:
+    """Return a source of the same samples in a random order; see `ShuffledSource`.
+
+    The chunks of a Dask array are drawn and mixed by its own tasks.
+    """
+    if isinstance(source, DaskSource):
+        return DaskSource(_shuffled_dask(source.array, seed, window_bytes, source.name), source.name)
+    return ShuffledSource(source, seed, window_bytes)
+
+
+def _shuffled_dask(x: da.Array, seed: int, window_bytes: int, name: str) -> da.Array:
+    edges = np.append(0, np.cumsum(x.chunks[0]))
+    drawn = chunk_order(len(edges) - 1, seed)
+    size = window_chunks(max(x.chunks[0]) * math.prod(x.shape[1:]) * x.dtype.itemsize, window_bytes)
+    windows = [np.sort(drawn[i : i + size]) for i in range(0, len(drawn), size)]
+    lengths = tuple(int((edges[w + 1] - edges[w]).sum()) for w in windows)
+    drawn_chunks = da.concatenate([x[edges[c] : edges[c + 1]] for c in itertools.chain.from_iterable(windows)])
+    joined = drawn_chunks.rechunk({0: lengths})
+    mixed = []
+    for i, window in enumerate(windows):
+        numbers = np.concatenate([np.arange(edges[c], edges[c + 1]) for c in window])
+        order = sample_order(len(numbers), seed, i)
+        mixed.append(joined.blocks[i].map_blocks(_mix, numbers, order, name, meta=np.empty((0,) * x.ndim, x.dtype)))
+    whole: da.Array = da.concatenate(mixed)
+    return whole
+
+
+def _mix(block: Array, numbers: Array, order: Array, name: str) -> Array:
+    """Return the samples of a window in their order; ``numbers`` say which ones they are."""
+    if block.dtype.kind == "f":
+        finite = np.isfinite(block).reshape(len(block), -1).all(axis=1)
+        if not finite.all():
+            bad = int(finite.argmin())
+            check_finite(block[bad : bad + 1], int(numbers[bad]), name)
+    mixed: Array = block[order]
+    return mixed
+
+
+def window_chunks(chunk_bytes: int, window_bytes: int) -> int:
+    """Chunks of a window."""
+    return max(_LEAST_CHUNKS, window_bytes // max(1, chunk_bytes))
+
+
+def chunk_order(n_chunks: int, seed: int) -> Array:
+    """Return the chunks in the order in which they are drawn."""
+    order: Array = np.random.default_rng((seed, 0)).permutation(n_chunks)
+    return order
+
+
+def sample_order(n_samples: int, seed: int, window: int) -> Array:
+    """Return the order of the samples inside a window."""
+    order: Array = np.random.default_rng((seed, 1, window)).permutation(n_samples)
+    return order
