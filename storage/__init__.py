@@ -1,13 +1,15 @@
 """Stacks of samples in Zarr: ingest, the stack store, and how every store is written.
 
 This room knows no PCA. Its parts: `readers`, `images` and `ingest` (what people have, decoded by stated rules),
-`stack` (opening), `verify`, and what every store is made with: `layout` (how a stack is cut), `arrays` (sharded,
-checksummed Zarr), `workspace` (jobs that survive being killed), `tasks` (calls in order on Dask or threads).
+`spiked` (synthetic samples of known covariance), `stack` (opening), `verify`, and what every store is made with:
+`layout` (how a stack is cut), `arrays` (sharded, checksummed Zarr), `workspace` (jobs that survive being killed),
+`tasks` (calls in order on Dask or threads).
 """
 
 from storage.errors import DataError, StoreError
 from storage.ingest import ingest
+from storage.spiked import Spiked, write_spiked
 from storage.stack import Stack, open_stack
 from storage.verify import verify
 
-__all__ = ["DataError", "Stack", "StoreError", "ingest", "open_stack", "verify"]
+__all__ = ["DataError", "Spiked", "Stack", "StoreError", "ingest", "open_stack", "verify", "write_spiked"]

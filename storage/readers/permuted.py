@@ -1,0 +1,75 @@
+"""Samples of another source in a random order: what many streaming rules assume, and image folders do not have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property, partial
+from typing import Any
+
+import numpy as np
+
+from storage.errors import DataError
+from storage.readers.base import Block, Reader, digest
+
+
+class Permuted(Reader):
+    """All samples of a reader, each once, in a random order.
+
+    Parameters
+    ----------
+    reader : Reader
+        With random access. Samples are read one by one from all over it, which suits single images; of a chunked
+        array whole chunks are decoded for them.
+    seed : int
+        Of the order.
+
+    Raises
+    ------
+    DataError
+        If the source can only be read from its beginning, or the seed is negative.
+    """
+
+    def __init__(self, reader: Reader, seed: int) -> None:
+        if not reader.random_access:
+            raise DataError(
+                f"'{reader.name}' is compressed as a whole and can only be read from its beginning, so its samples "
+                f"cannot be taken in random order: unpack it first"
+            )
+        if seed < 0:
+            raise DataError(f"the seed of the order is {seed}: give zero or a positive integer")
+        self._reader, self._seed = reader, seed
+        self.kind, self.name = f"permuted {reader.kind}", reader.name
+        self.encoded, self.ignored = reader.encoded, reader.ignored
+        self.sample_shape, self.dtype = reader.sample_shape, reader.dtype
+        self.axes, self.data_range = reader.axes, reader.data_range
+        self.order = np.random.default_rng(seed).permutation(len(reader))
+        self.labels = None if reader.labels is None else np.asarray(reader.labels)[self.order]
+
+    @cached_property
+    def names(self) -> Sequence[str]:
+        """Names of the samples, in their new order."""
+        return [self._reader.names[i] for i in self.order.tolist()]
+
+    @cached_property
+    def refused(self) -> Mapping[int, str]:  # type: ignore[override]
+        """What the reader refuses."""
+        place = {old: new for new, old in enumerate(self.order.tolist())}
+        return {place[old]: reason for old, reason in self._reader.refused.items()}
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def fingerprint(self) -> str:
+        """Hash of the reader's fingerprint and the seed."""
+        return digest(["permuted", self._seed, self._reader.fingerprint()])
+
+    def part(self, indices: Sequence[int]) -> Callable[[], Block]:
+        """Ship the reader's part for these samples, in its own order, and their places."""
+        wanted = self.order[np.asarray(indices, np.int64)]
+        back = np.argsort(wanted)
+        return partial(_fetch, self._reader.part(wanted[back].tolist()), np.argsort(back))
+
+
+def _fetch(part: Callable[[], Block], places: np.ndarray[Any, Any]) -> Block:
+    block = part()
+    return block[places] if isinstance(block, np.ndarray) else [block[i] for i in places.tolist()]
