@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpca import metrics
-from dpca.models import CellPCA, StreamingPCA
+from dpca.models import PCA, BandPCA, CellPCA, StreamingPCA
 
-__all__ = ["CellPCA", "StreamingPCA", "metrics"]
+__all__ = ["PCA", "BandPCA", "CellPCA", "StreamingPCA", "metrics"]
 __version__ = "0.1.0"

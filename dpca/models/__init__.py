@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from dpca.models.band_pca import BandPCA
 from dpca.models.cell_pca import CellPCA
-from dpca.models.streaming_pca import OrderWarning, StreamingPCA
+from dpca.models.convergence import ConvergenceWarning, OrderWarning
+from dpca.models.pca import PCA
+from dpca.models.streaming_pca import StreamingPCA
 
-__all__ = ["CellPCA", "OrderWarning", "StreamingPCA"]
+__all__ = ["PCA", "BandPCA", "CellPCA", "ConvergenceWarning", "OrderWarning", "StreamingPCA"]

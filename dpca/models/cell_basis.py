@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
@@ -35,6 +36,31 @@ class CellBasis:
     grid: CellGrid
     mean: Array
     components: Array
+
+    scores_kind: ClassVar[str] = "cell-scores"
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return self.grid.sample_shape
+
+    @property
+    def cell_shape(self) -> tuple[int, ...]:
+        """Length of a cell along each spatial axis."""
+        return self.grid.cell_shape
+
+    @property
+    def score_shape(self) -> tuple[int, ...]:
+        """Shape of one sample's scores: (*grid_shape, n_components)."""
+        return (*self.grid.grid_shape, self.n_components)
+
+    def score_axes(self, axes: Sequence[str]) -> tuple[str, ...]:
+        """Name the axes of one sample's scores, given those of a sample."""
+        return (*(f"cell_{name}" for name in axes[: self.grid.n_spatial]), "component")
+
+    def n_spatial(self, axes: Sequence[str]) -> int:
+        """Return how many axes the cells cut."""
+        return self.grid.n_spatial
 
     @property
     def n_components(self) -> int:

@@ -2,33 +2,25 @@
 
 from __future__ import annotations
 
-import math
 import os
 from collections.abc import Sequence
 from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
-from dpca.engine.checkpoint import Checkpoints
-from dpca.engine.fold import FoldReport, fold
-from dpca.engine.source import Source, as_dense, as_source, check_finite, check_numeric
+from dpca.engine.source import Source
 from dpca.models.cell_basis import CellBasis
-from dpca.models.lazy import as_lazy, default_client, is_lazy, map_samples, scores_of
+from dpca.models.partitioned import PartitionedPCA
 from dpca.partition.cells import CellGrid
-from dpca.rules.covariance import CovariancePCA
-from dpca.rules.state import State, working_dtype
 from storage.errors import DataError
 from storage.layout import CHANNEL, axes_for
-from storage.progress import Progress, no_progress
-from storage.stack import Stack, open_stack
 
 Array = NDArray[Any]
 
 
-class CellPCA(TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class CellPCA(PartitionedPCA):
     """Principal component analysis of every cell of an image or volume stack (T 4.3; T 6.4.3 for volumes).
 
     A sample is cut into cells, blocks of neighboring pixels with all their channels; each cell of the grid gets its own
@@ -38,12 +30,29 @@ class CellPCA(TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     Parameters
     ----------
-    n_components : int or None
-        Components of each cell; None keeps all. An edge cell with fewer attributes keeps all of its own.
+    n_components : int, "marchenko-pastur" or None
+        Components of each cell; None keeps all; "marchenko-pastur" those whose variance noise of one level does not
+        explain (Veraart et al. 2016). An edge cell with fewer attributes keeps all of its own.
     cell_shape : int or tuple of int
         Cell length along each spatial axis, one integer for all of them. A tuple also says which axes are spatial: its
         length counts them, axes after those are channels. With an integer, a last axis of length 4 or less behind two
         or more others is taken for channels.
+    threshold : float, optional
+        Instead of ``n_components``: each cell keeps the fewest components that explain more than this share of its
+        variance (T 4.1), at most ``max_components``.
+    total_components : int, optional
+        Instead: so many components in all, spread over the cells to leave the least squared error.
+    ratio : float, optional
+        Instead: as many components in all as make so many attributes into one score, spread likewise.
+    target_mse, target_psnr : float, optional
+        Instead: the fewest components, spread likewise, whose mean squared error over the samples of the fit is at most
+        this, of values scaled so that ``data_range`` has length 1, or whose peak signal-to-noise ratio of that error is
+        at least this, in dB. Exact: it follows from the eigenvalues, without a second pass.
+    max_components : int, optional
+        Bound on the components of each cell where their numbers differ, and how many are computed. Default four times
+        the mean, or a third of the attributes where no mean is asked for; a `RankWarning` says where that is too few.
+    data_range : tuple of float, optional
+        Smallest and largest possible value, for the targets; default that of the stack or of the integer type.
     memory_budget : int, optional
         Bytes that one task may take beyond what its process holds; default from the workers' limits or the machine.
 
@@ -61,6 +70,8 @@ class CellPCA(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         Certificate: (total - sum explained) (n - 1) / n is exactly the squared error of a cell, summed over its
         attributes and averaged over the samples of the fit.
     singular_values_ : array (*grid_shape, n_components), float64
+    ranks_ : array (*grid_shape), int
+        Components that each cell keeps; its rows of ``components_`` beyond are zero.
     n_components_, n_samples_seen_, n_features_in_ : int
     sample_shape_ : tuple of int
     grid_ : CellGrid
@@ -86,122 +97,53 @@ class CellPCA(TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """
 
     def __init__(
-        self, n_components: int | None, *, cell_shape: int | tuple[int, ...], memory_budget: int | None = None
+        self,
+        n_components: int | str | None = None,
+        *,
+        cell_shape: int | tuple[int, ...],
+        threshold: float | None = None,
+        total_components: int | None = None,
+        ratio: float | None = None,
+        target_mse: float | None = None,
+        target_psnr: float | None = None,
+        max_components: int | None = None,
+        data_range: tuple[float, float] | None = None,
+        memory_budget: int | None = None,
     ) -> None:
         self.n_components = n_components
         self.cell_shape = cell_shape
+        self.threshold = threshold
+        self.total_components = total_components
+        self.ratio = ratio
+        self.target_mse = target_mse
+        self.target_psnr = target_psnr
+        self.max_components = max_components
+        self.data_range = data_range
         self.memory_budget = memory_budget
 
-    # -- learning
+    # -- what the cells are
 
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        *,
-        client: Any | None = None,
-        checkpoints: Checkpoints | None = None,
-        progress: Progress = no_progress,
-    ) -> Self:
-        """Compute the components of every cell in one pass.
+    def _partition(self, source: Source, axes: Sequence[str] | None, **running: Any) -> CellGrid:
+        sample_shape = tuple(source.shape[1:])
+        try:
+            return CellGrid(sample_shape, spatial_cell(self.cell_shape, axes or axes_for(sample_shape)))
+        except ValueError as error:
+            raise DataError(str(error)) from error
 
-        Parameters
-        ----------
-        X : array (n_samples, *sample_shape), numpy, Dask or Zarr; storage.Stack; or path of a stack store or Zarr array
-        y : ignored
-        client : distributed.Client, optional
-            Default: the current one, if any.
-        checkpoints : Checkpoints, optional
-            Folder of a fit that was stopped, to go on from.
-        progress : Progress, optional
-            Told the bytes read.
+    def _basis_of(self, partition: CellGrid, mean: Array, components: Array) -> CellBasis:
+        return CellBasis(partition, mean, components)
 
-        Raises
-        ------
-        DataError
-            For values that are not finite, fewer than 2 samples, or more components than attributes or samples.
-        PlanError
-            When one cell at a time does not fit the memory budget.
-        """
-        stack = open_stack(X) if isinstance(X, str | os.PathLike) else X
-        source = as_source(stack)
-        grid = self._grid(source, stack.axes[1:] if isinstance(stack, Stack) else None)
-        rule = CovariancePCA(self._checked_components(source.shape[0], grid))
-        results, report = fold(
-            rule,
-            source,
-            grid,
-            client=client or default_client(),
-            budget=self.memory_budget,
-            checkpoints=checkpoints,
-            progress=progress,
+    def _checked_components(self, n: int | None, partition: CellGrid) -> int | None:
+        return self._checked_count(
+            n, partition.max_features, f"a cell of {partition.cell_shape}", "choose larger cells"
         )
-        self.fit_report_: FoldReport = report
-        self._states: list[State] | None = None
-        self._learn(grid, results, source.shape[0], source.dtype)
-        return self
 
-    def partial_fit(self, X: Any, y: Any = None) -> Self:
-        """Take in further samples, held in memory, and decompose again.
-
-        Parameters
-        ----------
-        X : array (n_samples, *sample_shape)
-            The first call fixes the sample shape and dtype.
-
-        Notes
-        -----
-        Keeps all covariances in memory and solves every eigenproblem at each call: for many batches, or when they
-        lie in a store, `fit` is far cheaper. The attributes are there once two samples were seen. What `fit` learned
-        or `load` read is forgotten: it keeps no covariances.
-        """
-        X = np.ascontiguousarray(as_dense(X))
-        check_numeric(X.shape, X.dtype, "X")
-        if X.dtype.kind == "f":
-            check_finite(X, 0, "X")
-        grid = self._grid(as_source(X))
-        rule = CovariancePCA(self._checked_components(None, grid))
-        if getattr(self, "_states", None) is None:
-            self._states = [rule.init(grid.n_features(i), X.dtype) for i in range(grid.n_partitions)]
-            self._stream: tuple[CellGrid, np.dtype[Any]] = (grid, X.dtype)
-        if (grid, X.dtype) != self._stream:
-            raise DataError(
-                f"this batch has samples of {X.shape[1:]} {X.dtype} but the first one had "
-                f"{self._stream[0].sample_shape} {self._stream[1]}: all batches must agree"
-            )
-        states = cast("list[State]", self._states)
-        origin = (0,) * (X.ndim - 1)
-        for i in range(grid.n_partitions):
-            cell = grid.take(X, i, origin, np.empty((len(X), grid.n_features(i)), X.dtype))
-            states[i] = rule.update(states[i], cell)
-        n = states[0].counts["n_samples"]
-        if n >= 2:
-            copies = (State({k: v.copy() for k, v in s.arrays.items()}, dict(s.counts)) for s in states)
-            self._learn(grid, [rule.finish(state) for state in copies], n, X.dtype)
-        return self
-
-    def _learn(self, grid: CellGrid, results: list[dict[str, Array]], n: int, dtype: np.dtype[Any]) -> None:
-        k = self.n_components or grid.max_features
-        out = working_dtype(dtype)
-        components = np.zeros((k, *grid.sample_shape), out)
-        mean = np.zeros((1, *grid.sample_shape))
-        variance = np.zeros((grid.n_partitions, k))
-        origin = (0,) * len(grid.sample_shape)
-        total = np.array([result["total_variance"] for result in results])
-        for i in range(len(results)):
-            # Forgotten one after the other: all components are in memory once, not twice.
-            result, results[i] = results[i], {}
-            found = len(result["components"])
-            grid.put(result["components"].astype(out, copy=False), i, origin, components[:found])
-            grid.put(result["mean"][None], i, origin, mean)
-            variance[i, :found] = result["explained_variance"]
-        self.restore(
-            grid, components, mean[0], variance.reshape(*grid.grid_shape, k), total.reshape(grid.grid_shape), n
-        )
+    def _name_of(self, place: tuple[int, ...]) -> str:
+        return "cell" + "_".join(map(str, place))
 
     def restore(
         self,
-        grid: CellGrid,
+        partition: CellGrid,
         components: Array,
         mean: Array,
         explained_variance: Array,
@@ -209,104 +151,14 @@ class CellPCA(TransformerMixin, BaseEstimator):  # type: ignore[misc]
         n_samples: int,
     ) -> None:
         """Set the learned attributes from what a store holds or a fit found."""
-        self.grid_ = grid
-        self.components_ = components
-        self.mean_ = mean
-        self.explained_variance_ = explained_variance
-        self.total_variance_ = total_variance
-        share = np.zeros_like(explained_variance)
-        np.divide(explained_variance, total_variance[..., None], out=share, where=total_variance[..., None] > 0)
-        self.explained_variance_ratio_ = share
-        self.singular_values_ = np.sqrt(explained_variance * (n_samples - 1))
-        self.n_samples_seen_ = n_samples
-        self.n_components_ = len(components)
-        self.sample_shape_ = grid.sample_shape
-        self.n_features_in_ = math.prod(grid.sample_shape)
-        self._basis = CellBasis(grid, mean, components)
-
-    def _grid(self, source: Source, axes: Sequence[str] | None = None) -> CellGrid:
-        sample_shape = tuple(source.shape[1:])
-        try:
-            return CellGrid(sample_shape, spatial_cell(self.cell_shape, axes or axes_for(sample_shape)))
-        except ValueError as error:
-            raise DataError(str(error)) from error
-
-    def _checked_components(self, n: int | None, grid: CellGrid) -> int | None:
-        k = self.n_components
-        if n is not None and n < 2:
-            raise DataError(f"{n} sample has no variance: a fit needs at least 2 samples")
-        if k is None:
-            return None
-        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-            raise DataError(f"n_components is {k!r}: give a positive integer, or None to keep all")
-        if k > grid.max_features:
-            raise DataError(
-                f"n_components is {k} but a cell of {grid.cell_shape} has only {grid.max_features} attributes: "
-                f"ask for at most that many, or choose larger cells"
-            )
-        if n is not None and k > n:
-            raise DataError(f"n_components is {k} but there are only {n} samples: ask for at most that many")
-        return int(k)
-
-    # -- using
+        super().restore(partition, components, mean, explained_variance, total_variance, n_samples)
+        self.grid_ = partition
 
     @property
     def basis_(self) -> CellBasis:
         """The mean and the components with their grid: what tasks are sent."""
         check_is_fitted(self, "components_")
-        return self._basis
-
-    def transform(self, X: Any) -> Any:
-        """Return the scores (n_samples, *grid_shape, n_components).
-
-        A numpy array gives a numpy array. A Dask array, a Zarr array, a stack or a path gives a Dask array that
-        computes chunk by chunk.
-
-        Raises
-        ------
-        DataError
-            For samples of another shape than those of the fit, or, once they are computed, values that are not finite.
-        """
-        basis = self.basis_
-        if not is_lazy(X):
-            samples = as_dense(X)
-            self._check_samples(samples.shape)
-            return scores_of(basis, samples, "X")
-        lazy = as_lazy(X)
-        self._check_samples(lazy.shape)
-        shape = (*basis.grid.grid_shape, basis.n_components)
-        return map_samples(
-            lazy, scores_of, basis, shape, basis.project(np.zeros((1, *lazy.shape[1:]), lazy.dtype)).dtype
-        )
-
-    def inverse_transform(self, X: Any) -> Any:
-        """Return the samples (n_samples, *sample_shape) that scores stand for, neither rounded nor clipped.
-
-        Lazy in, lazy out, as `transform`.
-        """
-        basis = self.basis_
-        expected = (*basis.grid.grid_shape, basis.n_components)
-        lazy = as_lazy(X) if is_lazy(X) else np.asarray(X)
-        if tuple(lazy.shape[1:]) != expected:
-            raise DataError(f"scores have shape {lazy.shape} but this model needs (n_samples, *{expected})")
-        if isinstance(lazy, np.ndarray):
-            return basis.reconstruct(lazy)
-        dtype = np.result_type(lazy.dtype, basis.components.dtype)
-        return map_samples(lazy, CellBasis.reconstruct, basis, basis.grid.sample_shape, dtype)
-
-    def get_feature_names_out(self, input_features: Any = None) -> Array:
-        """Return names of the scores in the order of a flattened sample of them: ``cell0_1_component4``."""
-        check_is_fitted(self, "components_")
-        names = [
-            "cell" + "_".join(map(str, place)) + f"_component{j}"
-            for place in np.ndindex(self.grid_.grid_shape)
-            for j in range(self.n_components_)
-        ]
-        return np.asarray(names, dtype=object)
-
-    def _check_samples(self, shape: tuple[int, ...]) -> None:
-        if tuple(shape[1:]) != self.sample_shape_:
-            raise DataError(f"samples have shape {tuple(shape[1:])} but this model was fitted to {self.sample_shape_}")
+        return cast("CellBasis", self._basis)
 
     # -- keeping
 

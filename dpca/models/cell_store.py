@@ -100,11 +100,6 @@ def load_model(path: str | os.PathLike[str]) -> CellPCA:
     return model
 
 
-def model_fingerprint(path: str | os.PathLike[str]) -> str:
-    """Return the fingerprint that a stored model states."""
-    return str(read_facts(path, KIND, VERSION)["fingerprint"])
-
-
 def _arrays_of(model: CellPCA) -> dict[str, Array]:
     return {
         "mean": model.mean_,

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from dpca import linalg
 from dpca.rules.state import working_dtype
+from storage.layout import CHANNEL
 
 Array = NDArray[Any]
 
@@ -32,6 +34,26 @@ class LinearBasis:
     components: Array
     sample_shape: tuple[int, ...]
 
+    scores_kind: ClassVar[str] = "scores"
+
+    @property
+    def cell_shape(self) -> None:
+        """Samples are left whole."""
+        return None
+
+    @property
+    def score_shape(self) -> tuple[int, ...]:
+        """Shape of one sample's scores: (n_components,)."""
+        return (len(self.components),)
+
+    def score_axes(self, axes: Sequence[str]) -> tuple[str, ...]:
+        """Name the axis of one sample's scores."""
+        return ("component",)
+
+    def n_spatial(self, axes: Sequence[str]) -> int:
+        """Return how many of a sample's axes, which have these names, are axes of space."""
+        return sum(axis != CHANNEL for axis in axes)
+
     def project(self, samples: Array) -> Array:
         """Return scores (n, k) of samples (n, *sample_shape): (x - mean) V^T. Costs 2 n d k operations."""
         n, d = len(samples), len(self.mean)
@@ -52,3 +74,10 @@ class LinearBasis:
         rows: Array = np.matmul(scores, self.components, dtype=dtype)
         rows += self.mean.astype(dtype)
         return rows.reshape(len(scores), *self.sample_shape)
+
+    def work_bytes(self, n_rows: int, dtype: DTypeLike) -> int:
+        """Bytes of temporary arrays of projecting or reconstructing ``n_rows`` samples, results included."""
+        k, d = self.components.shape
+        itemsize = np.result_type(working_dtype(dtype), self.components.dtype).itemsize
+        centered = max(_BLOCK_BYTES, d * itemsize)
+        return int(n_rows * (d + k) * itemsize + centered + (k + 2) * d * itemsize)

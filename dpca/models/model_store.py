@@ -65,12 +65,7 @@ def read_facts(path: str | os.PathLike[str], kind: str, version: int) -> dict[st
     StoreError
         If there is no such model, or one of another version.
     """
-    try:
-        facts = root_facts(zarr.open_group(os.fspath(path), mode="r"))
-    except Exception as error:  # zarr raises many kinds for metadata that are none
-        raise StoreError(
-            f"there is no model at '{path}': give the path of a store that 'dpca fit' or save() made"
-        ) from error
+    facts = _stated_facts(path)
     if facts.get("kind") != kind:
         raise StoreError(
             f"'{path}' is a {facts.get('kind') or 'foreign'} store, not a model of kind {kind}: give the path of a "
@@ -86,15 +81,39 @@ def read_facts(path: str | os.PathLike[str], kind: str, version: int) -> dict[st
     return facts
 
 
-def read_arrays(
-    path: str | os.PathLike[str], names: Sequence[str], shapes: Mapping[str, tuple[int, ...]]
-) -> dict[str, Array]:
-    """Read arrays of a stored model.
+def stated_kind(path: str | os.PathLike[str]) -> str:
+    """Return what a store says it is, nothing if it does not say.
 
     Raises
     ------
     StoreError
-        If one is damaged, or has another shape than its entry in ``shapes``, or is not of floating-point numbers.
+        If there is no store.
+    """
+    return str(_stated_facts(path).get("kind") or "")
+
+
+def _stated_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
+    try:
+        return root_facts(zarr.open_group(os.fspath(path), mode="r"))
+    except Exception as error:  # zarr raises many kinds for metadata that are none
+        raise StoreError(
+            f"there is no model at '{path}': give the path of a store that 'dpca fit' or save() made"
+        ) from error
+
+
+def read_arrays(
+    path: str | os.PathLike[str],
+    names: Sequence[str],
+    shapes: Mapping[str, tuple[int, ...]],
+    *,
+    integers: Sequence[str] = (),
+) -> dict[str, Array]:
+    """Read arrays of a stored model: of floating-point numbers, but for ``integers``.
+
+    Raises
+    ------
+    StoreError
+        If one is damaged, or has another shape than its entry in ``shapes``, or other numbers.
     """
     arrays = {}
     for name in names:
@@ -104,10 +123,11 @@ def read_arrays(
             read_into(stored, (slice(None),) * stored.ndim, values := np.empty(stored.shape, stored.dtype))
         except Exception as error:  # zarr raises many kinds for torn or altered chunks and metadata
             raise StoreError(f"the model at '{path}' is damaged ({name}: {one_line(error)}): fit it again") from error
-        if values.shape != shapes[name] or values.dtype.kind != "f":
+        kind, numbers = ("i", "integers") if name in integers else ("f", "floating-point numbers")
+        if values.shape != shapes[name] or values.dtype.kind != kind:
             raise StoreError(
                 f"the model at '{path}' is damaged ({name} is {values.shape} {values.dtype}, not {shapes[name]} of "
-                f"floating-point numbers): fit it again"
+                f"{numbers}): fit it again"
             )
         arrays[name] = values
     return arrays

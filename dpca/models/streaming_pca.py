@@ -5,35 +5,36 @@ from __future__ import annotations
 import math
 import os
 import warnings
+from functools import partial
 from typing import Any, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
-from sklearn.utils import check_array, check_random_state
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import FoldReport, fold
-from dpca.engine.source import Source, as_source
-from dpca.models.lazy import as_lazy, default_client, is_lazy, map_samples, scores_of
-from dpca.models.linear_basis import LinearBasis
-from dpca.models.streaming_methods import make_rule
+from dpca.engine.fold_rounds import fold_in_rounds
+from dpca.engine.rounds import Scheme
+from dpca.engine.shuffled import shuffle
+from dpca.engine.source import Source
+from dpca.models.convergence import ConvergenceWarning, OrderWarning, check_result, unsettled
+from dpca.models.execution import executed
+from dpca.models.lazy import default_client, is_lazy
+from dpca.models.linear_model import LinearModel
+from dpca.models.streaming_methods import OPTIONS, check_passes, check_rank, draw_seed, make_rule
 from dpca.partition.whole import Whole
 from dpca.rules.refinement import Refinement
-from dpca.rules.state import State, working_dtype
+from dpca.rules.schedules import Schedule
+from dpca.rules.state import State
+from dpca.rules.watched import moved
 from storage.errors import DataError
 from storage.progress import Progress, no_progress
-from storage.stack import open_stack
 
 Array = NDArray[Any]
 
 
-class OrderWarning(UserWarning):
-    """A rule that assumes samples in random order met a store, whose order it cannot know."""
-
-
-class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class StreamingPCA(LinearModel):
     """Principal component analysis of a stream of samples, in one pass and memory that does not grow.
 
     Parameters
@@ -45,20 +46,42 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         of samples and merges, so that segments are folded side by side. The others are the sequential rules of the
         field, each described where it is defined in `dpca.rules`: "oja", "oja-subspace", "krasulina", "sanger",
         "implicit-krasulina", "block-power", "accelerated-block-power", "accelerated-oja", "ccipca", "ipca" and
-        "similarity-matching". They assume samples in random order and run as a chain, one segment after the other.
+        "similarity-matching". They assume samples in random order and run as a chain, one segment after the other,
+        unless ``execution`` says otherwise.
     batch_size : int, optional
         Samples of one update, whatever the chunks of the store; default what the rule does best with.
-    oversampling : int, optional
-        Further directions that "incremental-svd" keeps; default 50.
     n_passes : int
         Passes over the data. Each one after the first multiplies the components by the covariance (orthogonal
         iteration with Rayleigh-Ritz, T 3.4.5; L 5.3) and measures exactly what they capture.
     center : bool
         Subtract the mean: exactly in one pass by "incremental-svd", by the running mean in the other rules.
+    shuffle : bool
+        Take the samples in a random order in the first pass: whole chunks in a random order, the samples of several of
+        them mixed. Stores of sorted images need that for all rules but "incremental-svd".
+    execution : str
+        How samples are shared among workers. "auto": segments side by side, merged as a tree, by a rule that merges,
+        and a chain otherwise. "chain": one stream, whatever the rule. "averaged": ``n_streams`` streams of samples,
+        averaged after every ``round_size`` samples of each (Amid & Warmuth 2020, equation 18), by "implicit-krasulina"
+        and, with less reason, "oja", "oja-subspace", "krasulina", "sanger" and "accelerated-oja". "data-parallel": the
+        batch of one update spread over workers, by "oja", "block-power", "accelerated-block-power" and
+        "accelerated-oja"; take a large ``batch_size`` (default 1,000). `partial_fit` is always a chain.
+    n_streams : int, optional
+        Streams that are averaged, default 10: the result depends on their number, not on that of workers. Or parts of a
+        batch, default one for each that can run at once: the result depends on it by rounding only.
+    round_size : int, optional
+        Samples that each stream takes between two averages: whole batches, default 1,000 samples.
     random_state : int, RandomState or None
-        Seed of the rules that begin with a random basis.
+        Seed of the random start, of random schedules and of the order. A fit that is to be resumed needs an int.
     memory_budget : int, optional
         Bytes that one task may take beyond what its process holds; default from the workers' limits or the machine.
+    oversampling, forgetting
+        Options of "incremental-svd": further directions to keep, default 50; weight of a sample relative to the next.
+    schedule, unit
+        Options of the rules with step sizes: an object of `dpca.rules.schedules`, taken literally; the value of the
+        data that counts as 1 in it (255 for 8-bit pixels; default 1), or "measured". Without both, the step sizes are
+        ``dpca.models.streaming_methods.STEPS``, in units of the largest variance, which is measured on the way.
+    online, orthonormalize_every, acceleration, per_component, growth, momentum, amnesic, tau, neural_steps
+        Options of the rules that have a parameter of this name, described there. None is the rule's own default.
 
     Attributes
     ----------
@@ -76,8 +99,13 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         the rule knows no bound.
     residual_norms_ : array (n_components,), float64
         ||C v - lambda v|| of the components measured in the last pass; only with ``n_passes`` > 1.
-    n_components_, n_features_in_, n_samples_seen_ : int
-    sample_shape_ : tuple of int
+    angle_moved_ : float
+        Certificate: the largest principal angle, in radians, between the components and those before the last tenth of
+        the stream (or before the last pass, or the last `partial_fit` or `merge`; of segments merged as a tree: before
+        its last merge). nan where there was no such part.
+    variance_moved_ : float
+        Certificate: share of the captured variance that lies outside those earlier components.
+    n_components_, n_features_in_, n_samples_seen_ : int, and sample_shape_ : tuple of int
     fit_report_ : FoldReport
         Plan, seconds, peak memory of the first pass.
 
@@ -86,6 +114,9 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
     One pass costs 2 n d (2 q) operations for "incremental-svd", q = n_components + oversampling, and memory for q rows
     of d. Runs on the current ``distributed.Client`` if there is one and the input is on disk or a Dask array, else on
     threads of this process.
+
+    A fit that has not converged says so by a `ConvergenceWarning`, which begins at ``variance_moved_`` of 2 %, for
+    "incremental-svd" only if ``captured_bound_`` is below 0.9, too.
 
     Examples
     --------
@@ -103,22 +134,52 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         *,
         method: str = "incremental-svd",
         batch_size: int | None = None,
-        oversampling: int | None = None,
         n_passes: int = 1,
         center: bool = True,
+        shuffle: bool = False,
+        execution: str = "auto",
+        n_streams: int | None = None,
+        round_size: int | None = None,
         random_state: Any = None,
         memory_budget: int | None = None,
+        oversampling: int | None = None,
+        forgetting: float | None = None,
+        schedule: Schedule | None = None,
+        unit: float | str | None = None,
+        online: bool | None = None,
+        orthonormalize_every: int | None = None,
+        acceleration: Schedule | None = None,
+        per_component: bool | None = None,
+        growth: float | None = None,
+        momentum: float | None = None,
+        amnesic: float | None = None,
+        tau: float | None = None,
+        neural_steps: int | None = None,
     ) -> None:
         self.n_components = n_components
         self.method = method
         self.batch_size = batch_size
-        self.oversampling = oversampling
         self.n_passes = n_passes
         self.center = center
+        self.shuffle = shuffle
+        self.execution = execution
+        self.n_streams = n_streams
+        self.round_size = round_size
         self.random_state = random_state
         self.memory_budget = memory_budget
-
-    # -- learning
+        self.oversampling = oversampling
+        self.forgetting = forgetting
+        self.schedule = schedule
+        self.unit = unit
+        self.online = online
+        self.orthonormalize_every = orthonormalize_every
+        self.acceleration = acceleration
+        self.per_component = per_component
+        self.growth = growth
+        self.momentum = momentum
+        self.amnesic = amnesic
+        self.tau = tau
+        self.neural_steps = neural_steps
 
     def fit(
         self,
@@ -138,35 +199,48 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         client : distributed.Client, optional
             Default: the current one, if any.
         checkpoints : Checkpoints, optional
-            Folder of a fit that was stopped, to go on from.
+            Folder of a fit that was stopped, to go on from. It may hold other fits beside: each finds its own.
         progress : Progress, optional
             Told the bytes read.
 
         Raises
         ------
         DataError
-            For values that are not finite, or parameters that do not fit the data.
+            For values that are not finite, parameters that do not fit the data, or a rule that diverges.
         PlanError
             When the state and a batch do not fit the memory budget.
         """
-        if isinstance(self.n_passes, bool) or not isinstance(self.n_passes, int | np.integer) or self.n_passes < 1:
-            raise DataError(f"n_passes is {self.n_passes!r}: give at least 1")
+        n_passes = check_passes(self.n_passes)
         source = self._source(X)
-        rule = self._rule(math.prod(source.shape[1:]), source.shape[0])
-        if rule.rule.random_order and is_lazy(X):
+        shape, seed = tuple(source.shape[1:]), draw_seed(self.random_state)
+        rule = self._rule(math.prod(shape), source.shape[0], seed)
+        work, scheme = executed(
+            rule,
+            self.execution,
+            n_streams=self.n_streams,
+            round_size=self.round_size,
+            batch_size=self.batch_size,
+            client=client or default_client(),
+        )
+        if rule.rule.random_order and is_lazy(X) and not self.shuffle:
             warnings.warn(
                 f"{self.method} assumes samples in random order and the order of {source.name} is not known to be: "
-                f"shuffle it before, or use method='incremental-svd', which takes any order",
+                f"use shuffle=True, or method='incremental-svd', which takes any order",
                 OrderWarning,
                 stacklevel=2,
             )
         self._state: State | None = None
-        results, self.fit_report_ = self._fold(rule, source, client, checkpoints, progress, "fit")
-        self.restore(results[0], tuple(source.shape[1:]), source.shape[0])
-        for turn in range(1, int(self.n_passes)):
-            refine = Refinement(self.components_, self.mean_, bool(self.center))
+        stream = shuffle(source, seed) if self.shuffle else source
+        results, self.fit_report_ = self._fold(work, stream, client, checkpoints, progress, "fit", scheme)
+        self.restore(check_result(results[0], self.method), shape, source.shape[0])
+        for turn in range(1, n_passes):
+            before = self.components_
+            refine = Refinement(before, self.mean_, bool(self.center))
             found, _ = self._fold(refine, source, client, checkpoints, progress, f"pass {turn + 1}")
-            self.restore(found[0], tuple(source.shape[1:]), source.shape[0])
+            self.restore(found[0], shape, source.shape[0])
+            self.angle_moved_, self.variance_moved_ = moved(before, self.components_, self.explained_variance_)
+        if advice := unsettled(self.method, self.variance_moved_, self.angle_moved_, self.captured_bound_):
+            warnings.warn(advice, ConvergenceWarning, stacklevel=2)
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
@@ -181,7 +255,7 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         X = self._dense(X, reset=fresh)
         rows = np.ascontiguousarray(X.reshape(len(X), -1))
         if fresh:
-            self._stream_rule = self._rule(rows.shape[1], None)
+            self._stream_rule = self._rule(rows.shape[1], None, draw_seed(self.random_state))
             self._state = self._stream_rule.init(rows.shape[1], rows.dtype)
             self._stream_dtype, self.sample_shape_ = rows.dtype, tuple(X.shape[1:])
         if rows.dtype != self._stream_dtype or tuple(X.shape[1:]) != self.sample_shape_:
@@ -189,7 +263,7 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
                 f"this batch has samples of {tuple(X.shape[1:])} {rows.dtype} but the first one had "
                 f"{self.sample_shape_} {self._stream_dtype}: all batches must agree"
             )
-        self._go_on(self._stream_rule.update(self._state, rows))
+        self._go_on(self._stream_rule.update(self._state, rows), None if fresh else self.components_)
         return self
 
     def merge(self, other: StreamingPCA) -> Self:
@@ -210,59 +284,42 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         alike = other._stream_rule == rule and other._stream_dtype == self._stream_dtype
         if not alike or other.sample_shape_ != self.sample_shape_:
             raise DataError("the two estimators differ in parameters, sample shape or dtype: they must be alike")
-        self._go_on(rule.merge(self._state, other._state))
+        self._go_on(rule.merge(self._state, other._state), self.components_)
         return self
 
-    def _go_on(self, state: State) -> None:
+    def _go_on(self, state: State, before: Array | None) -> None:
         self._state = state
         n = state.counts["n_samples"] + state.counts["n_held"]
         # ``finish`` uses a state up.
-        copy = State({name: array.copy() for name, array in state.arrays.items()}, dict(state.counts))
-        self.restore(self._stream_rule.finish(copy), self.sample_shape_, n)
+        self.restore(check_result(self._stream_rule.finish(state.copy()), self.method), self.sample_shape_, n)
+        if before is not None:
+            self.angle_moved_, self.variance_moved_ = moved(before, self.components_, self.explained_variance_)
 
-    def _source(self, X: Any) -> Source:
-        if is_lazy(X):
-            source = as_source(open_stack(X) if isinstance(X, str | os.PathLike) else X)
-            self.n_features_in_ = math.prod(source.shape[1:])
-        else:
-            source = as_source(np.ascontiguousarray(self._dense(X, reset=True)))
-        if source.shape[0] < 2:
-            raise DataError(f"{source.shape[0]} sample has no variance: a fit needs at least 2 samples")
-        return source
-
-    def _dense(self, X: Any, *, reset: bool) -> Array:
-        """Check samples in memory by scikit-learn's conventions, which count features along a single axis only."""
-        if getattr(X, "ndim", 2) <= 2:
-            rows: Array = validate_data(self, X, dtype="numeric", reset=reset)
-            return rows
-        samples: Array = check_array(X, dtype="numeric", allow_nd=True, estimator=self, input_name="X")
-        if reset:
-            self.n_features_in_ = math.prod(samples.shape[1:])
-        return samples
-
-    def _rule(self, d: int, n: int | None) -> Any:
-        k = self.n_components
-        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-            raise DataError(f"n_components is {k!r}: give a positive integer")
-        if k > d:
-            raise DataError(f"n_components is {k} but a sample has only {d} attributes: ask for at most that many")
-        if n is not None and k > n:
-            raise DataError(f"n_components is {k} but there are only {n} samples: ask for at most that many")
-        seed = int(check_random_state(self.random_state).randint(2**31))
+    def _rule(self, d: int, n: int | None, seed: int) -> Any:
+        k = check_rank(self.n_components, d, n)
         return make_rule(
             self.method,
-            int(k),
+            k,
             center=bool(self.center),
-            oversampling=self.oversampling,
             batch_size=self.batch_size,
             seed=seed,
+            options={name: getattr(self, name) for name in OPTIONS},
+            n_samples=n,
         )
 
     def _fold(
-        self, rule: Any, source: Source, client: Any, checkpoints: Checkpoints | None, progress: Progress, stage: str
+        self,
+        rule: Any,
+        source: Source,
+        client: Any,
+        checkpoints: Checkpoints | None,
+        progress: Progress,
+        stage: str,
+        scheme: Scheme | None = None,
     ) -> tuple[list[dict[str, Array]], FoldReport]:
         here = None if checkpoints is None else Checkpoints(f"{checkpoints.folder}/{stage.replace(' ', '-')}")
-        return fold(
+        run = fold if scheme is None else partial(fold_in_rounds, scheme=scheme)
+        return run(
             rule,
             source,
             Whole(tuple(source.shape[1:])),
@@ -275,13 +332,8 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
 
     def restore(self, found: dict[str, Array], sample_shape: tuple[int, ...], n: int) -> None:
         """Set the learned attributes from what a rule found or a store holds."""
-        self.components_ = found["components"]
-        self.mean_ = found["mean"]
-        self.explained_variance_ = found["explained_variance"]
-        self.total_variance_ = float(found["total_variance"])
+        self._learned(found, sample_shape, n)
         total = self.total_variance_
-        self.explained_variance_ratio_ = self.explained_variance_ / total if total > 0 else 0 * self.explained_variance_
-        self.singular_values_ = np.sqrt(np.maximum(self.explained_variance_, 0) * max(n - 1, 0))
         captured = float(self.explained_variance_.sum())
         if "residual_norms" in found:
             # Measured now, not estimated; what the best components could capture is known from the first pass, or all.
@@ -290,47 +342,8 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         else:
             self.captured_bound_ = float(found.get("captured_bound", np.nan))
             self._optimum: float = captured / self.captured_bound_ if "captured_bound" in found else math.inf
-        self.n_samples_seen_ = n
-        self.n_components_ = len(self.components_)
-        self.sample_shape_ = sample_shape
-        self.n_features_in_ = math.prod(sample_shape)
-
-    # -- using
-
-    @property
-    def basis_(self) -> LinearBasis:
-        """The mean and the components: what tasks are sent."""
-        check_is_fitted(self, "components_")
-        return LinearBasis(self.mean_, self.components_, self.sample_shape_)
-
-    def transform(self, X: Any) -> Any:
-        """Return the scores (n_samples, n_components): a Dask array for Dask arrays, Zarr arrays, stacks and paths."""
-        basis = self.basis_
-        if not is_lazy(X):
-            return basis.project(self._checked(self._dense(X, reset=False)))
-        lazy = self._checked(as_lazy(X))
-        dtype = np.result_type(working_dtype(lazy.dtype), basis.components.dtype)
-        return map_samples(lazy, scores_of, basis, (basis.components.shape[0],), dtype)
-
-    def inverse_transform(self, X: Any) -> Any:
-        """Return the samples (n_samples, *sample_shape) that scores stand for. Lazy in, lazy out."""
-        basis = self.basis_
-        scores = as_lazy(X) if is_lazy(X) else np.asarray(X)
-        if scores.ndim != 2 or scores.shape[1] != self.n_components_:
-            raise DataError(f"scores have shape {scores.shape} but this model needs (n_samples, {self.n_components_})")
-        if isinstance(scores, np.ndarray):
-            return basis.reconstruct(scores)
-        dtype = np.result_type(scores.dtype, basis.components.dtype)
-        return map_samples(scores, LinearBasis.reconstruct, basis, self.sample_shape_, dtype)
-
-    def _checked(self, X: Any) -> Any:
-        if tuple(X.shape[1:]) != self.sample_shape_:
-            raise DataError(
-                f"samples have shape {tuple(X.shape[1:])} but this model was fitted to {self.sample_shape_}"
-            )
-        return X
-
-    # -- keeping
+        self.angle_moved_ = float(found.get("angle_moved", np.nan))
+        self.variance_moved_ = float(found.get("variance_moved", np.nan))
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the model to a Zarr group; see `load`."""
@@ -351,7 +364,3 @@ class StreamingPCA(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstima
         from dpca.models.streaming_store import load_model
 
         return load_model(path)
-
-    @property
-    def _n_features_out(self) -> int:
-        return self.n_components_

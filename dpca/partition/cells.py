@@ -27,8 +27,8 @@ from numpy.typing import NDArray
 Array = NDArray[Any]
 Region = tuple[tuple[int, int], ...]  #: (start, stop) along each axis of a sample
 
-# Samples that are gathered together stay in a core's own cache.
-_GATHER_BYTES = 2**19
+# Samples of which all cells are gathered before the next ones: they stay in a core's own cache.
+_GATHER_BYTES = 2**16
 
 
 @dataclass(frozen=True)
@@ -151,8 +151,8 @@ class CellGrid:
     def split(self, block: Array, cells: Sequence[int], origin: tuple[int, ...], buffer: Array) -> list[Array]:
         """Copy several cells out of a block of samples that begins at ``origin``.
 
-        Neighbors are copied together, a few samples at a time: one cell after the other, each would fetch the block
-        from memory again, which takes twice as long.
+        All cells of a few samples are copied before those of the next: one cell after the other, each would fetch the
+        block from memory again, which takes twice as long.
 
         Parameters
         ----------
@@ -168,12 +168,17 @@ class CellGrid:
         """
         n, end = len(block), 0
         views: list[Array] = []
-        step = max(1, _GATHER_BYTES // max(1, math.prod(block.shape[1:]) * block.itemsize))
+        copies: list[tuple[Array, Array]] = []
         for run in self._runs(cells):
             start, end = end, end + n * len(run) * self.n_features(run[0])
             out = buffer[start:end].reshape(len(run), n, self.n_features(run[0]))
             views.extend(out)
-            self._copy_run(block, run[0], origin, out, step)
+            copies.append(self._aligned(block, run[0], origin, out))
+        step = max(1, _GATHER_BYTES // max(1, math.prod(block.shape[1:]) * block.itemsize))
+        for begin in range(0, n, step):
+            few = slice(begin, begin + step)
+            for target, rows in copies:
+                np.copyto(target[:, few], rows[:, few])
         return views
 
     def _runs(self, cells: Sequence[int]) -> Iterator[list[int]]:
@@ -192,8 +197,8 @@ class CellGrid:
         same = a[:axis] == b[:axis] and a[axis][1] - a[axis][0] == b[axis][1] - b[axis][0]
         return same and a[axis][1] == b[axis][0]
 
-    def _copy_run(self, block: Array, first: int, origin: tuple[int, ...], out: Array, step: int) -> None:
-        """Fill ``out`` (n_cells, n_samples, n_features) with a run of cells."""
+    def _aligned(self, block: Array, first: int, origin: tuple[int, ...], out: Array) -> tuple[Array, Array]:
+        """View ``out`` (n_cells, n_samples, n_features) and the run of cells that goes there in one shape."""
         region = self.region(first)
         begin = [start - o for (start, _), o in zip(region, origin, strict=True)]
         shape = [stop - start for start, stop in region]
@@ -204,9 +209,7 @@ class CellGrid:
         offset = sum(b * s for b, s in zip(begin, block.strides[1:], strict=True))
         strides = (shape[axis] * block.strides[axis + 1], block.strides[0], *block.strides[1 : axis + 1])
         rows = np.ndarray((*out.shape[:2], *shape[:axis]), item, block, offset, strides)
-        target = out.view(item).reshape(rows.shape)
-        for start in range(0, len(block), step):
-            np.copyto(target[:, start : start + step], rows[:, start : start + step])
+        return out.view(item).reshape(rows.shape), rows
 
     def put(self, values: Array, index: int, origin: tuple[int, ...], block: Array) -> None:
         """Copy the values (n_samples, n_features) of cell ``index`` into a block that begins at ``origin``."""

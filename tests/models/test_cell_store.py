@@ -14,7 +14,8 @@ import pytest
 import zarr
 
 from dpca import CellPCA
-from dpca.models.cell_store import load_model, model_fingerprint, save_model
+from dpca.models.cell_store import load_model, save_model
+from dpca.models.stored_basis import model_fingerprint
 from storage import StoreError
 
 LEARNED = (

@@ -89,6 +89,7 @@ def test_a_second_pass_measures_and_improves(images: np.ndarray, exact: PCA) -> 
     assert 0.5 < polished.captured_bound_ <= captured(polished, images) / best + 1e-6
 
 
+@pytest.mark.filterwarnings("ignore::dpca.models.ConvergenceWarning")
 @pytest.mark.parametrize("method", [m for m in METHODS if m != "incremental-svd"])
 def test_sequential_rules_find_most_of_the_variance(images: np.ndarray, exact: PCA, method: str) -> None:
     # Steps of the gradient rules are made for variances below 1.
@@ -119,6 +120,7 @@ def test_batches_of_any_size_and_merging(images: np.ndarray, exact: PCA) -> None
     assert merged.n_samples_seen_ == 610
 
 
+@pytest.mark.filterwarnings("ignore::dpca.models.ConvergenceWarning")
 def test_stores_of_unknown_order_are_warned_about(images: np.ndarray, tmp_path: Path) -> None:
     zarr.create_array(str(tmp_path / "x.zarr"), data=images, chunks=(64, *SHAPE))
     with pytest.warns(OrderWarning, match="random order"):
@@ -165,6 +167,9 @@ def test_wrong_data_is_one_sentence(images: np.ndarray) -> None:
         stream.partial_fit(images.astype(float))
 
 
-@parametrize_with_checks([StreamingPCA(1), StreamingPCA(1, method="ccipca")])
+@pytest.mark.filterwarnings("ignore::dpca.models.ConvergenceWarning")
+@parametrize_with_checks(
+    [StreamingPCA(1), StreamingPCA(1, method="ccipca"), StreamingPCA(1, method="sanger", shuffle=True)]
+)
 def test_scikit_learn_estimator_checks(estimator: Any, check: Any) -> None:
     check(estimator)

@@ -6,8 +6,6 @@ import math
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -19,8 +17,9 @@ from dpca.engine.memory import peak_resident_bytes, task_budget, thread_count
 from dpca.engine.plan import PlanError
 from dpca.engine.source import ArraySource, Source, batches
 from dpca.linalg import release_scratch
-from dpca.models.cell_basis import CellBasis, to_pixels
-from dpca.models.cell_store import load_model, model_fingerprint
+from dpca.models.basis import Basis
+from dpca.models.cell_basis import to_pixels
+from dpca.models.stored_basis import model_fingerprint, stored_basis
 from dpca.rules.quality import WINDOW, mse_per_sample, psnr_from_mse, ssim_per_sample
 from storage.arrays import choose_codec, create_array, open_array, write_shard
 from storage.errors import StoreError
@@ -53,10 +52,14 @@ class WriteJob:
         Zarr group that holds the arrays to write.
     rows : int
         Samples of a shard, the unit of work.
+    n_spatial : int
+        How many axes of a sample are axes of space.
     data_range : (float, float)
         Smallest and largest possible value.
     reconstruct : bool
-        Whether reconstructions are written; their quality is measured in any case.
+        Whether reconstructions are written; their MSE is measured in any case.
+    ssim : bool
+        Whether their SSIM is measured, too.
     checkpoints : Checkpoints
         Where each finished shard leaves its quality record: the done-marker of the pass.
     """
@@ -66,8 +69,10 @@ class WriteJob:
     fingerprint: str
     store: str
     rows: int
+    n_spatial: int
     data_range: tuple[float, float]
     reconstruct: bool
+    ssim: bool
     checkpoints: Checkpoints
 
     @property
@@ -93,15 +98,16 @@ def write_scores(
     client: Any | None = None,
     budget: int | None = None,
     progress: Progress = no_progress,
+    ssim: bool = True,
 ) -> int:
-    """Write ``scores``, ``mse``, ``psnr``, ``ssim`` and, if asked for, ``reconstructions`` to a Zarr group.
+    """Write ``scores``, ``mse``, ``psnr`` and, if asked for, ``ssim`` and ``reconstructions`` to a Zarr group.
 
     Parameters
     ----------
     source : Source
         The stack, samples on axis 0.
     model : path-like
-        A stored `CellPCA`.
+        A stored `CellPCA` or `StreamingPCA`.
     group, path
         The Zarr group to write to, open, and its path.
     axes : sequence of str
@@ -118,6 +124,9 @@ def write_scores(
         Bytes a task may take; default from the workers or the machine.
     progress : Progress
         Told the samples written.
+    ssim : bool
+        Whether to measure the SSIM of samples that are long enough: about a millisecond of processor time for a
+        photograph of 218 x 178 pixels.
 
     Returns
     -------
@@ -135,7 +144,19 @@ def write_scores(
         client = None  # its memory is here
     fingerprint = model_fingerprint(model)
     fitted = stored_basis(os.fspath(model), fingerprint)
-    job = _prepare(source, fitted, model, fingerprint, group, path, tuple(axes), data_range, reconstruct, checkpoints)
+    rows = _prepare(source, fitted, group, tuple(axes), reconstruct)
+    job = WriteJob(
+        source,
+        os.fspath(model),
+        fingerprint,
+        os.fspath(path),
+        rows,
+        fitted.n_spatial(axes[1:]),
+        data_range,
+        reconstruct,
+        ssim and _has_ssim(fitted.sample_shape, fitted.n_spatial(axes[1:])),
+        checkpoints,
+    )
     limit = budget if budget is not None else task_budget(client, thread_count())
     need = task_bytes(job, fitted)
     if need > limit:
@@ -164,7 +185,6 @@ def write_scores(
 def write_one(job: WriteJob, shard: int) -> int:
     """Do one shard, the body of a task; return the most memory that this process ever held."""
     basis = stored_basis(job.model, job.fingerprint)
-    n_spatial = basis.grid.n_spatial
     start, stop = shard * job.rows, min((shard + 1) * job.rows, job.source.shape[0])
     width = job.data_range[1] - job.data_range[0]
     whole = tuple((0, s) for s in job.source.shape[1:])
@@ -181,8 +201,8 @@ def write_one(job: WriteJob, shard: int) -> int:
             scores[here] = basis.project(x)
             y = to_pixels(basis.reconstruct(scores[here]), dtype, job.data_range)
             quality["mse"].append(mse_per_sample(x, y, data_range=width))
-            if _has_ssim(basis.grid.sample_shape, n_spatial):
-                quality["ssim"].append(ssim_per_sample(x, y, data_range=width, n_spatial=n_spatial))
+            if job.ssim:
+                quality["ssim"].append(ssim_per_sample(x, y, data_range=width, n_spatial=job.n_spatial))
             if pixels is not None:
                 pixels[here] = y
     release_scratch()
@@ -194,11 +214,11 @@ def write_one(job: WriteJob, shard: int) -> int:
     return peak_resident_bytes()
 
 
-def task_bytes(job: WriteJob, basis: CellBasis) -> int:
+def task_bytes(job: WriteJob, basis: Basis) -> int:
     """Bytes that `write_one` takes at most beyond what its process holds anyway."""
     sample = math.prod(job.source.shape[1:])
     itemsize = job.source.dtype.itemsize
-    score = basis.grid.n_partitions * basis.n_components * basis.components.dtype.itemsize
+    score = math.prod(basis.score_shape) * basis.components.dtype.itemsize
     block = min(job.rows, max(1, _BLOCK_BYTES // (4 * sample)))
     values = job.rows * sample * itemsize
     reading = values + 4 * math.prod(job.source.chunks) * itemsize
@@ -211,41 +231,22 @@ def task_bytes(job: WriteJob, basis: CellBasis) -> int:
 
 def expected_mse(model: Any, data_range: tuple[float, float]) -> float:
     """Mean squared error that the eigenvalues promise for the samples of the fit, before rounding to pixels."""
-    lost = model.total_variance_.sum() - model.explained_variance_.sum()
+    lost = np.sum(model.total_variance_) - model.explained_variance_.sum()
     n = model.n_samples_seen_
     return float(max(lost, 0.0) * (n - 1) / n / model.n_features_in_ / (data_range[1] - data_range[0]) ** 2)
 
 
-def _prepare(
-    source: Source,
-    basis: CellBasis,
-    model: str | os.PathLike[str],
-    fingerprint: str,
-    group: zarr.Group,
-    path: str | os.PathLike[str],
-    axes: tuple[str, ...],
-    data_range: tuple[float, float],
-    reconstruct: bool,
-    checkpoints: Checkpoints,
-) -> WriteJob:
-    """Create the arrays that are not there yet; both have the same samples in a shard."""
-    layout = choose_layout(source.shape, source.dtype.itemsize, axes, basis.grid.cell_shape)
+def _prepare(source: Source, basis: Basis, group: zarr.Group, axes: tuple[str, ...], reconstruct: bool) -> int:
+    """Create the arrays that are not there yet, and return the samples of a shard, the same in both."""
+    layout = choose_layout(source.shape, source.dtype.itemsize, axes, basis.cell_shape)
     rows = layout.shards[0]
-    n = source.shape[0]
-    scores = (*basis.grid.grid_shape, basis.n_components)
+    n, shape = source.shape[0], basis.score_shape
     dtype = basis.project(np.zeros((1, *source.shape[1:]), source.dtype)).dtype
-    grid_axes = [f"cell_{name}" for name in axes[1 : basis.grid.n_spatial + 1]]
-    create_array(
-        group,
-        "scores",
-        (n, *scores),
-        dtype,
-        _score_layout(rows, scores, dtype.itemsize),
-        ("sample", *grid_axes, "component"),
-    )
+    names = ("sample", *basis.score_axes(axes[1:]))
+    create_array(group, "scores", (n, *shape), dtype, _score_layout(rows, shape, dtype.itemsize), names)
     if reconstruct:
         create_array(group, "reconstructions", source.shape, source.dtype, layout, axes, codec=_codec(source, layout))
-    return WriteJob(source, os.fspath(model), fingerprint, os.fspath(path), rows, data_range, reconstruct, checkpoints)
+    return rows
 
 
 def _codec(source: Source, layout: Layout) -> Any:
@@ -290,9 +291,3 @@ def _write_quality(job: WriteJob, group: zarr.Group) -> None:
 def _has_ssim(sample_shape: tuple[int, ...], n_spatial: int) -> bool:
     """Only images and volumes have structure, of samples that are long enough for a window."""
     return n_spatial > 1 and min(sample_shape[:n_spatial]) >= WINDOW
-
-
-@lru_cache(maxsize=2)
-def stored_basis(model: str, fingerprint: str) -> CellBasis:
-    """Read a model once a worker; its fingerprint tells it from one that stood at this path before."""
-    return load_model(Path(model)).basis_

@@ -14,11 +14,11 @@ import pytest
 import zarr
 from skimage.metrics import mean_squared_error, peak_signal_noise_ratio, structural_similarity
 
-from dpca import CellPCA, linalg
+from dpca import CellPCA, StreamingPCA, linalg
 from dpca.engine import PlanError, as_source
 from dpca.engine.checkpoint import Checkpoints
-from dpca.models import cell_write
-from dpca.models.cell_write import expected_mse, write_scores
+from dpca.models import score_write
+from dpca.models.score_write import expected_mse, write_scores
 from storage import DataError, StoreError
 from storage.arrays import create_root
 from storage.layout import Layout, axes_for
@@ -37,7 +37,10 @@ class Case:
 
     def __post_init__(self) -> None:
         self.stack = str(self.folder / "x.zarr")
-        self.model = CellPCA(self.k, cell_shape=self.cell).fit(self.samples)
+        if self.cell is None:
+            self.model: Any = StreamingPCA(self.k).fit(self.samples)
+        else:
+            self.model = CellPCA(self.k, cell_shape=self.cell).fit(self.samples)
         self.model.save(self.folder / "model.zarr")
         zarr.create_array(self.stack, data=self.samples, chunks=(5, *self.samples.shape[1:]))
 
@@ -81,6 +84,9 @@ KINDS: dict[str, Any] = {
     "volumes of two fields": (floats(12, (8, 9, 7, 2), 0, 1e20).astype(np.float32), 4, 3, (0.0, 1e20), 3),
     "signed": (floats(20, (8, 9), -900, 900).astype(np.int16), 4, 2, (-1000, 1000), 2),
     "vectors": (floats(50, (40,), 0, 1).astype(np.float32), 8, 2, (0.0, 1.0), 0),
+    "whole images": (smooth_images(37, (30, 26, 3)), None, 4, (0, 255), 2),
+    "whole volumes": (floats(18, (9, 12, 11), 0, 255).astype(np.uint8), None, 6, (0, 255), 3),
+    "whole vectors": (floats(50, (40,), 0, 1), None, 2, (0.0, 1.0), 0),
     "too small for SSIM": (smooth_images(40, (6, 12)), 3, 2, (0, 255), 0),
 }
 
@@ -100,14 +106,14 @@ def color(tmp_path: Path) -> Case:
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
     """Shards in order, in this thread; their numbers as they are begun."""
     begun: list[int] = []
-    write_one = cell_write.write_one
+    write_one = score_write.write_one
 
     def note(job: Any, shard: int) -> int:
         begun.append(shard)
         return write_one(job, shard)
 
-    monkeypatch.setattr(cell_write, "thread_count", lambda: 1)
-    monkeypatch.setattr(cell_write, "write_one", note)
+    monkeypatch.setattr(score_write, "thread_count", lambda: 1)
+    monkeypatch.setattr(score_write, "write_one", note)
     yield begun
 
 
@@ -115,7 +121,7 @@ def one_by_one(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
 def shards(color: Case, monkeypatch: pytest.MonkeyPatch) -> int:
     """Shards of 16 samples, the last one short."""
     layout = Layout((8, 15, 13, 3), (16, 30, 26, 3))
-    monkeypatch.setattr(cell_write, "choose_layout", lambda *_: layout)
+    monkeypatch.setattr(score_write, "choose_layout", lambda *_: layout)
     return 5
 
 
@@ -174,6 +180,12 @@ def test_scores_alone_come_with_the_same_quality(color: Case) -> None:
         np.testing.assert_array_equal(lean[name][...], full[name][...])
 
 
+def test_whole_samples_have_a_row_of_scores_each(tmp_path: Path) -> None:
+    group = Case(tmp_path, smooth_images(37, (30, 26, 3)), None, 4, (0, 255)).write(ssim=False)
+    assert group["scores"].metadata.dimension_names == ("sample", "component")
+    assert sorted(group.array_keys()) == ["mse", "psnr", "reconstructions", "scores"]
+
+
 def test_the_same_bytes_here_on_a_cluster_and_from_memory(color: Case, shards: int, cluster: Any) -> None:
     color.write("here")
     color.write("there", client=cluster)
@@ -189,7 +201,7 @@ def test_a_pass_that_was_stopped_does_only_what_is_missing(
     color.write("undisturbed")
     assert one_by_one == list(range(shards))
     one_by_one.clear()
-    write_shard = cell_write.write_shard
+    write_shard = score_write.write_shard
 
     def fail(array: Any, start: int, values: np.ndarray) -> None:
         # The scores of a shard are there, its pixels are not: the shard is not done.
@@ -198,7 +210,7 @@ def test_a_pass_that_was_stopped_does_only_what_is_missing(
         write_shard(array, start, values)
 
     with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
-        patch.setattr(cell_write, "write_shard", fail)
+        patch.setattr(score_write, "write_shard", fail)
         color.write()
     assert one_by_one == list(range(fail_at + 1))
     for missing in (list(range(fail_at, shards)), []):
@@ -265,30 +277,34 @@ def test_progress_counts_samples_and_what_was_done_before(color: Case, shards: i
         assert sum(advanced) == 70
 
 
+@pytest.mark.parametrize("cell", [10, None])
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 @pytest.mark.parametrize("reconstruct", [True, False])
-def test_a_shard_takes_no_more_memory_than_planned(reconstruct: bool, dtype: type, tmp_path: Path) -> None:
-    made = Case(tmp_path, smooth_images(128, (100, 90, 3)).astype(dtype), 10, 3, (0, 255))
+def test_a_shard_takes_no_more_memory_than_planned(
+    reconstruct: bool, dtype: type, cell: int | None, tmp_path: Path
+) -> None:
+    made = Case(tmp_path, smooth_images(128, (100, 90, 3)).astype(dtype), cell, 3, (0, 255))
     group = create_root(tmp_path / "out.zarr", kind="test", fingerprint="f")
     basis = made.model.basis_
-    job = cell_write._prepare(
-        as_source(made.stack),
-        basis,
-        tmp_path / "model.zarr",
-        "f",
-        group,
-        tmp_path / "out.zarr",
-        ("sample", "y", "x", "channel"),
-        (0, 255),
-        reconstruct,
-        Checkpoints(str(tmp_path / "kept")),
+    source = as_source(made.stack)
+    job = score_write.WriteJob(
+        source=source,
+        model=str(tmp_path / "model.zarr"),
+        fingerprint="f",
+        store=str(tmp_path / "out.zarr"),
+        rows=score_write._prepare(source, basis, group, ("sample", "y", "x", "channel"), reconstruct),
+        n_spatial=2,
+        data_range=(0, 255),
+        reconstruct=reconstruct,
+        ssim=True,
+        checkpoints=Checkpoints(str(tmp_path / "kept")),
     )
     linalg.release_scratch()
     tracemalloc.start()
-    cell_write.write_one(job, 0)
+    score_write.write_one(job, 0)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    planned = cell_write.task_bytes(job, basis)
+    planned = score_write.task_bytes(job, basis)
     assert 0.25 * planned < peak <= planned
 
 

@@ -1,0 +1,111 @@
+"""What a fitted band PCA is, and its two maps: samples to scores and scores to samples."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpca import linalg
+from dpca.partition.bands import Bands
+from dpca.rules.state import working_dtype
+
+Array = NDArray[Any]
+
+# Floating-point copy of the samples that are mapped at once: enough rows for matrix products, few enough for the cache.
+_BLOCK_BYTES = 2**25
+
+
+@dataclass(frozen=True, eq=False)
+class BandBasis:
+    """Mean and components of every band, in place.
+
+    Parameters
+    ----------
+    bands : Bands
+    mean : array (*sample_shape)
+    components : array (n_components, *sample_shape)
+        Component j of every band lies where the band's attributes lie. Rows of a band are orthonormal; where a band has
+        fewer attributes than there are components, the surplus rows are zero.
+    """
+
+    bands: Bands
+    mean: Array
+    components: Array
+
+    @property
+    def n_components(self) -> int:
+        """Components of each band."""
+        return len(self.components)
+
+    @cached_property
+    def _ordered(self) -> tuple[Array, list[Array]]:
+        """Mean (d,), attributes band after band, and the components (k, d_band) of each band."""
+        order, k = self.bands.order, self.n_components
+        mean = self.mean.reshape(-1)[order].astype(self.components.dtype)
+        flat = self.components.reshape(k, -1)
+        rows = []
+        for i in range(self.bands.n_partitions):
+            where = self.bands.attributes(i)
+            # Surplus rows are zero.
+            rows.append(np.take(flat[: len(where)], where, axis=1))
+        return mean, rows
+
+    @cached_property
+    def _places(self) -> Array:
+        """Where each attribute of a sample lies in the order of the bands."""
+        places = np.empty_like(self.bands.order)
+        places[self.bands.order] = np.arange(len(places))
+        return places
+
+    def project(self, samples: Array) -> Array:
+        """Return the scores of samples.
+
+        Parameters
+        ----------
+        samples : array (n, *sample_shape), any real dtype
+
+        Returns
+        -------
+        array (n, n_bands, n_components)
+            float32; float64 for float64 samples or components. Costs 2 n d k multiplications for n_components k of
+            samples of d attributes.
+        """
+        dtype = np.result_type(working_dtype(samples.dtype), self.components.dtype)
+        mean, components = self._ordered
+        flat, offsets = np.ascontiguousarray(samples).reshape(len(samples), len(mean)), self.bands.offsets
+        scores = np.zeros((len(samples), self.bands.n_partitions, self.n_components), dtype)
+        step = self._step(dtype.itemsize)
+        for start in range(0, len(samples), step):
+            some = flat[start : start + step]
+            raw = linalg.scratch("band raw", some.shape, some.dtype)
+            np.take(some, self.bands.order, axis=1, out=raw, mode="clip")
+            x = np.subtract(raw, mean, out=linalg.scratch("bands", raw.shape, dtype), dtype=dtype)
+            for i, rows in enumerate(components):
+                here = scores[start : start + step, i, : len(rows)]
+                np.matmul(x[:, offsets[i] : offsets[i + 1]], rows.T, out=here)
+        return scores
+
+    def reconstruct(self, scores: Array) -> Array:
+        """Return the samples (n, *sample_shape) that scores (n, n_bands, n_components) stand for.
+
+        In the dtype of the scores (float64 for float64 components), neither rounded nor clipped.
+        """
+        mean, components = self._ordered
+        dtype, offsets = np.result_type(scores.dtype, self.components.dtype), self.bands.offsets
+        samples = np.empty((len(scores), len(mean)), dtype)
+        step = self._step(dtype.itemsize)
+        for start in range(0, len(scores), step):
+            some = scores[start : start + step]
+            x = linalg.scratch("bands", (len(some), len(mean)), dtype)
+            for i, rows in enumerate(components):
+                np.matmul(some[:, i, : len(rows)], rows, out=x[:, offsets[i] : offsets[i + 1]])
+            x += mean
+            np.take(x, self._places, axis=1, out=samples[start : start + step], mode="clip")
+        return samples.reshape(len(scores), *self.bands.sample_shape)
+
+    def _step(self, itemsize: int) -> int:
+        return max(1, _BLOCK_BYTES // (self.bands.labels.size * itemsize))

@@ -1,0 +1,302 @@
+"""BandPCA: one principal component analysis for each band of attributes with like values."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from typing import Any, Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.utils import check_random_state
+from sklearn.utils.validation import check_is_fitted
+
+from dpca.engine.checkpoint import Checkpoints
+from dpca.engine.fold import fold, plan_for
+from dpca.engine.plan import FoldPlan, PlanError
+from dpca.engine.sampling import read_samples, spread_samples
+from dpca.engine.source import Source
+from dpca.models.band_basis import BandBasis
+from dpca.models.partitioned import PartitionedPCA
+from dpca.partition.bands import Bands, map_at_random, map_by_moments, map_in_raster_order
+from dpca.partition.whole import Whole
+from dpca.rules.covariance import CovariancePCA
+from dpca.rules.incremental_svd import IncrementalSVD
+from dpca.rules.moments import Moments
+from dpca.rules.state import Rule
+from storage.errors import DataError
+from storage.layout import CHANNEL, axes_for
+
+Array = NDArray[Any]
+
+MAPPINGS = ("mean-variance", "mean", "random", "raster")
+# Covariances that need the stack read more often than this cost more than incremental SVD, which needs it once.
+_MOST_READS = 8
+
+
+class BandPCA(PartitionedPCA):
+    """Principal component analysis of bands: attributes that go together by their values, not their places (T 4.4).
+
+    Makes no use of space, so it takes any data: images and volumes, and weather stations, molecules or spectra as
+    vectors. The attributes of a sample are mapped to bands; each band gets its own mean and components from all
+    samples. Values are analyzed in the units of the input; integers are never copied whole to floating point.
+
+    Parameters
+    ----------
+    n_components : int, "marchenko-pastur" or None
+        Components of each band; None keeps all; "marchenko-pastur" those whose variance noise of one level does not
+        explain (Veraart et al. 2016). A band with fewer attributes keeps all of its own.
+    band_size : int
+        Most attributes of a band (L in the thesis).
+    mapping : {"mean-variance", "mean", "random", "raster"}
+        Which attributes make a band.
+
+        - "mean": like means (T 4.4.1, eq. 4.2). The range of the means is divided into ``n_intervals`` of equal width;
+          the attributes of an interval are sorted by their mean and cut into bands of ``band_size``. The last band of
+          an interval takes the interval's rest, so that bands have unequal sizes and none reaches across a border.
+        - "mean-variance": like means and variances (T 4.4.2, eq. 4.3). The same, but sorted by their variance.
+        - "random": bands of ``band_size`` drawn by ``random_state``, the last one takes the rest (T 4.5.3). Each band
+          sees the whole sample as the holistic analysis does: its leading components, in place, resemble the holistic
+          ones (T 4.5.4).
+        - "raster": consecutive attributes, a baseline.
+    n_intervals : int
+        Intervals of the mean (s in the thesis).
+    n_estimating : int, optional
+        Samples that means and variances are estimated from, one at random in each of so many equal parts of the stack
+        (T 4.5.3, the estimating subset). Default all, which takes a pass of its own.
+    keep_channels : bool
+        Keep the channels of a pixel in one band, so that a band has ``band_size // n_channels`` pixels. A pixel is then
+        mapped by the averages of its channels' means and variances (the thesis maps by the red channel, and recommends
+        gray values).
+    random_state : int, RandomState or None
+        Seed of the random mapping and of the estimating subset.
+    threshold : float, optional
+        Instead of ``n_components``: each band keeps the fewest components that explain more than this share of its
+        variance (T 4.1), at most ``max_components``.
+    total_components : int, optional
+        Instead: so many components in all, spread over the bands to leave the least squared error.
+    ratio : float, optional
+        Instead: as many components in all as make so many attributes into one score, spread likewise.
+    target_mse, target_psnr : float, optional
+        Instead: the fewest components, spread likewise, whose mean squared error over the samples of the fit is at most
+        this, of values scaled so that ``data_range`` has length 1, or whose peak signal-to-noise ratio of that error is
+        at least this, in dB. It follows from the eigenvalues, without a second pass; exactly, unless bands were folded
+        by incremental SVD, whose error is at most what they say.
+    max_components : int, optional
+        Bound on the components of each band where their numbers differ, and how many are computed. Default four times
+        the mean, or a third of the attributes where no mean is asked for; a `RankWarning` says where that is too few.
+    data_range : tuple of float, optional
+        Smallest and largest possible value, for the targets; default that of the stack or of the integer type.
+    memory_budget : int, optional
+        Bytes that one task may take beyond what its process holds; default from the workers' limits or the machine.
+
+    Attributes
+    ----------
+    components_ : array (n_components, *sample_shape), float32 (float64 for float64 and integers of over 16 bits)
+        Component j of every band at the places of the band's attributes: ``components_[j]`` looks like a sample. Rows
+        of a band are orthonormal, ordered by variance; the entry of largest magnitude is positive. Where a band has
+        fewer attributes than there are components, the surplus rows are zero.
+    mean_ : array (*sample_shape), float64
+    explained_variance_ : array (n_bands, n_components), float64
+        Variance of the scores, in squared units of the input (divisor n - 1).
+    explained_variance_ratio_ : array (n_bands, n_components), float64
+        The same divided by the band's total variance; 0 where a band is constant.
+    total_variance_ : array (n_bands,), float64
+        Certificate: (total - sum explained) (n - 1) / n is exactly the squared error of a band, summed over its
+        attributes and averaged over the samples of the fit; where incremental SVD was used, the error is at most that.
+    singular_values_ : array (n_bands, n_components), float64
+    ranks_ : array (n_bands,), int
+        Components that each band keeps; its rows of ``components_`` beyond are zero.
+    n_components_, n_samples_seen_, n_features_in_ : int
+    sample_shape_ : tuple of int
+    bands_ : Bands
+        ``bands_.labels`` (*sample_shape) is the band of each attribute.
+    fit_report_ : FoldReport
+        Plan, seconds, peak memory of the pass that found the components; ``note`` says in a sentence what was folded,
+        and how often the stack was read for it.
+
+    Notes
+    -----
+    Runs on the current ``distributed.Client`` if there is one and the input is on disk or a Dask array, else on threads
+    of this process. Costs one read of the stack for means and variances where the mapping needs them, and one for the
+    covariances, O(n d L) arithmetic for d attributes. Where the covariances of all bands are more than the memory
+    budget, groups of bands take turns, each with its own read of the stack; where this would be more than 8 reads, or
+    one covariance alone is too much, every band is folded by incremental SVD instead.
+
+    `partial_fit` maps by the means and variances of its first batch.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dpca import BandPCA
+    >>> readings = np.random.default_rng(0).normal(size=(200, 1000)).astype(np.float32)
+    >>> model = BandPCA(5, band_size=100, mapping="random", random_state=0).fit(readings)
+    >>> model.transform(readings).shape
+    (200, 10, 5)
+    """
+
+    def __init__(
+        self,
+        n_components: int | str | None = None,
+        *,
+        band_size: int,
+        mapping: str = "mean-variance",
+        n_intervals: int = 50,
+        n_estimating: int | None = None,
+        keep_channels: bool = True,
+        random_state: Any = None,
+        threshold: float | None = None,
+        total_components: int | None = None,
+        ratio: float | None = None,
+        target_mse: float | None = None,
+        target_psnr: float | None = None,
+        max_components: int | None = None,
+        data_range: tuple[float, float] | None = None,
+        memory_budget: int | None = None,
+    ) -> None:
+        self.n_components = n_components
+        self.band_size = band_size
+        self.mapping = mapping
+        self.n_intervals = n_intervals
+        self.n_estimating = n_estimating
+        self.keep_channels = keep_channels
+        self.random_state = random_state
+        self.threshold = threshold
+        self.total_components = total_components
+        self.ratio = ratio
+        self.target_mse = target_mse
+        self.target_psnr = target_psnr
+        self.max_components = max_components
+        self.data_range = data_range
+        self.memory_budget = memory_budget
+
+    # -- what the bands are
+
+    def _partition(self, source: Source, axes: Sequence[str] | None, **running: Any) -> Bands:
+        self._check_parameters()
+        shape = tuple(source.shape[1:])
+        together = shape[-1] if self.keep_channels and (axes or axes_for(shape))[-1] == CHANNEL else 1
+        size = int(self.band_size)
+        rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
+        try:
+            if self.mapping == "raster":
+                return map_in_raster_order(shape, size, together=together)
+            if self.mapping == "random":
+                return map_at_random(shape, size, rng, together=together)
+            mean, variance = self._moments(source, rng, **running)
+            keys = variance if self.mapping == "mean-variance" else None
+            return map_by_moments(mean, keys, size, int(self.n_intervals), together=together)
+        except PlanError:
+            raise
+        except ValueError as error:
+            raise DataError(str(error)) from error
+
+    def _moments(
+        self, source: Source, rng: np.random.Generator, checkpoints: Checkpoints | None = None, **running: Any
+    ) -> tuple[Array, Array]:
+        """Return mean and variance of every attribute, from all samples or the estimating subset."""
+        shape = tuple(source.shape[1:])
+        if source.shape[0] < 2:
+            raise DataError("the first batch has 1 sample, whose variance maps nothing: begin with at least 2 samples")
+        if self.n_estimating is None or self.n_estimating >= source.shape[0]:
+            here = None if checkpoints is None else Checkpoints(f"{checkpoints.folder}/statistics")
+            budget = self.memory_budget
+            results, _ = fold(
+                Moments(), source, Whole(shape), budget=budget, checkpoints=here, stage="statistics", **running
+            )
+            found = results[0]
+        else:
+            rule = Moments()
+            state = rule.init(math.prod(shape), source.dtype)
+            for samples in read_samples(source, spread_samples(source.shape[0], int(self.n_estimating), rng)):
+                state = rule.update(state, samples.reshape(len(samples), -1))
+            found = rule.finish(state)
+        return found["mean"].reshape(shape), found["variance"].reshape(shape)
+
+    def _check_parameters(self) -> None:
+        if self.mapping not in MAPPINGS:
+            raise DataError(f"mapping is {self.mapping!r}: give one of {', '.join(MAPPINGS)}")
+        for name, least in (("band_size", 1), ("n_intervals", 1), ("n_estimating", 2)):
+            value = getattr(self, name)
+            if name == "n_estimating" and value is None:
+                continue
+            if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+                raise DataError(f"{name} is {value!r}: give an integer of at least {least}")
+
+    def _basis_of(self, partition: Bands, mean: Array, components: Array) -> BandBasis:
+        return BandBasis(partition, mean, components)
+
+    def _checked_components(self, n: int | None, partition: Bands) -> int | None:
+        most = min(int(self.band_size), partition.labels.size)
+        return self._checked_count(n, most, f"a band of {self.band_size}", "choose larger bands")
+
+    def _name_of(self, place: tuple[int, ...]) -> str:
+        return f"band{place[0]}"
+
+    def _rule(self, k: int | None, source: Source, partition: Bands, client: Any) -> tuple[Rule, str]:
+        """Return exact covariances where they fit at a bearable number of reads, and otherwise incremental SVD."""
+        bands = f"the covariances of {partition.n_partitions:,} bands"
+        exact = CovariancePCA(k)
+        try:
+            plan = plan_for(exact, source, partition, client=client, budget=self.memory_budget)
+        except PlanError:
+            if k is None:
+                raise
+            why = f"{bands} do not fit a task's memory even one by one"
+        else:
+            reads = _reads(plan, source)
+            size = sum(exact.state_bytes(partition.n_features(i), source.dtype) for i in range(partition.n_partitions))
+            if k is None or reads <= _MOST_READS:
+                groups = len(plan.groups)
+                turns = "once" if reads <= 1 else f"{reads:.3g} times, by {groups} groups of bands in turn"
+                return exact, f"{bands}, {size / 1e6:,.0f} MB, were accumulated: the stack was read {turns}"
+            why = f"{bands}, {size / 1e6:,.0f} MB, would need {reads:.3g} reads of the stack"
+        rule = IncrementalSVD(k)
+        reads = _reads(plan_for(rule, source, partition, client=client, budget=self.memory_budget), source)
+        return rule, f"{why}, so each was folded by incremental SVD: the stack was read {reads:.3g} times"
+
+    def restore(
+        self,
+        partition: Bands,
+        components: Array,
+        mean: Array,
+        explained_variance: Array,
+        total_variance: Array,
+        n_samples: int,
+    ) -> None:
+        """Set the learned attributes from what a store holds or a fit found."""
+        super().restore(partition, components, mean, explained_variance, total_variance, n_samples)
+        self.bands_ = partition
+
+    @property
+    def basis_(self) -> BandBasis:
+        """The mean and the components with their bands: what tasks are sent."""
+        check_is_fitted(self, "components_")
+        return cast("BandBasis", self._basis)
+
+    # -- keeping
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the model to a Zarr group; see `load`."""
+        from dpca.models.band_store import save_model
+
+        check_is_fitted(self, "components_")
+        save_model(self, path, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a model that `save` wrote; nothing in it is executed.
+
+        Raises
+        ------
+        StoreError
+            If there is no such model, or it comes from a newer version.
+        """
+        from dpca.models.band_store import load_model
+
+        return cast("Self", load_model(path))
+
+
+def _reads(plan: FoldPlan, source: Source) -> float:
+    return plan.read_bytes / (math.prod(source.shape) * source.dtype.itemsize)

@@ -1,0 +1,52 @@
+"""What a fitted linear model is, whatever it makes components of: two maps between samples and scores."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, Protocol
+
+from numpy.typing import DTypeLike, NDArray
+
+Array = NDArray[Any]
+
+
+class Basis(Protocol):
+    """A mean and components, of cells or of whole samples."""
+
+    #: What a store of these scores calls itself.
+    scores_kind: ClassVar[str]
+
+    @property
+    def mean(self) -> Array:
+        """Mean sample."""
+
+    @property
+    def components(self) -> Array:
+        """Components, the first axis counts them."""
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+
+    @property
+    def cell_shape(self) -> tuple[int, ...] | None:
+        """Cells that samples are cut into, None where they are left whole."""
+
+    @property
+    def score_shape(self) -> tuple[int, ...]:
+        """Shape of one sample's scores, components last."""
+
+    def score_axes(self, axes: Sequence[str]) -> tuple[str, ...]:
+        """Name the axes of one sample's scores, given those of a sample."""
+
+    def n_spatial(self, axes: Sequence[str]) -> int:
+        """Return how many of a sample's axes, which have these names, are axes of space."""
+
+    def project(self, samples: Array) -> Array:
+        """Return scores (n, *score_shape) of samples (n, *sample_shape)."""
+
+    def reconstruct(self, scores: Array) -> Array:
+        """Return the samples that scores stand for, neither rounded nor clipped."""
+
+    def work_bytes(self, n_rows: int, dtype: DTypeLike) -> int:
+        """Bytes of temporary arrays of projecting or reconstructing ``n_rows`` samples, results included."""

@@ -1,0 +1,60 @@
+"""Whether a fit has converged, by what it knows of itself; and what to change if not."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import sklearn.exceptions
+from numpy.typing import NDArray
+
+from storage.errors import DataError
+
+Array = NDArray[Any]
+
+# Share of the captured variance that the last part of a stream may move.
+MOST_MOVED = 0.02
+# Guaranteed share of the best components' variance above which movement of the default method is of no concern: in a
+# merge tree it compares halves of a stream whose order may be any.
+SAFE_BOUND = 0.9
+
+
+class OrderWarning(UserWarning):
+    """A rule that assumes samples in random order met a store, whose order it cannot know."""
+
+
+class ConvergenceWarning(sklearn.exceptions.ConvergenceWarning):  # type: ignore[misc]
+    """The components were still moving when the samples were used up."""
+
+
+def unsettled(method: str, variance_moved: float, angle_moved: float, captured_bound: float) -> str | None:
+    """Return what to tell about a fit that has not converged; None if it has, or if nothing is known."""
+    if not variance_moved > MOST_MOVED or captured_bound >= SAFE_BOUND:
+        return None
+    known = "" if math.isnan(captured_bound) else f", with only {captured_bound:.0%} of the best guaranteed"
+    change = (
+        "a larger oversampling, or more passes (n_passes)"
+        if method == "incremental-svd"
+        else "more passes (n_passes), shuffle=True, a larger batch_size, another schedule or method='incremental-svd'"
+    )
+    return (
+        f"{method} has not converged: the last part of the samples moved {variance_moved:.1%} of the captured "
+        f"variance, where at most {MOST_MOVED:.0%} is expected, and turned the components by up to {angle_moved:.2f} "
+        f"rad{known}: try {change}"
+    )
+
+
+def check_result(found: dict[str, Array], method: str) -> dict[str, Array]:
+    """Return what a rule found, refusing what is not finite."""
+    wrong = [
+        name
+        for name in ("components", "explained_variance", "total_variance", "mean")
+        if not np.isfinite(found[name]).all()
+    ]
+    if wrong:
+        raise DataError(
+            f"{method} diverged: its {' and '.join(wrong)} are not finite numbers: divide the samples by a constant so "
+            f"that their squares stay in the range of {found['components'].dtype}, or use method='incremental-svd'"
+        )
+    return found

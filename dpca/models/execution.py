@@ -1,0 +1,87 @@
+"""How a streaming rule is run: as its mathematics allows, and as the user asks."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dpca.engine.memory import parallel_tasks, thread_count
+from dpca.engine.rounds import Averaging, DataParallel, Scheme
+from dpca.rules.minibatch import InBatches, InOrder
+from dpca.rules.watched import Watched
+from storage.errors import DataError
+
+EXECUTIONS = ("auto", "chain", "averaged", "data-parallel")
+# The numbers of Amid & Warmuth (2020), section "Distributed Setting".
+_STREAMS, _ROUND = 10, 1000
+# A batch worth spreading: its parts should be long beside sending a basis.
+_LARGE_BATCH = 1000
+
+
+def executed(
+    rule: InBatches,
+    execution: str,
+    *,
+    n_streams: int | None,
+    round_size: int | None,
+    batch_size: int | None,
+    client: Any | None,
+) -> tuple[Any, Scheme | None]:
+    """Return what the engine is to fold, and in which rounds; None for the segments of a plain fold.
+
+    Parameters
+    ----------
+    rule : InBatches
+        The rule, with the batches of a chain.
+    execution : str
+        One of "auto", "chain", "averaged" and "data-parallel".
+    n_streams, round_size, batch_size : int, optional
+        As the user gave them.
+    client : distributed.Client or None
+        Where it will run: a batch is cut into one part for each worker's thread.
+
+    Raises
+    ------
+    DataError
+        For an execution that the rule does not allow, or numbers that make no sense.
+    """
+    if execution not in EXECUTIONS:
+        raise DataError(f"execution is {execution!r}: choose one of {', '.join(EXECUTIONS)}")
+    if round_size is not None and execution != "averaged":
+        raise DataError(f"round_size is {round_size!r} but only execution='averaged' has rounds: leave it out")
+    if n_streams is not None and execution not in ("averaged", "data-parallel"):
+        raise DataError(f"n_streams is {n_streams!r} but execution={execution!r} has a single stream: leave it out")
+    for name, value in (("n_streams", n_streams), ("round_size", round_size)):
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
+            raise DataError(f"{name} is {value!r}: give a positive integer")
+    if execution == "averaged":
+        return rule, _averaging(rule, n_streams, round_size)
+    if execution == "data-parallel":
+        return rule.rule, _data_parallel(rule, n_streams, batch_size, client)
+    return (InOrder(rule.rule, rule.size) if execution == "chain" else rule), None
+
+
+def _averaging(rule: InBatches, n_streams: int | None, round_size: int | None) -> Averaging:
+    if not rule.averageable:
+        raise DataError(f"{_name(rule)} cannot be averaged in rounds: use execution='auto', or a rule that can")
+    whole = -(-_ROUND // rule.size) * rule.size
+    try:
+        return Averaging(int(n_streams or _STREAMS), int(round_size or whole), rule.size)
+    except ValueError as error:
+        raise DataError(str(error)) from error
+
+
+def _data_parallel(rule: InBatches, n_streams: int | None, batch_size: int | None, client: Any | None) -> DataParallel:
+    if not rule.rule.summable:
+        raise DataError(
+            f"a batch of {_name(rule)} cannot be spread over workers: use execution='auto', or a rule whose update is "
+            f"a sum over the batch"
+        )
+    workers = parallel_tasks(client, thread_count())
+    return DataParallel(_LARGE_BATCH if batch_size is None else rule.size, int(n_streams or max(1, workers)))
+
+
+def _name(rule: InBatches) -> str:
+    inner = rule.rule
+    return type(inner.rule if isinstance(inner, Watched) else inner).__name__

@@ -1,0 +1,119 @@
+"""What estimators of components of whole samples share: checking samples, projecting and back, outlier scores."""
+
+from __future__ import annotations
+
+import math
+import os
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.utils import check_array
+from sklearn.utils.validation import check_is_fitted, validate_data
+
+from dpca.engine.source import Source, as_source
+from dpca.models.lazy import as_lazy, is_lazy, map_samples, scores_of
+from dpca.models.linear_basis import LinearBasis
+from dpca.models.outliers import residual_scores
+from dpca.rules.state import working_dtype
+from storage.errors import DataError
+from storage.stack import open_stack
+
+Array = NDArray[Any]
+
+
+class LinearModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """A fitted mean and orthonormal components of whole samples."""
+
+    # -- learning
+
+    def _source(self, X: Any) -> Source:
+        if is_lazy(X):
+            source = as_source(open_stack(X) if isinstance(X, str | os.PathLike) else X)
+            self.n_features_in_ = math.prod(source.shape[1:])
+        else:
+            source = as_source(np.ascontiguousarray(self._dense(X, reset=True)))
+        if source.shape[0] < 2:
+            raise DataError(f"{source.shape[0]} sample has no variance: a fit needs at least 2 samples")
+        return source
+
+    def _dense(self, X: Any, *, reset: bool) -> Array:
+        """Check samples in memory by scikit-learn's conventions, which count features along a single axis only."""
+        if getattr(X, "ndim", 2) <= 2:
+            rows: Array = validate_data(self, X, dtype="numeric", reset=reset)
+            return rows
+        samples: Array = check_array(X, dtype="numeric", allow_nd=True, estimator=self, input_name="X")
+        if reset:
+            self.n_features_in_ = math.prod(samples.shape[1:])
+        return samples
+
+    def _learned(self, found: dict[str, Array], sample_shape: tuple[int, ...], n: int) -> None:
+        """Set what every model knows from what a rule found or a store holds."""
+        self.components_ = found["components"]
+        self.mean_ = found["mean"]
+        self.explained_variance_ = found["explained_variance"]
+        self.total_variance_ = float(found["total_variance"])
+        total = self.total_variance_
+        self.explained_variance_ratio_ = self.explained_variance_ / total if total > 0 else 0 * self.explained_variance_
+        self.singular_values_ = np.sqrt(np.maximum(self.explained_variance_, 0) * max(n - 1, 0))
+        self.n_samples_seen_ = n
+        self.n_components_ = len(self.components_)
+        self.sample_shape_ = sample_shape
+        self.n_features_in_ = math.prod(sample_shape)
+
+    # -- using
+
+    @property
+    def basis_(self) -> LinearBasis:
+        """The mean and the components: what tasks are sent."""
+        check_is_fitted(self, "components_")
+        return LinearBasis(self.mean_, self.components_, self.sample_shape_)
+
+    def transform(self, X: Any) -> Any:
+        """Return the scores (n_samples, n_components): a Dask array for Dask arrays, Zarr arrays, stacks and paths."""
+        basis = self.basis_
+        return self._each_sample(X, scores_of, basis, (basis.components.shape[0],), basis.components.dtype)
+
+    def inverse_transform(self, X: Any) -> Any:
+        """Return the samples (n_samples, *sample_shape) that scores stand for. Lazy in, lazy out."""
+        basis = self.basis_
+        scores = as_lazy(X) if is_lazy(X) else np.asarray(X)
+        if scores.ndim != 2 or scores.shape[1] != self.n_components_:
+            raise DataError(f"scores have shape {scores.shape} but this model needs (n_samples, {self.n_components_})")
+        if isinstance(scores, np.ndarray):
+            return basis.reconstruct(scores)
+        dtype = np.result_type(scores.dtype, basis.components.dtype)
+        return map_samples(scores, LinearBasis.reconstruct, basis, self.sample_shape_, dtype)
+
+    def score_samples(self, X: Any) -> Any:
+        """Return minus the squared reconstruction error of each sample, -|x - x^|^2: the lower, the more an outlier.
+
+        Parameters
+        ----------
+        X : as in `transform`
+
+        Returns
+        -------
+        array (n_samples,), float64; a Dask array for Dask arrays, Zarr arrays, stacks and paths. Costs 4 n d k
+        operations.
+        """
+        return self._each_sample(X, residual_scores, self.basis_, (), np.float64)
+
+    def _each_sample(self, X: Any, function: Any, basis: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Apply ``function(basis, samples)`` to samples in memory, or lazily to each chunk of them."""
+        if not is_lazy(X):
+            return function(basis, self._checked(self._dense(X, reset=False)))
+        lazy = self._checked(as_lazy(X))
+        return map_samples(lazy, function, basis, shape, np.result_type(working_dtype(lazy.dtype), dtype))
+
+    def _checked(self, X: Any) -> Any:
+        if tuple(X.shape[1:]) != self.sample_shape_:
+            raise DataError(
+                f"samples have shape {tuple(X.shape[1:])} but this model was fitted to {self.sample_shape_}"
+            )
+        return X
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.n_components_

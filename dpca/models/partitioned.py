@@ -1,0 +1,350 @@
+"""What cell PCA and band PCA share: one principal component analysis for each partition of the attributes."""
+
+from __future__ import annotations
+
+import math
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from typing import Any, Protocol, Self, cast
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from dpca.engine.checkpoint import Checkpoints
+from dpca.engine.fold import FoldReport, Partitioned, fold
+from dpca.engine.source import Source, as_dense, as_source, check_finite, check_numeric
+from dpca.models.lazy import as_lazy, default_client, is_lazy, map_samples, scores_of
+from dpca.models.rank_choice import RankChoice, Spectrum
+from dpca.rules.covariance import CovariancePCA
+from dpca.rules.state import Rule, State, working_dtype
+from storage.errors import DataError
+from storage.progress import Progress, no_progress
+from storage.stack import Stack, open_stack
+
+Array = NDArray[Any]
+
+
+class Partition(Partitioned, Protocol):
+    """A partition of the attributes whose values can be put back."""
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+
+    @property
+    def grid_shape(self) -> tuple[int, ...]:
+        """How the partitions lie: the axes of the scores between samples and components."""
+
+    @property
+    def max_features(self) -> int:
+        """Attributes of the largest partition."""
+
+    def put(self, values: Array, index: int, origin: tuple[int, ...], block: Array) -> None:
+        """Copy the values (n_samples, n_features) of a partition into a block that begins at ``origin``."""
+
+
+class Basis(Protocol):
+    """Mean and components of every partition."""
+
+    def project(self, samples: Array) -> Array:
+        """Return the scores (n_samples, *grid_shape, n_components) of samples."""
+
+    def reconstruct(self, scores: Array) -> Array:
+        """Return the samples that scores stand for."""
+
+
+class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Base of the estimators with one principal component analysis for each partition.
+
+    A subclass has the parameters ``n_components`` and ``memory_budget``, and says what the partitions are. The
+    components of all partitions lie in place, ``components_`` (n_components, *sample_shape); where a partition has
+    fewer attributes than there are components, the surplus rows are zero.
+    """
+
+    n_components: int | str | None
+    data_range: tuple[float, float] | None
+    memory_budget: int | None
+
+    @abstractmethod
+    def _partition(self, source: Source, axes: Sequence[str] | None, **running: Any) -> Partition:
+        """Return how a stack with these axes of a sample is split; ``running`` goes to the folds that this takes."""
+
+    @abstractmethod
+    def _basis_of(self, partition: Any, mean: Array, components: Array) -> Basis:
+        """Return what projects and reconstructs."""
+
+    @abstractmethod
+    def _checked_components(self, n: int | None, partition: Any) -> int | None:
+        """Return ``n_components``, or refuse it; ``n`` samples, None when they are not counted yet."""
+
+    @abstractmethod
+    def _name_of(self, place: tuple[int, ...]) -> str:
+        """Return what the partition at a place of the grid is called."""
+
+    def _rule(self, k: int | None, source: Source, partition: Any, client: Any) -> tuple[Rule, str]:
+        """Return what to fold over each partition, and a sentence on it for the report."""
+        return CovariancePCA(k), ""
+
+    # -- learning
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        client: Any | None = None,
+        checkpoints: Checkpoints | None = None,
+        progress: Progress = no_progress,
+    ) -> Self:
+        """Compute the components of every partition.
+
+        Parameters
+        ----------
+        X : array (n_samples, *sample_shape), numpy, Dask or Zarr; storage.Stack; or path of a stack store or Zarr array
+        y : ignored
+        client : distributed.Client, optional
+            Default: the current one, if any.
+        checkpoints : Checkpoints, optional
+            Folder of a fit that was stopped, to go on from.
+        progress : Progress, optional
+            Told the bytes read.
+
+        Raises
+        ------
+        DataError
+            For values that are not finite, fewer than 2 samples, or more components than attributes or samples.
+        PlanError
+            When one partition at a time does not fit the memory budget.
+        """
+        stack = open_stack(X) if isinstance(X, str | os.PathLike) else X
+        source = as_source(stack)
+        if source.shape[0] < 2:
+            raise DataError(f"{source.shape[0]} sample has no variance: a fit needs at least 2 samples")
+        running: dict[str, Any] = {
+            "client": client or default_client(),
+            "checkpoints": checkpoints,
+            "progress": progress,
+        }
+        partition = self._partition(source, stack.axes[1:] if isinstance(stack, Stack) else None, **running)
+        choice, peak = RankChoice.of(self.get_params()), self._peak(stack, source.dtype)
+        k = self._to_compute(choice, source.shape[0], partition)
+        rule, note = self._rule(k, source, partition, running["client"])
+        results, report = fold(rule, source, partition, budget=self.memory_budget, note=note, **running)
+        self.fit_report_: FoldReport = report
+        self._states: list[State] | None = None
+        self._keep(choice, partition, results, source.shape[0], peak)
+        self._learn(partition, results, source.shape[0], source.dtype)
+        return self
+
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
+        """Take in further samples, held in memory, and decompose again.
+
+        Parameters
+        ----------
+        X : array (n_samples, *sample_shape)
+            The first call fixes the sample shape, the dtype and the partitions.
+
+        Notes
+        -----
+        Keeps all covariances in memory and solves every eigenproblem at each call: for many batches, or when they
+        lie in a store, `fit` is far cheaper. The attributes are there once two samples were seen. What `fit` learned
+        or `load` read is forgotten: it keeps no covariances.
+        """
+        X = np.ascontiguousarray(as_dense(X))
+        check_numeric(X.shape, X.dtype, "X")
+        if X.dtype.kind == "f":
+            check_finite(X, 0, "X")
+        if getattr(self, "_states", None) is None:
+            partition = self._partition(as_source(X), None)
+            rule = CovariancePCA(self._to_compute(RankChoice.of(self.get_params()), None, partition))
+            self._states = [rule.init(partition.n_features(i), X.dtype) for i in range(partition.n_partitions)]
+            self._stream: tuple[Partition, CovariancePCA, np.dtype[Any]] = (partition, rule, X.dtype)
+        partition, rule, dtype = self._stream
+        if (X.shape[1:], X.dtype) != (partition.sample_shape, dtype):
+            raise DataError(
+                f"this batch has samples of {X.shape[1:]} {X.dtype} but the first one had "
+                f"{partition.sample_shape} {dtype}: all batches must agree"
+            )
+        states, everywhere = cast("list[State]", self._states), (0,) * (X.ndim - 1)
+        parts = partition.split(X, range(len(states)), everywhere, np.empty(X.size, dtype))
+        for i, part in enumerate(parts):
+            states[i] = rule.update(states[i], part)
+        n = states[0].counts["n_samples"]
+        if n >= 2:
+            copies = (State({k: v.copy() for k, v in s.arrays.items()}, dict(s.counts)) for s in states)
+            results = [rule.finish(state) for state in copies]
+            self._keep(RankChoice.of(self.get_params()), partition, results, n, self._peak(X, dtype))
+            self._learn(partition, results, n, dtype)
+        return self
+
+    def _to_compute(self, choice: RankChoice, n: int | None, partition: Partition) -> int | None:
+        """Return how many components of each partition the rule is to find, None for all."""
+        if not choice.adapts:
+            return self._checked_components(n, partition)
+        return choice.to_compute(math.prod(partition.sample_shape), partition.n_partitions, partition.max_features, n)
+
+    def _keep(
+        self, choice: RankChoice, partition: Partition, results: list[dict[str, Array]], n: int, peak: float | None
+    ) -> None:
+        """Leave each partition the components that the choice gives it."""
+        if not choice.adapts:
+            return
+        variances = np.zeros((len(results), max(len(result["explained_variance"]) for result in results)))
+        for row, result in zip(variances, results, strict=True):
+            row[: len(result["explained_variance"])] = result["explained_variance"]
+        totals = np.array([float(result["total_variance"]) for result in results])
+        sizes = np.array([partition.n_features(i) for i in range(partition.n_partitions)])
+        for result, r in zip(results, choice.ranks(Spectrum(variances, totals, sizes, n), peak), strict=True):
+            result["components"], result["explained_variance"] = (
+                result["components"][:r],
+                result["explained_variance"][:r],
+            )
+
+    def _peak(self, stack: Any, dtype: np.dtype[Any]) -> float | None:
+        """Return the largest possible value less the smallest; None where nobody says."""
+        known = self.data_range if self.data_range is not None else getattr(stack, "data_range", None)
+        if known is None and dtype.kind in "iu":
+            known = (np.iinfo(dtype).min, np.iinfo(dtype).max)
+        if known is None:
+            return None
+        low, high = map(float, known)
+        if not low < high:
+            raise DataError(f"data_range is {tuple(known)}: give the smallest and the largest possible value")
+        return high - low
+
+    def _learn(self, partition: Partition, results: list[dict[str, Array]], n: int, dtype: np.dtype[Any]) -> None:
+        if RankChoice.of(self.get_params()).adapts:
+            k = max([1, *(len(result["components"]) for result in results)])
+        else:
+            k = int(cast("int | None", self.n_components) or partition.max_features)
+        out = working_dtype(dtype)
+        components = np.zeros((k, *partition.sample_shape), out)
+        mean = np.zeros((1, *partition.sample_shape))
+        variance = np.zeros((partition.n_partitions, k))
+        origin = (0,) * len(partition.sample_shape)
+        total = np.array([result["total_variance"] for result in results])
+        for i in range(len(results)):
+            # Forgotten one after the other: all components are in memory once, not twice.
+            result, results[i] = results[i], {}
+            found = len(result["components"])
+            partition.put(result["components"].astype(out, copy=False), i, origin, components[:found])
+            partition.put(result["mean"][None], i, origin, mean)
+            variance[i, :found] = result["explained_variance"]
+        grid = partition.grid_shape
+        self.restore(partition, components, mean[0], variance.reshape(*grid, k), total.reshape(grid), n)
+
+    def restore(
+        self,
+        partition: Any,
+        components: Array,
+        mean: Array,
+        explained_variance: Array,
+        total_variance: Array,
+        n_samples: int,
+    ) -> None:
+        """Set the learned attributes from what a store holds or a fit found."""
+        self.components_ = components
+        self.mean_ = mean
+        self.explained_variance_ = explained_variance
+        self.total_variance_ = total_variance
+        share = np.zeros_like(explained_variance)
+        np.divide(explained_variance, total_variance[..., None], out=share, where=total_variance[..., None] > 0)
+        self.explained_variance_ratio_ = share
+        self.singular_values_ = np.sqrt(explained_variance * (n_samples - 1))
+        self.n_samples_seen_ = n_samples
+        self.n_components_ = len(components)
+        self.sample_shape_ = partition.sample_shape
+        self.n_features_in_ = math.prod(partition.sample_shape)
+        self._basis_partition: Partition = partition
+        self._basis = self._basis_of(partition, mean, components)
+
+    def _checked_count(self, n: int | None, most: int, what: str, remedy: str) -> int | None:
+        """Return ``n_components``, at most the attributes that ``what`` has, or refuse it."""
+        k = self.n_components
+        if k is None:
+            return None
+        if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
+            raise DataError(f"n_components is {k!r}: give a positive integer, or None to keep all")
+        if k > most:
+            raise DataError(
+                f"n_components is {k} but {what} has only {most} attributes: ask for at most that many, or {remedy}"
+            )
+        if n is not None and k > n:
+            raise DataError(f"n_components is {k} but there are only {n} samples: ask for at most that many")
+        return int(k)
+
+    # -- using
+
+    @property
+    def ranks_(self) -> Array:
+        """Components that each partition keeps, integers (*grid_shape). Rows of ``components_`` beyond are zero."""
+        check_is_fitted(self, "components_")
+        partition, rows = self._basis_partition, self.components_
+        ranks = np.zeros(partition.n_partitions, np.int64)
+        for i in range(partition.n_partitions):
+            buffer = np.empty(len(rows) * partition.n_features(i), rows.dtype)
+            (part,) = partition.split(np.ascontiguousarray(rows), [i], (0,) * (rows.ndim - 1), buffer)
+            ranks[i] = part.any(axis=1).sum()
+        return ranks.reshape(self._grid_shape)
+
+    @property
+    def _grid_shape(self) -> tuple[int, ...]:
+        shape: tuple[int, ...] = self.total_variance_.shape
+        return shape
+
+    def transform(self, X: Any) -> Any:
+        """Return the scores (n_samples, *grid_shape, n_components).
+
+        A numpy array gives a numpy array. A Dask array, a Zarr array, a stack or a path gives a Dask array that
+        computes chunk by chunk.
+
+        Raises
+        ------
+        DataError
+            For samples of another shape than those of the fit, or, once they are computed, values that are not finite.
+        """
+        check_is_fitted(self, "components_")
+        if not is_lazy(X):
+            samples = as_dense(X)
+            self._check_samples(samples.shape)
+            return scores_of(self._basis, samples, "X")
+        lazy = as_lazy(X)
+        self._check_samples(lazy.shape)
+        dtype = np.result_type(working_dtype(lazy.dtype), self.components_.dtype)
+        return map_samples(lazy, scores_of, self._basis, (*self._grid_shape, self.n_components_), dtype)
+
+    def inverse_transform(self, X: Any) -> Any:
+        """Return the samples (n_samples, *sample_shape) that scores stand for, neither rounded nor clipped.
+
+        Lazy in, lazy out, as `transform`.
+        """
+        check_is_fitted(self, "components_")
+        expected = (*self._grid_shape, self.n_components_)
+        lazy = as_lazy(X) if is_lazy(X) else np.asarray(X)
+        if tuple(lazy.shape[1:]) != expected:
+            raise DataError(f"scores have shape {lazy.shape} but this model needs (n_samples, *{expected})")
+        if isinstance(lazy, np.ndarray):
+            return self._basis.reconstruct(lazy)
+        dtype = np.result_type(lazy.dtype, self.components_.dtype)
+        return map_samples(lazy, _reconstruct, self._basis, self.sample_shape_, dtype)
+
+    def get_feature_names_out(self, input_features: Any = None) -> Array:
+        """Return names of the scores in the order of a flattened sample of them."""
+        check_is_fitted(self, "components_")
+        names = [
+            f"{self._name_of(place)}_component{j}"
+            for place in np.ndindex(self._grid_shape)
+            for j in range(self.n_components_)
+        ]
+        return np.asarray(names, dtype=object)
+
+    def _check_samples(self, shape: tuple[int, ...]) -> None:
+        if tuple(shape[1:]) != self.sample_shape_:
+            raise DataError(f"samples have shape {tuple(shape[1:])} but this model was fitted to {self.sample_shape_}")
+
+
+def _reconstruct(basis: Basis, scores: Array) -> Array:
+    return basis.reconstruct(scores)

@@ -1,0 +1,94 @@
+"""Passes over one source, one fold after the other, counted and kept apart on disk."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpca.engine.checkpoint import Checkpoints
+from dpca.engine.fold import FoldReport, Partitioned, fold
+from dpca.engine.memory import task_budget, thread_count
+from dpca.engine.plan import FoldPlan, plan_fold
+from dpca.engine.source import ArraySource, DaskSource, Source, check_finite
+from dpca.partition.whole import Whole
+from storage.progress import Progress
+
+Array = NDArray[Any]
+
+# Samples of the first look at a source.
+_FIRST_BYTES = 2**24
+
+
+class Passes:
+    """Fold rules over a source; each call is a pass over the data.
+
+    Parameters
+    ----------
+    source : Source
+    client : distributed.Client or None
+    memory_budget : int or None
+        Bytes of a task; default as in `fold`.
+    checkpoints : Checkpoints or None
+        Each pass has a folder of its own in theirs.
+    progress : Progress
+    """
+
+    def __init__(
+        self,
+        source: Source,
+        *,
+        client: Any | None,
+        memory_budget: int | None,
+        checkpoints: Checkpoints | None,
+        progress: Progress,
+    ) -> None:
+        self.source = source
+        self.client = None if isinstance(source, ArraySource) else client
+        self.budget = task_budget(self.client, thread_count()) if memory_budget is None else memory_budget
+        self.count = 0
+        self.report: FoldReport | None = None
+        self._checkpoints = checkpoints
+        self._progress = progress
+
+    def over(self, partition: Partitioned, rule: Any) -> list[dict[str, Array]]:
+        """Fold a rule over each partition of the samples."""
+        self.count += 1
+        name = f"pass {self.count}"
+        folder = None if self._checkpoints is None else f"{self._checkpoints.folder}/{name.replace(' ', '-')}"
+        results, report = fold(
+            rule,
+            self.source,
+            partition,
+            client=self.client,
+            budget=self.budget,
+            checkpoints=None if folder is None else Checkpoints(folder),
+            progress=self._progress,
+            stage=name,
+        )
+        self.report = self.report or report
+        return results
+
+    def __call__(self, rule: Any) -> dict[str, Array]:
+        """Fold a rule over whole samples."""
+        return self.over(Whole(tuple(self.source.shape[1:])), rule)[0]
+
+    def plan(self, partition: Partitioned, rule: Any) -> FoldPlan:
+        """Plan a pass without running it; a `PlanError` says that it does not fit."""
+        source = self.source
+        held = source.segment_bytes if isinstance(source, DaskSource) else None
+        return plan_fold(
+            source.shape, source.dtype, source.chunks, partition, rule, budget=self.budget, held_whole=held
+        )
+
+    def first_mean(self) -> Array:
+        """Return the mean (d,), float64, of the first samples: near enough to shift by in a first pass."""
+        n, shape = self.source.shape[0], tuple(self.source.shape[1:])
+        one = int(np.prod(shape)) * self.source.dtype.itemsize
+        first = np.empty((min(n, max(1, _FIRST_BYTES // one)), *shape), self.source.dtype)
+        self.source.reader()((0, len(first)), tuple((0, length) for length in shape), first)
+        if first.dtype.kind == "f":
+            check_finite(first, 0, self.source.name)
+        mean: Array = first.reshape(len(first), -1).mean(axis=0, dtype=np.float64)
+        return mean

@@ -1,0 +1,220 @@
+"""The solvers of `PCA`: each a few passes over the data, put together from rules."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpca import linalg
+from dpca.engine.memory import usable_bytes
+from dpca.engine.plan import PlanError
+from dpca.models.passes import Passes
+from dpca.partition.cells import CellGrid
+from dpca.rules.covariance import CovariancePCA
+from dpca.rules.covariance_product import next_iterate
+from dpca.rules.dual import Dual
+from dpca.rules.dual_blocks import BlockGram, DualComponents
+from dpca.rules.minibatch import InBatches
+from dpca.rules.orthonormal import orthonormalize
+from dpca.rules.power_iteration import PowerIteration
+from dpca.rules.rayleigh_ritz import RayleighRitz
+from dpca.rules.refinement import Refinement
+from dpca.rules.state import State, working_dtype
+from dpca.rules.vr_pca import VRPCA
+
+Array = NDArray[Any]
+Found = dict[str, Array]
+
+# Blocks of attributes, each of which may mean to read all data.
+_MOST_BLOCKS = 256
+# Samples of one step of VR-PCA: the root of all, beyond which its rate would overshoot, and so many at most.
+_MOST_ROWS = 256
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be found, checked against the data."""
+
+    n: int
+    d: int
+    k: int
+    dtype: np.dtype[Any]
+    """Of the components."""
+    center: bool
+    oversampling: int
+    n_iter: int
+    tol: float
+    seed: int
+    n_least: int = 0
+
+    @property
+    def q(self) -> int:
+        """Rows of the basis that is iterated on."""
+        return min(self.k + self.oversampling, self.n, self.d)
+
+    def start(self, rows: int) -> Array:
+        """Random orthonormal rows (rows, d)."""
+        drawn = np.random.default_rng(self.seed).standard_normal((rows, self.d), self.dtype.type)
+        return orthonormalize(drawn)
+
+    def ritz(self, rows: Array, mean: Array) -> RayleighRitz:
+        """Rule that measures a basis."""
+        return RayleighRitz(rows, mean, self.center, n_components=self.k)
+
+    def error(self, ritz: Found) -> float:
+        """Certain bound on the error of the captured variance of the wanted components, as a share of it."""
+        captured = float(ritz["explained_variance"][: self.k].sum())
+        return float(ritz["coupling"]) / captured if captured > 0 else 0.0
+
+
+def covariance(problem: Problem, passes: Passes) -> Found:
+    """Eigendecomposition of the covariance, one pass (T 2.1; L 5.1)."""
+    found = passes(CovariancePCA(problem.k, n_least=problem.n_least, center=problem.center))
+    return {**found, "captured_bound": np.asarray(1.0)}
+
+
+def dual(problem: Problem, passes: Passes) -> Found:
+    """Eigendecomposition of the Gram matrix of the samples (T 2.1; L 6.1), then the components in one more pass."""
+    n = problem.n
+    rule = BlockGram(n, problem.center)
+    blocks = _attribute_blocks(rule, passes)
+    if 8 * n * n * blocks.n_partitions > usable_bytes():
+        raise PlanError(
+            f"the {blocks.n_partitions} Gram matrices of {n:,} x {n:,} samples take "
+            f"{8e-6 * n * n * blocks.n_partitions:,.0f} MB but this process may hold {usable_bytes() / 1e6:,.0f} MB: "
+            f"use solver='randomized', or allow tasks more memory"
+        )
+    grams = passes.over(blocks, rule)
+    total = grams[0]["gram"]
+    for other in grams[1:]:
+        total += other["gram"]
+    precision = np.asarray(np.finfo(working_dtype(passes.source.dtype)).eps, np.float64)
+    found = Dual(problem.k, problem.center).finish(State({"gram": total, "precision": precision}))
+    weights, values = found["weights"], found["explained_variance"]
+    components = passes(DualComponents(weights, problem.k, problem.center))
+    return {
+        **components,
+        "explained_variance": np.concatenate([values, np.zeros(problem.k - len(values))]),
+        "total_variance": found["total_variance"],
+        "captured_bound": np.asarray(1.0),
+    }
+
+
+def randomized(problem: Problem, passes: Passes) -> Found:
+    """Range of C^(q + 1) on random vectors, then Rayleigh-Ritz (Halko, Martinsson & Tropp 2011, algorithm 4.4)."""
+    rows, mean = problem.start(problem.q), _first_mean(problem, passes)
+    for _ in range(problem.n_iter + 1):
+        found = passes(Refinement(rows, mean, problem.center))
+        rows, mean = found["components"], found["mean"]
+    return _measured(problem, passes(problem.ritz(rows, mean)))
+
+
+def orthogonal_iteration(problem: Problem, passes: Passes) -> Found:
+    """Orthogonal iteration with Rayleigh-Ritz from a random start (T 2.2.1; L 5.3), until the residuals are small."""
+    rows, mean = problem.start(problem.q), _first_mean(problem, passes)
+    for turn in range(problem.n_iter):
+        ritz = passes(problem.ritz(rows, mean))
+        if problem.error(ritz) <= problem.tol or turn + 1 == problem.n_iter:
+            break
+        rows, mean = next_iterate(ritz["product"], ritz["components"]).astype(problem.dtype), ritz["mean"]
+    return _measured(problem, ritz)
+
+
+def power(problem: Problem, passes: Passes) -> Found:
+    """Power iteration with deflation (T 2.2.1; L 5.2), at most ``n_iter`` passes for each component."""
+    mean = _first_mean(problem, passes)
+    found, variances = np.empty((0, problem.d)), np.empty(0)
+    starts = problem.start(problem.k)
+    for j in range(problem.k):
+        row = starts[j : j + 1]
+        for _ in range(problem.n_iter):
+            rule = PowerIteration(row, mean, problem.center, found=found, variances=variances)
+            step = passes(rule)
+            row, mean, value = step["components"].astype(problem.dtype), step["mean"], step["explained_variance"]
+            # So all residuals together, and with them the coupling, stay below tol of the captured variance.
+            if step["residual_norms"][0] <= problem.tol / problem.k * (variances.sum() + value[0]):
+                break
+        found = orthonormalize(np.concatenate([found, row]))
+        variances = np.append(variances, value)
+    return _measured(problem, passes(problem.ritz(found.astype(problem.dtype), mean)))
+
+
+def vr_pca(problem: Problem, passes: Passes) -> Found:
+    """Variance-reduced PCA (T algorithm 2.1; Shamir 2015, 2016): an exact product and a stochastic pass an epoch."""
+    rows, mean = problem.start(problem.k), _first_mean(problem, passes)
+    size = min(math.isqrt(problem.n), _MOST_ROWS)
+    for epoch in range(problem.n_iter + 1):
+        ritz = passes(problem.ritz(rows, mean))
+        total = float(ritz["total_variance"])
+        if problem.error(ritz) <= problem.tol or epoch == problem.n_iter or total == 0:
+            break
+        mean = ritz["mean"]
+        share = (problem.n - 1) / problem.n
+        rule = VRPCA(
+            ritz["components"].astype(problem.dtype),
+            (share * ritz["product"]).astype(problem.dtype),
+            mean,
+            # Shamir's rate for single samples, times the samples of a step: as much noise and progress an epoch.
+            size / (share * total * math.sqrt(problem.n)),
+        )
+        rows = passes(InBatches(rule, size))["components"]
+    return _measured(problem, ritz)
+
+
+Solver = Callable[[Problem, Passes], Found]
+SOLVERS: dict[str, Solver] = {
+    "covariance": covariance,
+    "dual": dual,
+    "randomized": randomized,
+    "orthogonal-iteration": orthogonal_iteration,
+    "power": power,
+    "vr-pca": vr_pca,
+}
+#: Iterations of each solver that iterates, unless told otherwise.
+DEFAULT_ITERATIONS = {"randomized": 4, "orthogonal-iteration": 100, "power": 100, "vr-pca": 50}
+#: Largest error of the captured variance of each that needs no warning, as a share of it, unless told otherwise.
+DEFAULT_TOLERANCE = {"randomized": 1e-2, "orthogonal-iteration": 1e-4, "power": 1e-4, "vr-pca": 1e-4}
+
+
+def _first_mean(problem: Problem, passes: Passes) -> Array:
+    return passes.first_mean() if problem.center else np.zeros(problem.d)
+
+
+def _measured(problem: Problem, ritz: Found) -> Found:
+    """Keep the wanted components of a measured basis, with what bounds their error."""
+    k, optimum = problem.k, float(ritz["optimum"])
+    values = ritz["explained_variance"][:k]
+    return {
+        "mean": ritz["mean"],
+        "components": linalg.fix_signs(ritz["components"][:k].copy()),
+        "explained_variance": values,
+        "residual_norms": ritz["residual_norms"][:k],
+        "total_variance": ritz["total_variance"],
+        "captured_bound": np.asarray(min(float(values.sum()) / optimum, 1.0) if optimum > 0 else 1.0),
+        "error": np.asarray(problem.error(ritz)),
+    }
+
+
+def _attribute_blocks(rule: BlockGram, passes: Passes) -> CellGrid:
+    """Cut samples into the fewest boxes, along the longest axis first, whose values of all samples fit the budget."""
+    shape = tuple(passes.source.shape[1:])
+    cell = list(shape)
+    while True:
+        grid = CellGrid(shape, tuple(cell))
+        try:
+            passes.plan(grid, rule)
+            return grid
+        except PlanError as error:
+            longest = int(np.argmax(cell))
+            if cell[longest] == 1 or grid.n_partitions > _MOST_BLOCKS:
+                raise PlanError(
+                    f"the dual form of {rule.n_samples:,} samples does not fit the {passes.budget / 1e6:,.0f} MB of a "
+                    f"task, even in {grid.n_partitions:,} blocks of attributes: allow more memory, or use "
+                    f"solver='randomized'"
+                ) from error
+            cell[longest] = math.ceil(cell[longest] / 2)

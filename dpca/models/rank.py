@@ -1,0 +1,163 @@
+"""How many components each partition keeps: from a count, a share of variance, an error, or the noise in the data.
+
+All rules here look only at the eigenvalues: ``variances`` (n_partitions, k), descending in each row, zero where a
+partition has fewer; ``totals`` (n_partitions,), the sums of all eigenvalues, known or not. They return ``ranks``
+(n_partitions,), integers.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage.errors import DataError
+
+Array = NDArray[Any]
+
+
+def ranks_by_threshold(variances: Array, totals: Array, threshold: float, max_components: int | None = None) -> Array:
+    """Return for each partition the fewest components that explain more than a share of its variance (T 4.1).
+
+    Parameters
+    ----------
+    threshold : float
+        Share of each partition's variance, 0 <= threshold < 1.
+    max_components : int, optional
+        Bound on every rank (the thesis's k_max).
+
+    Raises
+    ------
+    DataError
+        If a partition would need more eigenvalues than are known.
+    """
+    if not 0 <= threshold < 1:
+        raise DataError(f"threshold is {threshold}: it is a share of variance, at least 0 and below 1")
+    explained = np.cumsum(variances, axis=1)
+    # A constant partition has nothing to explain.
+    reached = explained > threshold * totals[:, None]
+    enough = reached.any(axis=1) | (totals <= 0)
+    ranks = np.where(totals > 0, reached.argmax(axis=1) + 1, 0)
+    most = variances.shape[1] if max_components is None else max_components
+    if not enough.all():
+        if most > variances.shape[1] or max_components is None:
+            raise DataError(
+                f"{int((~enough).sum())} partitions need more than {variances.shape[1]} components to explain "
+                f"{threshold:.4g} of their variance: raise max_components, or lower the threshold"
+            )
+        ranks[~enough] = most
+    clipped: Array = np.minimum(ranks, most)
+    return clipped
+
+
+def spread(variances: Array, total_components: int) -> Array:
+    """Return the ranks of that sum which leave the least squared error: the largest eigenvalues win, wherever they are.
+
+    Each component kept lowers the summed squared error by its eigenvalue, so the best set of a given size is that of
+    the largest ones (equal ones: first partition first). Sorting costs O(m log m) for m eigenvalues.
+
+    Raises
+    ------
+    DataError
+        If there are fewer components than that, or a negative number is asked for.
+    """
+    available = int(np.count_nonzero(variances > 0))
+    if total_components < 0:
+        raise DataError(f"total_components is {total_components}: it cannot be negative")
+    if total_components > available:
+        raise DataError(
+            f"total_components is {total_components:,} but only {available:,} components have variance: ask for at "
+            "most that many, or raise max_components"
+        )
+    # Rows descend, and a stable sort keeps equal ones in order: what is taken of a row is always its beginning.
+    order = np.argsort(-variances, axis=None, kind="stable")[:total_components]
+    return np.bincount(order // variances.shape[1], minlength=len(variances))
+
+
+def ranks_for_error(variances: Array, total: float, allowed: float) -> Array:
+    """Return the fewest components that leave at most ``allowed`` of the total variance, spread as `spread` does.
+
+    Parameters
+    ----------
+    total : float
+        Variance of all partitions together.
+    allowed : float
+        Variance that may be left unexplained.
+
+    Raises
+    ------
+    DataError
+        If all known components leave more.
+    """
+    falling = np.sort(variances[variances > 0])[::-1]
+    left = total - np.concatenate([[0.0], np.cumsum(falling)])
+    met = left <= allowed
+    if not met.any():
+        raise DataError(
+            f"the squared error of a sample cannot be brought to {allowed:.6g}, the least that {len(falling):,} "
+            f"components reach is {left[-1]:.6g}: raise max_components, or the target"
+        )
+    return spread(variances, int(met.argmax()))
+
+
+def total_for_ratio(n_features: int, ratio: float) -> int:
+    """Return how many components in all make ``ratio`` attributes of a sample into one score, never more.
+
+    Raises
+    ------
+    DataError
+        If the ratio is below 1, or leaves no component at all.
+    """
+    if not ratio >= 1:
+        raise DataError(f"ratio is {ratio}: it is attributes to one score, at least 1")
+    total = math.floor(n_features / ratio)
+    if total < 1:
+        raise DataError(f"ratio is {ratio} but a sample has {n_features} attributes: ask for at most that ratio")
+    return total
+
+
+def mse_of_psnr(psnr: float, data_range: float) -> float:
+    """Return the mean squared error of a peak signal-to-noise ratio in dB (T 2.25), for values that span data_range."""
+    return float(data_range**2 / 10.0 ** (psnr / 10))
+
+
+def ranks_by_noise(variances: Array, sizes: Array, n_samples: int) -> Array:
+    """Return for each partition the components whose variance exceeds what noise of one level would show.
+
+    Of m = min(d, n - 1) eigenvalues, those of white noise of variance s^2 fill an interval of width 4 s^2 sqrt(g), with
+    g = m / max(d, n - 1) (Marchenko & Pastur 1967). The rank is the smallest p for which the m - p smallest eigenvalues
+    fit: their mean is at least the s^2 that their range implies (Veraart et al. 2016). Both sides scale with the
+    eigenvalues, so it does not matter that those of a wide matrix are scaled by its number of samples.
+
+    Parameters
+    ----------
+    variances : array (n_partitions, k)
+        All eigenvalues of a partition, min(size, n_samples - 1) of them.
+    sizes : array (n_partitions,)
+        Attributes of each partition.
+    n_samples : int
+
+    Raises
+    ------
+    DataError
+        If not all eigenvalues are known.
+    """
+    ranks = np.zeros(len(variances), np.int64)
+    for i, (row, size) in enumerate(zip(variances, sizes, strict=True)):
+        m = min(int(size), n_samples - 1)
+        if len(row) < m:
+            raise DataError(f"noise shows in the smallest of {m} eigenvalues but only {len(row)} are known: keep all")
+        ranks[i] = _noise_rank(row[:m], max(int(size), n_samples - 1))
+    return ranks
+
+
+def _noise_rank(row: Array, n: int) -> int:
+    m = len(row)
+    if row[0] <= 0:
+        return 0
+    p = np.arange(m)
+    level = np.cumsum(row[::-1])[::-1] / (m - p)
+    by_range = (row - row[-1]) / (4 * np.sqrt((m - p) / (n - p)))
+    return int((level >= by_range).argmax())

@@ -1,0 +1,60 @@
+"""A program that fits a streaming PCA, slowly, for `test_streaming_kill` to kill.
+
+``python fit_to_kill.py STORE CHECKPOINTS METHOD OUTPUT SECONDS_A_READ WORKERS`` prints the processes of its workers, if
+it has any, and in the end the number of segments.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from typing import Any
+
+import numpy as np
+
+import dpca.engine.plan
+from dpca import StreamingPCA
+from dpca.engine.checkpoint import Checkpoints
+from dpca.rules.minibatch import InBatches
+from dpca.rules.state import State
+
+
+def slow_down(seconds: float) -> None:
+    """Let every update take time, and plan segments of a few chunks."""
+    dpca.engine.plan.LINK_BYTES = dpca.engine.plan.SEGMENT_BYTES = 4 * 16 * 60
+    update = InBatches.update
+
+    def slow_update(rule: Any, state: State, batch: np.ndarray) -> State:
+        time.sleep(seconds)
+        return update(rule, state, batch)
+
+    InBatches.update = slow_update  # type: ignore[method-assign]
+    InBatches.batch_rows = lambda rule, dtype: 16  # type: ignore[method-assign]
+
+
+def main() -> None:
+    store, folder, method, output, seconds, workers = sys.argv[1:]
+    slow_down(float(seconds))
+    model = StreamingPCA(3, method=method, batch_size=10, shuffle=True, random_state=1, n_passes=2)
+    if int(workers):
+        from dpca.engine.cluster import open_client
+
+        with open_client(workers=int(workers), memory="1.5GB") as client:
+            client.run(slow_down, float(seconds))
+            print(*client.run(os.getpid).values(), flush=True)
+            model.fit(store, client=client, checkpoints=Checkpoints(folder))
+    else:
+        model.fit(store, checkpoints=Checkpoints(folder))
+    print(len(model.fit_report_.plan.segments), flush=True)
+    np.savez(
+        output,
+        components=model.components_,
+        mean=model.mean_,
+        variances=model.explained_variance_,
+        facts=np.array([model.total_variance_, model.angle_moved_, model.n_samples_seen_]),
+    )
+
+
+if __name__ == "__main__":
+    main()

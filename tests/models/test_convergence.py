@@ -1,0 +1,128 @@
+"""What a fit knows of its own error: against closed forms, and with a warning where it should be there, only there."""
+
+from __future__ import annotations
+
+import gzip
+import warnings
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import scipy.linalg
+import sklearn.exceptions
+import zarr
+
+from dpca import StreamingPCA
+from dpca.models import ConvergenceWarning
+from dpca.models.streaming_methods import METHODS
+from dpca.rules import Constant, Harmonic
+from tests.rules.streams import lost_variance, planted
+
+Digits = tuple[np.ndarray, np.ndarray, np.ndarray]
+SETTLED = [m for m in METHODS if m != "block-power"]
+
+
+def fitted(x: Any, method: str, k: int = 3, **parameters: Any) -> tuple[StreamingPCA, list[str]]:
+    """A fitted model, and what convergence warnings said."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        model = StreamingPCA(k, method=method, random_state=0, **parameters).fit(x)
+    return model, [str(w.message) for w in told if issubclass(w.category, ConvergenceWarning)]
+
+
+@pytest.mark.parametrize("method", SETTLED)
+@pytest.mark.parametrize("scale", [1.0, 255.0])
+def test_no_alarm_on_data_that_behave(method: str, scale: float) -> None:
+    x = scale * planted(6000)
+    model, told = fitted(x, method)
+    assert told == []
+    assert lost_variance(model.components_, x) < 0.02
+    assert 0 < model.angle_moved_ < 0.3
+    assert 0 < model.variance_moved_ < 0.02
+
+
+def test_block_power_never_settles_and_says_so() -> None:
+    _, told = fitted(planted(6000), "block-power", batch_size=10)
+    (sentence,) = told
+    assert "block-power has not converged" in sentence
+    for advice in ("n_passes", "shuffle=True", "batch_size", "schedule", "incremental-svd"):
+        assert advice in sentence
+    assert issubclass(ConvergenceWarning, sklearn.exceptions.ConvergenceWarning)
+    _, told = fitted(planted(6000), "block-power", batch_size=10, n_passes=4)
+    assert told == []
+    _, told = fitted(planted(6000), "oja", schedule=Constant(1.0), batch_size=5)
+    assert len(told) == 1
+
+
+def test_the_default_on_noise_alone_with_nothing_to_spare() -> None:
+    noise = np.random.default_rng(0).normal(size=(3000, 200))
+    model, told = fitted(noise, "incremental-svd", k=5, oversampling=0, batch_size=20)
+    assert model.captured_bound_ < 0.9
+    assert len(told) == 1
+    assert "a larger oversampling" in told[0]
+    assert fitted(noise, "incremental-svd", k=5, oversampling=195)[1] == []
+
+
+@pytest.mark.parametrize("method", ["oja-subspace", "sanger"])
+def test_divergence_is_never_silent(method: str) -> None:
+    with pytest.raises(ValueError, match="diverged at update .* unit"):
+        StreamingPCA(3, method=method, schedule=Harmonic(1.0)).fit(1000 * planted(1000))
+
+
+@pytest.mark.parametrize("method", ["incremental-svd", "ccipca"])
+def test_after_a_second_pass_everything_is_measured(method: str) -> None:
+    x = planted(2000, d=40)
+    covariance = np.cov(x, rowvar=False)
+    first = StreamingPCA(3, method=method, random_state=0, oversampling=2 if method == "incremental-svd" else None).fit(
+        x
+    )
+    model, _ = fitted(x, method, n_passes=2, oversampling=2 if method == "incremental-svd" else None)
+    # Rayleigh-Ritz of the first pass' components.
+    projected = first.components_ @ covariance @ first.components_.T
+    values, turn = np.linalg.eigh(projected)
+    np.testing.assert_allclose(model.explained_variance_, values[::-1], rtol=1e-8)
+    ritz = turn[:, ::-1].T @ first.components_
+    residuals = np.linalg.norm(ritz @ covariance - values[::-1, None] * ritz, axis=1)
+    np.testing.assert_allclose(model.residual_norms_, residuals, rtol=1e-5, atol=1e-9)
+    assert model.total_variance_ == pytest.approx(np.trace(covariance), rel=1e-9)
+    expected = scipy.linalg.subspace_angles(first.components_.T, model.components_.T)[0]
+    assert model.angle_moved_ == pytest.approx(expected, rel=1e-4)
+    best = np.linalg.eigvalsh(covariance)[::-1][:3].sum()
+    true_share = np.trace(projected) / best
+    assert model.captured_bound_ <= true_share + 1e-9
+    # Tight where the rule knows what it discarded; else all that is left could have been captured.
+    least = 0.9 if method == "incremental-svd" else 0.999 * np.trace(projected) / np.trace(covariance)
+    assert model.captured_bound_ > least
+    assert lost_variance(model.components_, x) < lost_variance(first.components_, x)
+
+
+@pytest.fixture(scope="module")
+def digits(real_data: Path) -> Digits:
+    """Images sorted by class, their covariance and its eigenvalues, descending."""
+    raw = gzip.decompress((real_data / "mnist" / "train-images-idx3-ubyte.gz").read_bytes())
+    labels = gzip.decompress((real_data / "mnist" / "train-labels-idx1-ubyte.gz").read_bytes())
+    order = np.argsort(np.frombuffer(labels, np.uint8, offset=8), kind="stable")
+    x = np.frombuffer(raw, np.uint8, offset=16).reshape(-1, 784)[order]
+    covariance = np.cov(x.astype(np.float32), rowvar=False).astype(float)
+    return x, covariance, np.linalg.eigvalsh(covariance)[::-1]
+
+
+def convergence(model: StreamingPCA, digits: Digits) -> float:
+    basis = np.linalg.qr(model.components_.T.astype(float))[0]
+    return float(np.log10(1 - np.trace(basis.T @ digits[1] @ basis) / digits[2][: basis.shape[1]].sum()))
+
+
+def test_shuffling_brings_back_what_sorting_costs(digits: Digits, tmp_path: Path) -> None:
+    path = str(tmp_path / "digits.zarr")
+    zarr.create_array(path, data=digits[0], chunks=(200, 784), compressors=None)
+    method, k = "accelerated-block-power", 5
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        in_order = StreamingPCA(k, method=method, random_state=0).fit(path)
+    assert -1.3 < convergence(in_order, digits) < -0.5
+    shuffled, told = fitted(path, method, k=k, shuffle=True)
+    at_random, _ = fitted(digits[0][np.random.default_rng(0).permutation(60_000)], method, k=k)
+    assert told == []
+    assert convergence(shuffled, digits) < -3.0
+    assert abs(convergence(shuffled, digits) - convergence(at_random, digits)) < 0.7

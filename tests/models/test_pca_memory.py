@@ -1,0 +1,56 @@
+"""The rules of `PCA` take no more memory than they announce to the planner."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+
+_PROBE = """
+import json, sys
+import numpy as np
+from dpca.engine import as_source, fold
+from dpca.engine.memory import peak_resident_bytes, resident_bytes
+from dpca.partition.whole import Whole
+from dpca.rules import BlockGram, DualComponents, InBatches, RayleighRitz, VRPCA
+engine = sys.modules["dpca.engine.fold"]
+engine.thread_count = lambda: 1
+n, d, name = 600, 40_000, sys.argv[2]
+rng = np.random.default_rng(0)
+
+def rule(n, d):
+    rows = np.linalg.qr(rng.random((d, 40), np.float32))[0].T.copy()
+    return {
+        "gram": lambda: BlockGram(n),
+        "dual": lambda: DualComponents(rng.random((38, n)), 40),
+        "ritz": lambda: RayleighRitz(rows, np.zeros(d), n_components=30),
+        "vr-pca": lambda: InBatches(VRPCA(rows, rows, np.zeros(d), 0.1), 20),
+    }[name]()
+
+fold(rule(64, 1000), as_source(np.ones((64, 1000), np.uint8)), Whole((1000,)))
+wanted, source = rule(n, d), as_source(sys.argv[1])
+before = resident_bytes()
+_, report = fold(wanted, source, Whole((d,)))
+print(json.dumps({"grown": peak_resident_bytes() - before, "planned": report.plan.task_bytes}))
+"""
+
+
+@pytest.fixture(scope="module")
+def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    stored = tmp_path_factory.mktemp("stack") / "x.zarr"
+    samples = np.random.default_rng(0).integers(0, 256, (600, 40_000), dtype=np.uint8)
+    zarr.create_array(str(stored), data=samples, chunks=(25, 40_000))
+    return stored
+
+
+@pytest.mark.parametrize("rule", ["gram", "dual", "ritz", "vr-pca"])
+def test_measured_stays_below_planned(path: Path, rule: str) -> None:
+    run = subprocess.run([sys.executable, "-c", _PROBE, str(path), rule], capture_output=True, text=True, check=True)
+    found = json.loads(run.stdout)
+    assert found["grown"] <= found["planned"]
+    assert found["planned"] < 4 * found["grown"] + 48 * 2**20

@@ -1,0 +1,58 @@
+"""A streaming fit takes what was planned, shuffled or not, and no more of it when the stack is ten times as long."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from storage.layout import Layout
+from tests.engine.test_memory_workers import stack
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the helper that makes stores is for Linux")
+
+_PROBE = """
+import json, sys, warnings
+import numpy as np
+from dpca import StreamingPCA
+from dpca.engine.memory import peak_resident_bytes, resident_bytes
+engine = sys.modules["dpca.engine.fold"]
+engine.thread_count = lambda: 1
+warnings.simplefilter("ignore")
+path, method, shuffle, k = sys.argv[1], sys.argv[2], sys.argv[3] == "shuffled", 10
+small = np.random.default_rng(0).integers(0, 256, (300, 12, 12), dtype=np.uint8)
+StreamingPCA(k, method=method, shuffle=shuffle, random_state=0).fit(small)
+before = resident_bytes()
+model = StreamingPCA(k, method=method, shuffle=shuffle, random_state=0).fit(path)
+plan = model.fit_report_.plan
+print(json.dumps({"grown": peak_resident_bytes() - before, "planned": plan.task_bytes, "seen": model.n_samples_seen_}))
+"""
+SHAPE, SHARD = (48, 48, 1), 2_000
+
+
+@pytest.fixture(scope="module")
+def stacks(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
+    folder = tmp_path_factory.mktemp("stacks")
+    layout = Layout((500, *SHAPE), (SHARD, *SHAPE))
+    return {n: stack(folder, n, SHAPE, np.uint8, layout) for n in (16_000, 160_000)}
+
+
+def probe(path: str, method: str, order: str) -> dict[str, int]:
+    command = [sys.executable, "-c", _PROBE, path, method, order]
+    found: dict[str, int] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
+    return found
+
+
+@pytest.mark.parametrize(("method", "order"), [("incremental-svd", "stored"), ("block-power", "shuffled")])
+def test_measured_stays_below_planned_while_the_stack_grows(stacks: dict[int, str], method: str, order: str) -> None:
+    short, long = (probe(path, method, order) for path in stacks.values())
+    assert (short["seen"], long["seen"]) == (16_000, 160_000)
+    assert short["grown"] <= short["planned"]
+    assert long["grown"] <= long["planned"]
+    assert long["planned"] <= 1.1 * short["planned"]
+    # The window is held, and the plan says so.
+    if order == "shuffled":
+        assert long["planned"] > 33e6
