@@ -10,16 +10,18 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.colors import LinearSegmentedColormap
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, PercentFormatter
 from numpy.typing import ArrayLike, NDArray
 
 from dpca import drawing
-from dpca.drawing import ACCENT, ALERT, INK, MUTED, WIDTH
+from dpca.drawing import ACCENT, ALERT, HAIRLINE, INK, MUTED, WIDTH
 from dpca.panels import align_signs, centered, difference, intensity, panel, readable_gain, thinned
 
 _MARGIN, _GAP, _GUTTER = 0.08, 0.05, 0.3
 _HEADING, _TALLEST, _NARROWEST = 0.3, 2.9, 1.0
+_EARLY_TO_LATE = LinearSegmentedColormap.from_list("early to late", [INK, ACCENT, "#e8a54b"])
 
 
 def comparison(
@@ -236,6 +238,43 @@ def ssim_histogram(ssim: ArrayLike) -> Figure:
         offset = (-6, -12) if near_edge else (6, -12)
         side: drawing.Side = "right" if near_edge else "left"
         drawing.annotate(axes, f"{text} {at:.3f}", (at, height), offset, color, side)
+    return figure
+
+
+def score_scatter(scores: ArrayLike, place: ArrayLike, explained_variance_ratio: ArrayLike | None = None) -> Figure:
+    """First score of samples against their second; against their place in the stack where there is no second.
+
+    Parameters
+    ----------
+    scores : array_like of shape (n, k), k >= 1
+    place : array_like of shape (n,)
+        Where in the stack each sample is, 0..1: from dark to light.
+    explained_variance_ratio : array_like of shape (k,), optional
+        Share of the variance of each component, written beside its name.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit.
+    """
+    values, where = np.asarray(scores, dtype=np.float64), np.asarray(place, dtype=np.float64)
+    if values.ndim != 2 or 0 in values.shape or where.shape != values.shape[:1]:
+        raise ValueError(f"scores are {values.shape} and places {where.shape}: give (n, k) of at least one, and (n,)")
+    shares = None if explained_variance_ratio is None else np.asarray(explained_variance_ratio, dtype=np.float64)
+    labels = [
+        f"score {i + 1}" + ("" if shares is None else f" ({shares[i]:.1%} of the variance)")
+        for i in range(min(values.shape[1], 2))
+    ]
+    across, up = (values[:, 0], values[:, 1]) if len(labels) == 2 else (where, values[:, 0])
+    figure, axes = drawing.chart(labels[0] if len(labels) == 2 else "place in the stack", labels[-1])
+    size = float(np.clip(2e4 / len(values), 3, 25))
+    axes.scatter(across, up, c=where, cmap=_EARLY_TO_LATE, vmin=0, vmax=1, s=size, alpha=0.7, linewidths=0)
+    for draw in (axes.axhline, axes.axvline)[: len(labels)]:
+        draw(0, color=HAIRLINE, linewidth=0.8, zorder=0)
     return figure
 
 

@@ -6,14 +6,19 @@ The numbers are a plain dictionary. These keys are known; all may be absent, and
 samples                     number of samples
 sample_shape                shape of one sample
 cells, cell_shape           number of cells and shape of a whole one
-components                  components kept in a cell
+attributes                  attributes of a sample that is not cut into cells
+components                  components kept in a cell, or of whole samples where there are no cells
+method, passes              update rule of a streaming PCA, and how often it went over the samples
 scalars_ratio               compression as the thesis counts it: attributes to kept scalars of a sample
 bytes_ratio                 bytes of the input to bytes of scores and model on disk
 mse, psnr                   mean over all samples of the squared error of intensities in 0..1; of that, in dB
 ssim_mean, ssim_min,        structural similarity: mean over all samples, the lowest, and whose it is
 ssim_min_name
 explained_variance_ratio    share of the variance that is kept
+leading_ratios              that of each of the first components
+captured_bound              at least this share of what the best components would keep is kept; null if not known
 rejected                    samples left out: their number, or a list of (name, reason)
+notes                       sentences that a reader should know of
 stages                      name -> {seconds, bytes, peak_memory}
 ==========================  ==================================================================================
 """
@@ -33,12 +38,13 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dpca import report_words as words
-from dpca.report_page import Picture, html_page
+from dpca.report_page import DataTable, Picture, html_page
 from storage.disk import atomic_write_bytes, writing_errors
 
 _KEYS = (
-    *("samples", "sample_shape", "cells", "cell_shape", "components", "scalars_ratio", "bytes_ratio"),
-    *("mse", "psnr", "ssim_mean", "ssim_min", "ssim_min_name", "explained_variance_ratio", "rejected", "stages"),
+    *("samples", "sample_shape", "attributes", "cells", "cell_shape", "components", "method", "passes"),
+    *("scalars_ratio", "bytes_ratio", "mse", "psnr", "ssim_mean", "ssim_min", "ssim_min_name"),
+    *("explained_variance_ratio", "leading_ratios", "captured_bound", "rejected", "notes", "stages"),
 )
 _STAGE_KEYS = ("seconds", "bytes", "peak_memory")
 
@@ -75,6 +81,7 @@ def write_report(
     *,
     title: str = "Cell PCA",
     captions: Mapping[str, tuple[str, str]] | None = None,
+    tables: Sequence[DataTable] = (),
 ) -> None:
     """Write ``report.json``, one PNG a figure, and ``index.html`` that holds everything in itself.
 
@@ -92,6 +99,8 @@ def write_report(
     captions : mapping of str to (heading, sentence), optional
         For figures other than ``comparison``, ``worst``, ``eigenfaces``, ``explained_variance`` and
         ``ssim_histogram``, or to say something else about these.
+    tables : sequence of DataTable
+        Further tables of the page.
 
     Raises
     ------
@@ -121,6 +130,7 @@ def write_report(
         stages=words.stages(known),
         rejected=words.rejected(known),
         pictures=pictures,
+        tables=tables,
     )
     files = {picture.file: picture.png for picture in pictures}
     files["report.json"] = (json.dumps(known, indent=2, allow_nan=False) + "\n").encode()
@@ -152,13 +162,19 @@ def format_table(report: Mapping[str, Any]) -> str:
     lines = [f"{label:<{width}}   {value}" for label, value in summary]
     stages = words.stages(known)
     if stages:
-        rows = [("stage", "seconds", "GB/s", "peak memory")]
-        rows += [(stage.name, stage.seconds, stage.rate, stage.memory) for stage in stages]
-        wide = [max(len(row[column]) for row in rows) for column in range(4)]
-        lines.append("")
-        for name, *figures in rows:
-            aligned = (figure.rjust(places) for figure, places in zip(figures, wide[1:], strict=True))
-            lines.append("   ".join([name.ljust(wide[0]), *aligned]))
+        rows = [(stage.name, stage.seconds, stage.rate, stage.memory) for stage in stages]
+        lines += ["", aligned(("stage", "seconds", "GB/s", "peak memory"), rows)]
+    return "\n".join(lines)
+
+
+def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Set rows of equal length as plain text: the first column to the left, the others to the right."""
+    every = [head, *rows]
+    wide = [max(len(row[column]) for row in every) for column in range(len(head))]
+    lines = []
+    for name, *figures in every:
+        cells = (figure.rjust(places) for figure, places in zip(figures, wide[1:], strict=True))
+        lines.append("   ".join([name.ljust(wide[0]), *cells]))
     return "\n".join(lines)
 
 

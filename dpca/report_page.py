@@ -22,6 +22,14 @@ class Picture(NamedTuple):
     png: bytes
 
 
+class DataTable(NamedTuple):
+    """A table of the page; the first cell of a row names it, the others are numbers."""
+
+    heading: str
+    head: Sequence[str]
+    rows: Sequence[Sequence[str]]
+
+
 def html_page(
     *,
     title: str,
@@ -31,6 +39,7 @@ def html_page(
     stages: Sequence[Stage],
     rejected: Sequence[tuple[str, str]],
     pictures: Sequence[Picture],
+    tables: Sequence[DataTable] = (),
 ) -> str:
     """Set the page: headline, highlights, tables, pictures; every text is escaped."""
     body = [
@@ -40,6 +49,7 @@ def html_page(
         f"<section><h2>What came out</h2>{_table(summary)}</section>" if summary else "",
         f"<section><h2>What it took</h2>{_stage_table(stages)}</section>" if stages else "",
         "</div>",
+        *(_data_section(table) for table in tables),
         _rejected_section(rejected),
         *(_figure(picture) for picture in pictures),
     ]
@@ -68,6 +78,18 @@ def _stage_table(stages: Sequence[Stage]) -> str:
         lines.append(f"{row}<th scope=row>{escape(name)}{bar}</th>{cells}</tr>")
     head = "".join(f"<th scope=col>{name}</th>" for name in ("stage", "seconds", "GB/s", "peak memory"))
     return f'<table class="stages"><thead><tr>{head}</tr></thead><tbody>{"".join(lines)}</tbody></table>'
+
+
+def _data_section(table: DataTable) -> str:
+    head = "".join(f"<th scope=col>{escape(name)}</th>" for name in table.head)
+    lines = (
+        f"<tr><th scope=row>{escape(name)}</th>{''.join(f'<td>{escape(value)}</td>' for value in values)}</tr>"
+        for name, *values in table.rows
+    )
+    return (
+        f"<section class=data><h2>{escape(table.heading)}</h2>"
+        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></section>"
+    )
 
 
 def _rejected_section(rejected: Sequence[tuple[str, str]]) -> str:
@@ -116,6 +138,9 @@ thead th { color: var(--muted); font-weight: 400; font-size: .85rem; }
 .stages tbody th { color: var(--ink); width: 45%; white-space: normal; }
 .stages .total > * { font-weight: 600; }
 .stages i { display: block; height: 3px; margin-top: .35rem; border-radius: 2px; background: var(--accent); }
+.data { margin-top: 2.5rem; }
+.data td, .data thead th:not(:first-child) { text-align: right; padding-left: 1rem; }
+.data tbody th { color: var(--ink); }
 .rejected { margin-top: 2.5rem; }
 .rejected tbody th { white-space: normal; width: 50%; }
 figure { margin: 3rem 0 0; }

@@ -44,7 +44,11 @@ def lead(report: Mapping[str, Any]) -> str:
         cells = "cell" if report["cells"] == 1 else "cells"
         sentence += f", cut into {report['cells']:,} {cells} of {_shape(report['cell_shape'], times)}"
     if report.get("components"):
-        sentence += f", {report['components']:,} principal components each"
+        count = report["components"]
+        named = "principal component" if count == 1 else "principal components"
+        sentence += f", {count:,} {named} each" if report.get("cells") else f", {count:,} {named}"
+    if report.get("method"):
+        sentence += f" by {report['method']}" + (f" in {_passes(report['passes'])}" if report.get("passes") else "")
     return sentence + "."
 
 
@@ -75,18 +79,29 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
         rows.append(("samples", f"{report['samples']:,}"))
     if report.get("sample_shape"):
         rows.append(("sample shape", _shape(report["sample_shape"], times)))
+    if report.get("attributes") is not None:
+        rows.append(("attributes", f"{report['attributes']:,}"))
     if report.get("cells") is not None:
         shape = report.get("cell_shape")
         rows.append(("cells", f"{report['cells']:,}" + (f" of {_shape(shape, times)}" if shape else "")))
     if report.get("components") is not None:
-        rows.append(("components", f"{report['components']:,} in each cell"))
+        rows.append(("components", f"{report['components']:,}" + (" in each cell" if report.get("cells") else "")))
+    if report.get("method") is not None:
+        rows.append(("method", str(report["method"])))
+    if report.get("passes") is not None:
+        rows.append(("passes", f"{report['passes']:,}"))
     if report.get("scalars_ratio") is not None:
         ratio = _ratio(report["scalars_ratio"])
         rows.append(("compression, scalars", f"{ratio} (attributes to kept scalars, as the thesis counts it)"))
     if report.get("bytes_ratio") is not None:
         rows.append(("compression, bytes", f"{_ratio(report['bytes_ratio'])} (input to scores and model on disk)"))
     if report.get("explained_variance_ratio") is not None:
-        rows.append(("explained variance", _percent(report["explained_variance_ratio"])))
+        share = _percent(report["explained_variance_ratio"])
+        rows.append(("explained variance", share + (" of the total" if "captured_bound" in report else "")))
+    if report.get("leading_ratios"):
+        rows.append(("of the first components", " ".join(f"{ratio:.2%}" for ratio in report["leading_ratios"])))
+    if "captured_bound" in report:
+        rows.append(("certificate", _certificate(report["captured_bound"])))
     if report.get("mse") is not None:
         rows.append(("MSE", f"{report['mse']:.3g} (intensities in 0..1)"))
     if "psnr" in report:
@@ -96,6 +111,7 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
         left_out = report["rejected"]
         count = left_out if isinstance(left_out, int) else len(left_out or ())
         rows.append(("rejected", f"{count:,} left out" if count else "none"))
+    rows += [("note", printable(str(note))) for note in report.get("notes") or ()]
     return rows
 
 
@@ -134,6 +150,16 @@ def _ssim_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         whose = "" if name is None else f" ({printable(str(name))})"
         rows.append(("SSIM, worst", f"{_ssim(report['ssim_min'])}{whose}"))
     return rows
+
+
+def _certificate(bound: float | None) -> str:
+    if bound is None:
+        return "none: this method gives no bound in one pass, a second one measures what is captured"
+    return f"at least {_percent(bound)} of what the best components would explain"
+
+
+def _passes(count: int) -> str:
+    return "1 pass" if count == 1 else f"{count:,} passes"
 
 
 def _shape(shape: Sequence[int], times: str) -> str:

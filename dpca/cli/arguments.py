@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeVar
 
 T = TypeVar("T")
@@ -64,6 +64,42 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool) -> Non
     )
 
 
+def add_streaming_options(parser: argparse.ArgumentParser, methods: Iterable[str]) -> None:
+    """Say how many components of whole samples, and how they are found."""
+    group = parser.add_argument_group("components")
+    group.add_argument("--components", type=positive, default=50, metavar="K", help="how many (default: %(default)s)")
+    group.add_argument(
+        "--method",
+        choices=tuple(methods),
+        default="incremental-svd",
+        metavar="NAME",
+        help="update rule: %(choices)s (default: %(default)s, close to exact in one pass over samples in any order)",
+    )
+    group.add_argument(
+        "--passes",
+        type=positive,
+        default=1,
+        metavar="N",
+        help="each one after the first polishes the components and measures what they explain (default: %(default)s)",
+    )
+    group.add_argument("--batch", type=positive, metavar="N", help="samples of one update (default: the rule's own)")
+    group.add_argument(
+        "--oversampling", type=natural, metavar="N", help="further directions of incremental-svd (default: 50)"
+    )
+    group.add_argument(
+        "--shuffle",
+        action="store_true",
+        help="take the samples in a random order, which all rules but incremental-svd need where images are sorted",
+    )
+    group.add_argument(
+        "--seed",
+        type=natural,
+        default=0,
+        metavar="N",
+        help="of rules with a random start, and of the random order (default: %(default)s)",
+    )
+
+
 def add_cluster_options(parser: argparse.ArgumentParser) -> None:
     """Say where the work runs."""
     group = parser.add_argument_group("where it runs")
@@ -88,6 +124,11 @@ def add_overwrite(parser: argparse.ArgumentParser) -> None:
 def positive(text: str) -> int:
     """Parse an integer of at least 1."""
     return _parsed(text, lambda t: _at_least_one(int(t)), "a whole number of at least 1")
+
+
+def natural(text: str) -> int:
+    """Parse an integer of at least 0."""
+    return _parsed(text, lambda t: _at_least_one(int(t) + 1) - 1, "a whole number of at least 0")
 
 
 def component_count(text: str) -> int | None:

@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
         "write the scores of a stack and the quality of their reconstructions",
         "dpca transform model.zarr lfw.zarr scores.zarr",
     )
-    transform.add_argument("model", help="model that 'dpca fit' made")
+    transform.add_argument("model", help="model that 'dpca fit', a pipeline or save() made")
     transform.add_argument("stack", help="stack store, or a Zarr array with samples on its first axis")
     transform.add_argument("scores", help="scores store to make")
     transform.add_argument("--reconstruct", action="store_true", help="keep the reconstructions in it, too")

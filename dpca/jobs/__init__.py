@@ -2,18 +2,25 @@
 
 from __future__ import annotations
 
-from dpca.jobs.cell_compression import CompressionSettings, Outcome, compress, find_done, open_input
-from dpca.jobs.fit import fit_store
+from dpca.jobs.cell_compression import CompressionSettings
+from dpca.jobs.compression import Outcome, compress, find_done, open_input
+from dpca.jobs.convergence import ConvergenceSettings, report_convergence
+from dpca.jobs.fit import fit_store, fit_streaming_store
 from dpca.jobs.reconstruct import reconstruct_store
+from dpca.jobs.stream_compression import StreamingSettings
 from dpca.jobs.transform import transform_store
 
 __all__ = [
     "CompressionSettings",
+    "ConvergenceSettings",
     "Outcome",
+    "StreamingSettings",
     "compress",
     "find_done",
     "fit_store",
+    "fit_streaming_store",
     "open_input",
     "reconstruct_store",
+    "report_convergence",
     "transform_store",
 ]

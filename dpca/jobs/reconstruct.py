@@ -14,10 +14,11 @@ from numpy.typing import NDArray
 
 from dpca.engine.memory import peak_resident_bytes, thread_count
 from dpca.jobs.stages import NOTHING, StageCost
-from dpca.jobs.transform import SCORES_KIND, SCORES_VERSION
-from dpca.models.cell_basis import to_pixels
-from dpca.models.cell_store import load_model, model_fingerprint
-from dpca.models.cell_write import stored_basis
+from dpca.jobs.transform import SCORES_VERSION
+from dpca.models.basis import Basis
+from dpca.models.cell_basis import CellBasis, to_pixels
+from dpca.models.linear_basis import LinearBasis
+from dpca.models.stored_basis import load_any, model_fingerprint, stored_basis
 from storage.arrays import (
     choose_codec,
     create_array,
@@ -37,6 +38,8 @@ from storage.tasks import run_in_order
 from storage.workspace import Workspace, fingerprint_of
 
 Array = NDArray[Any]
+
+_KINDS = (CellBasis.scores_kind, LinearBasis.scores_kind)
 
 
 @dataclass(frozen=True)
@@ -76,24 +79,18 @@ def reconstruct_store(
         If ``scores`` is not a scores store of this version, or does not belong to the model.
     """
     facts = _open_scores(scores)
-    fitted = load_model(model)
-    basis = fitted.basis_
-    expected = (*basis.grid.grid_shape, basis.n_components)
+    basis: Basis = load_any(model).basis_
     scores_array = open_array(os.path.join(os.fspath(scores), "scores"))
-    if tuple(scores_array.shape[1:]) != expected or facts["sample_shape"] != list(basis.grid.sample_shape):
-        raise DataError(
-            f"'{scores}' holds scores of {scores_array.shape[1:]} for samples of {facts['sample_shape']} but the model "
-            f"makes {expected} for {basis.grid.sample_shape}: use the model that made them"
-        )
+    _check_match(scores, facts, scores_array.shape, basis)
     n = scores_array.shape[0]
     dtype, axes = np.dtype(facts["dtype"]), tuple(facts["axes"])
-    shape = (n, *basis.grid.sample_shape)
+    shape = (n, *basis.sample_shape)
     fingerprint = fingerprint_of("reconstruction", STACK_VERSION, facts["fingerprint"], model_fingerprint(model))
     began = time.perf_counter()
     with Workspace(target, kind=STACK_KIND, fingerprint=fingerprint, overwrite=overwrite) as work:
         if work.state == "complete":
             return NOTHING
-        layout = choose_layout(shape, dtype.itemsize, axes, basis.grid.cell_shape)
+        layout = choose_layout(shape, dtype.itemsize, axes, basis.cell_shape)
         if work.state == "new":
             require_free_space(target, math.prod(shape) * dtype.itemsize, "the reconstructed stack")
         root = create_root(
@@ -152,13 +149,23 @@ def reconstruct_one(job: _Job, start: int) -> int:
     return peak_resident_bytes()
 
 
+def _check_match(scores: str | os.PathLike[str], facts: dict[str, Any], shape: tuple[int, ...], basis: Basis) -> None:
+    same_kind = facts["kind"] == basis.scores_kind
+    if not same_kind or tuple(shape[1:]) != basis.score_shape or facts["sample_shape"] != list(basis.sample_shape):
+        raise DataError(
+            f"'{scores}' holds {facts['kind']} of {tuple(shape[1:])} for samples of {facts['sample_shape']} but the "
+            f"model makes {basis.scores_kind} of {basis.score_shape} for {basis.sample_shape}: use the model that made "
+            f"them"
+        )
+
+
 def _open_scores(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         group = zarr.open_group(os.fspath(path), mode="r")
     except (OSError, ValueError, KeyError) as error:
         raise StoreError(f"there is no scores store at '{path}': give one that 'dpca transform' made") from error
     facts = root_facts(group)
-    if facts.get("kind") != SCORES_KIND:
+    if facts.get("kind") not in _KINDS:
         raise StoreError(f"'{path}' is not a scores store: give one that 'dpca transform' made")
     if facts.get("version") != SCORES_VERSION:
         raise StoreError(

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from dpca.engine.memory import peak_resident_bytes
+
 
 @dataclass(frozen=True)
 class StageCost:
@@ -23,3 +25,8 @@ class StageCost:
 
 
 NOTHING = StageCost(0.0, 0, 0)
+
+
+def held_by(client: Any) -> int:
+    """Most memory that any one process of a cluster ever held."""
+    return max(client.run(peak_resident_bytes, on_error="ignore").values(), default=0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import time
 from pathlib import Path
@@ -10,8 +11,9 @@ from typing import Any
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.source import as_source
 from dpca.jobs.stages import NOTHING, StageCost
-from dpca.models.cell_store import load_model, model_fingerprint
-from dpca.models.cell_write import write_scores
+from dpca.models.basis import Basis
+from dpca.models.score_write import write_scores
+from dpca.models.stored_basis import load_any, model_fingerprint
 from storage.arrays import create_root, write_strings
 from storage.disk import require_free_space
 from storage.errors import DataError
@@ -20,13 +22,12 @@ from storage.progress import Progress, no_progress
 from storage.stack import Stack
 from storage.workspace import Workspace, fingerprint_of
 
-SCORES_KIND = "cell-scores"
 SCORES_VERSION = 1
 
 
-def scores_fingerprint(stack_fingerprint: str, model_fingerprint: str, reconstruct: bool) -> str:
+def scores_fingerprint(kind: str, stack_fingerprint: str, model_fingerprint: str, reconstruct: bool) -> str:
     """Return what tells these scores from any others."""
-    return fingerprint_of(SCORES_KIND, SCORES_VERSION, stack_fingerprint, model_fingerprint, reconstruct)
+    return fingerprint_of(kind, SCORES_VERSION, stack_fingerprint, model_fingerprint, reconstruct)
 
 
 def transform_store(
@@ -45,7 +46,7 @@ def transform_store(
     ----------
     stack : Stack
     model : path-like
-        A stored model.
+        A stored `CellPCA` or `StreamingPCA`.
     target : path-like
         Where the store appears once it is whole: ``scores``, ``mse``, ``psnr``, ``ssim``, ``name`` and, if asked for,
         ``reconstructions``.
@@ -61,8 +62,10 @@ def transform_store(
     PlanError, StoreError
         As `fit_store`.
     """
-    fingerprint = scores_fingerprint(stack.fingerprint, model_fingerprint(model), reconstruct)
-    with Workspace(target, kind=SCORES_KIND, fingerprint=fingerprint, overwrite=overwrite) as work:
+    known = model_fingerprint(model)
+    kind = load_any(model).basis_.scores_kind
+    fingerprint = scores_fingerprint(kind, stack.fingerprint, known, reconstruct)
+    with Workspace(target, kind=kind, fingerprint=fingerprint, overwrite=overwrite) as work:
         if work.state == "complete":
             return NOTHING
         cost = fill_scores(
@@ -81,32 +84,33 @@ def fill_scores(
     reconstruct: bool,
     client: Any | None,
     progress: Progress,
+    ssim: bool = True,
 ) -> StageCost:
     """Write everything of a scores store into a workspace, or what is still missing of it."""
     began = time.perf_counter()
     data_range = stated_range(stack)
-    fitted = load_model(model)
-    if fitted.sample_shape_ != tuple(stack.sample_shape):
+    basis: Basis = load_any(model).basis_
+    if basis.sample_shape != tuple(stack.sample_shape):
         raise DataError(
-            f"'{stack.path}' has samples of {stack.sample_shape} but the model was fitted to {fitted.sample_shape_}: "
+            f"'{stack.path}' has samples of {stack.sample_shape} but the model was fitted to {basis.sample_shape}: "
             f"use the stack's own model"
         )
-    scores = stack.n_samples * fitted.basis_.grid.n_partitions * fitted.n_components_ * fitted.components_.itemsize
+    scores = stack.n_samples * math.prod(basis.score_shape) * basis.components.itemsize
     need = scores + (stack.nbytes if reconstruct else 0)
     if not any(store.glob("scores/c/*")):
         require_free_space(store, need, "the scores" + (" with the reconstructions" if reconstruct else ""))
     group = create_root(
         store,
-        kind=SCORES_KIND,
+        kind=basis.scores_kind,
         version=SCORES_VERSION,
         fingerprint=fingerprint,
         axes=list(stack.axes),
         data_range=list(data_range),
         dtype=stack.dtype.name,
         sample_shape=list(stack.sample_shape),
-        cell_shape=list(fitted.grid_.cell_shape),
-        n_components=fitted.n_components_,
+        n_components=len(basis.components),
         source=stack.source,
+        **_cells(basis),
     )
     peak = write_scores(
         as_source(stack),
@@ -119,9 +123,14 @@ def fill_scores(
         checkpoints=checkpoints,
         client=client,
         progress=progress,
+        ssim=ssim,
     )
     write_strings(group, "name", stack.names.tolist())
     return StageCost(time.perf_counter() - began, stack.nbytes, peak)
+
+
+def _cells(basis: Basis) -> dict[str, Any]:
+    return {} if basis.cell_shape is None else {"cell_shape": list(basis.cell_shape)}
 
 
 def stated_range(stack: Stack) -> tuple[float, float]:

@@ -31,12 +31,12 @@ from typing import Any
 import numpy as np
 import scipy.linalg
 
-from dpca import CellPCA
+from dpca import CellPCA, linalg_int8
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.cluster import open_client
 from dpca.engine.plan import plan_fold
 from dpca.engine.source import Source, as_source, batches
-from dpca.models.cell_write import write_scores
+from dpca.models.score_write import write_scores
 from dpca.partition import CellGrid
 from dpca.rules import CovariancePCA, ssim_per_sample
 from storage import Stack, ingest, open_stack
@@ -64,6 +64,8 @@ def main() -> int:
         many = clusters.enter_context(open_client(workers=options.workers))
         for client in (one, many):
             client.run(_warm)
+        exact = all(many.run(linalg_int8.is_available).values())
+        print("products of 8-bit pixels:", "integers, by MKL" if exact else "floats (the extra mkl is not installed)")
         for cell in options.cells:
             _compare_fit(stack, cell, one, many, options.rounds)
         if not options.skip_write:

@@ -34,21 +34,32 @@ def main() -> int:
     parser.add_argument("--source", required=True)
     parser.add_argument("--rounds", type=int, default=10, help="kills of the program, and of a worker, in each stage")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--program", type=Path, default=PROGRAM, help="another job that takes the same options")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory(dir=".") as folder:
-        differences = kill_everywhere(options.source, Path(folder), options.rounds, options.seed)
+        differences = kill_everywhere(
+            options.source, Path(folder), options.rounds, options.seed, program=options.program
+        )
     print(f"{differences} differences")
     return 1 if differences else 0
 
 
-def kill_everywhere(source: str, folder: Path, rounds: int, seed: int, arguments: tuple[str, ...] = ()) -> int:
+def kill_everywhere(
+    source: str,
+    folder: Path,
+    rounds: int,
+    seed: int,
+    arguments: tuple[str, ...] = (),
+    program: Path = PROGRAM,
+    stages: tuple[str, ...] = tuple(STAGES),
+) -> int:
     """Return how many of the disturbed runs made another store than the undisturbed one.
 
     A round kills the program once in every stage, each time starting it again, and in a second run one worker in every
     stage.
     """
     rng = random.Random(seed)
-    common = [sys.executable, str(PROGRAM), "--source", source, "--reconstruct", "--workers", "2", *arguments]
+    common = [sys.executable, str(program), "--source", source, "--reconstruct", "--workers", "2", *arguments]
     subprocess.run([*common, "--output", str(folder / "calm.zarr")], check=True, stdout=subprocess.DEVNULL)
     calm = _tree(folder / "calm.zarr")
     costs = json.loads((folder / "calm.report" / "report.json").read_text())["stages"]
@@ -57,7 +68,7 @@ def kill_everywhere(source: str, folder: Path, rounds: int, seed: int, arguments
         for victim in ("program", "worker"):
             output = folder / f"{victim}-{turn}.zarr"
             command = [*common, "--output", str(output)]
-            moments = {stage: rng.uniform(0, costs[stage]["seconds"]) for stage in STAGES}
+            moments = {stage: rng.uniform(0, costs[stage]["seconds"]) for stage in stages}
             if victim == "program":
                 for stage, delay in moments.items():
                     _run_and_kill(command, {stage: delay}, victim, rng)

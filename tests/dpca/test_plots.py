@@ -214,6 +214,35 @@ def test_histogram_needs_a_value():
         plots.ssim_histogram([np.nan])
 
 
+def test_scores_are_placed_by_the_first_two_and_colored_by_their_place():
+    figure = plots.score_scatter([[1, 2, 9], [-3, 4, 9]], [0, 1], [0.5, 0.25, 0.1])
+    (axes,) = figure.axes
+    (points,) = axes.collections
+    np.testing.assert_array_equal(points.get_offsets(), [[1, 2], [-3, 4]])
+    np.testing.assert_array_equal(points.get_array(), [0, 1])
+    assert (axes.get_xlabel(), axes.get_ylabel()) == (
+        "score 1 (50.0% of the variance)",
+        "score 2 (25.0% of the variance)",
+    )
+    early, late = points.get_cmap()([0.0, 1.0])
+    assert early[:3].sum() < late[:3].sum()
+
+
+def test_a_single_score_is_drawn_along_the_stack():
+    figure = plots.score_scatter([[1.0], [-3.0]], [0, 1])
+    np.testing.assert_array_equal(figure.axes[0].collections[0].get_offsets(), [[0, 1], [1, -3]])
+    assert figure.axes[0].get_ylabel() == "score 1"
+    pixels(figure)
+
+
+@pytest.mark.parametrize(
+    ("scores", "place"), [(np.zeros((3, 0)), [0, 0, 0]), (np.zeros((3, 2)), [0, 1]), ([1, 2], [0, 1])]
+)
+def test_scores_that_do_not_fit_are_refused(scores, place):
+    with pytest.raises(ValueError, match=r"scores are \(.*\) and places \(.*\): give"):
+        plots.score_scatter(scores, place)
+
+
 def test_global_state_is_left_alone_and_threads_do_not_disturb(photographs):
     style, managed = dict(rcParams), len(Gcf.figs)
     drawn: list[np.ndarray] = []

@@ -211,6 +211,45 @@ def test_table_is_aligned_and_complete():
     assert all(line.isascii() for line in lines)
 
 
+STREAMING = {
+    "samples": 3_000_000,
+    "sample_shape": (64, 64, 3),
+    "attributes": 12288,
+    "components": 50,
+    "method": "incremental-svd",
+    "passes": 1,
+    "explained_variance_ratio": 0.8761,
+    "leading_ratios": np.array([0.3, 0.05]),
+    "captured_bound": 0.99998,
+    "notes": ["<b>mind</b> the order"],
+}
+
+
+def test_components_of_whole_samples_have_words_of_their_own(tmp_path):
+    rows = dict(line.split("   ", 1) for line in format_table(STREAMING).splitlines())
+    assert {key.strip(): value.strip() for key, value in rows.items()} == {
+        "samples": "3,000,000",
+        "sample shape": "64 x 64 x 3",
+        "attributes": "12,288",
+        "components": "50",
+        "method": "incremental-svd",
+        "passes": "1",
+        "explained variance": "87.61% of the total",
+        "of the first components": "30.00% 5.00%",
+        "certificate": "at least 99.99% of what the best components would explain",
+        "note": "<b>mind</b> the order",
+    }
+    write_report(tmp_path, STREAMING, {})
+    page = read_page(tmp_path)
+    assert "64 \N{MULTIPLICATION SIGN} 3, 50 principal components by incremental-svd in 1 pass." in page.text
+    assert "b" not in page.tags
+    assert json.loads((tmp_path / "report.json").read_text())["leading_ratios"] == [0.3, 0.05]
+
+
+def test_a_method_without_a_bound_says_what_would_measure_it():
+    assert "none: this method gives no bound in one pass" in format_table({**STREAMING, "captured_bound": None})
+
+
 def test_files_are_replaced_whole_and_nothing_stays_behind(tmp_path, monkeypatch):
     write_report(tmp_path, {"samples": 1}, {"comparison": figure()})
     before = {path.name: path.read_bytes() for path in tmp_path.iterdir()}

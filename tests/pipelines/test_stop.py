@@ -1,4 +1,4 @@
-"""Ctrl-C and SIGTERM end the main job cleanly; the same command goes on."""
+"""Ctrl-C and SIGTERM end a job cleanly; the same command goes on."""
 
 from __future__ import annotations
 
@@ -12,28 +12,44 @@ from pathlib import Path
 import pytest
 import zarr
 
-PROGRAM = Path(__file__).parents[2] / "pipelines" / "celeba_cpca.py"
+PROGRAMS = Path(__file__).parents[2] / "pipelines"
 
 
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)], ids=["ctrl-c", "sigterm"])
-def test_a_clean_stop(number: int, code: int, image_folder: Callable[..., Path], tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("program", "number", "code"),
+    [
+        ("celeba_cpca.py", signal.SIGINT, 130),
+        ("celeba_cpca.py", signal.SIGTERM, 143),
+        ("lsun_streaming.py", signal.SIGINT, 130),
+    ],
+)
+def test_a_clean_stop(program: str, number: int, code: int, image_folder: Callable[..., Path], tmp_path: Path) -> None:
     folder, output = image_folder(300, (60, 52, 3)), tmp_path / "out.zarr"
-    command = [sys.executable, str(PROGRAM), "--source", str(folder), "--output", str(output), "--components", "5"]
+    command = [
+        sys.executable,
+        str(PROGRAMS / program),
+        "--source",
+        str(folder),
+        "--output",
+        str(output),
+        "--components",
+        "5",
+    ]
     command += ["--workers", "2", "--memory", "1GB"]
     # A session of its own: a terminal sends Ctrl-C to the program and to all of its workers.
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as program:
-        assert program.stdout is not None
-        for line in program.stdout:
+    ) as running:
+        assert running.stdout is not None
+        for line in running.stdout:
             if line.startswith("fit "):
                 break
         if number == signal.SIGINT:
-            os.killpg(program.pid, number)
+            os.killpg(running.pid, number)
         else:
-            program.send_signal(number)
-        _, errors = program.communicate(timeout=60)
-    assert program.returncode == code, errors
+            running.send_signal(number)
+        _, errors = running.communicate(timeout=60)
+    assert running.returncode == code, errors
     assert "stopped: what is finished is kept" in errors
     assert "Traceback" not in errors
     assert not output.exists()

@@ -1,0 +1,116 @@
+"""What the reports of all jobs have in common: where they are, the quality record, samples beside reconstructions."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from dpca import plots
+from dpca.models.basis import Basis
+from dpca.models.cell_basis import to_pixels
+from dpca.report import write_report
+from dpca.rules.quality import psnr_from_mse
+from storage.arrays import open_array
+from storage.errors import StoreError
+from storage.stack import Stack
+
+Array = NDArray[Any]
+
+_SHOWN, _WORST = 6, 6
+
+
+class Quality(NamedTuple):
+    """The quality record of a scores store: one number a sample, None where the measure is not defined."""
+
+    mse: Array
+    ssim: Array | None
+
+    def numbers(self, stack: Stack) -> dict[str, Any]:
+        """Return what a report says of it."""
+        ssim = self.ssim
+        worst = None if ssim is None else int(ssim.argmin())
+        return {
+            "mse": float(self.mse.mean()),
+            "psnr": float(psnr_from_mse(self.mse.mean())),
+            "ssim_mean": None if ssim is None else float(ssim.mean()),
+            "ssim_min": None if ssim is None else float(ssim.min()),
+            "ssim_min_name": None if worst is None else str(stack.names[worst]),
+        }
+
+
+def report_folder(output: str | os.PathLike[str]) -> Path:
+    """Return where the report of an output goes: ``out.report`` for ``out.zarr``."""
+    path = Path(output)
+    return path.with_name(f"{path.stem if path.suffix == '.zarr' else path.name}.report")
+
+
+def read_report(folder: Path) -> dict[str, Any] | None:
+    """Return the numbers of an earlier report, None if there is none."""
+    try:
+        report = json.loads((folder / "report.json").read_bytes())
+    except (OSError, ValueError):
+        return None
+    return report if isinstance(report, dict) and (folder / "index.html").exists() else None
+
+
+def write_and_read_report(
+    folder: Path,
+    report: Mapping[str, Any],
+    figures: Mapping[str, Figure],
+    title: str,
+    captions: Mapping[str, tuple[str, str]] | None = None,
+) -> dict[str, Any]:
+    """Write a report and return its numbers as they read back.
+
+    Raises
+    ------
+    StoreError
+        If they do not.
+    """
+    write_report(folder, report, figures, title=title, captions=captions)
+    written = read_report(folder)
+    if written is None:
+        raise StoreError(f"the report in '{folder}' cannot be read back: remove that folder and run again")
+    return written
+
+
+def read_quality(store: Path) -> Quality:
+    """Read the quality record of a scores store."""
+    columns = {name: store / name for name in ("mse", "ssim")}
+    found = {name: np.asarray(open_array(path)[...]) for name, path in columns.items() if path.exists()}
+    return Quality(found["mse"], found.get("ssim"))
+
+
+def picture_samples(stack: Stack, store: Path, basis: Basis, quality: Quality) -> dict[str, Figure]:
+    """Draw ``comparison``, samples from all over the stack, and ``worst``, those that fared worst."""
+    scores = open_array(store / "scores")
+    data_range = stack.data_range or (0.0, 1.0)
+    ssim = quality.ssim
+    # Higher is better in both.
+    goodness = ssim if ssim is not None else -quality.mse
+
+    def pictured(draw: Any, indices: Sequence[int]) -> Figure:
+        originals = np.stack([np.asarray(stack.samples[i]) for i in indices])
+        rebuilt = basis.reconstruct(np.stack([np.asarray(scores[i]) for i in indices]))
+        shown = to_pixels(rebuilt, stack.dtype, data_range)
+        names = [str(stack.names[i]) for i in indices]
+        values = None if ssim is None else ssim[list(indices)]
+        return draw(originals, shown, names, values, data_range, axes=stack.axes[1:])  # type: ignore[no-any-return]
+
+    spread = np.linspace(0, stack.n_samples - 1, min(_SHOWN, stack.n_samples)).round().astype(int)
+    return {
+        "comparison": pictured(plots.comparison, list(map(int, spread))),
+        "worst": pictured(plots.worst, list(map(int, np.argsort(goodness, kind="stable")[:_WORST]))),
+    }
+
+
+def disk_bytes(folder: Path) -> int:
+    """Bytes of all files below a folder."""
+    return sum(os.path.getsize(os.path.join(root, file)) for root, _, files in os.walk(folder) for file in files)

@@ -1,0 +1,71 @@
+"""The data sets of the tables, from a folder that holds them as published."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from storage.ingest import ingest
+from storage.progress import Progress, no_progress
+from storage.readers import open_reader
+from storage.readers.permuted import Permuted
+from storage.stack import Stack
+
+Array = NDArray[Any]
+
+
+class MissingData(Exception):
+    """A data set is not where it should be; the message says what to put there."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """What all tables are computed with.
+
+    Parameters
+    ----------
+    data : Path
+        Folder of the data sets.
+    workspace : Path
+        Where stores may grow; those of an earlier run are used again.
+    trials : int
+        Runs with different orders of samples and different starts, numbered from 0: the seeds.
+    progress : Progress
+    """
+
+    data: Path
+    workspace: Path
+    trials: int = 10
+    progress: Progress = no_progress
+
+    def file(self, name: str, what: str) -> Path:
+        """Return the path of a file in the data folder."""
+        path = self.data / name
+        if not path.exists():
+            raise MissingData(f"{what} is needed as '{path}'")
+        return path
+
+    def digits(self, part: str) -> tuple[Array, Array]:
+        """MNIST's images (n, 784) uint8 and labels; ``part`` is "train" or "t10k"."""
+        self.file(f"mnist/{part}-labels-idx1-ubyte.gz", "MNIST in its published form")
+        reader = open_reader(self.file(f"mnist/{part}-images-idx3-ubyte.gz", "MNIST in its published form"))
+        pixels = np.asarray(reader.fetch(range(len(reader))))
+        return pixels.reshape(len(pixels), -1), np.asarray(reader.labels)
+
+    def cifar(self) -> Array:
+        """The images of the CIFAR-10 subset, (5085, 3072) uint8."""
+        with np.load(self.file("cifar10-5085.npz", "the CIFAR-10 subset")) as bundle:
+            images = bundle["images"]
+        return np.ascontiguousarray(images.reshape(len(images), -1))
+
+    def faces(self) -> Stack:
+        """Labeled Faces in the Wild, deep-funneled, in random order (seed 0), as a stack in the workspace."""
+        tars = sorted(self.data.glob("lfw-deepfunneled*.tar"))
+        if not tars:
+            raise MissingData(f"the deep-funneled LFW images are needed as '{self.data}/lfw-deepfunneled*.tar'")
+        reader = Permuted(open_reader(tars), seed=0)
+        return ingest(reader, self.workspace / "lfw.zarr", progress=self.progress)
