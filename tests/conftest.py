@@ -8,7 +8,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import settings
 from PIL import Image
+
+# The same examples on every run; new ones with --hypothesis-profile=default.
+settings.register_profile("reproducible", derandomize=True)
+settings.load_profile("reproducible")
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 

@@ -98,7 +98,7 @@ def test_the_eigenvalues_tell_the_error_before_anything_is_written(images: np.nd
     st.sampled_from([np.uint8, np.int16, np.float32, np.float64, ">f4"]),
     st.sampled_from(MAPPINGS),
     st.booleans(),
-    st.integers(3, 400),
+    st.integers(4, 400),
     st.integers(1, 60),
 )
 @settings(deadline=None, max_examples=60)
