@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -15,20 +14,16 @@ from dpca import linalg, metrics
 from dpca.engine.fold import fold
 from dpca.engine.memory import usable_bytes
 from dpca.engine.plan import PlanError
-from dpca.engine.source import Source, check_finite
+from dpca.engine.source import Source
+from dpca.models.passes import Passes
+from dpca.models.pca_solvers import Problem, dual
 from dpca.partition.whole import Whole
 from dpca.rules.captured import Captured
 from dpca.rules.covariance import Covariance
-from dpca.rules.dual import Dual, dual_components
 from storage.errors import DataError
 from storage.progress import Progress, no_progress
-from storage.tasks import one_blas_thread
 
 Array = NDArray[Any]
-Region = tuple[tuple[int, int], ...]
-
-# Of all samples at once, for a block of attributes.
-_BLOCK_BYTES = 128 * 2**20
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,56 +119,12 @@ def exact_reference(source: Source, n_components: int, *, progress: Progress = n
 
 
 def _dual_reference(source: Source, k: int, progress: Progress) -> Reference:
-    shape = tuple(source.shape[1:])
-    n, d = source.shape[0], math.prod(shape)
-    rule = Dual(k)
-    state = rule.init(n, source.dtype)
-    regions = _regions(source)
-    read = source.reader()
-    bar = progress("reference", 2 * n * d * source.dtype.itemsize, "B")
-
-    def block(region: Region) -> Array:
-        values = np.empty((n, *(stop - start for start, stop in region)), source.dtype)
-        read((0, n), region, values)
-        if source.dtype.kind == "f":
-            check_finite(values, 0, source.name)
-        bar.advance(values.nbytes)
-        return values.reshape(n, -1)
-
-    try:
-        with one_blas_thread():
-            for region in regions:
-                state = rule.update(state, block(region))
-            found = rule.finish(state)
-            components, mean = np.empty((len(found["weights"]), *shape)), np.empty(shape)
-            for region in regions:
-                where = tuple(slice(start, stop) for start, stop in region)
-                box = tuple(stop - start for start, stop in region)
-                part, rows = dual_components(found["weights"], block(region))
-                mean[where] = part.reshape(box)
-                components[(slice(None), *where)] = rows.reshape(-1, *box)
-    finally:
-        bar.close()
-    rows = components.reshape(len(components), d)
-    rows /= np.linalg.norm(rows, axis=1, keepdims=True)
-    if len(rows) < k:
+    n, d = source.shape[0], math.prod(source.shape[1:])
+    passes = Passes(source, client=None, memory_budget=None, checkpoints=None, progress=progress)
+    found = dual(Problem(n, d, k, np.dtype(np.float64)), passes)
+    values = found["explained_variance"]
+    if (rank := int(np.count_nonzero(values))) < k:
         raise DataError(
-            f"{source.name} varies in {len(rows)} directions only and {k} components were asked for: ask for fewer"
+            f"{source.name} varies in {rank} directions only and {k} components were asked for: ask for fewer"
         )
-    total = float(found["total_variance"])
-    return Reference(source, "dual", linalg.fix_signs(rows), mean.reshape(d), found["explained_variance"], total)
-
-
-def _regions(source: Source) -> list[Region]:
-    """Cut a sample into boxes of whole chunks that take about 128 MiB of all samples."""
-    most = max(1, _BLOCK_BYTES // (source.shape[0] * source.dtype.itemsize))
-    steps = [min(length, chunk) for length, chunk in zip(source.shape[1:], source.chunks[1:], strict=True)]
-    # From the last axis on: runs of attributes that lie together.
-    for axis in reversed(range(len(steps))):
-        others = math.prod(steps) // steps[axis]
-        steps[axis] = min(source.shape[axis + 1], max(1, most // others) // steps[axis] * steps[axis] or steps[axis])
-    cuts = [
-        [(start, min(start + step, length)) for start in range(0, length, step)]
-        for length, step in zip(source.shape[1:], steps, strict=True)
-    ]
-    return list(itertools.product(*cuts))
+    return Reference(source, "dual", found["components"], found["mean"], values, float(found["total_variance"]))

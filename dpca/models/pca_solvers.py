@@ -45,11 +45,11 @@ class Problem:
     k: int
     dtype: np.dtype[Any]
     """Of the components."""
-    center: bool
-    oversampling: int
-    n_iter: int
-    tol: float
-    seed: int
+    center: bool = True
+    oversampling: int = 0
+    n_iter: int = 0
+    tol: float = 0.0
+    seed: int = 0
     n_least: int = 0
 
     @property
