@@ -39,6 +39,7 @@ from dpca.engine.fold import fold_segment
 from dpca.engine.memory import peak_resident_bytes
 from dpca.engine.plan import Group
 from dpca.engine.source import as_source, batches
+from dpca.jobs.reference import exact_reference
 from dpca.models.streaming_methods import make_rule
 from dpca.partition.whole import Whole
 from dpca.rules.incremental_svd import IncrementalSVD
@@ -152,16 +153,9 @@ def _xeofs(stored: Any, k: int) -> Array:
 
 def _captured(stored: Any, found: dict[str, Array], k: int) -> dict[str, float]:
     """Captured variance of each, divided by that of the leading eigenvectors of the covariance."""
-    d = int(np.prod(stored.shape[1:]))
-    total, cross, n = np.zeros(d), np.zeros((d, d)), stored.shape[0]
-    for start in range(0, n, 4096):
-        rows = stored[start : start + 4096].reshape(-1, d).astype(np.float64) - 128
-        total += rows.sum(axis=0)
-        cross += rows.T @ rows
-    covariance = (cross - np.outer(total, total / n)) / (n - 1)
-    best = np.linalg.eigvalsh(covariance)[-k:].sum()
-    bases = {name: np.linalg.qr(rows.astype(np.float64).T)[0] for name, rows in found.items()}
-    return {name: float(np.einsum("ij,ij->", basis, covariance @ basis) / best) for name, basis in bases.items()}
+    reference = exact_reference(as_source(stored), k)
+    captured, _ = reference.captured([reference.components, *found.values()])
+    return {name: share / captured[0] for name, share in zip(found, captured[1:], strict=True)}
 
 
 # -- memory
