@@ -126,3 +126,9 @@ def test_shuffling_brings_back_what_sorting_costs(digits: Digits, tmp_path: Path
     assert told == []
     assert convergence(shuffled, digits) < -3.0
     assert abs(convergence(shuffled, digits) - convergence(at_random, digits)) < 0.7
+
+
+@pytest.mark.parametrize("k", [5, 50])
+def test_eigenvalues_after_a_second_pass_are_within_a_percent(digits: Digits, k: int) -> None:
+    model = StreamingPCA(k, n_passes=2).fit(digits[0])
+    np.testing.assert_allclose(model.explained_variance_, digits[2][:k], rtol=0.01)
