@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import importlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -7,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 from distributed import Client, LocalCluster
+from ingest_to_kill import small_shards
 
 from storage.arrays import create_array, create_root, write_shard, write_strings
 from storage.layout import Layout
@@ -22,6 +24,11 @@ def client() -> Iterator[Client]:
         Client(cluster) as client,
     ):
         yield client
+
+
+@pytest.fixture
+def _many_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(importlib.import_module("storage.ingest"), "choose_layout", small_shards)
 
 
 @pytest.fixture

@@ -1,15 +1,12 @@
 from __future__ import annotations
 
-import contextlib
-import importlib
 import random
 import signal
 import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +17,7 @@ import xarray
 import zarr
 from distributed import Client, LocalCluster
 from ingest_to_kill import small_shards
+from ingesting import BROKEN, FILLING, INGEST, SOURCES, Breaking, Interrupted, bad_files, noted_writes, stacked
 from made_sources import (
     LFW,
     contents,
@@ -28,10 +26,8 @@ from made_sources import (
     member,
     pixels,
     pngs,
-    truth,
     write_folder,
     write_idx,
-    write_lsun,
     write_tar,
     write_zip,
 )
@@ -39,22 +35,9 @@ from made_sources import (
 from storage.errors import DataError, StoreError
 from storage.images import Rules
 from storage.ingest import ingest
-from storage.layout import Layout
-from storage.readers import Reader, open_reader
-from storage.stack import open_stack
+from storage.readers import open_reader
 from storage.survey import survey
 from storage.verify import verify
-
-# the module, which the function of the same name hides in the package
-INGEST: Any = importlib.import_module("storage.ingest")
-FILLING: Any = importlib.import_module("storage.filling")
-
-BROKEN = encoded(pixels(99), "JPEG")[:300]
-
-
-@pytest.fixture
-def _many_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(INGEST, "choose_layout", small_shards)
 
 
 @pytest.fixture(scope="module")
@@ -67,73 +50,7 @@ def cluster() -> Iterator[Client]:
         yield client
 
 
-def stacked(files: dict[str, bytes]) -> np.ndarray[Any, Any]:
-    return np.stack([truth(payload) for payload in files.values()])
-
-
-class Interrupted(Exception):
-    pass
-
-
-class Breaking(Reader):
-    """A sound reader until it is asked for an item too far."""
-
-    kind = "folder"
-    name = "t"
-
-    def __init__(self, inner: Reader, limit: int) -> None:
-        self._inner, self._limit = inner, limit
-        self.random_access = inner.random_access
-        self.encoded, self.sample_shape, self.dtype = inner.encoded, inner.sample_shape, inner.dtype
-
-    @property
-    def names(self) -> Sequence[str]:
-        return self._inner.names
-
-    def fingerprint(self) -> str:
-        return self._inner.fingerprint()
-
-    def part(self, indices: Sequence[int]) -> Callable[[], Any]:
-        return partial(self._read, indices)
-
-    def stream(self, requests: Iterable[Sequence[int]]) -> Iterator[Any]:
-        def checked() -> Iterator[Sequence[int]]:
-            for indices in requests:
-                if max(indices) >= self._limit:
-                    raise Interrupted
-                yield indices
-
-        return self._inner.stream(checked())
-
-    def _read(self, indices: Sequence[int]) -> Any:
-        if max(indices) >= self._limit:
-            raise Interrupted
-        return self._inner.fetch(indices)
-
-
-def noted_writes(monkeypatch: pytest.MonkeyPatch) -> list[int]:
-    """Return a list that will hold the first row of every shard that is written."""
-    written: list[int] = []
-    write = FILLING.write_shard
-
-    def noting(array: Any, start: int, values: Any) -> None:
-        written.append(start)
-        write(array, start, values)
-
-    monkeypatch.setattr(FILLING, "write_shard", noting)
-    return written
-
-
 # -- what arrives
-
-
-SOURCES: dict[str, Callable[[Path, dict[str, bytes]], Path]] = {
-    "folder": lambda path, files: write_folder(path / "tree", files),
-    "tar": lambda path, files: write_tar(path / "a.tar", files),
-    "tgz": lambda path, files: write_tar(path / "a.tgz", files, "gz"),
-    "zip": lambda path, files: write_zip(path / "a.zip", files),
-    "lmdb": lambda path, files: write_lsun(path / "l", {name.encode(): payload for name, payload in files.items()}),
-}
 
 
 @pytest.mark.usefixtures("_many_shards")
@@ -360,150 +277,6 @@ def test_a_killed_process_is_resumed(
     ingest(source, tmp_path / "out.zarr", on_error=on_error)
     assert contents(tmp_path / "out.zarr") == contents(tmp_path / "whole.zarr")
     assert not (tmp_path / "out.zarr.partial").exists()
-
-
-# -- refusals, one by one
-
-
-def bad_files(n: int, bad: dict[int, bytes]) -> dict[str, bytes]:
-    return {name: bad.get(i, payload) for i, (name, payload) in enumerate(jpegs(n).items())}
-
-
-@pytest.mark.usefixtures("_many_shards")
-@pytest.mark.parametrize("kind", ["folder", "tgz"])
-@pytest.mark.parametrize("threads", [1, 3])
-def test_the_first_bad_image_in_order_is_named(kind: str, threads: int, tmp_path: Path) -> None:
-    other = encoded(pixels(0, 30, 20), "JPEG")
-    source = SOURCES[kind](tmp_path, bad_files(40, {21: other, 22: BROKEN, 39: b""}))
-    with pytest.raises(DataError) as caught:
-        ingest(source, tmp_path / "out.zarr", threads=threads)
-    assert str(caught.value) == (
-        "'img/000022.jpg' is 30 x 20 pixels (height x width) but the stack is 24 x 20 like its first image "
-        "'img/000001.jpg': --resize 24x20 (resize=(24, 20)) or --crop 24x20 (crop=(24, 20)) makes all one size; "
-        '--on-error skip (on_error="skip") leaves it out and records it'
-    )
-    assert not (tmp_path / "out.zarr").exists()
-
-
-PATTERNS: dict[str, set[int]] = {
-    "first": {0},
-    "last": {22},
-    "one": {9},
-    "a whole shard": {4, 5, 6, 7},
-    "two apart": {2, 17},
-    "every third": set(range(0, 23, 3)),
-    "all but one": set(range(23)) - {13},
-    "last shard vanishes": {1, 2, 21},
-}
-
-
-@pytest.mark.usefixtures("_many_shards")
-@pytest.mark.parametrize("kind", ["zip", "tgz"])
-@pytest.mark.parametrize("pattern", PATTERNS)
-def test_skip_leaves_no_gap(kind: str, pattern: str, tmp_path: Path) -> None:
-    bad = PATTERNS[pattern]
-    files = bad_files(23, dict.fromkeys(bad, BROKEN))
-    stack = ingest(SOURCES[kind](tmp_path, files), tmp_path / "out.zarr", on_error="skip", threads=2)
-    good = {name: payload for i, (name, payload) in enumerate(files.items()) if i not in bad}
-    np.testing.assert_array_equal(stack.samples[:], stacked(good))
-    assert stack.names.tolist() == list(good)
-    assert [name for name, _ in stack.rejected] == [name for name in files if name not in good]
-    assert all(reason.startswith("is broken, truncated") for _, reason in stack.rejected)
-    assert stack.source["count"] == 23
-    assert verify(tmp_path / "out.zarr") == []
-    chunks = {path.name for path in (tmp_path / "out.zarr" / "samples" / "c").iterdir()}
-    assert chunks == {str(shard) for shard in range(-(-len(good) // 4))}
-
-
-@pytest.mark.usefixtures("_many_shards")
-def test_a_rare_bad_image_costs_only_what_is_in_flight(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    written = noted_writes(monkeypatch)
-    source = write_folder(tmp_path / "t", bad_files(120, {10: BROKEN}))
-    ingest(source, tmp_path / "out.zarr", on_error="skip", threads=2)
-    assert len(written) <= 30 + 4
-
-
-@pytest.mark.usefixtures("_many_shards")
-def test_labels_follow_what_is_kept(tmp_path: Path) -> None:
-    values = np.arange(11 * 6, dtype=np.float64).reshape(11, 6)
-    values[[2, 7], 3] = np.nan
-    np.savez(tmp_path / "a.npz", values=values, labels=np.arange(11))
-    with pytest.raises(DataError) as caught:
-        ingest(tmp_path / "a.npz", tmp_path / "out.zarr")
-    assert str(caught.value) == (
-        "sample 02 of 'a.npz/values' holds nan at (3,): every value must be finite; "
-        '--on-error skip (on_error="skip") leaves it out and records it'
-    )
-    stack = ingest(tmp_path / "a.npz", tmp_path / "out.zarr", on_error="skip")
-    keep = [0, 1, 3, 4, 5, 6, 8, 9, 10]
-    np.testing.assert_array_equal(stack.samples[:], values[keep])
-    assert stack.labels is not None
-    assert stack.labels.tolist() == keep
-    assert stack.data_range == (0.0, 65.0)
-    assert stack.rejected == [(n, "holds nan at (3,): every value must be finite") for n in ("02", "07")]
-
-
-def test_a_stack_with_gaps_is_not_what_a_strict_run_asks_for(tmp_path: Path) -> None:
-    source = write_folder(tmp_path / "t", bad_files(5, {2: BROKEN}))
-    ingest(source, tmp_path / "out.zarr", on_error="skip")
-    assert ingest(source, tmp_path / "out.zarr", on_error="skip").n_samples == 4
-    with pytest.raises(DataError, match=r"leaves out 1 samples, the first being 'img/000003.jpg', which is broken"):
-        ingest(source, tmp_path / "out.zarr")
-
-
-@pytest.mark.usefixtures("_many_shards")
-def test_a_stopped_run_can_go_on_by_skipping(tmp_path: Path) -> None:
-    source = write_folder(tmp_path / "t", bad_files(30, {17: BROKEN}))
-    with pytest.raises(DataError, match="000018"):
-        ingest(source, tmp_path / "out.zarr")
-    stack = ingest(source, tmp_path / "out.zarr", on_error="skip")
-    ingest(source, tmp_path / "whole.zarr", on_error="skip")
-    assert stack.n_samples == 29
-    assert contents(tmp_path / "out.zarr") == contents(tmp_path / "whole.zarr")
-
-
-@pytest.mark.usefixtures("_many_shards")
-def test_a_skipping_run_that_was_interrupted_remembers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    source = write_folder(tmp_path / "t", bad_files(30, {5: BROKEN, 17: b""}))
-    ingest(source, tmp_path / "whole.zarr", on_error="skip")
-    with pytest.raises(Interrupted):
-        ingest(Breaking(open_reader(source), 25), tmp_path / "out.zarr", on_error="skip", threads=1)
-    # what is known to be bad is not found again, but is an error once more for a strict run
-    with pytest.raises(DataError, match=r"'img/000006.jpg' is broken"):
-        ingest(Breaking(open_reader(source), 99), tmp_path / "out.zarr")
-    ingest(Breaking(open_reader(source), 99), tmp_path / "out.zarr", on_error="skip")
-    stack, whole = open_stack(tmp_path / "out.zarr"), open_stack(tmp_path / "whole.zarr")
-    np.testing.assert_array_equal(stack.samples[:], whole.samples[:])
-    assert stack.rejected == whole.rejected
-    assert len(stack.rejected) == 2
-
-
-@pytest.mark.parametrize("seed", range(6))
-@pytest.mark.parametrize("random_access", [True, False])
-def test_rejections_and_interruptions_in_any_order(
-    seed: int, random_access: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    chance = random.Random(seed)
-    n, rows = chance.randrange(1, 30), chance.choice([1, 2, 3, 5])
-    bad = sorted(chance.sample(range(n), chance.randrange(n) // chance.choice([1, 4])))
-    values = np.arange(n * 2, dtype=np.float64).reshape(n, 2)
-    values[bad, 1] = np.nan
-    (np.savez if random_access else np.savez_compressed)(tmp_path / "a.npz", values=values)
-    monkeypatch.setattr(INGEST, "choose_layout", lambda *_: Layout((1, 2), (rows, 2)))
-    whole = ingest(tmp_path / "a.npz", tmp_path / "whole", on_error="skip", threads=chance.choice([1, 3]))
-    np.testing.assert_array_equal(whole.samples[:], np.delete(values, bad, 0))
-    assert [int(name) for name, _ in whole.rejected] == bad
-    for _ in range(3):
-        reader = Breaking(open_reader(tmp_path / "a.npz"), chance.randrange(n + 1))
-        with contextlib.suppress(Interrupted):
-            ingest(reader, tmp_path / "out", on_error="skip", threads=chance.choice([1, 3]))
-    ingest(open_reader(tmp_path / "a.npz"), tmp_path / "out", on_error="skip")
-    resumed = open_stack(tmp_path / "out")
-    assert resumed.rejected == whole.rejected
-    # the reader that broke told another name of its source, and nothing else
-    mine, theirs = contents(tmp_path / "out"), contents(tmp_path / "whole")
-    del mine["zarr.json"], theirs["zarr.json"]
-    assert mine == theirs
 
 
 # -- on a cluster
