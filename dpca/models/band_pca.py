@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Sequence
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,26 +13,21 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.checkpoint import Checkpoints
-from dpca.engine.fold import fold, plan_for
-from dpca.engine.plan import FoldPlan, PlanError
+from dpca.engine.fold import fold
+from dpca.engine.plan import PlanError
 from dpca.engine.sampling import read_samples, spread_samples
 from dpca.engine.source import Source
 from dpca.models.band_basis import BandBasis
 from dpca.models.partitioned import PartitionedPCA
 from dpca.partition.bands import Bands, map_at_random, map_by_moments, map_in_raster_order
 from dpca.partition.whole import Whole
-from dpca.rules.covariance import CovariancePCA
-from dpca.rules.incremental_svd import IncrementalSVD
 from dpca.rules.moments import Moments
-from dpca.rules.state import Rule
 from storage.errors import DataError
 from storage.layout import CHANNEL, axes_for
 
 Array = NDArray[Any]
 
 MAPPINGS = ("mean-variance", "mean", "random", "raster")
-# Covariances that need the stack read more often than this cost more than incremental SVD, which needs it once.
-_MOST_READS = 8
 
 
 class BandPCA(PartitionedPCA):
@@ -122,7 +117,8 @@ class BandPCA(PartitionedPCA):
     of this process. Costs one read of the stack for means and variances where the mapping needs them, and one for the
     covariances, O(n d L) arithmetic for d attributes. Where the covariances of all bands are more than the memory
     budget, groups of bands take turns, each with its own read of the stack; where this would be more than 8 reads, or
-    one covariance alone is too much, every band is folded by incremental SVD instead.
+    one covariance alone is too much, every band is folded by incremental SVD instead, if that needs fewer reads by that
+    factor.
 
     `partial_fit` maps by the means and variances of its first batch.
 
@@ -135,6 +131,8 @@ class BandPCA(PartitionedPCA):
     >>> model.transform(readings).shape
     (200, 10, 5)
     """
+
+    _what: ClassVar[str] = "bands"
 
     def __init__(
         self,
@@ -234,28 +232,6 @@ class BandPCA(PartitionedPCA):
     def _name_of(self, place: tuple[int, ...]) -> str:
         return f"band{place[0]}"
 
-    def _rule(self, k: int | None, source: Source, partition: Bands, client: Any) -> tuple[Rule, str]:
-        """Return exact covariances where they fit at a bearable number of reads, and otherwise incremental SVD."""
-        bands = f"the covariances of {partition.n_partitions:,} bands"
-        exact = CovariancePCA(k)
-        try:
-            plan = plan_for(exact, source, partition, client=client, budget=self.memory_budget)
-        except PlanError:
-            if k is None:
-                raise
-            why = f"{bands} do not fit a task's memory even one by one"
-        else:
-            reads = _reads(plan, source)
-            size = sum(exact.state_bytes(partition.n_features(i), source.dtype) for i in range(partition.n_partitions))
-            if k is None or reads <= _MOST_READS:
-                groups = len(plan.groups)
-                turns = "once" if reads <= 1 else f"{reads:.3g} times, by {groups} groups of bands in turn"
-                return exact, f"{bands}, {size / 1e6:,.0f} MB, were accumulated: the stack was read {turns}"
-            why = f"{bands}, {size / 1e6:,.0f} MB, would need {reads:.3g} reads of the stack"
-        rule = IncrementalSVD(k)
-        reads = _reads(plan_for(rule, source, partition, client=client, budget=self.memory_budget), source)
-        return rule, f"{why}, so each was folded by incremental SVD: the stack was read {reads:.3g} times"
-
     def restore(
         self,
         partition: Bands,
@@ -296,7 +272,3 @@ class BandPCA(PartitionedPCA):
         from dpca.models.band_store import load_model
 
         return cast("Self", load_model(path))
-
-
-def _reads(plan: FoldPlan, source: Source) -> float:
-    return plan.read_bytes / (math.prod(source.shape) * source.dtype.itemsize)

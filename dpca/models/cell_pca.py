@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
-from typing import Any, Self, cast
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,7 +47,8 @@ class CellPCA(PartitionedPCA):
     target_mse, target_psnr : float, optional
         Instead: the fewest components, spread likewise, whose mean squared error over the samples of the fit is at most
         this, of values scaled so that ``data_range`` has length 1, or whose peak signal-to-noise ratio of that error is
-        at least this, in dB. Exact: it follows from the eigenvalues, without a second pass.
+        at least this, in dB. It follows from the eigenvalues, without a second pass; exactly, unless cells were folded
+        by incremental SVD, whose error is at most what they say.
     max_components : int, optional
         Bound on the components of each cell where their numbers differ, and how many are computed. Default four times
         the mean, or a third of the attributes where no mean is asked for; a `RankWarning` says where that is too few.
@@ -68,7 +69,7 @@ class CellPCA(PartitionedPCA):
         The same divided by the cell's total variance; 0 where a cell is constant.
     total_variance_ : array (*grid_shape), float64
         Certificate: (total - sum explained) (n - 1) / n is exactly the squared error of a cell, summed over its
-        attributes and averaged over the samples of the fit.
+        attributes and averaged over the samples of the fit; where incremental SVD was used, the error is at most that.
     singular_values_ : array (*grid_shape, n_components), float64
     ranks_ : array (*grid_shape), int
         Components that each cell keeps; its rows of ``components_`` beyond are zero.
@@ -76,13 +77,16 @@ class CellPCA(PartitionedPCA):
     sample_shape_ : tuple of int
     grid_ : CellGrid
     fit_report_ : FoldReport
-        Plan, seconds, peak memory.
+        Plan, seconds, peak memory; ``note`` says in a sentence what was folded, and how often the stack was read.
 
     Notes
     -----
     Runs on the current ``distributed.Client`` if there is one and the input is on disk or a Dask array, else on threads
     of this process. Costs O(n d) reads and O(n d c) arithmetic for cells of c attributes, and memory for the
-    covariances of the cells that a task holds, which the planner bounds before anything runs.
+    covariances of the cells that a task holds, which the planner bounds before anything runs. Cells whose covariances
+    do not fit the memory budget together take turns; a chunk that such groups share is decoded for each of them. Where
+    this would be more than 8 reads of the stack, or one covariance alone is too much (a cell of c attributes takes 8
+    c**2 bytes), every cell is folded by incremental SVD instead, if that needs fewer reads by that factor.
 
     For 8-bit integers the covariances are exact, so the result does not depend on chunks, order or workers at all.
 
@@ -95,6 +99,8 @@ class CellPCA(PartitionedPCA):
     >>> model.transform(images).shape
     (100, 2, 3, 5)
     """
+
+    _what: ClassVar[str] = "cells"
 
     def __init__(
         self,

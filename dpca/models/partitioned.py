@@ -6,7 +6,7 @@ import math
 import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import Any, Protocol, Self, cast
+from typing import Any, ClassVar, Protocol, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +17,7 @@ from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import FoldReport, Partitioned, fold
 from dpca.engine.source import Source, as_dense, as_source, check_finite, check_numeric
 from dpca.models.lazy import as_lazy, default_client, is_lazy, map_samples, scores_of
+from dpca.models.partition_rule import choose_rule
 from dpca.models.rank_choice import RankChoice, Spectrum
 from dpca.rules.covariance import CovariancePCA
 from dpca.rules.state import Rule, State, working_dtype
@@ -68,6 +69,8 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
     data_range: tuple[float, float] | None
     memory_budget: int | None
 
+    _what: ClassVar[str]  #: what the partitions are called, in the plural
+
     @abstractmethod
     def _partition(self, source: Source, axes: Sequence[str] | None, **running: Any) -> Partition:
         """Return how a stack with these axes of a sample is split; ``running`` goes to the folds that this takes."""
@@ -86,7 +89,7 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
 
     def _rule(self, k: int | None, source: Source, partition: Any, client: Any) -> tuple[Rule, str]:
         """Return what to fold over each partition, and a sentence on it for the report."""
-        return CovariancePCA(k), ""
+        return choose_rule(k, source, partition, self._what, client=client, budget=self.memory_budget)
 
     # -- learning
 

@@ -20,11 +20,11 @@ import numpy as np
 from dpca.engine import as_source, fold
 from dpca.engine.memory import peak_resident_bytes, resident_bytes
 from dpca.partition import CellGrid, map_at_random
-from dpca.rules import CovariancePCA
+from dpca.rules import CovariancePCA, IncrementalSVD
 import dpca.engine.fold as _, sys
 engine = sys.modules["dpca.engine.fold"]
 engine.thread_count = lambda: 1
-path, partition, k = sys.argv[1], sys.argv[2], int(sys.argv[3])
+path, partition, rule, k = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
 small = np.random.default_rng(0).integers(0, 256, (64, 30, 30, 3), dtype=np.uint8)
 fold(CovariancePCA(2), as_source(small), CellGrid((30, 30, 3), (15, 15)))
 source = as_source(path)
@@ -34,7 +34,7 @@ if kind == "cells":
     split = CellGrid(shape, (int(size),) * 2)
 else:
     split = map_at_random(shape, int(size), np.random.default_rng(0))
-_, report = fold(CovariancePCA(k), source, split)
+_, report = fold({"covariance": CovariancePCA, "incremental-svd": IncrementalSVD}[rule](k), source, split)
 print(json.dumps({"grown": peak_resident_bytes() - before, "planned": report.plan.task_bytes}))
 """
 
@@ -54,28 +54,29 @@ def stack(folder: Path, n: int, dtype: type) -> Path:
     return path
 
 
-def probe(path: Path, partition: str, k: int) -> tuple[int, int]:
-    command = [sys.executable, "-c", _PROBE, str(path), partition, str(k)]
+def probe(path: Path, partition: str, rule: str, k: int) -> tuple[int, int]:
+    command = [sys.executable, "-c", _PROBE, str(path), partition, rule, str(k)]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     found = json.loads(run.stdout)
     return found["grown"], found["planned"]
 
 
 @pytest.mark.parametrize(
-    ("dtype", "partition", "k"),
+    ("dtype", "partition", "rule", "k"),
     [
-        (np.uint8, "cells 25", 40),
-        (np.uint8, "cells 10", 20),
-        (np.float32, "cells 25", 300),
-        (np.uint8, "bands 1000", 40),
+        (np.uint8, "cells 25", "covariance", 40),
+        (np.uint8, "cells 10", "covariance", 20),
+        (np.float32, "cells 25", "covariance", 300),
+        (np.uint8, "cells 50", "incremental-svd", 40),
+        (np.uint8, "bands 1000", "covariance", 40),
     ],
 )
 def test_measured_stays_below_planned_and_does_not_grow_with_the_stack(
-    dtype: type, partition: str, k: int, tmp_path: Path
+    dtype: type, partition: str, rule: str, k: int, tmp_path: Path
 ) -> None:
-    full = CovariancePCA(k).batch_rows(dtype)
-    short, planned = probe(stack(tmp_path, full, dtype), partition, k)
-    long, planned_long = probe(stack(tmp_path, 5 * full, dtype), partition, k)
+    full = CovariancePCA(k).batch_rows(dtype) if rule == "covariance" else 1024  # some chunks of a few batches
+    short, planned = probe(stack(tmp_path, full, dtype), partition, rule, k)
+    long, planned_long = probe(stack(tmp_path, 5 * full, dtype), partition, rule, k)
     assert short <= planned
     assert long <= planned_long
     # The plan is not a number out of thin air, either.

@@ -1,0 +1,77 @@
+"""What to fold over each partition: its exact covariance where that is affordable, otherwise incremental SVD."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from dpca.engine.fold import Partitioned, plan_for
+from dpca.engine.plan import FoldPlan, PlanError, decoded_row_bytes
+from dpca.engine.source import Source
+from dpca.rules.covariance import CovariancePCA
+from dpca.rules.incremental_svd import IncrementalSVD
+from dpca.rules.state import Rule
+
+# Covariances that need so many times the reads of incremental SVD cost more than it does.
+_MOST_READS = 8
+
+
+def choose_rule(
+    k: int | None, source: Source, partition: Partitioned, what: str, *, client: Any | None, budget: int | None
+) -> tuple[Rule, str]:
+    """Return the rule that finds ``k`` components of each partition, and a sentence on it for the report.
+
+    Covariances that are too many for the budget take turns, group by group, each of which reads the stack again.
+    Incremental SVD is taken where one covariance alone is too large, or where this would be more than 8 reads for each
+    of its own. All components (None) need covariances.
+
+    Parameters
+    ----------
+    what : str
+        What the partitions are called, in the plural.
+    client, budget
+        As for :func:`~dpca.engine.fold.fold`.
+
+    Raises
+    ------
+    PlanError
+        If neither fits the budget; it names the lesser need.
+    """
+
+    def planned(rule: Rule) -> FoldPlan | PlanError:
+        try:
+            return plan_for(rule, source, partition, client=client, budget=budget)
+        except PlanError as error:
+            return error
+
+    exact, names = CovariancePCA(k), f"the covariances of {partition.n_partitions:,} {what}"
+    plan = planned(exact)
+    reads = _reads(plan, source)
+    size = sum(exact.state_bytes(partition.n_features(i), source.dtype) for i in range(partition.n_partitions))
+    if k is not None and reads > _MOST_READS:
+        rule = IncrementalSVD(k)
+        streaming = planned(rule)
+        if reads > _MOST_READS * (own := _reads(streaming, source)):
+            why = f"{names}, {size / 1e6:,.0f} MB, would need {reads:.3g} reads of the stack"
+            if isinstance(plan, PlanError):
+                why = f"{names} do not fit a task's memory even one by one"
+            return rule, f"{why}, so each was folded by incremental SVD: the stack was read {_times(own)}"
+        if isinstance(plan, PlanError):
+            plan = streaming
+    if isinstance(plan, PlanError):
+        raise plan
+    turns = f", by {len(plan.groups)} groups of {what} in turn" if reads > 1 else ""
+    return exact, f"{names}, {size / 1e6:,.0f} MB, were accumulated: the stack was read {_times(reads)}{turns}"
+
+
+def _reads(plan: FoldPlan | PlanError, source: Source) -> float:
+    """How often a plan has each chunk of the stack decoded, on average; infinitely often where there is no plan."""
+    if isinstance(plan, PlanError):
+        return math.inf
+    chunks, itemsize = source.chunks, source.dtype.itemsize
+    stack = decoded_row_bytes(tuple((0, length) for length in source.shape[1:]), chunks, itemsize)
+    return sum(decoded_row_bytes(group.region, chunks, itemsize) for group in plan.groups) / stack
+
+
+def _times(reads: float) -> str:
+    return "once" if reads <= 1 else f"{reads:.3g} times"
