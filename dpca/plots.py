@@ -157,13 +157,15 @@ def eigenfaces(
     return figure
 
 
-def explained_variance_curve(ratio: ArrayLike) -> Figure:
-    """Explained variance against the number of components, mean and spread over cells.
+def explained_variance_curve(ratio: ArrayLike, *, parts: str = "cells") -> Figure:
+    """Explained variance against the number of components, mean and spread over cells or bands.
 
     Parameters
     ----------
     ratio : array_like of shape (n_cells, k) or (k,)
         Cumulative explained variance ratio, 0..1. Cells with NaN (without variance) are left out.
+    parts : str
+        What several of them are called.
 
     Returns
     -------
@@ -173,7 +175,7 @@ def explained_variance_curve(ratio: ArrayLike) -> Figure:
     cells = cells[~np.isnan(cells).any(axis=1)]
     figure, axes = drawing.chart("components kept", "explained variance")
     if cells.size == 0:
-        drawing.annotate(axes, "no cell varies", (0.5, 0.5), (0, 0), MUTED, "center")
+        drawing.annotate(axes, f"none of the {parts} varies", (0.5, 0.5), (0, 0), MUTED, "center")
         return figure
     number = np.arange(1, cells.shape[1] + 1)
     mean = cells.mean(axis=0)
@@ -181,9 +183,9 @@ def explained_variance_curve(ratio: ArrayLike) -> Figure:
     if len(cells) > 1:
         bands = np.percentile(cells, [5, 25, 75, 95], axis=0)
         lowest = bands[0, 0]
-        for low, high, alpha, share in ((0, 3, 0.13, "90% of cells"), (1, 2, 0.22, "half of the cells")):
+        for low, high, alpha, share in ((0, 3, 0.13, f"90% of {parts}"), (1, 2, 0.22, f"half of the {parts}")):
             axes.fill_between(number, bands[low], bands[high], color=ACCENT, alpha=alpha, linewidth=0, label=share)
-    label = f"mean of {len(cells):,} cells" if len(cells) > 1 else "explained variance"
+    label = f"mean of {len(cells):,} {parts}" if len(cells) > 1 else "explained variance"
     marker = "o" if len(number) <= 50 else ""
     axes.plot(number, mean, color=ACCENT, linewidth=1.8, marker=marker, markersize=3.5, label=label)
     # Never above what it is: 99.97% must not read as 100%.

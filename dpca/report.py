@@ -6,8 +6,9 @@ The numbers are a plain dictionary. These keys are known; all may be absent, and
 samples                     number of samples
 sample_shape                shape of one sample
 cells, cell_shape           number of cells and shape of a whole one
-attributes                  attributes of a sample that is not cut into cells
-components                  components kept in a cell, or of whole samples where there are no cells
+bands, band_size, mapping   number of bands, attributes of the largest, and what puts attributes into one band
+attributes                  attributes of a sample that is taken whole
+components                  components kept in a cell or band, or of whole samples where there are neither
 method, passes              update rule of a streaming PCA, and how often it went over the samples
 scalars_ratio               compression as the thesis counts it: attributes to kept scalars of a sample
 bytes_ratio                 bytes of the input to bytes of scores and model on disk
@@ -42,7 +43,8 @@ from dpca.report_page import DataTable, Picture, html_page
 from storage.disk import atomic_write_bytes, writing_errors
 
 _KEYS = (
-    *("samples", "sample_shape", "attributes", "cells", "cell_shape", "components", "method", "passes"),
+    *("samples", "sample_shape", "attributes", "cells", "cell_shape", "bands", "band_size", "mapping"),
+    *("components", "method", "passes"),
     *("scalars_ratio", "bytes_ratio", "mse", "psnr", "ssim_mean", "ssim_min", "ssim_min_name"),
     *("explained_variance_ratio", "leading_ratios", "captured_bound", "rejected", "notes", "stages"),
 )

@@ -43,10 +43,13 @@ def lead(report: Mapping[str, Any]) -> str:
     if report.get("cells") and report.get("cell_shape"):
         cells = "cell" if report["cells"] == 1 else "cells"
         sentence += f", cut into {report['cells']:,} {cells} of {_shape(report['cell_shape'], times)}"
+    if report.get("bands") and report.get("band_size"):
+        bands = "band" if report["bands"] == 1 else "bands"
+        sentence += f", in {report['bands']:,} {bands} of at most {report['band_size']:,} attributes"
     if report.get("components"):
         count = report["components"]
         named = "principal component" if count == 1 else "principal components"
-        sentence += f", {count:,} {named} each" if report.get("cells") else f", {count:,} {named}"
+        sentence += f", {count:,} {named}" + (" each" if report.get("cells") or report.get("bands") else "")
     if report.get("method"):
         sentence += f" by {report['method']}" + (f" in {_passes(report['passes'])}" if report.get("passes") else "")
     return sentence + "."
@@ -84,8 +87,13 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
     if report.get("cells") is not None:
         shape = report.get("cell_shape")
         rows.append(("cells", f"{report['cells']:,}" + (f" of {_shape(shape, times)}" if shape else "")))
+    if report.get("bands") is not None:
+        size, mapping = report.get("band_size"), report.get("mapping")
+        bands = f"{report['bands']:,}" + (f" of at most {size:,} attributes" if size else "")
+        rows.append(("bands", bands + (f", mapped by {mapping}" if mapping else "")))
     if report.get("components") is not None:
-        rows.append(("components", f"{report['components']:,}" + (" in each cell" if report.get("cells") else "")))
+        part = next((f" in each {name}" for name in ("cell", "band") if report.get(f"{name}s")), "")
+        rows.append(("components", f"{report['components']:,}{part}"))
     if report.get("method") is not None:
         rows.append(("method", str(report["method"])))
     if report.get("passes") is not None:

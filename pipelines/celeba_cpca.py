@@ -1,5 +1,7 @@
 """Cell-based PCA of a stack of photographs: the main job, from images to scores, reconstructions and a report.
 
+Volumes and vectors go the same way, and bands (--band-size) in the place of cells.
+
 Without arguments it works on 2,000 portraits of CelebA's size that are cut from a photograph inside scikit-image.
 """
 
@@ -9,8 +11,8 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from dpca.cli.arguments import add_model_options
 from dpca.cli.jobs import add_common_options, job_parser, run_job
+from dpca.cli.model_arguments import add_model_options, model_parameters
 from dpca.cli.running import guarded
 from dpca.jobs import CompressionSettings
 from pipelines.portraits import Portraits
@@ -31,8 +33,7 @@ def _run(options: argparse.Namespace) -> int:
         lambda: Portraits(),
         CompressionSettings,
         suffix="-cpca" if options.source else "",
-        n_components=options.components,
-        cell_shape=options.cell,
+        model=model_parameters(options),
     )
 
 

@@ -16,7 +16,7 @@ from storage.arrays import create_array, create_root, write_strings
 from storage.errors import DataError
 from storage.filling import Filling
 from storage.images import Color, Rules
-from storage.layout import SAMPLE, Layout, choose_layout
+from storage.layout import CHANNEL, SAMPLE, Layout, axes_for, choose_layout
 from storage.progress import Progress, no_progress
 from storage.readers import Reader, Source, open_reader
 from storage.readers.base import IMAGE_SUFFIXES
@@ -36,7 +36,7 @@ def ingest(
     source: Source | Reader,
     target: str | os.PathLike[str],
     *,
-    cell_shape: Sequence[int] | None = None,
+    cell_shape: int | Sequence[int] | None = None,
     color: Color = "auto",
     resize: tuple[int, int] | None = None,
     crop: tuple[int, int] | None = None,
@@ -58,8 +58,8 @@ def ingest(
     target : path-like
         Where the store appears once it is whole; until then everything is in ``<target>.partial``, from which
         the same call continues after an interruption.
-    cell_shape : sequence of int, optional
-        Cells the stack will be cut into; chunks are chosen to fit.
+    cell_shape : int or sequence of int, optional
+        Cells the stack will be cut into, one length for each spatial axis or for all of them; chunks are chosen to fit.
     color : {"auto", "rgb", "grey"}
         See `storage.images.Rules`.
     resize, crop : tuple of int, optional
@@ -101,9 +101,9 @@ def ingest(
     if on_error not in ("stop", "skip"):
         raise DataError(f"on_error {on_error!r} is unknown: choose 'stop' or 'skip'")
     rules = Rules(color=color, crop=_size("crop", crop), resize=_size("resize", resize))
-    cells = None if cell_shape is None else [int(length) for length in cell_shape]
     limits = None if data_range is None else _checked_range(data_range)
     reader = source if isinstance(source, Reader) else open_reader(source, key=key, axes=axes)
+    cells = None if cell_shape is None else _cell_lengths(cell_shape, reader)
     if not reader.encoded and rules != Rules():
         raise DataError(f"color, crop and resize are for images and '{reader.name}' is an array: leave them out")
     settings = [cells, color, rules.crop, rules.resize, None if axes is None else list(axes), limits]
@@ -133,6 +133,13 @@ def ingest(
             f'which {reason}; accept that with --on-error skip (on_error="skip") or choose another output'
         )
     return stack
+
+
+def _cell_lengths(cell_shape: int | Sequence[int], reader: Reader) -> list[int]:
+    if isinstance(cell_shape, Sequence):
+        return [int(length) for length in cell_shape]
+    axes = ("y", "x") if reader.encoded else reader.axes or axes_for(reader.sample_shape)
+    return [int(cell_shape)] * sum(axis != CHANNEL for axis in axes)
 
 
 def _size(option: str, size: Sequence[int] | None) -> tuple[int, int] | None:

@@ -43,27 +43,6 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def add_model_options(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    """Say how many components of which cells."""
-    group = parser.add_argument_group("cells")
-    group.add_argument(
-        "--cell",
-        type=cell_lengths,
-        required=required,
-        default=None if required else 10,
-        metavar="N[xM[xL]]",
-        help="cell length in pixels, one number or one for each spatial axis" + ("" if required else " (default: 10)"),
-    )
-    group.add_argument(
-        "--components",
-        type=component_count,
-        required=required,
-        default=None if required else 20,
-        metavar="K",
-        help="components of each cell, or 'all'" + ("" if required else " (default: 20)"),
-    )
-
-
 def add_streaming_options(parser: argparse.ArgumentParser, methods: Iterable[str]) -> None:
     """Say how many components of whole samples, and how they are found."""
     group = parser.add_argument_group("components")
@@ -131,9 +110,9 @@ def natural(text: str) -> int:
     return _parsed(text, lambda t: _at_least_one(int(t) + 1) - 1, "a whole number of at least 0")
 
 
-def component_count(text: str) -> int | None:
-    """Parse a number of components; 'all' is None."""
-    return None if text == "all" else positive(text)
+def component_count(text: str) -> int | str:
+    """Parse a number of components, or 'all'."""
+    return text if text == "all" else positive(text)
 
 
 def cell_lengths(text: str) -> int | tuple[int, ...]:

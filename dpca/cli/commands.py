@@ -11,9 +11,11 @@ from typing import Any
 import zarr
 
 from dpca.cli.arguments import cell_lengths, number_pair
+from dpca.cli.model_arguments import model_parameters
 from dpca.cli.running import cluster, say
-from dpca.jobs import fit_store, reconstruct_store, transform_store
+from dpca.jobs import fit_store, partitioned_model, reconstruct_store, transform_store
 from dpca.jobs.stages import NOTHING, StageCost
+from dpca.rules.quality import WINDOW
 from storage import DataError, ingest, open_stack, verify
 from storage.arrays import root_facts
 from storage.progress import bar_progress
@@ -23,10 +25,7 @@ from storage.readers.zarr_array import ZarrReader
 
 def ingest_command(options: argparse.Namespace) -> int:
     """``dpca ingest``."""
-    cells: Any = None
-    if options.cell is not None:
-        cells = _cell_option(options.cell)
-        cells = (cells, cells) if isinstance(cells, int) else cells
+    cells = None if options.cell is None else _cell_option(options.cell)
     with cluster(options.scheduler, options.workers, options.memory) as client:
         stack = ingest(
             options.source,
@@ -64,20 +63,18 @@ def info_command(options: argparse.Namespace) -> int:
 
 def fit_command(options: argparse.Namespace) -> int:
     """``dpca fit``."""
-    stack = open_stack(options.stack)
+    wanted = partitioned_model(model_parameters(options))
+    stack = open_stack(options.stack, data_range=options.data_range)
     with cluster(options.scheduler, options.workers, options.memory) as client:
-        model, cost = fit_store(
-            stack,
-            options.model,
-            n_components=options.components,
-            cell_shape=options.cell,
-            client=client,
-            overwrite=options.overwrite,
-            progress=bar_progress,
+        model, cost, notes = fit_store(
+            stack, options.model, wanted, client=client, overwrite=options.overwrite, progress=bar_progress
         )
     share = model.explained_variance_.sum() / max(model.total_variance_.sum(), 1e-300)
     _tell(options.model, cost)
-    say(f"{model.grid_.n_partitions:,} cells, {model.n_components_} components each, {share:.2%} of the variance")
+    for note in notes:
+        say(f"note: {note}")
+    parts = f"{model.partition_.n_partitions:,} {model.part_name}s"
+    say(f"{parts}, {model.n_components_} components each, {share:.2%} of the variance")
     return 0
 
 
@@ -96,7 +93,10 @@ def transform_command(options: argparse.Namespace) -> int:
         )
     _tell(options.scores, cost)
     quality = _quality(options.scores)
-    say("   ".join(f"{name} {value:.6g}" for name, value in quality.items()))
+    told = [f"{name} {value:.6g}" for name, value in quality.items()]
+    if "mean ssim" not in quality:
+        told.append(f"no ssim, which images and volumes of at least {WINDOW} pixels a side have")
+    say("   ".join(told))
     return 0
 
 

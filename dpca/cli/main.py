@@ -7,7 +7,8 @@ import sys
 from collections.abc import Sequence
 
 from dpca.cli import commands
-from dpca.cli.arguments import add_cluster_options, add_model_options, add_overwrite, add_source_options
+from dpca.cli.arguments import add_cluster_options, add_overwrite, add_source_options
+from dpca.cli.model_arguments import add_model_options
 from dpca.cli.running import guarded
 
 _DESCRIPTION = """\
@@ -15,7 +16,7 @@ Principal component analysis of image and volume stacks of any size.
 
   dpca ingest faces.zip faces.zarr                      images -> stack store
   dpca info faces.zarr                                  what is in a store
-  dpca fit faces.zarr model.zarr --cell 10 --components 20
+  dpca fit faces.zarr model.zarr --cell 10 --components 20             or --band-size 1875
   dpca transform model.zarr faces.zarr scores.zarr      scores, and the quality they keep
   dpca reconstruct model.zarr scores.zarr again.zarr    scores -> stack store
   dpca verify again.zarr                                every chunk against its checksum
@@ -78,12 +79,13 @@ def _parser() -> argparse.ArgumentParser:
     fit = command(
         "fit",
         commands.fit_command,
-        "compute the principal components of every cell of a stack",
+        "compute the principal components of every cell or band of a stack",
         "dpca fit lfw.zarr model.zarr --cell 10 --components 20",
     )
     fit.add_argument("stack", help="stack store, or a Zarr array with samples on its first axis")
     fit.add_argument("model", help="model to make")
     add_model_options(fit, required=True)
+    commands.add_range_option(fit)
 
     transform = command(
         "transform",

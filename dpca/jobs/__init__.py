@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dpca.jobs.cell_compression import CompressionSettings
+from dpca.jobs.cell_compression import CompressionSettings, partitioned_model
 from dpca.jobs.compression import Outcome, compress, find_done, open_input
 from dpca.jobs.convergence import ConvergenceSettings, report_convergence
-from dpca.jobs.fit import fit_store, fit_streaming_store
+from dpca.jobs.fit import Fitted, fit_store
 from dpca.jobs.reconstruct import reconstruct_store
 from dpca.jobs.stream_compression import StreamingSettings
 from dpca.jobs.transform import transform_store
@@ -13,13 +13,14 @@ from dpca.jobs.transform import transform_store
 __all__ = [
     "CompressionSettings",
     "ConvergenceSettings",
+    "Fitted",
     "Outcome",
     "StreamingSettings",
     "compress",
     "find_done",
     "fit_store",
-    "fit_streaming_store",
     "open_input",
+    "partitioned_model",
     "reconstruct_store",
     "report_convergence",
     "transform_store",

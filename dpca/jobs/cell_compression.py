@@ -1,18 +1,22 @@
-"""The main job: photographs in; cell-PCA scores, reconstructions, a quality record and its pictures out."""
+"""The main job: a stack in; scores of its cells or bands, reconstructions, a quality record and its pictures out."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from dpca.jobs.cell_report import write_job_report
 from dpca.jobs.compression import Settings, describe, times
 from dpca.jobs.fit import fit_store
 from dpca.jobs.stages import StageCost
+from dpca.models.band_basis import BandBasis
+from dpca.models.band_pca import BandPCA
 from dpca.models.cell_basis import CellBasis
-from dpca.models.cell_pca import spatial_cell
+from dpca.models.cell_pca import CellPCA, spatial_cell
+from dpca.models.rank_choice import RankChoice
+from storage.errors import DataError
 from storage.progress import Progress
 from storage.stack import Stack
 
@@ -23,51 +27,55 @@ class CompressionSettings(Settings):
 
     Parameters
     ----------
-    n_components : int or None
-        Components of each cell; None keeps all.
-    cell_shape : int or tuple of int
-        Cell length along each spatial axis.
+    model : mapping
+        Parameters of the `CellPCA`, or of the `BandPCA` where ``band_size`` is one of them.
     reconstruct : bool
         Whether to keep the reconstructions.
     color, resize, crop, on_error, key, axes, data_range
         As for `storage.ingest`.
     """
 
-    n_components: int | None = 20
-    cell_shape: int | tuple[int, ...] = 10
+    model: Mapping[str, Any] = field(default_factory=lambda: {"n_components": 20, "cell_shape": 10})
 
-    scores_kind: ClassVar[str] = CellBasis.scores_kind
+    @property
+    def scores_kind(self) -> str:
+        """What the store of scores calls itself."""
+        return CellBasis.scores_kind if "cell_shape" in self.model else BandBasis.scores_kind
 
     @property
     def ssim(self) -> bool:
         """Always measured: it is what the job is for."""
         return True
 
-    def cells(self, axes: Sequence[str]) -> tuple[int, ...]:
-        """Return the cell length along each spatial axis."""
-        return spatial_cell(self.cell_shape, axes)
+    def cells(self, axes: Sequence[str]) -> tuple[int, ...] | None:
+        """Return the cell length along each spatial axis; bands lie anywhere."""
+        try:
+            return spatial_cell(self.model["cell_shape"], axes) if "cell_shape" in self.model else None
+        except ValueError as error:
+            raise DataError(str(error)) from error
 
     def check(self, n_samples: int) -> None:
-        """Leave it to the fit, which knows the cells."""
+        """Refuse two ways to ask for components, and leave the rest to the fit, which knows the cells."""
+        RankChoice.of(self.model)
 
     def announce(self, stack: Stack) -> str:
         """Say in a line what will be fitted."""
-        return f"fit {times(self.cells(stack.axes[1:]))} cells to {describe(stack)}"
+        cells = self.cells(stack.axes[1:])
+        parts = f"bands of {self.model['band_size']:,} attributes" if cells is None else f"{times(cells)} cells"
+        return f"fit {parts} to {describe(stack)}"
 
     def fit(self, stack: Stack, target: Path, client: Any, progress: Progress) -> tuple[StageCost, list[str]]:
-        """Fit a `CellPCA` and store it."""
-        _, cost = fit_store(
-            stack,
-            target,
-            n_components=self.n_components,
-            cell_shape=self.cell_shape,
-            client=client,
-            progress=progress,
-        )
-        return cost, []
+        """Fit the model and store it."""
+        fitted = fit_store(stack, target, partitioned_model(self.model), client=client, progress=progress)
+        return fitted.cost, fitted.notes
 
     def report(
         self, stack: Stack, store: Path, folder: Path, stages: Mapping[str, Mapping[str, Any]], notes: Sequence[str]
     ) -> dict[str, Any]:
         """Write the report of a scores store and return its numbers."""
-        return write_job_report(stack, store, folder, stages)
+        return write_job_report(stack, store, folder, stages, notes)
+
+
+def partitioned_model(parameters: Mapping[str, Any]) -> CellPCA | BandPCA:
+    """Return the estimator, not fitted, that has these parameters: bands have a ``band_size``."""
+    return BandPCA(**parameters) if "band_size" in parameters else CellPCA(**parameters)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,15 +12,30 @@ from matplotlib.figure import Figure
 
 from dpca import metrics, plots
 from dpca.jobs.report_parts import Quality, disk_bytes, picture_samples, read_quality, write_and_read_report
+from dpca.models.band_pca import BandPCA
 from dpca.models.cell_pca import CellPCA
 from dpca.models.score_write import expected_mse
+from dpca.models.stored_basis import load_any
 from storage.stack import Stack
 
 _EIGENFACES = 8
 
+_CAPTIONS_OF_BANDS = {
+    "eigenfaces": (
+        "Eigenvectors",
+        "First eigenvectors of every band, each entry in the place of its attribute; grey is zero, and the sign is "
+        "free from band to band.",
+    ),
+    "explained_variance": (
+        "Explained variance",
+        "Share of a band's variance that its first components hold: the mean with all bands counting alike, and how "
+        "far they are apart.",
+    ),
+}
+
 
 def write_job_report(
-    stack: Stack, store: Path, folder: Path, stages: Mapping[str, Mapping[str, Any]]
+    stack: Stack, store: Path, folder: Path, stages: Mapping[str, Mapping[str, Any]], notes: Sequence[str]
 ) -> dict[str, Any]:
     """Gather the numbers of a scores store, draw its pictures, write both, and return the numbers.
 
@@ -34,27 +49,34 @@ def write_job_report(
         Where the report goes.
     stages : mapping
         Name of each stage to its seconds, bytes and peak memory.
+    notes : sequence of str
+        What the fit has to say.
     """
-    model = CellPCA.load(store / "model")
+    model: CellPCA | BandPCA = load_any(store / "model")
     quality = read_quality(store)
-    report = _numbers(stack, store, model, quality, stages)
+    report = _numbers(stack, store, model, quality, stages) | {"notes": list(notes)}
     figures = _figures(stack, store, model, quality)
-    return write_and_read_report(folder, report, figures, f"Cell PCA of {stack.source.get('name') or 'a stack'}")
+    title = f"{model.part_name.capitalize()} PCA of {stack.source.get('name') or 'a stack'}"
+    return write_and_read_report(
+        folder, report, figures, title, _CAPTIONS_OF_BANDS if isinstance(model, BandPCA) else None
+    )
 
 
 def _numbers(
-    stack: Stack, store: Path, model: CellPCA, quality: Quality, stages: Mapping[str, Mapping[str, Any]]
+    stack: Stack,
+    store: Path,
+    model: CellPCA | BandPCA,
+    quality: Quality,
+    stages: Mapping[str, Mapping[str, Any]],
 ) -> dict[str, Any]:
-    grid, k = model.grid_, model.n_components_
     kept = int(model.ranks_.sum())
     low, high = stack.data_range or (0.0, 1.0)
     return {
         "samples": stack.n_samples,
         "sample_shape": stack.sample_shape,
-        "cells": grid.n_partitions,
-        "cell_shape": grid.cell_shape,
-        "components": k,
-        "scalars_ratio": math.prod(stack.sample_shape) / kept,
+        **_parts(model),
+        "components": model.n_components_,
+        "scalars_ratio": math.prod(stack.sample_shape) / kept if kept else None,
         "bytes_ratio": stack.nbytes / (disk_bytes(store / "scores") + disk_bytes(store / "model")),
         **quality.numbers(stack),
         "explained_variance_ratio": float(model.explained_variance_.sum() / max(model.total_variance_.sum(), 1e-300)),
@@ -65,20 +87,27 @@ def _numbers(
     }
 
 
-def _figures(stack: Stack, store: Path, model: CellPCA, quality: Quality) -> dict[str, Figure]:
+def _parts(model: CellPCA | BandPCA) -> dict[str, Any]:
+    if isinstance(model, CellPCA):
+        return {"cells": model.grid_.n_partitions, "cell_shape": model.grid_.cell_shape}
+    return {"bands": model.bands_.n_partitions, "band_size": model.bands_.max_features, "mapping": model.mapping}
+
+
+def _figures(stack: Stack, store: Path, model: CellPCA | BandPCA, quality: Quality) -> dict[str, Figure]:
     figures = picture_samples(stack, store, model.basis_, quality)
-    n_cells = model.grid_.n_partitions
-    explained = model.explained_variance_.reshape(n_cells, -1)
-    total = model.total_variance_.reshape(n_cells)
+    n_parts = model.partition_.n_partitions
+    explained = model.explained_variance_.reshape(n_parts, -1)
+    total = model.total_variance_.reshape(n_parts)
+    cell = model.basis_.cell_shape
     figures["eigenfaces"] = plots.eigenfaces(
         model.components_[:_EIGENFACES],
         axes=stack.axes[1:],
-        cell_shape=model.grid_.cell_shape if len(model.grid_.cell_shape) > 1 else None,
+        cell_shape=cell if cell is not None and len(cell) > 1 else None,
         explained_variance_ratio=explained[:, :_EIGENFACES].sum(0) / max(total.sum(), 1e-300),
     )
     curve = np.where(total[:, None] > 0, metrics.explained_variance_ratio(explained, total), np.nan)
     if np.isfinite(curve).any():
-        figures["explained_variance"] = plots.explained_variance_curve(curve)
+        figures["explained_variance"] = plots.explained_variance_curve(curve, parts=f"{model.part_name}s")
     if quality.ssim is not None:
         figures["ssim_histogram"] = plots.ssim_histogram(quality.ssim)
     return figures

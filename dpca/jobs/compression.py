@@ -11,7 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 from dpca.engine.checkpoint import Checkpoints
 from dpca.jobs.report_parts import read_report, report_folder
@@ -51,8 +51,10 @@ class Settings(ABC):
     axes: tuple[str, ...] | None = None
     data_range: tuple[float, float] | None = None
 
-    #: What the store of scores calls itself.
-    scores_kind: ClassVar[str]
+    @property
+    @abstractmethod
+    def scores_kind(self) -> str:
+        """What the store of scores calls itself."""
 
     @property
     @abstractmethod

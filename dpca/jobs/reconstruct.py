@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dpca.engine.memory import peak_resident_bytes, thread_count
 from dpca.jobs.stages import NOTHING, StageCost
 from dpca.jobs.transform import SCORES_VERSION
+from dpca.models.band_basis import BandBasis
 from dpca.models.basis import Basis
 from dpca.models.cell_basis import CellBasis, to_pixels
 from dpca.models.linear_basis import LinearBasis
@@ -39,7 +40,7 @@ from storage.workspace import Workspace, fingerprint_of
 
 Array = NDArray[Any]
 
-_KINDS = (CellBasis.scores_kind, LinearBasis.scores_kind)
+_KINDS = (CellBasis.scores_kind, BandBasis.scores_kind, LinearBasis.scores_kind)
 
 
 @dataclass(frozen=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 from dpca.jobs.compression import Settings, describe
-from dpca.jobs.fit import fit_streaming_store
+from dpca.jobs.fit import fit_store
 from dpca.jobs.stages import StageCost
 from dpca.jobs.stream_report import write_stream_report
 from dpca.models.linear_basis import LinearBasis
@@ -43,7 +43,10 @@ class StreamingSettings(Settings):
     shuffle: bool = False
     seed: int = 0
 
-    scores_kind: ClassVar[str] = LinearBasis.scores_kind
+    @property
+    def scores_kind(self) -> str:
+        """What the store of scores calls itself."""
+        return LinearBasis.scores_kind
 
     @property
     def ssim(self) -> bool:
@@ -85,7 +88,8 @@ class StreamingSettings(Settings):
             shuffle=self.shuffle,
             random_state=self.seed,
         )
-        return fit_streaming_store(stack, target, model, client=client, progress=progress)
+        fitted = fit_store(stack, target, model, client=client, progress=progress)
+        return fitted.cost, fitted.notes
 
     def report(
         self, stack: Stack, store: Path, folder: Path, stages: Mapping[str, Mapping[str, Any]], notes: Sequence[str]

@@ -25,11 +25,6 @@ from storage.workspace import Workspace, fingerprint_of
 SCORES_VERSION = 1
 
 
-def scores_fingerprint(kind: str, stack_fingerprint: str, model_fingerprint: str, reconstruct: bool) -> str:
-    """Return what tells these scores from any others."""
-    return fingerprint_of(kind, SCORES_VERSION, stack_fingerprint, model_fingerprint, reconstruct)
-
-
 def transform_store(
     stack: Stack,
     model: str | os.PathLike[str],
@@ -46,7 +41,7 @@ def transform_store(
     ----------
     stack : Stack
     model : path-like
-        A stored `CellPCA` or `StreamingPCA`.
+        A stored model of any kind.
     target : path-like
         Where the store appears once it is whole: ``scores``, ``mse``, ``psnr``, ``ssim``, ``name`` and, if asked for,
         ``reconstructions``.
@@ -64,7 +59,8 @@ def transform_store(
     """
     known = model_fingerprint(model)
     kind = load_any(model).basis_.scores_kind
-    fingerprint = scores_fingerprint(kind, stack.fingerprint, known, reconstruct)
+    # An array of someone else's does not state its range, on which the quality depends.
+    fingerprint = fingerprint_of(kind, SCORES_VERSION, stack.fingerprint, known, reconstruct, stated_range(stack))
     with Workspace(target, kind=kind, fingerprint=fingerprint, overwrite=overwrite) as work:
         if work.state == "complete":
             return NOTHING

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 from dpca import linalg
 from dpca.partition.bands import Bands
 from dpca.rules.state import working_dtype
+from storage.layout import CHANNEL
 
 Array = NDArray[Any]
 
@@ -35,6 +38,31 @@ class BandBasis:
     bands: Bands
     mean: Array
     components: Array
+
+    scores_kind: ClassVar[str] = "band-scores"
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return self.bands.sample_shape
+
+    @property
+    def cell_shape(self) -> None:
+        """Samples are not cut into cells: a band may lie anywhere."""
+        return None
+
+    @property
+    def score_shape(self) -> tuple[int, ...]:
+        """Shape of one sample's scores: (n_bands, n_components)."""
+        return (self.bands.n_partitions, self.n_components)
+
+    def score_axes(self, axes: Sequence[str]) -> tuple[str, ...]:
+        """Name the axes of one sample's scores."""
+        return ("band", "component")
+
+    def n_spatial(self, axes: Sequence[str]) -> int:
+        """Return how many of a sample's axes, which have these names, are axes of space."""
+        return sum(axis != CHANNEL for axis in axes)
 
     @property
     def n_components(self) -> int:
@@ -106,6 +134,16 @@ class BandBasis:
             x += mean
             np.take(x, self._places, axis=1, out=samples[start : start + step], mode="clip")
         return samples.reshape(len(scores), *self.bands.sample_shape)
+
+    def work_bytes(self, n_rows: int, dtype: DTypeLike) -> int:
+        """Bytes of temporary arrays of projecting or reconstructing ``n_rows`` samples, results included."""
+        itemsize: int = np.result_type(working_dtype(dtype), self.components.dtype).itemsize
+        d = self.bands.labels.size
+        results = n_rows * (d + math.prod(self.score_shape)) * itemsize
+        block = min(n_rows, self._step(itemsize)) * d * (itemsize + np.dtype(dtype).itemsize)
+        # Mean and components band after band; the order, the places and what they are made from.
+        model = (self.n_components + 1) * d * self.components.itemsize + 4 * d * np.dtype(np.intp).itemsize
+        return results + block + model
 
     def _step(self, itemsize: int) -> int:
         return max(1, _BLOCK_BYTES // (self.bands.labels.size * itemsize))

@@ -132,7 +132,7 @@ class BandPCA(PartitionedPCA):
     (200, 10, 5)
     """
 
-    _what: ClassVar[str] = "bands"
+    part_name: ClassVar[str] = "band"
 
     def __init__(
         self,

@@ -42,6 +42,12 @@ def save_model(model: BandPCA, path: str | os.PathLike[str], *, overwrite: bool 
     StoreError
         If ``path`` exists and is something else.
     """
+    fingerprint = content_fingerprint(KIND, VERSION, _arrays_of(model), _facts_of(model))
+    publish(path, KIND, fingerprint, lambda store: write_model(model, store, fingerprint), overwrite=overwrite)
+
+
+def write_model(model: BandPCA, store: str | os.PathLike[str], fingerprint: str) -> None:
+    """Write a fitted model as a Zarr group, the content of a workspace that is about to be published."""
     sample_axes = axes_for(model.sample_shape_)
     axes = {
         "labels": sample_axes,
@@ -50,23 +56,8 @@ def save_model(model: BandPCA, path: str | os.PathLike[str], *, overwrite: bool 
         "explained_variance": ("band", "component"),
         "total_variance": ("band",),
     }
-    arrays = {name: getattr(model, f"{name}_") for name in _ARRAYS[1:]} | {"labels": model.bands_.labels}
-    facts = {
-        "sample_shape": list(model.sample_shape_),
-        "n_bands": model.bands_.n_partitions,
-        "n_components": model.n_components_,
-        "n_samples_seen": model.n_samples_seen_,
-        "parameters": {name: _plain(getattr(model, name)) for name in _PARAMETERS},
-    }
-    fingerprint = content_fingerprint(KIND, VERSION, arrays, facts)
-    named = {name: (arrays[name], axes[name]) for name in _ARRAYS}
-    publish(
-        path,
-        KIND,
-        fingerprint,
-        lambda store: write_arrays(store, named, kind=KIND, version=VERSION, fingerprint=fingerprint, **facts),
-        overwrite=overwrite,
-    )
+    named = {name: (values, axes[name]) for name, values in _arrays_of(model).items()}
+    write_arrays(store, named, kind=KIND, version=VERSION, fingerprint=fingerprint, **_facts_of(model))
 
 
 def load_model(path: str | os.PathLike[str]) -> BandPCA:
@@ -104,6 +95,20 @@ def load_model(path: str | os.PathLike[str]) -> BandPCA:
         bands, arrays["components"], arrays["mean"], arrays["explained_variance"], arrays["total_variance"], n
     )
     return model
+
+
+def _arrays_of(model: BandPCA) -> dict[str, Array]:
+    return {"labels": model.bands_.labels} | {name: getattr(model, f"{name}_") for name in _ARRAYS[1:]}
+
+
+def _facts_of(model: BandPCA) -> dict[str, Any]:
+    return {
+        "sample_shape": list(model.sample_shape_),
+        "n_bands": model.bands_.n_partitions,
+        "n_components": model.n_components_,
+        "n_samples_seen": model.n_samples_seen_,
+        "parameters": {name: _plain(getattr(model, name)) for name in _PARAMETERS},
+    }
 
 
 def _plain(value: Any) -> Any:

@@ -11,7 +11,7 @@ Array = NDArray[Any]
 
 
 class Basis(Protocol):
-    """A mean and components, of cells or of whole samples."""
+    """A mean and components, of cells, bands or whole samples."""
 
     #: What a store of these scores calls itself.
     scores_kind: ClassVar[str]
@@ -30,7 +30,7 @@ class Basis(Protocol):
 
     @property
     def cell_shape(self) -> tuple[int, ...] | None:
-        """Cells that samples are cut into, None where they are left whole."""
+        """Cells that samples are cut into, None where components reach over whole samples."""
 
     @property
     def score_shape(self) -> tuple[int, ...]:

@@ -100,7 +100,7 @@ class CellPCA(PartitionedPCA):
     (100, 2, 3, 5)
     """
 
-    _what: ClassVar[str] = "cells"
+    part_name: ClassVar[str] = "cell"
 
     def __init__(
         self,

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import FoldReport, Partitioned, fold
 from dpca.engine.source import Source, as_dense, as_source, check_finite, check_numeric
+from dpca.models.basis import Basis
 from dpca.models.lazy import as_lazy, default_client, is_lazy, map_samples, scores_of
 from dpca.models.partition_rule import choose_rule
 from dpca.models.rank_choice import RankChoice, Spectrum
@@ -47,16 +48,6 @@ class Partition(Partitioned, Protocol):
         """Copy the values (n_samples, n_features) of a partition into a block that begins at ``origin``."""
 
 
-class Basis(Protocol):
-    """Mean and components of every partition."""
-
-    def project(self, samples: Array) -> Array:
-        """Return the scores (n_samples, *grid_shape, n_components) of samples."""
-
-    def reconstruct(self, scores: Array) -> Array:
-        """Return the samples that scores stand for."""
-
-
 class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Base of the estimators with one principal component analysis for each partition.
 
@@ -65,11 +56,13 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
     fewer attributes than there are components, the surplus rows are zero.
     """
 
+    #: What one partition is called.
+    part_name: ClassVar[str]
+
     n_components: int | str | None
     data_range: tuple[float, float] | None
     memory_budget: int | None
 
-    _what: ClassVar[str]  #: what the partitions are called, in the plural
 
     @abstractmethod
     def _partition(self, source: Source, axes: Sequence[str] | None, **running: Any) -> Partition:
@@ -89,7 +82,7 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
 
     def _rule(self, k: int | None, source: Source, partition: Any, client: Any) -> tuple[Rule, str]:
         """Return what to fold over each partition, and a sentence on it for the report."""
-        return choose_rule(k, source, partition, self._what, client=client, budget=self.memory_budget)
+        return choose_rule(k, source, partition, f"{self.part_name}s", client=client, budget=self.memory_budget)
 
     # -- learning
 
@@ -280,6 +273,12 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
         return int(k)
 
     # -- using
+
+    @property
+    def partition_(self) -> Partition:
+        """How the attributes are split: the cells or bands."""
+        check_is_fitted(self, "components_")
+        return self._basis_partition
 
     @property
     def ranks_(self) -> Array:

@@ -107,7 +107,7 @@ def write_scores(
     source : Source
         The stack, samples on axis 0.
     model : path-like
-        A stored `CellPCA` or `StreamingPCA`.
+        A stored model of any kind.
     group, path
         The Zarr group to write to, open, and its path.
     axes : sequence of str

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import lru_cache
 from typing import Any, NamedTuple
 
-from dpca.models import cell_store, pca_store, streaming_store
+from dpca.models import band_store, cell_store, pca_store, streaming_store
 from dpca.models.basis import Basis
 from dpca.models.model_store import read_facts, stated_kind
 from storage.errors import StoreError
@@ -19,6 +19,7 @@ class _Kind(NamedTuple):
 
 
 _KINDS = {
+    band_store.KIND: _Kind(band_store.VERSION, band_store.load_model),
     cell_store.KIND: _Kind(cell_store.VERSION, cell_store.load_model),
     pca_store.KIND: _Kind(pca_store.VERSION, pca_store.load_model),
     streaming_store.KIND: _Kind(streaming_store.VERSION, streaming_store.load_model),
@@ -26,7 +27,7 @@ _KINDS = {
 
 
 def load_any(path: str | os.PathLike[str]) -> Any:
-    """Read a stored `CellPCA`, `PCA` or `StreamingPCA`, whichever it is.
+    """Read a stored `BandPCA`, `CellPCA`, `PCA` or `StreamingPCA`, whichever it is.
 
     Raises
     ------

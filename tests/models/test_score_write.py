@@ -14,7 +14,7 @@ import pytest
 import zarr
 from skimage.metrics import mean_squared_error, peak_signal_noise_ratio, structural_similarity
 
-from dpca import CellPCA, StreamingPCA, linalg
+from dpca import BandPCA, CellPCA, StreamingPCA, linalg
 from dpca.engine import PlanError, as_source
 from dpca.engine.checkpoint import Checkpoints
 from dpca.models import score_write
@@ -39,6 +39,8 @@ class Case:
         self.stack = str(self.folder / "x.zarr")
         if self.cell is None:
             self.model: Any = StreamingPCA(self.k).fit(self.samples)
+        elif isinstance(self.cell, dict):
+            self.model = BandPCA(self.k, **self.cell).fit(self.samples)
         else:
             self.model = CellPCA(self.k, cell_shape=self.cell).fit(self.samples)
         self.model.save(self.folder / "model.zarr")
@@ -84,6 +86,9 @@ KINDS: dict[str, Any] = {
     "volumes of two fields": (floats(12, (8, 9, 7, 2), 0, 1e20).astype(np.float32), 4, 3, (0.0, 1e20), 3),
     "signed": (floats(20, (8, 9), -900, 900).astype(np.int16), 4, 2, (-1000, 1000), 2),
     "vectors": (floats(50, (40,), 0, 1).astype(np.float32), 8, 2, (0.0, 1.0), 0),
+    "bands of images": (smooth_images(37, (30, 26, 3)), {"band_size": 500, "n_intervals": 4}, 4, (0, 255), 2),
+    "bands of volumes": (floats(18, (9, 12, 11), 0, 255).astype(np.uint8), {"band_size": 300}, 6, (0, 255), 3),
+    "bands of vectors": (floats(50, (40,), 0, 1), {"band_size": 15, "mapping": "raster"}, None, (0.0, 1.0), 0),
     "whole images": (smooth_images(37, (30, 26, 3)), None, 4, (0, 255), 2),
     "whole volumes": (floats(18, (9, 12, 11), 0, 255).astype(np.uint8), None, 6, (0, 255), 3),
     "whole vectors": (floats(50, (40,), 0, 1), None, 2, (0.0, 1.0), 0),
@@ -277,12 +282,10 @@ def test_progress_counts_samples_and_what_was_done_before(color: Case, shards: i
         assert sum(advanced) == 70
 
 
-@pytest.mark.parametrize("cell", [10, None])
+@pytest.mark.parametrize("cell", [10, None, {"band_size": 1000}], ids=["cells", "whole", "bands"])
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 @pytest.mark.parametrize("reconstruct", [True, False])
-def test_a_shard_takes_no_more_memory_than_planned(
-    reconstruct: bool, dtype: type, cell: int | None, tmp_path: Path
-) -> None:
+def test_a_shard_takes_no_more_memory_than_planned(reconstruct: bool, dtype: type, cell: Any, tmp_path: Path) -> None:
     made = Case(tmp_path, smooth_images(128, (100, 90, 3)).astype(dtype), cell, 3, (0, 255))
     group = create_root(tmp_path / "out.zarr", kind="test", fingerprint="f")
     basis = made.model.basis_

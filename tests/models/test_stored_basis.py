@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import zarr
 
-from dpca import PCA, CellPCA, StreamingPCA
+from dpca import PCA, BandPCA, CellPCA, StreamingPCA
 from dpca.models.linear_basis import LinearBasis
 from dpca.models.stored_basis import load_any, model_fingerprint, stored_basis
 from storage.arrays import create_root
@@ -20,9 +20,10 @@ def samples() -> np.ndarray:
     return np.random.default_rng(0).integers(0, 256, (40, 8, 6, 3), dtype=np.uint8)
 
 
-@pytest.mark.parametrize("kind", [CellPCA, PCA, StreamingPCA])
+@pytest.mark.parametrize("kind", [BandPCA, CellPCA, PCA, StreamingPCA])
 def test_a_model_of_any_kind(kind: type, samples: np.ndarray, tmp_path: Path) -> None:
-    model = (CellPCA(2, cell_shape=4) if kind is CellPCA else kind(2)).fit(samples)
+    parts = {CellPCA: {"cell_shape": 4}, BandPCA: {"band_size": 50}}
+    model = kind(2, **parts.get(kind, {})).fit(samples)
     model.save(tmp_path / "m.zarr")
     assert type(load_any(tmp_path / "m.zarr")) is kind
     basis = stored_basis(str(tmp_path / "m.zarr"), model_fingerprint(tmp_path / "m.zarr"))

@@ -127,6 +127,35 @@ def test_a_stack_of_volumes_goes_through_the_same_command(tmp_path: Path, schedu
     assert group["ssim"].shape == (16,)
 
 
+def test_bands_of_vectors(tmp_path: Path, scheduler: str) -> None:
+    """Readings of 90 stations of two kinds, without any space: bands find the kinds, whatever their order."""
+    rng = np.random.default_rng(5)
+    kind = rng.permutation(90) % 2
+    trend = rng.normal(size=(80, 2)).cumsum(axis=0)
+    values = (20 * kind + trend[:, kind] + rng.normal(0, 0.01, (80, 90))).astype(np.float32)
+    np.save(tmp_path / "stations.npy", values)
+    output = tmp_path / "out.zarr"
+    argv = ["--source", str(tmp_path / "stations.npy"), "--output", str(output), "--scheduler", scheduler]
+    assert main([*argv, "--band-size", "45", "--intervals", "2", "--components", "1", "--reconstruct"]) == 0
+    group = zarr.open_group(str(output), mode="r")
+    labels = group["model/labels"][...]
+    assert group["scores"].shape == (80, 2, 1)
+    assert set(zip(labels.tolist(), kind.tolist(), strict=True)) == {(0, 0), (1, 1)}
+    assert np.abs(group["reconstructions"][...] - values).max() < 0.1
+    assert "ssim" not in group
+    report = json.loads((tmp_path / "out.report" / "report.json").read_text())
+    assert (report["bands"], report["band_size"], report["mapping"]) == (2, 45, "mean-variance")
+    assert report["scalars_ratio"] == 45
+    assert report["ssim_mean"] is None
+    page = (tmp_path / "out.report" / "index.html").read_text()
+    assert "2 of at most 45 attributes, mapped by mean-variance" in page
+    assert "not defined for these samples" in page
+    # Recognized before anything starts.
+    assert main([*argv, "--band-size", "45", "--intervals", "2", "--components", "1", "--reconstruct"]) == 0
+    assert main([*argv, "--cell", "9", "--components", "1", "--overwrite"]) == 0
+    assert zarr.open_group(str(output), mode="r")["scores"].shape == (80, 10, 1)
+
+
 def test_the_embedded_portraits_are_the_default(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scheduler: str
 ) -> None:
