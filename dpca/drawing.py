@@ -9,8 +9,10 @@ from typing import Literal, TypeAlias
 import numpy as np
 from matplotlib import get_data_path
 from matplotlib.axes import Axes
+from matplotlib.colors import Colormap
 from matplotlib.figure import Figure
 from matplotlib.ft2font import FT2Font
+from matplotlib.ticker import MaxNLocator
 from numpy.typing import NDArray
 
 WIDTH, DPI = 9.6, 150
@@ -54,6 +56,20 @@ def show(figure: Figure, picture: NDArray[np.float64], place: tuple[float, float
         return
     axes.set_axis_off()
     axes.imshow(np.rint(picture * 255).astype(np.uint8), cmap="gray", vmin=0, vmax=255, aspect="auto")
+
+
+def show_counts(
+    figure: Figure, counts: NDArray[np.float64], place: tuple[float, float, float, float], colors: Colormap
+) -> None:
+    """Show numbers as colors at ``(left, bottom, width, height)`` inches, with their scale on the right."""
+    left, bottom, width, height = place
+    axes = _axes(figure, place)
+    axes.set_axis_off()
+    image = axes.imshow(counts, cmap=colors, aspect="auto", interpolation="nearest")
+    ticks = MaxNLocator(integer=True, nbins=6, min_n_ticks=1)
+    bar = figure.colorbar(image, cax=_axes(figure, (left + width + 0.15, bottom, 0.14, height)), ticks=ticks)
+    bar.outline.set_visible(False)
+    bar.ax.tick_params(colors=MUTED, labelcolor=INK, labelsize=9, labelfontfamily=FONT, length=3, width=0.6)
 
 
 def write(figure: Figure, x: float, y: float, text: str, *, color: str, size: float = 9.0, ha: Side = "left") -> None:

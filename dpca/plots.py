@@ -21,6 +21,8 @@ from dpca.panels import align_signs, centered, difference, intensity, panel, rea
 
 _MARGIN, _GAP, _GUTTER = 0.08, 0.05, 0.3
 _HEADING, _TALLEST, _NARROWEST = 0.3, 2.9, 1.0
+_SCALE, _HIGHEST_MAP = 0.9, 4.2
+_FEW_TO_MANY = LinearSegmentedColormap.from_list("few to many", ["#eaf0f5", ACCENT, INK])
 _EARLY_TO_LATE = LinearSegmentedColormap.from_list("early to late", [INK, ACCENT, "#e8a54b"])
 
 
@@ -197,6 +199,37 @@ def explained_variance_curve(ratio: ArrayLike, *, parts: str = "cells") -> Figur
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
     if len(cells) > 1:
         drawing.legend(axes)
+    return figure
+
+
+def rank_map(ranks: ArrayLike, *, axes: Sequence[str] | None = None) -> Figure:
+    """How many components are kept where: the darker, the more.
+
+    Parameters
+    ----------
+    ranks : array_like of the shape of a sample, integers
+        Components of the cell or band that each attribute belongs to. Of volumes the middle slice is shown; samples of
+        one axis are drawn as a line.
+    axes : sequence of str, optional
+        Names of the sample's axes, as in :func:`dpca.panels.panel`.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+    """
+    values = panel(ranks, axes)
+    if values.ndim == 1:
+        figure, chart = drawing.chart("attribute", "components kept")
+        chart.plot(values, color=ACCENT, linewidth=1.2, drawstyle="steps-mid")
+        chart.set_ylim(0, max(values.max(), 1) * 1.05)
+        chart.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, min_n_ticks=1))
+        return figure
+    # Channels differ where bands take them apart.
+    values = thinned(values if values.ndim == 2 else values.mean(axis=-1))
+    aspect = drawing.aspect_of(values)
+    width = min(WIDTH - 2 * _MARGIN - _SCALE, _HIGHEST_MAP / aspect)
+    figure, _ = drawing.page(width * aspect + 2 * _MARGIN)
+    drawing.show_counts(figure, values, ((WIDTH - _SCALE - width) / 2, _MARGIN, width, width * aspect), _FEW_TO_MANY)
     return figure
 
 

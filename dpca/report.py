@@ -8,7 +8,8 @@ sample_shape                shape of one sample
 cells, cell_shape           number of cells and shape of a whole one
 bands, band_size, mapping   number of bands, attributes of the largest, and what puts attributes into one band
 attributes                  attributes of a sample that is taken whole
-components                  components kept in a cell or band, or of whole samples where there are neither
+components                  most components kept in a cell or band; those of whole samples where there are neither
+ranks                       {min, mean, max, total} of the components that cells or bands keep, where they differ
 method, passes              update rule of a streaming PCA, and how often it went over the samples
 scalars_ratio               compression as the thesis counts it: attributes to kept scalars of a sample
 bytes_ratio                 bytes of the input to bytes of scores and model on disk
@@ -44,7 +45,7 @@ from storage.disk import atomic_write_bytes, writing_errors
 
 _KEYS = (
     *("samples", "sample_shape", "attributes", "cells", "cell_shape", "bands", "band_size", "mapping"),
-    *("components", "method", "passes"),
+    *("components", "ranks", "method", "passes"),
     *("scalars_ratio", "bytes_ratio", "mse", "psnr", "ssim_mean", "ssim_min", "ssim_min_name"),
     *("explained_variance_ratio", "leading_ratios", "captured_bound", "rejected", "notes", "stages"),
 )
@@ -68,6 +69,10 @@ _CAPTIONS = {
         "Explained variance",
         "Share of a cell's variance that its first components hold: the mean with all cells counting alike, and how "
         "far they are apart.",
+    ),
+    "ranks": (
+        "Components kept",
+        "How many components each cell keeps, in its place: more where they pay.",
     ),
     "ssim_histogram": (
         "Quality of every sample",
@@ -99,7 +104,7 @@ def write_report(
     title : str
         Heading of the page.
     captions : mapping of str to (heading, sentence), optional
-        For figures other than ``comparison``, ``worst``, ``eigenfaces``, ``explained_variance`` and
+        For figures other than ``comparison``, ``worst``, ``eigenfaces``, ``explained_variance``, ``ranks`` and
         ``ssim_histogram``, or to say something else about these.
     tables : sequence of DataTable
         Further tables of the page.

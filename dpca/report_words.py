@@ -47,12 +47,16 @@ def lead(report: Mapping[str, Any]) -> str:
         bands = "band" if report["bands"] == 1 else "bands"
         sentence += f", in {report['bands']:,} {bands} of at most {report['band_size']:,} attributes"
     if report.get("components"):
-        count = report["components"]
-        named = "principal component" if count == 1 else "principal components"
-        sentence += f", {count:,} {named}" + (" each" if report.get("cells") or report.get("bands") else "")
+        each = " each" if report.get("cells") or report.get("bands") else ""
+        sentence += ", " + kept_components(report["components"], report.get("ranks"), "principal component") + each
     if report.get("method"):
         sentence += f" by {report['method']}" + (f" in {_passes(report['passes'])}" if report.get("passes") else "")
     return sentence + "."
+
+
+def kept_components(count: int, ranks: Mapping[str, Any] | None, name: str = "component") -> str:
+    """Say how many components are kept: ``count``, or from the least to the most where ranks differ."""
+    return f"{_count(count, ranks)} {name}" + ("" if count == 1 and not ranks else "s")
 
 
 def highlights(report: Mapping[str, Any]) -> list[Highlight]:
@@ -93,7 +97,7 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
         rows.append(("bands", bands + (f", mapped by {mapping}" if mapping else "")))
     if report.get("components") is not None:
         part = next((f" in each {name}" for name in ("cell", "band") if report.get(f"{name}s")), "")
-        rows.append(("components", f"{report['components']:,}{part}"))
+        rows.append(("components", f"{_count(report['components'], report.get('ranks'))}{part}{_mean(report)}"))
     if report.get("method") is not None:
         rows.append(("method", str(report["method"])))
     if report.get("passes") is not None:
@@ -158,6 +162,15 @@ def _ssim_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         whose = "" if name is None else f" ({printable(str(name))})"
         rows.append(("SSIM, worst", f"{_ssim(report['ssim_min'])}{whose}"))
     return rows
+
+
+def _count(count: int, ranks: Mapping[str, Any] | None) -> str:
+    return f"{ranks['min']:,} to {ranks['max']:,}" if ranks else f"{count:,}"
+
+
+def _mean(report: Mapping[str, Any]) -> str:
+    ranks = report.get("ranks")
+    return f", {ranks['mean']:.3g} on average, {ranks['total']:,} in all" if ranks else ""
 
 
 def _certificate(bound: float | None) -> str:

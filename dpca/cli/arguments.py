@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import math
 import re
 from collections.abc import Callable, Iterable
 from typing import TypeVar
+
+from dpca.models.rank_choice import NOISE
 
 T = TypeVar("T")
 
@@ -110,9 +113,26 @@ def natural(text: str) -> int:
     return _parsed(text, lambda t: _at_least_one(int(t) + 1) - 1, "a whole number of at least 0")
 
 
+def positive_number(text: str) -> float:
+    """Parse a finite number above 0."""
+    return _parsed(text, lambda t: _number(t, lambda x: x > 0), "a number above 0")
+
+
+def at_least_one(text: str) -> float:
+    """Parse a finite number of at least 1."""
+    return _parsed(text, lambda t: _number(t, lambda x: x >= 1), "a number of at least 1")
+
+
+def share(text: str) -> float:
+    """Parse a number of at least 0 and below 1."""
+    return _parsed(text, lambda t: _number(t, lambda x: 0 <= x < 1), "a share, at least 0 and below 1")
+
+
 def component_count(text: str) -> int | str:
-    """Parse a number of components, or 'all'."""
-    return text if text == "all" else positive(text)
+    """Parse a number of components, or a word for as many as there are or as rise above noise."""
+    if text in ("all", NOISE):
+        return text
+    return _parsed(text, lambda t: _at_least_one(int(t)), f"a whole number of at least 1, 'all' or '{NOISE}'")
 
 
 def cell_lengths(text: str) -> int | tuple[int, ...]:
@@ -143,6 +163,13 @@ def _pair(text: str) -> tuple[int, int]:
     if match is None:
         raise ValueError
     return _at_least_one(int(match[1])), _at_least_one(int(match[2]))
+
+
+def _number(text: str, fits: Callable[[float], bool]) -> float:
+    value = float(text)
+    if not (math.isfinite(value) and fits(value)):
+        raise ValueError
+    return value
 
 
 def _at_least_one(value: int) -> int:

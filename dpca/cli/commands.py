@@ -14,7 +14,9 @@ from dpca.cli.arguments import cell_lengths, number_pair
 from dpca.cli.model_arguments import model_parameters
 from dpca.cli.running import cluster, say
 from dpca.jobs import fit_store, partitioned_model, reconstruct_store, transform_store
+from dpca.jobs.cell_report import rank_numbers
 from dpca.jobs.stages import NOTHING, StageCost
+from dpca.report_words import kept_components
 from dpca.rules.quality import WINDOW
 from storage import DataError, ingest, open_stack, verify
 from storage.arrays import root_facts
@@ -73,8 +75,8 @@ def fit_command(options: argparse.Namespace) -> int:
     _tell(options.model, cost)
     for note in notes:
         say(f"note: {note}")
-    parts = f"{model.partition_.n_partitions:,} {model.part_name}s"
-    say(f"{parts}, {model.n_components_} components each, {share:.2%} of the variance")
+    kept = kept_components(model.n_components_, rank_numbers(model).get("ranks"))
+    say(f"{model.partition_.n_partitions:,} {model.part_name}s, {kept} each, {share:.2%} of the variance")
     return 0
 
 

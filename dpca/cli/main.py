@@ -80,7 +80,9 @@ def _parser() -> argparse.ArgumentParser:
         "fit",
         commands.fit_command,
         "compute the principal components of every cell or band of a stack",
-        "dpca fit lfw.zarr model.zarr --cell 10 --components 20",
+        "dpca fit lfw.zarr model.zarr --cell 10 --components 20\n"
+        "         dpca fit lfw.zarr model.zarr --cell 10 --target-psnr 32\n"
+        "         dpca fit lfw.zarr model.zarr --band-size 1875 --mapping mean-variance --ratio 15",
     )
     fit.add_argument("stack", help="stack store, or a Zarr array with samples on its first axis")
     fit.add_argument("model", help="model to make")

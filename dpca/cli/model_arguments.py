@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import argparse
-from typing import Any
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
-from dpca.cli.arguments import cell_lengths, component_count, natural, positive
+from dpca.cli.arguments import at_least_one, cell_lengths, component_count, natural, positive, positive_number, share
 from dpca.models.band_pca import MAPPINGS
 from storage.errors import DataError
 
@@ -19,12 +20,48 @@ _OF_BANDS = {
 }
 
 
+class _Flag(NamedTuple):
+    """An option that sets the estimators' parameter of its name."""
+
+    name: str
+    parse: Callable[[str], Any]
+    metavar: str
+    help: str
+
+
+#: Ways to ask for components: one of them at a time.
+_CHOICES = (
+    _Flag(
+        "--components",
+        component_count,
+        "K",
+        "so many components of each cell or band; 'all'; or 'marchenko-pastur': those whose variance noise of one "
+        "level does not explain",
+    ),
+    _Flag("--ratio", at_least_one, "R", "as many in all as make R attributes into one score, where they pay most"),
+    _Flag("--total-components", positive, "N", "so many in all, where they pay most"),
+    _Flag("--target-psnr", positive_number, "DB", "the fewest in all that leave at least this PSNR, for example 32"),
+    _Flag("--target-mse", positive_number, "MSE", "the fewest in all that leave at most this MSE, of values in 0..1"),
+    _Flag("--threshold", share, "SHARE", "so many of each that they explain more than this share of its variance"),
+)
+#: What goes with them.
+_BOUNDS = (
+    _Flag(
+        "--max-components",
+        positive,
+        "K",
+        "most components of a cell or band, where their numbers differ (default: four times the mean, or a third of "
+        "its attributes; a note says where that is too few)",
+    ),
+)
+
+
 def add_model_options(parser: argparse.ArgumentParser, *, required: bool) -> None:
     """Say how many components of which cells or bands."""
     group = parser.add_argument_group(
         "cells or bands",
-        "Cells are blocks of neighboring pixels, voxels or entries of a vector; bands are attributes with like values, "
-        "wherever they lie.",
+        "Cells are blocks of neighboring pixels, voxels or entries of a vector;\n"
+        "bands are attributes with like values, wherever they lie.",
     )
     parts = group.add_mutually_exclusive_group(required=required)
     parts.add_argument(
@@ -57,14 +94,16 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool) -> Non
     group.add_argument(
         "--seed", type=natural, metavar="N", help="of the random mapping and of --estimating (default: 0)"
     )
-    group = parser.add_argument_group("components")
-    group.add_argument(
-        "--components",
-        type=component_count,
-        required=required,
-        metavar="K",
-        help="components of each cell or band, or 'all'" + ("" if required else " (default: 20)"),
+    group = parser.add_argument_group(
+        "components",
+        "Cells and bands differ in what there is to explain: a number gives as many to\n"
+        "all, every other choice gives each its own. "
+        + ("One is needed." if required else "Default: --components 20."),
     )
+    choices = group.add_mutually_exclusive_group(required=required)
+    for place, flags in ((choices, _CHOICES), (group, _BOUNDS)):
+        for flag in flags:
+            place.add_argument(flag.name, type=flag.parse, metavar=flag.metavar, help=flag.help)
 
 
 def model_parameters(options: argparse.Namespace) -> dict[str, Any]:
@@ -76,8 +115,7 @@ def model_parameters(options: argparse.Namespace) -> dict[str, Any]:
         If options of bands are given to cells.
     """
     given = {name: getattr(options, name) for name in _OF_BANDS if getattr(options, name) is not None}
-    components = 20 if options.components is None else options.components
-    asked = {"n_components": None if components == "all" else components}
+    asked = _components(options)
     if options.band_size is not None:
         of_bands = {_OF_BANDS[name]: value for name, value in given.items()}
         return {"band_size": options.band_size, "random_state": 0, **of_bands, **asked}
@@ -85,3 +123,14 @@ def model_parameters(options: argparse.Namespace) -> dict[str, Any]:
         flag = f"--{next(iter(given)).replace('_', '-')}"
         raise DataError(f"{flag} is an option of bands and there are none: give --band-size, or leave it out")
     return {"cell_shape": 10 if options.cell is None else options.cell, **asked}
+
+
+def _components(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the parameters that say how many components are kept; 20 of each where nothing was asked for."""
+    names = [flag.name[2:].replace("-", "_") for flag in (*_CHOICES, *_BOUNDS)]
+    given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    if (count := given.pop("components", None)) is not None:
+        given["n_components"] = None if count == "all" else count
+    elif not given:
+        given["n_components"] = 20
+    return given

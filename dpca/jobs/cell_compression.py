@@ -56,7 +56,7 @@ class CompressionSettings(Settings):
 
     def check(self, n_samples: int) -> None:
         """Refuse two ways to ask for components, and leave the rest to the fit, which knows the cells."""
-        RankChoice.of(self.model)
+        partitioned_model(self.model)
 
     def announce(self, stack: Stack) -> str:
         """Say in a line what will be fitted."""
@@ -77,5 +77,12 @@ class CompressionSettings(Settings):
 
 
 def partitioned_model(parameters: Mapping[str, Any]) -> CellPCA | BandPCA:
-    """Return the estimator, not fitted, that has these parameters: bands have a ``band_size``."""
+    """Return the estimator, not fitted, that has these parameters: bands have a ``band_size``.
+
+    Raises
+    ------
+    DataError
+        If they ask for components in two ways.
+    """
+    RankChoice.of(parameters)
     return BandPCA(**parameters) if "band_size" in parameters else CellPCA(**parameters)

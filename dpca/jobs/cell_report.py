@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
+from numpy.typing import NDArray
 
 from dpca import metrics, plots
 from dpca.jobs.report_parts import Quality, disk_bytes, picture_samples, read_quality, write_and_read_report
@@ -25,6 +26,10 @@ _CAPTIONS_OF_BANDS = {
         "Eigenvectors",
         "First eigenvectors of every band, each entry in the place of its attribute; grey is zero, and the sign is "
         "free from band to band.",
+    ),
+    "ranks": (
+        "Components kept",
+        "How many components the band of each attribute keeps: more where they pay.",
     ),
     "explained_variance": (
         "Explained variance",
@@ -76,6 +81,7 @@ def _numbers(
         "sample_shape": stack.sample_shape,
         **_parts(model),
         "components": model.n_components_,
+        **rank_numbers(model),
         "scalars_ratio": math.prod(stack.sample_shape) / kept if kept else None,
         "bytes_ratio": stack.nbytes / (disk_bytes(store / "scores") + disk_bytes(store / "model")),
         **quality.numbers(stack),
@@ -85,6 +91,13 @@ def _numbers(
         "mse_expected": expected_mse(model, (low, high)),
         "data_range": (low, high),
     }
+
+
+def rank_numbers(model: CellPCA | BandPCA) -> dict[str, dict[str, float]]:
+    """Return ``ranks``: the least, mean, most and sum of the components of parts, nothing where all keep as many."""
+    ranks = model.ranks_
+    low, high, total = int(ranks.min()), int(ranks.max()), int(ranks.sum())
+    return {} if low == high else {"ranks": {"min": low, "mean": total / ranks.size, "max": high, "total": total}}
 
 
 def _parts(model: CellPCA | BandPCA) -> dict[str, Any]:
@@ -105,9 +118,21 @@ def _figures(stack: Stack, store: Path, model: CellPCA | BandPCA, quality: Quali
         cell_shape=cell if cell is not None and len(cell) > 1 else None,
         explained_variance_ratio=explained[:, :_EIGENFACES].sum(0) / max(total.sum(), 1e-300),
     )
+    if np.ptp(model.ranks_):
+        figures["ranks"] = plots.rank_map(_in_place(model), axes=stack.axes[1:])
     curve = np.where(total[:, None] > 0, metrics.explained_variance_ratio(explained, total), np.nan)
     if np.isfinite(curve).any():
         figures["explained_variance"] = plots.explained_variance_curve(curve, parts=f"{model.part_name}s")
     if quality.ssim is not None:
         figures["ssim_histogram"] = plots.ssim_histogram(quality.ssim)
     return figures
+
+
+def _in_place(model: CellPCA | BandPCA) -> NDArray[np.int64]:
+    """Return the rank of the part that each attribute belongs to, in the shape of a sample."""
+    partition = model.partition_
+    placed: NDArray[np.int64] = np.zeros((1, *partition.sample_shape), np.int64)
+    for i, rank in enumerate(model.ranks_.flat):
+        values = np.full((1, partition.n_features(i)), rank)
+        partition.put(values, i, (0,) * len(partition.sample_shape), placed)
+    return placed.reshape(partition.sample_shape)

@@ -119,13 +119,15 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
         source = as_source(stack)
         if source.shape[0] < 2:
             raise DataError(f"{source.shape[0]} sample has no variance: a fit needs at least 2 samples")
+        choice, peak = RankChoice.of(self.get_params()), self._peak(stack, source.dtype)
+        if choice.needs_range:
+            choice.checked_range(peak)  # before anything is read
         running: dict[str, Any] = {
             "client": client or default_client(),
             "checkpoints": checkpoints,
             "progress": progress,
         }
         partition = self._partition(source, stack.axes[1:] if isinstance(stack, Stack) else None, **running)
-        choice, peak = RankChoice.of(self.get_params()), self._peak(stack, source.dtype)
         k = self._to_compute(choice, source.shape[0], partition)
         rule, note = self._rule(k, source, partition, running["client"])
         results, report = fold(rule, source, partition, budget=self.memory_budget, note=note, **running)

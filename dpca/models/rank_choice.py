@@ -141,6 +141,25 @@ class RankChoice:
             )
         return chosen
 
+    def checked_range(self, peak: float | None) -> float:
+        """Return the width of the range of the values, which targets need.
+
+        Raises
+        ------
+        DataError
+            If nobody stated it.
+        """
+        if peak is None:
+            raise DataError(
+                f"{self.name} needs the range of the values: give data_range=(low, high) (--data-range LOW,HIGH)"
+            )
+        return peak
+
+    @property
+    def needs_range(self) -> bool:
+        """Whether errors are compared with the range of the values."""
+        return self.name.startswith("target_")
+
     def _unbounded(self, known: Spectrum, peak: float | None) -> Array:
         variances, totals = known.variances, known.totals
         if self.value == NOISE:
@@ -152,8 +171,7 @@ class RankChoice:
             return rank.spread(variances, int(self.value))
         if self.name == "ratio":
             return rank.spread(variances, rank.total_for_ratio(known.n_features, self.value))
-        if peak is None:
-            raise DataError(f"{self.name} needs the range of the values: give data_range=(low, high)")
+        peak = self.checked_range(peak)
         mse = self.value * peak**2 if self.name == "target_mse" else rank.mse_of_psnr(self.value, peak)
         allowed = mse * known.n_features * known.n_samples / (known.n_samples - 1)
         return rank.ranks_for_error(variances, float(totals.sum()), allowed)

@@ -55,6 +55,33 @@ def test_comparison_shows_original_reconstruction_difference(photographs):
     assert sum(text.startswith("SSIM") for text in words(figure)) == 3
 
 
+def test_ranks_are_shown_where_they_are():
+    ranks = np.repeat(np.repeat([[1, 2], [3, 12]], 5, axis=0), 4, axis=1)
+    figure = plots.rank_map(ranks)
+    np.testing.assert_array_equal(figure.axes[0].images[0].get_array(), ranks)
+    # The middle slice of a volume; channels of one pixel together.
+    volume = np.stack([0 * ranks, ranks, 0 * ranks])
+    np.testing.assert_array_equal(plots.rank_map(volume).axes[0].images[0].get_array(), ranks)
+    colored = plots.rank_map(np.stack([ranks, ranks, ranks + 3], axis=-1), axes=("y", "x", "channel"))
+    np.testing.assert_array_equal(colored.axes[0].images[0].get_array(), ranks + 1)
+    labels = [int(text.get_text()) for text in figure.axes[1].get_yticklabels()]
+    assert labels == sorted(set(labels))
+    drawn = pixels(figure)
+    assert drawn.shape[1] == drawing.WIDTH * drawing.DPI
+    box = figure.axes[0].get_position()
+    height, width = drawn.shape[:2]
+    few, many = (
+        drawn[int((1 - y) * height), int(x * width)]
+        for y, x in ((box.y1 - 0.05, box.x0 + 0.05), (box.y0 + 0.05, box.x1 - 0.05))
+    )
+    assert few.mean() > 200 > many.mean()  # the darker, the more
+
+
+def test_ranks_of_vectors_are_a_line():
+    ranks = np.array([0, 0, 3, 3, 1])
+    np.testing.assert_array_equal(plots.rank_map(ranks).axes[0].lines[0].get_ydata(), ranks)
+
+
 def test_perfect_difference_is_neutral_in_the_rendered_picture(photographs):
     figure = plots.comparison(photographs[:1], photographs[:1], ["a"], None, (0, 255))
     drawn = pixels(figure)

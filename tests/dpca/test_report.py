@@ -246,6 +246,25 @@ def test_components_of_whole_samples_have_words_of_their_own(tmp_path):
     assert json.loads((tmp_path / "report.json").read_text())["leading_ratios"] == [0.3, 0.05]
 
 
+def test_ranks_that_differ_are_told_from_the_least_to_the_most(tmp_path):
+    ranks = {"min": 3, "mean": 11.25, "max": 41, "total": 4455}
+    report = {**REPORT, "components": 41, "ranks": ranks}
+    assert "components             3 to 41 in each cell, 11.2 on average, 4,455 in all" in format_table(report)
+    write_report(tmp_path / "r", report, {"ranks": figure()})
+    page = read_page(tmp_path / "r")
+    assert "3 to 41 principal components each" in page.text
+    assert "How many components each cell keeps" in page.text
+
+
+def test_bands_have_words_of_their_own(tmp_path):
+    banded = {key: value for key, value in REPORT.items() if not key.startswith("cell")}
+    banded |= {"bands": 100, "band_size": 1875, "mapping": "mean", "components": 1}
+    assert "bands                  100 of at most 1,875 attributes, mapped by mean" in format_table(banded)
+    assert "components             1 in each band" in format_table(banded)
+    write_report(tmp_path / "r", banded, {})
+    assert "in 100 bands of at most 1,875 attributes, 1 principal component each." in read_page(tmp_path / "r").text
+
+
 def test_a_method_without_a_bound_says_what_would_measure_it():
     assert "none: this method gives no bound in one pass" in format_table({**STREAMING, "captured_bound": None})
 

@@ -6,8 +6,10 @@ import warnings
 from pathlib import Path
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import pytest
+from dask.delayed import delayed
 
 from dpca import BandPCA, CellPCA
 from dpca.models.rank_choice import RankWarning
@@ -137,9 +139,16 @@ def test_what_cannot_be(asked: dict[str, Any], words: str) -> None:
         cells(**asked).fit(uneven(40))
 
 
+@delayed
+def _unread() -> np.ndarray:
+    raise AssertionError("read, to no end")
+
+
 def test_targets_of_floats_need_a_range() -> None:
     with pytest.raises(DataError, match=r"target_psnr needs the range of the values: give data_range=\(low, high\)"):
         cells(target_psnr=30).fit(uneven(40).astype(np.float32))
+    with pytest.raises(DataError, match="needs the range of the values"):
+        bands(target_mse=1e-3).fit(da.from_delayed(_unread(), (40, 12, 16, 3), np.float32))
     x = uneven(60)
     scaled = cells(target_psnr=35, data_range=(0, 1)).fit(x / np.float32(255))
     np.testing.assert_array_equal(scaled.ranks_, cells(target_psnr=35).fit(x).ranks_)
