@@ -63,7 +63,6 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
     data_range: tuple[float, float] | None
     memory_budget: int | None
 
-
     @abstractmethod
     def _partition(self, source: Source, axes: Sequence[str] | None, **running: Any) -> Partition:
         """Return how a stack with these axes of a sample is split; ``running`` goes to the folds that this takes."""
