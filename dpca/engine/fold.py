@@ -13,6 +13,7 @@ from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from dpca.engine.checkpoint import Checkpoints
+from dpca.engine.held_out import RemainingSource
 from dpca.engine.identity import digest
 from dpca.engine.memory import parallel_tasks, peak_resident_bytes, task_budget, thread_count, usable_bytes
 from dpca.engine.plan import FoldPlan, Group, Partition, PlanError, plan_fold
@@ -27,6 +28,8 @@ Array = NDArray[Any]
 Results = list[dict[str, Array]]
 Outcome = tuple[Results, int]
 """Results of a group, and the most memory that the process that made them ever held."""
+
+_WINDOWED = (ShuffledSource, RemainingSource)  # whose readers hold samples of another source
 
 
 @dataclass(frozen=True)
@@ -101,7 +104,7 @@ def fold(
         At a value that is not finite.
     """
     began = time.perf_counter()
-    if isinstance(source.source if isinstance(source, ShuffledSource) else source, ArraySource):
+    if isinstance(source.source if isinstance(source, _WINDOWED) else source, ArraySource):
         client = None
     threads = thread_count()
     plan = plan_for(rule, source, partition, client=client, budget=budget)
@@ -131,7 +134,7 @@ def plan_for(
     rule: Rule, source: Source, partition: Partitioned, *, client: Any | None = None, budget: int | None = None
 ) -> FoldPlan:
     """Return what `fold` would run with these arguments; its parameters and errors."""
-    if isinstance(source.source if isinstance(source, ShuffledSource) else source, ArraySource):
+    if isinstance(source.source if isinstance(source, _WINDOWED) else source, ArraySource):
         client = None
     threads = thread_count()
     return plan_fold(
@@ -143,7 +146,7 @@ def plan_for(
         budget=budget if budget is not None else task_budget(client, threads),
         n_parallel=parallel_tasks(client, threads),
         held_whole=source.segment_bytes if isinstance(source, DaskSource) else None,
-        held_rows=source.window_rows if isinstance(source, ShuffledSource) else 0,
+        held_rows=source.window_rows if isinstance(source, _WINDOWED) else 0,
     )
 
 

@@ -11,7 +11,8 @@ import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
 
-from dpca.engine.source import DaskSource, Reader, Region, Source, check_finite
+from dpca.engine.source import DaskSource, Reader, Source, check_finite
+from dpca.engine.windows import chunk_edges, windowed_reader
 
 Array = NDArray[Any]
 
@@ -69,63 +70,15 @@ class ShuffledSource:
 
     def reader(self) -> Reader:
         """Open the source in the calling process; one window of it is held from one call to the next."""
-        window = _Window(self)
-
-        def read(samples: tuple[int, int], region: Region, out: Array) -> None:
-            start, stop = samples
-            while start < stop:
-                values, order, first = window.at(start, region)
-                last = min(stop, first + len(order))
-                wanted, into = order[start - first : last - first], out[start - samples[0] : last - samples[0]]
-                np.take(values, wanted, axis=0, out=into, mode="clip")  # other modes buffer what they write
-                start = last
-
-        return read
-
-
-class _Window:
-    """The window that was read last."""
-
-    def __init__(self, shuffled: ShuffledSource) -> None:
-        source = self._source = shuffled.source
-        self._read, self._seed = source.reader(), shuffled.seed
-        rows = source.chunks[0]
-        edges = np.append(np.arange(0, source.shape[0], rows), source.shape[0])
-        drawn = chunk_order(len(edges) - 1, shuffled.seed)
-        size = max(1, shuffled.window_rows // rows)
+        edges = chunk_edges(self.source)
+        drawn = chunk_order(len(edges) - 1, self.seed)
+        size = max(1, self.window_rows // self.chunks[0])
         # In a window chunks are read in the order of the store, neighbors at once.
-        self._windows = [np.sort(drawn[i : i + size]) for i in range(0, len(drawn), size)]
-        self._edges = edges
-        lengths = [int((edges[w + 1] - edges[w]).sum()) for w in self._windows]
-        self._firsts = np.concatenate([[0], np.cumsum(lengths)])
-        self._rows = max(lengths)
-        self._held: tuple[int, Region] | None = None
-        self._values: Array = np.empty(0, source.dtype)
-        self._order: Array = np.empty(0, np.int64)
-
-    def at(self, position: int, region: Region) -> tuple[Array, Array, int]:
-        """Return the samples of the window that holds a position, their order, and the window's first position."""
-        number = int(np.searchsorted(self._firsts, position, side="right")) - 1
-        first, last = int(self._firsts[number]), int(self._firsts[number + 1])
-        if self._held != (number, region):
-            self._held = None
-            shape = (self._rows, *(b - a for a, b in region))
-            if self._values.shape != shape:
-                self._values = np.empty(shape, self._source.dtype)
-            self._fill(number, region)
-            self._order = sample_order(last - first, self._seed, number)
-            self._held = (number, region)
-        return self._values, self._order, first
-
-    def _fill(self, number: int, region: Region) -> None:
-        chunks, filled = self._windows[number], 0
-        for run in np.split(chunks, np.flatnonzero(np.diff(chunks) > 1) + 1):
-            start, stop = int(self._edges[run[0]]), int(self._edges[run[-1] + 1])
-            part = self._values[filled : filled + stop - start]
-            self._read((start, stop), region, part)
-            if part.dtype.kind == "f":
-                check_finite(part, start, self._source.name)  # here, where the sample's number is known
-            filled += stop - start
+        windows = [np.sort(drawn[i : i + size]) for i in range(0, len(drawn), size)]
+        lengths = [int((edges[w + 1] - edges[w]).sum()) for w in windows]
+        return windowed_reader(
+            self.source, windows, lengths, lambda number: sample_order(lengths[number], self.seed, number)
+        )
 
 
 def shuffle(source: Source, seed: int, window_bytes: int = _WINDOW_BYTES) -> Source:

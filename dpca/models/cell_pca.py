@@ -43,17 +43,31 @@ class CellPCA(PartitionedPCA):
     total_components : int, optional
         Instead: so many components in all, spread over the cells to leave the least squared error.
     ratio : float, optional
-        Instead: as many components in all as make so many attributes into one score, spread likewise.
+        Instead: as many components in all as make so many attributes into one score, spread likewise: attributes of a
+        sample, divided by this and rounded to an integer.
     target_mse, target_psnr : float, optional
-        Instead: the fewest components, spread likewise, whose mean squared error over the samples of the fit is at most
-        this, of values scaled so that ``data_range`` has length 1, or whose peak signal-to-noise ratio of that error is
-        at least this, in dB. It follows from the eigenvalues, without a second pass; exactly, unless cells were folded
-        by incremental SVD, whose error is at most what they say.
+        Instead: the fewest components, spread likewise, whose mean squared error is at most this, of values scaled so
+        that ``data_range`` has length 1, or whose peak signal-to-noise ratio of that error is at least this, in dB,
+        before values are rounded to pixels. Met on the samples of the fit unless ``validation_fraction`` is given.
+        It follows from the eigenvalues, without a second pass; exactly, unless cells were folded by incremental SVD,
+        whose error is at most what they say.
+    target_ssim : float, optional
+        Instead: the fewest components, spread likewise, whose mean SSIM (uniform windows of 7 pixels a side, values
+        rounded and clipped to pixels) is at least this. It is searched on 500 samples spread over the stack, of those
+        that ``validation_fraction`` leaves out where it is given, which are read once and held in memory with their
+        scores; on fewer where these would take more than half of ``memory_budget``.
+    validation_fraction : float, optional
+        Share of the samples, at most .5, that is left out of the fit, and on which a target is met instead: what
+        ``target_mse`` and ``target_psnr`` promise then holds for samples that the fit did not see, which the components
+        of few samples fit worse. At most 10,000 samples, spread over the stack by ``random_state``; they are read once
+        more, a twentieth of a large stack at most.
     max_components : int, optional
         Bound on the components of each cell where their numbers differ, and how many are computed. Default four times
         the mean, or a third of the attributes where no mean is asked for; a `RankWarning` says where that is too few.
     data_range : tuple of float, optional
         Smallest and largest possible value, for the targets; default that of the stack or of the integer type.
+    random_state : int, RandomState or None
+        Seed of the samples that a target is met on. An integer lets a fit that was stopped go on.
     memory_budget : int, optional
         Bytes that one task may take beyond what its process holds; default from the workers' limits or the machine.
 
@@ -73,6 +87,10 @@ class CellPCA(PartitionedPCA):
     singular_values_ : array (*grid_shape, n_components), float64
     ranks_ : array (*grid_shape), int
         Components that each cell keeps; its rows of ``components_`` beyond are zero.
+    target_reached_ : float
+        Value of the target's measure on the samples that it was met on; only where there is a target.
+    validation_samples_ : array of int
+        Numbers of the samples that were left out of the fit, ascending; only with ``validation_fraction``.
     n_components_, n_samples_seen_, n_features_in_ : int
     sample_shape_ : tuple of int
     grid_ : CellGrid
@@ -112,8 +130,11 @@ class CellPCA(PartitionedPCA):
         ratio: float | None = None,
         target_mse: float | None = None,
         target_psnr: float | None = None,
+        target_ssim: float | None = None,
+        validation_fraction: float | None = None,
         max_components: int | None = None,
         data_range: tuple[float, float] | None = None,
+        random_state: Any = None,
         memory_budget: int | None = None,
     ) -> None:
         self.n_components = n_components
@@ -123,8 +144,11 @@ class CellPCA(PartitionedPCA):
         self.ratio = ratio
         self.target_mse = target_mse
         self.target_psnr = target_psnr
+        self.target_ssim = target_ssim
+        self.validation_fraction = validation_fraction
         self.max_components = max_components
         self.data_range = data_range
+        self.random_state = random_state
         self.memory_budget = memory_budget
 
     # -- what the cells are
@@ -143,6 +167,9 @@ class CellPCA(PartitionedPCA):
         return self._checked_count(
             n, partition.max_features, f"a cell of {partition.cell_shape}", "choose larger cells"
         )
+
+    def _n_spatial(self, partition: CellGrid, axes: Sequence[str]) -> int:
+        return partition.n_spatial
 
     def _name_of(self, place: tuple[int, ...]) -> str:
         return "cell" + "_".join(map(str, place))

@@ -11,18 +11,22 @@ from typing import Any, ClassVar, Protocol, Self, cast
 import numpy as np
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import FoldReport, Partitioned, fold
+from dpca.engine.held_out import hold_out
 from dpca.engine.source import Source, as_dense, as_source, check_finite, check_numeric
 from dpca.models.basis import Basis
 from dpca.models.lazy import as_lazy, default_client, is_lazy, map_samples, scores_of
 from dpca.models.partition_rule import choose_rule
-from dpca.models.rank_choice import RankChoice, Spectrum
+from dpca.models.rank_choice import RankChoice
+from dpca.models.targets import check_for, keep_chosen, value_range_for
 from dpca.rules.covariance import CovariancePCA
 from dpca.rules.state import Rule, State, working_dtype
 from storage.errors import DataError
+from storage.layout import CHANNEL, axes_for
 from storage.progress import Progress, no_progress
 from storage.stack import Stack, open_stack
 
@@ -61,6 +65,7 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
 
     n_components: int | str | None
     data_range: tuple[float, float] | None
+    random_state: Any
     memory_budget: int | None
 
     @abstractmethod
@@ -78,6 +83,10 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
     @abstractmethod
     def _name_of(self, place: tuple[int, ...]) -> str:
         """Return what the partition at a place of the grid is called."""
+
+    def _n_spatial(self, partition: Any, axes: Sequence[str]) -> int:
+        """Return how many axes of a sample are axes of space."""
+        return sum(axis != CHANNEL for axis in axes)
 
     def _rule(self, k: int | None, source: Source, partition: Any, client: Any) -> tuple[Rule, str]:
         """Return what to fold over each partition, and a sentence on it for the report."""
@@ -115,25 +124,32 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
             When one partition at a time does not fit the memory budget.
         """
         stack = open_stack(X) if isinstance(X, str | os.PathLike) else X
-        source = as_source(stack)
+        source = whole = as_source(stack)
+        choice, left_out = RankChoice.of(self.get_params()), None
+        value_range = value_range_for(choice, self.data_range, stack, whole.dtype)
+        if choice.validation_fraction is not None:
+            source, left_out = hold_out(whole, choice.validation_fraction, self._random(0))
         if source.shape[0] < 2:
             raise DataError(f"{source.shape[0]} sample has no variance: a fit needs at least 2 samples")
-        choice, peak = RankChoice.of(self.get_params()), self._peak(stack, source.dtype)
-        if choice.needs_range:
-            choice.checked_range(peak)  # before anything is read
         running: dict[str, Any] = {
             "client": client or default_client(),
             "checkpoints": checkpoints,
             "progress": progress,
         }
-        partition = self._partition(source, stack.axes[1:] if isinstance(stack, Stack) else None, **running)
+        axes = stack.axes[1:] if isinstance(stack, Stack) else None
+        partition = self._partition(source, axes, **running)
+        check = None
+        if choice.is_target:
+            n_spatial = self._n_spatial(partition, axes or axes_for(source.shape[1:]))
+            check = check_for(choice, whole, left_out, n_spatial, self._random(1), self.memory_budget)
         k = self._to_compute(choice, source.shape[0], partition)
         rule, note = self._rule(k, source, partition, running["client"])
         results, report = fold(rule, source, partition, budget=self.memory_budget, note=note, **running)
         self.fit_report_: FoldReport = report
         self._states: list[State] | None = None
-        self._keep(choice, partition, results, source.shape[0], peak)
+        reached = keep_chosen(choice, partition, results, source.shape[0], value_range, check)
         self._learn(partition, results, source.shape[0], source.dtype)
+        self._remember(target_reached_=reached, validation_samples_=left_out)
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
@@ -152,11 +168,18 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
         """
         X = np.ascontiguousarray(as_dense(X))
         check_numeric(X.shape, X.dtype, "X")
+        choice = RankChoice.of(self.get_params())
+        if choice.validation_fraction is not None or choice.name == "target_ssim":
+            raise DataError(
+                f"{choice.name} is met on samples that partial_fit does not keep: use fit, or target_mse or "
+                f"target_psnr without validation_fraction"
+            )
+        value_range = value_range_for(choice, self.data_range, X, X.dtype)
         if X.dtype.kind == "f":
             check_finite(X, 0, "X")
         if getattr(self, "_states", None) is None:
             partition = self._partition(as_source(X), None)
-            rule = CovariancePCA(self._to_compute(RankChoice.of(self.get_params()), None, partition))
+            rule = CovariancePCA(self._to_compute(choice, None, partition))
             self._states = [rule.init(partition.n_features(i), X.dtype) for i in range(partition.n_partitions)]
             self._stream: tuple[Partition, CovariancePCA, np.dtype[Any]] = (partition, rule, X.dtype)
         partition, rule, dtype = self._stream
@@ -173,8 +196,9 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
         if n >= 2:
             copies = (State({k: v.copy() for k, v in s.arrays.items()}, dict(s.counts)) for s in states)
             results = [rule.finish(state) for state in copies]
-            self._keep(RankChoice.of(self.get_params()), partition, results, n, self._peak(X, dtype))
+            reached = keep_chosen(choice, partition, results, n, value_range, None)
             self._learn(partition, results, n, dtype)
+            self._remember(target_reached_=reached, validation_samples_=None)
         return self
 
     def _to_compute(self, choice: RankChoice, n: int | None, partition: Partition) -> int | None:
@@ -183,34 +207,17 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
             return self._checked_components(n, partition)
         return choice.to_compute(math.prod(partition.sample_shape), partition.n_partitions, partition.max_features, n)
 
-    def _keep(
-        self, choice: RankChoice, partition: Partition, results: list[dict[str, Array]], n: int, peak: float | None
-    ) -> None:
-        """Leave each partition the components that the choice gives it."""
-        if not choice.adapts:
-            return
-        variances = np.zeros((len(results), max(len(result["explained_variance"]) for result in results)))
-        for row, result in zip(variances, results, strict=True):
-            row[: len(result["explained_variance"])] = result["explained_variance"]
-        totals = np.array([float(result["total_variance"]) for result in results])
-        sizes = np.array([partition.n_features(i) for i in range(partition.n_partitions)])
-        for result, r in zip(results, choice.ranks(Spectrum(variances, totals, sizes, n), peak), strict=True):
-            result["components"], result["explained_variance"] = (
-                result["components"][:r],
-                result["explained_variance"][:r],
-            )
+    def _remember(self, **learned: Any) -> None:
+        """Set the attributes that only some choices give; those of a fit with another choice go."""
+        for name, value in learned.items():
+            if value is not None:
+                setattr(self, name, value)
+            elif hasattr(self, name):
+                delattr(self, name)
 
-    def _peak(self, stack: Any, dtype: np.dtype[Any]) -> float | None:
-        """Return the largest possible value less the smallest; None where nobody says."""
-        known = self.data_range if self.data_range is not None else getattr(stack, "data_range", None)
-        if known is None and dtype.kind in "iu":
-            known = (np.iinfo(dtype).min, np.iinfo(dtype).max)
-        if known is None:
-            return None
-        low, high = map(float, known)
-        if not low < high:
-            raise DataError(f"data_range is {tuple(known)}: give the smallest and the largest possible value")
-        return high - low
+    def _random(self, use: int) -> np.random.Generator:
+        """Return the generator of one of the uses of ``random_state``."""
+        return np.random.default_rng((int(check_random_state(self.random_state).randint(2**31)), use))
 
     def _learn(self, partition: Partition, results: list[dict[str, Array]], n: int, dtype: np.dtype[Any]) -> None:
         if RankChoice.of(self.get_params()).adapts:

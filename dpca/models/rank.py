@@ -7,7 +7,6 @@ partition has fewer; ``totals`` (n_partitions,), the sums of all eigenvalues, kn
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import numpy as np
@@ -52,58 +51,58 @@ def ranks_by_threshold(variances: Array, totals: Array, threshold: float, max_co
     return clipped
 
 
-def spread(variances: Array, total_components: int) -> Array:
-    """Return the ranks of that sum which leave the least squared error: the largest eigenvalues win, wherever they are.
+def falling(variances: Array) -> Array:
+    """Return the flat places of all variances above 0, the largest first (equal ones: first partition first).
 
-    Each component kept lowers the summed squared error by its eigenvalue, so the best set of a given size is that of
-    the largest ones (equal ones: first partition first). Sorting costs O(m log m) for m eigenvalues.
+    Each component kept lowers the summed squared error of the samples of the fit by its eigenvalue, so the best set of
+    a given size is that of the largest ones, wherever they are. Sorting costs O(m log m) for m eigenvalues.
+    """
+    # Rows descend, and a stable sort keeps equal ones in order: what is taken of a row is always its beginning.
+    return np.argsort(-variances, axis=None, kind="stable")[: np.count_nonzero(variances > 0)]
+
+
+def spread(variances: Array, total_components: int) -> Array:
+    """Return the ranks of that sum which leave the least squared error: those of the `falling` variances.
 
     Raises
     ------
     DataError
         If there are fewer components than that, or a negative number is asked for.
     """
-    available = int(np.count_nonzero(variances > 0))
+    order = falling(variances)
     if total_components < 0:
         raise DataError(f"total_components is {total_components}: it cannot be negative")
-    if total_components > available:
+    if total_components > len(order):
         raise DataError(
-            f"total_components is {total_components:,} but only {available:,} components have variance: ask for at "
+            f"total_components is {total_components:,} but only {len(order):,} components have variance: ask for at "
             "most that many, or raise max_components"
         )
-    # Rows descend, and a stable sort keeps equal ones in order: what is taken of a row is always its beginning.
-    order = np.argsort(-variances, axis=None, kind="stable")[:total_components]
-    return np.bincount(order // variances.shape[1], minlength=len(variances))
+    return np.bincount(order[:total_components] // variances.shape[1], minlength=len(variances))
 
 
-def ranks_for_error(variances: Array, total: float, allowed: float) -> Array:
-    """Return the fewest components that leave at most ``allowed`` of the total variance, spread as `spread` does.
+def left_by(variances: Array, energies: Array, total: float) -> Array:
+    """Return the squared error that 0, 1, 2, ... components leave, taken in the order of the `falling` variances.
 
     Parameters
     ----------
+    variances : array (n_partitions, k)
+        Of the samples of the fit.
+    energies : array (n_partitions, k)
+        Summed squares of the scores of any samples.
     total : float
-        Variance of all partitions together.
-    allowed : float
-        Variance that may be left unexplained.
+        Summed squares of these samples, less the mean of the fit.
 
-    Raises
-    ------
-    DataError
-        If all known components leave more.
+    Returns
+    -------
+    array (components + 1,), falling: total - sum of energies, since components are orthonormal
     """
-    falling = np.sort(variances[variances > 0])[::-1]
-    left = total - np.concatenate([[0.0], np.cumsum(falling)])
-    met = left <= allowed
-    if not met.any():
-        raise DataError(
-            f"the squared error of a sample cannot be brought to {allowed:.6g}, the least that {len(falling):,} "
-            f"components reach is {left[-1]:.6g}: raise max_components, or the target"
-        )
-    return spread(variances, int(met.argmax()))
+    left = total - np.concatenate([[0.0], np.cumsum(energies.ravel()[falling(variances)])])
+    # Where all is explained, rounding errors remain, of either sign.
+    return np.maximum(left, 0.0)
 
 
 def total_for_ratio(n_features: int, ratio: float) -> int:
-    """Return how many components in all make ``ratio`` attributes of a sample into one score, never more.
+    """Return how many components in all make ``ratio`` attributes of a sample into one score: the nearest integer.
 
     Raises
     ------
@@ -112,10 +111,9 @@ def total_for_ratio(n_features: int, ratio: float) -> int:
     """
     if not ratio >= 1:
         raise DataError(f"ratio is {ratio}: it is attributes to one score, at least 1")
-    total = math.floor(n_features / ratio)
-    if total < 1:
+    if ratio > n_features:
         raise DataError(f"ratio is {ratio} but a sample has {n_features} attributes: ask for at most that ratio")
-    return total
+    return round(n_features / ratio)
 
 
 def mse_of_psnr(psnr: float, data_range: float) -> float:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpca.models import rank
+from dpca.rules.quality import psnr_from_mse
 from storage.errors import DataError
 
 Array = NDArray[Any]
@@ -24,7 +25,9 @@ CHOICES = (
     "ratio",
     "target_mse",
     "target_psnr",
+    "target_ssim",
 )
+TARGETS = CHOICES[-3:]
 NOISE = "marchenko-pastur"
 # Where ranks differ, so many times the mean rank are computed unless ``max_components`` says otherwise, or this share
 # of the attributes where no mean is asked for.
@@ -60,14 +63,42 @@ class Spectrum:
         """Attributes of a sample."""
         return int(self.sizes.sum())
 
+    @property
+    def captured(self) -> Captured:
+        """What components capture of the samples of the fit."""
+        n = self.n_samples
+        return Captured(self.variances * (n - 1), float(self.totals.sum()) * (n - 1), n, "the samples of the fit")
+
+
+@dataclass(frozen=True)
+class Captured:
+    """What components capture of some samples, those of the fit or others.
+
+    Parameters
+    ----------
+    energies : array (n_partitions, k)
+        Summed squares of the scores.
+    total : float
+        Summed squares of the samples less the mean of the fit.
+    n_samples : int
+    name : str
+        What errors call the samples.
+    """
+
+    energies: Array
+    total: float
+    n_samples: int
+    name: str
+
 
 @dataclass(frozen=True)
 class RankChoice:
-    """One of `CHOICES`, its value, and the bound ``max_components`` on each rank."""
+    """One of `CHOICES`, its value, the bound on each rank, and the share of the samples that a target is met on."""
 
     name: str
     value: Any
     max_components: int | None
+    validation_fraction: float | None
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> RankChoice:
@@ -91,7 +122,23 @@ class RankChoice:
             _check_count(name, value)
         elif name != "n_components" and not _is_positive(value):
             raise DataError(f"{name} is {value!r}: give a positive number")
-        return cls(name, value, None if bound is None else int(bound))
+        if name == "target_ssim" and value is not None and value > 1:
+            raise DataError(f"target_ssim is {value!r}: give a number of at most 1, the SSIM of an image with itself")
+        fraction = parameters.get("validation_fraction")
+        if fraction is not None:
+            if not _is_positive(fraction) or fraction > 0.5:
+                raise DataError(f"validation_fraction is {fraction!r}: give a number above 0 and at most 0.5")
+            if name not in TARGETS:
+                raise DataError(
+                    f"validation_fraction is {fraction!r} but there is no target to meet on these samples: give one of "
+                    f"{', '.join(TARGETS)}, or leave it out"
+                )
+        return cls(name, value, None if bound is None else int(bound), fraction)
+
+    @property
+    def is_target(self) -> bool:
+        """Whether the quality of reconstructions is what was asked for."""
+        return self.name in TARGETS
 
     @property
     def adapts(self) -> bool:
@@ -115,21 +162,61 @@ class RankChoice:
             return rank.total_for_ratio(n_features, self.value) / n_partitions
         return None
 
-    def ranks(self, known: Spectrum, peak: float | None) -> Array:
-        """Return how many components each partition keeps.
-
-        Parameters
-        ----------
-        known : Spectrum
-        peak : float or None
-            Largest possible value less the smallest, for the targets, which need it.
+    def ranks(self, known: Spectrum) -> Array:
+        """Return how many components each partition keeps, where no target has to be met.
 
         Raises
         ------
         DataError
-            If the target cannot be met with the components that were computed.
+            If not enough components were computed.
         """
-        chosen = self._unbounded(known, peak)
+        variances, totals = known.variances, known.totals
+        if self.value == NOISE:
+            found = rank.ranks_by_noise(variances, known.sizes, known.n_samples)
+            return found if self.max_components is None else np.minimum(found, self.max_components)
+        if self.name == "threshold":
+            return rank.ranks_by_threshold(variances, totals, self.value, self.max_components)
+        total = int(self.value) if self.name == "total_components" else None
+        return rank.spread(variances, total or rank.total_for_ratio(known.n_features, self.value))
+
+    def ranks_for_error(self, known: Spectrum, captured: Captured, width: float) -> tuple[Array, float]:
+        """Return the ranks of the fewest components that meet ``target_mse`` or ``target_psnr``, and what they reach.
+
+        Parameters
+        ----------
+        known : Spectrum
+            Its variances say in which order components are added.
+        captured : Captured
+            The samples on which the target is to be met.
+        width : float
+            Largest possible value less the smallest.
+
+        Raises
+        ------
+        DataError
+            If the components that were computed do not meet it.
+        """
+        left = rank.left_by(known.variances, captured.energies, captured.total)
+        mse = left / captured.n_samples / known.n_features / width / width
+        met = mse <= (self.value if self.name == "target_mse" else rank.mse_of_psnr(self.value, 1.0))
+        reached = mse if self.name == "target_mse" else psnr_from_mse(mse)
+        if not met.any():
+            raise self.unmet(known, float(reached[-1]), captured.name)
+        count = int(met.argmax())
+        return rank.spread(known.variances, count), float(reached[count])
+
+    def unmet(self, known: Spectrum, best: float, samples: str) -> DataError:
+        """Return the error that says what can be reached instead of the target."""
+        n, most = len(rank.falling(known.variances)), known.variances.shape[1]
+        short = most < min(int(known.sizes.max()), known.n_samples)
+        remedy = f"raise max_components above {most}" if short else "fit more samples"
+        return DataError(
+            f"{self.name} is {self.value:g} but all {n:,} components that were computed reach only {best:.6g} on "
+            f"{samples}: {remedy}, or relax the target"
+        )
+
+    def warn_where_short(self, chosen: Array, known: Spectrum) -> None:
+        """Warn if partitions might have kept more components than were computed, and nobody asked for that bound."""
         most = known.variances.shape[1]
         capped = int(((chosen == most) & (known.sizes > most)).sum())
         if capped and self.max_components is None:
@@ -139,42 +226,6 @@ class RankChoice:
                 RankWarning,
                 stacklevel=4,
             )
-        return chosen
-
-    def checked_range(self, peak: float | None) -> float:
-        """Return the width of the range of the values, which targets need.
-
-        Raises
-        ------
-        DataError
-            If nobody stated it.
-        """
-        if peak is None:
-            raise DataError(
-                f"{self.name} needs the range of the values: give data_range=(low, high) (--data-range LOW,HIGH)"
-            )
-        return peak
-
-    @property
-    def needs_range(self) -> bool:
-        """Whether errors are compared with the range of the values."""
-        return self.name.startswith("target_")
-
-    def _unbounded(self, known: Spectrum, peak: float | None) -> Array:
-        variances, totals = known.variances, known.totals
-        if self.value == NOISE:
-            found = rank.ranks_by_noise(variances, known.sizes, known.n_samples)
-            return found if self.max_components is None else np.minimum(found, self.max_components)
-        if self.name == "threshold":
-            return rank.ranks_by_threshold(variances, totals, self.value, self.max_components)
-        if self.name == "total_components":
-            return rank.spread(variances, int(self.value))
-        if self.name == "ratio":
-            return rank.spread(variances, rank.total_for_ratio(known.n_features, self.value))
-        peak = self.checked_range(peak)
-        mse = self.value * peak**2 if self.name == "target_mse" else rank.mse_of_psnr(self.value, peak)
-        allowed = mse * known.n_features * known.n_samples / (known.n_samples - 1)
-        return rank.ranks_for_error(variances, float(totals.sum()), allowed)
 
 
 def _check_count(name: str, value: Any) -> None:

@@ -55,27 +55,31 @@ def test_no_other_ranks_of_that_sum_explain_more(variances: np.ndarray, total: i
     assert explained(ranks) == max(explained(ks) for ks in choices if sum(ks) == total)
 
 
-@given(spectra, st.floats(0, 40))
+@given(spectra, st.data())
 @settings(deadline=None, derandomize=True)
-def test_an_error_is_met_and_one_component_less_would_not_meet_it(variances: np.ndarray, allowed: float) -> None:
-    total = float(variances.sum())
-    ranks = rank.ranks_for_error(variances, total, allowed)
-    left = total - sum(row[:k].sum() for row, k in zip(variances, ranks, strict=True))
-    assert left <= allowed
-    if ranks.sum():
-        fewer = rank.spread(variances, int(ranks.sum()) - 1)
-        assert total - sum(row[:k].sum() for row, k in zip(variances, fewer, strict=True)) > allowed
+def test_what_any_number_of_components_leaves(variances: np.ndarray, data: st.DataObject) -> None:
+    """Energies of other samples need not fall as the variances do; components come in the order of `spread`."""
+    energies = data.draw(hnp.arrays(np.float64, variances.shape, elements=st.integers(0, 5).map(float)))
+    total = float(energies.sum()) + 1
+    left = rank.left_by(variances, energies, total)
+    assert len(left) == np.count_nonzero(variances) + 1
+    for count, rest in enumerate(left):
+        ranks = rank.spread(variances, count)
+        kept = sum(row[:k].sum() for row, k in zip(energies, ranks, strict=True))
+        assert rest == pytest.approx(total - kept)
 
 
-def test_an_error_below_what_is_known() -> None:
-    with pytest.raises(DataError, match=r"cannot be brought to 0.4, the least that 6 components reach is 0.5"):
-        rank.ranks_for_error(VARIANCES, 19.0, 0.4)
-    np.testing.assert_array_equal(rank.ranks_for_error(VARIANCES, 19.0, 0.5), [3, 3, 0])
+def test_nothing_less_than_nothing_is_left() -> None:
+    assert rank.left_by(np.ones((1, 2)), np.ones((1, 2)), 2 - 1e-15)[-1] == 0
 
 
 def test_ratio_and_psnr_by_hand() -> None:
     assert rank.total_for_ratio(300, 15) == 20
     assert rank.total_for_ratio(301, 15) == 20
+    assert rank.total_for_ratio(299, 15) == 20
+    assert rank.total_for_ratio(292, 15) == 19
+    assert rank.total_for_ratio(300, 300 / 51) == 51  # where the quotient is a rounding error below
+    assert rank.total_for_ratio(300, 300) == 1
     assert rank.mse_of_psnr(20.0, 1.0) == pytest.approx(0.01)
     assert rank.mse_of_psnr(40.0, 255.0) == pytest.approx(6.5025)
     for ratio, words in {0.5: "at least 1", 301.0: "at most that ratio", float("nan"): "at least 1"}.items():

@@ -1,0 +1,317 @@
+"""Keeping as many components as were asked for: a target of quality is met on samples that are read.
+
+Components are added in the order of the eigenvalues, whatever the samples are; the target decides how many.
+
+* Squared error: of samples that the fit did not see it follows from the energies of their scores, for every number of
+  components at once, so that they are read once.
+* SSIM: the number is searched, on some hundred samples that are held in memory with their scores.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.optimize import brentq
+
+from dpca.engine.memory import thread_count, usable_bytes
+from dpca.engine.sampling import read_samples, spread_samples
+from dpca.engine.source import Source
+from dpca.models.cell_basis import to_pixels
+from dpca.models.rank import spread
+from dpca.models.rank_choice import Captured, RankChoice, Spectrum
+from dpca.rules.quality import WINDOW, ssim_per_sample
+from dpca.rules.state import working_dtype
+from storage.errors import DataError
+from storage.tasks import run_in_order
+
+Array = NDArray[Any]
+Results = list[dict[str, Array]]
+
+#: Samples that SSIM is measured on: their mean is known to .001, where single images vary by .02.
+SSIM_SAMPLES = 500
+# Floating-point copy of the samples that are mapped at once.
+_BLOCK_BYTES = 2**25
+
+
+@dataclass(frozen=True)
+class Check:
+    """Samples that are read to meet a target on them.
+
+    Parameters
+    ----------
+    source : Source
+        The whole stack.
+    samples : array of integers
+        Which of its samples, ascending.
+    name : str
+        What errors say was done with them.
+    n_spatial : int
+        How many axes of a sample are axes of space.
+    room : int
+        Bytes that may be held in memory.
+    """
+
+    source: Source
+    samples: Array
+    name: str
+    n_spatial: int
+    room: int
+
+
+def check_for(
+    choice: RankChoice,
+    source: Source,
+    left_out: Array | None,
+    n_spatial: int,
+    rng: np.random.Generator,
+    memory_budget: int | None,
+) -> Check | None:
+    """Choose the samples to meet a target on: those that were left out, or what SSIM needs.
+
+    None where the eigenvalues alone tell what is reached: the squared error of the samples of the fit.
+
+    Raises
+    ------
+    DataError
+        If SSIM has no meaning for such samples.
+    """
+    samples = left_out
+    if choice.name == "target_ssim":
+        shape = tuple(source.shape[1:])
+        if n_spatial < 2 or min(shape[:n_spatial]) < WINDOW:
+            raise DataError(
+                f"target_ssim is {choice.value:g} but samples are {shape}, and SSIM needs images or volumes of at "
+                f"least {WINDOW} pixels along every axis of space: give target_psnr or target_mse instead"
+            )
+        candidates = np.arange(source.shape[0]) if left_out is None else left_out
+        samples = candidates[spread_samples(len(candidates), min(SSIM_SAMPLES, len(candidates)), rng)]
+    if samples is None:
+        return None
+    room = usable_bytes() if memory_budget is None else memory_budget
+    return Check(source, samples, "measured" if left_out is None else "held out", n_spatial, room)
+
+
+def value_range_for(
+    choice: RankChoice, data_range: tuple[float, float] | None, stack: Any, dtype: np.dtype[Any]
+) -> tuple[float, float] | None:
+    """Return the smallest and the largest possible value where a target needs them, None where there is no target.
+
+    Raises
+    ------
+    DataError
+        If nobody says what they are.
+    """
+    if not choice.is_target:
+        return None
+    known = data_range if data_range is not None else getattr(stack, "data_range", None)
+    if known is None and dtype.kind in "iu":
+        known = (np.iinfo(dtype).min, np.iinfo(dtype).max)
+    if known is None:
+        raise DataError(
+            f"{choice.name} needs the range of the values: give data_range=(low, high) (--data-range LOW,HIGH)"
+        )
+    low, high = map(float, known)
+    if not low < high:
+        raise DataError(f"data_range is {tuple(known)}: give the smallest and the largest possible value")
+    return low, high
+
+
+def keep_chosen(
+    choice: RankChoice,
+    partition: Any,
+    results: Results,
+    n_samples: int,
+    value_range: tuple[float, float] | None,
+    check: Check | None,
+) -> float | None:
+    """Leave each partition the components that the choice gives it, and return what is reached of a target.
+
+    Parameters
+    ----------
+    choice : RankChoice
+    partition : Partition
+    results : list of dict
+        Mean, components and variances of each partition, as folded.
+    n_samples : int
+        Samples of the fit.
+    value_range : (float, float) or None
+        Smallest and largest possible value, None where there is no target.
+    check : Check or None
+        Samples to meet a target on, None for those of the fit.
+
+    Raises
+    ------
+    DataError
+        If the components that were computed do not do what is asked.
+    """
+    if not choice.adapts:
+        return None
+    variances = np.zeros((len(results), max(len(result["explained_variance"]) for result in results)))
+    for row, result in zip(variances, results, strict=True):
+        row[: len(result["explained_variance"])] = result["explained_variance"]
+    totals = np.array([float(result["total_variance"]) for result in results])
+    sizes = np.array([partition.n_features(i) for i in range(partition.n_partitions)])
+    known, reached = Spectrum(variances, totals, sizes, n_samples), None
+    if value_range is None:
+        ranks = choice.ranks(known)
+    else:
+        ranks, reached = meet_target(choice, known, partition, results, value_range, check)
+    choice.warn_where_short(ranks, known)
+    for result, r in zip(results, ranks, strict=True):
+        result["components"] = result["components"][:r]
+        result["explained_variance"] = result["explained_variance"][:r]
+    return reached
+
+
+def meet_target(
+    choice: RankChoice,
+    known: Spectrum,
+    partition: Any,
+    results: Results,
+    value_range: tuple[float, float],
+    check: Check | None,
+) -> tuple[Array, float]:
+    """Return the components that each partition keeps so that a target is met, and what is reached.
+
+    Parameters
+    ----------
+    choice : RankChoice
+        The target.
+    known : Spectrum
+    partition : Partition
+    results : list of dict
+        Mean and components of each partition, as folded; components are brought to the dtype that the model has.
+    value_range : (float, float)
+        Smallest and largest possible value.
+    check : Check or None
+        None for the samples of the fit.
+
+    Raises
+    ------
+    DataError
+        If the components that were computed do not meet it.
+    """
+    width = value_range[1] - value_range[0]
+    if check is None:
+        return choice.ranks_for_error(known, known.captured, width)
+    dtype = working_dtype(check.source.dtype)
+    for result in results:
+        result["components"] = result["components"].astype(dtype, copy=False)
+    if choice.name != "target_ssim":
+        return choice.ranks_for_error(known, captured_of(partition, results, known, check), width)
+    held = Held(partition, results, check, value_range)
+    most = int(np.count_nonzero(known.variances > 0))
+    count, reached = fewest(lambda n: held.ssim(spread(known.variances, n)), float(choice.value), most)
+    if reached < choice.value:
+        raise choice.unmet(known, reached, f"the {held.n_samples:,} samples {check.name}")
+    return spread(known.variances, count), reached
+
+
+def captured_of(partition: Any, results: Results, known: Spectrum, check: Check) -> Captured:
+    """Read the samples of a check once and return what every component captures of them.
+
+    Costs 2 d k operations for a sample of d attributes, for k components of each partition.
+    """
+    energies, total = np.zeros(known.variances.shape), 0.0
+    for samples in _blocks(check.source, check.samples):
+        for i, (x, components) in enumerate(_centered(partition, results, samples)):
+            energies[i, : len(components)] += np.square(x @ components.T, dtype=np.float64).sum(axis=0)
+            total += float(np.square(x, dtype=np.float64).sum())
+    return Captured(energies, total, len(check.samples), f"the {len(check.samples):,} samples {check.name}")
+
+
+def fewest(measure: Callable[[int], float], target: float, most: int) -> tuple[int, float]:
+    """Return the least number for which a rising measure reaches a target, and the measure there.
+
+    Brent's method on the integers, which takes about two thirds of the steps of bisection where the measure is smooth.
+    If ``most`` does not reach the target, it is what is returned.
+    """
+    seen: dict[int, float] = {}
+
+    def above(number: float) -> float:
+        n = math.ceil(number)
+        if n not in seen:
+            seen[n] = measure(n)
+        return (seen[n] - target) or math.ulp(0.0)  # what is reached exactly is reached
+
+    if above(most) < 0:
+        return most, seen[most]
+    if above(0) < 0:
+        # Ends of a bracket shorter than 1/2 round to neighbors: one does not reach the target, the other does.
+        brentq(above, 0, most, xtol=0.5, maxiter=1000)
+    found = min(n for n, value in seen.items() if value >= target)
+    return found, seen[found]
+
+
+class Held:
+    """Samples in memory with all their scores, whose SSIM is measured for any ranks.
+
+    Parameters
+    ----------
+    partition : Partition
+    results : list of dict
+    check : Check
+        Where samples and scores would take more than half of its room, as many as fit are held, spread over all.
+    value_range : (float, float)
+    """
+
+    def __init__(self, partition: Any, results: Results, check: Check, value_range: tuple[float, float]) -> None:
+        self._partition, self._results = partition, results
+        self._value_range, self._n_spatial = value_range, check.n_spatial
+        row = math.prod(check.source.shape[1:]) * check.source.dtype.itemsize
+        row += sum(len(r["components"]) * r["components"].itemsize for r in results)
+        self.n_samples = n = max(1, min(len(check.samples), check.room // 2 // row))
+        self._samples = list(_blocks(check.source, check.samples[np.arange(n) * len(check.samples) // n]))
+        self._scores = list(self._in_threads(self._project))
+
+    def ssim(self, ranks: Array) -> float:
+        """Return the mean SSIM where each partition keeps so many components; pixels are rounded and clipped."""
+        return float(np.concatenate(list(self._in_threads(lambda b: self._ssim(b, ranks)))).mean())
+
+    def _in_threads(self, function: Callable[[int], Any]) -> Iterator[Any]:
+        return run_in_order(function, [(b,) for b in range(len(self._samples))], threads=thread_count())
+
+    def _project(self, b: int) -> list[Array]:
+        return [x @ components.T for x, components in _centered(self._partition, self._results, self._samples[b])]
+
+    def _ssim(self, b: int, ranks: Array) -> Array:
+        samples = self._samples[b]
+        rebuilt = np.empty(samples.shape, working_dtype(samples.dtype))
+        origin = (0,) * (samples.ndim - 1)
+        for i, (result, scores, r) in enumerate(zip(self._results, self._scores[b], ranks, strict=True)):
+            x = scores[:, :r] @ result["components"][:r]
+            x += result["mean"].astype(x.dtype)
+            self._partition.put(x, i, origin, rebuilt)
+        pixels = to_pixels(rebuilt, samples.dtype, self._value_range)
+        width = self._value_range[1] - self._value_range[0]
+        return ssim_per_sample(samples, pixels, data_range=width, n_spatial=self._n_spatial)
+
+
+def _blocks(source: Source, chosen: Array) -> Iterator[Array]:
+    """Yield the chosen samples, as many at a time as are mapped at once, C-ordered."""
+    row = math.prod(source.shape[1:]) * working_dtype(source.dtype).itemsize
+    rows = max(1, _BLOCK_BYTES // row)
+    left, filled = len(chosen), 0
+    block = np.empty((min(rows, left), *source.shape[1:]), source.dtype)
+    for samples in read_samples(source, chosen):
+        start = 0
+        while start < len(samples):
+            some = samples[start : start + len(block) - filled]
+            block[filled : filled + len(some)] = some
+            start, filled, left = start + len(some), filled + len(some), left - len(some)
+            if filled == len(block):
+                yield block
+                block, filled = np.empty((min(rows, left), *source.shape[1:]), source.dtype), 0
+
+
+def _centered(partition: Any, results: Results, block: Array) -> Iterator[tuple[Array, Array]]:
+    """Yield the samples of each partition less the mean, and its components."""
+    parts = partition.split(block, range(len(results)), (0,) * (block.ndim - 1), np.empty(block.size, block.dtype))
+    for part, result in zip(parts, results, strict=True):
+        components = result["components"]
+        yield np.subtract(part, result["mean"].astype(components.dtype), dtype=components.dtype), components
