@@ -48,12 +48,12 @@ def hold_out(source: Source, fraction: float, rng: np.random.Generator) -> tuple
     Raises
     ------
     DataError
-        If the share of the samples is less than one.
+        If that is less than 2 samples.
     """
     n = source.shape[0]
     count = min(round(fraction * n), MOST_HELD_OUT)
-    if count < 1:
-        raise DataError(f"{fraction:g} of {n} samples is none: hold out a larger share")
+    if count < 2:
+        raise DataError(f"{fraction:g} of {n} samples is {count}: hold out at least 2, or their mean tells nothing")
     chunk = source.chunks[0]
     length = run_length(n, count, chunk)
     # Runs end where chunks do: each lies in one of them.

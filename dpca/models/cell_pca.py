@@ -89,6 +89,8 @@ class CellPCA(PartitionedPCA):
         Components that each cell keeps; its rows of ``components_`` beyond are zero.
     target_reached_ : float
         Value of the target's measure on the samples that it was met on; only where there is a target.
+    target_standard_error_ : float
+        Its standard error, by how much these samples differ; 0 for the squared error of the samples of the fit.
     validation_samples_ : array of int
         Numbers of the samples that were left out of the fit, ascending; only with ``validation_fraction``.
     n_components_, n_samples_seen_, n_features_in_ : int

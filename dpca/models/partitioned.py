@@ -21,7 +21,7 @@ from dpca.engine.source import Source, as_dense, as_source, check_finite, check_
 from dpca.models.basis import Basis
 from dpca.models.lazy import as_lazy, default_client, is_lazy, map_samples, scores_of
 from dpca.models.partition_rule import choose_rule
-from dpca.models.rank_choice import RankChoice
+from dpca.models.rank_choice import RankChoice, Reached
 from dpca.models.targets import check_for, keep_chosen, value_range_for
 from dpca.rules.covariance import CovariancePCA
 from dpca.rules.state import Rule, State, working_dtype
@@ -149,7 +149,7 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
         self._states: list[State] | None = None
         reached = keep_chosen(choice, partition, results, source.shape[0], value_range, check)
         self._learn(partition, results, source.shape[0], source.dtype)
-        self._remember(target_reached_=reached, validation_samples_=left_out)
+        self._remember(reached, left_out)
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
@@ -198,7 +198,7 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
             results = [rule.finish(state) for state in copies]
             reached = keep_chosen(choice, partition, results, n, value_range, None)
             self._learn(partition, results, n, dtype)
-            self._remember(target_reached_=reached, validation_samples_=None)
+            self._remember(reached, None)
         return self
 
     def _to_compute(self, choice: RankChoice, n: int | None, partition: Partition) -> int | None:
@@ -207,8 +207,13 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
             return self._checked_components(n, partition)
         return choice.to_compute(math.prod(partition.sample_shape), partition.n_partitions, partition.max_features, n)
 
-    def _remember(self, **learned: Any) -> None:
-        """Set the attributes that only some choices give; those of a fit with another choice go."""
+    def _remember(self, reached: Reached | None, left_out: Array | None) -> None:
+        """Set the attributes that only targets give; those of a fit with another choice go."""
+        learned = {
+            "target_reached_": None if reached is None else reached.value,
+            "target_standard_error_": None if reached is None else reached.standard_error,
+            "validation_samples_": left_out,
+        }
         for name, value in learned.items():
             if value is not None:
                 setattr(self, name, value)

@@ -67,7 +67,8 @@ class Spectrum:
     def captured(self) -> Captured:
         """What components capture of the samples of the fit."""
         n = self.n_samples
-        return Captured(self.variances * (n - 1), float(self.totals.sum()) * (n - 1), n, "the samples of the fit")
+        energies, totals = self.variances * (n - 1), self.totals.sum(keepdims=True) * (n - 1)
+        return Captured(energies[None], totals, np.array([n]), "the samples of the fit")
 
 
 @dataclass(frozen=True)
@@ -76,19 +77,28 @@ class Captured:
 
     Parameters
     ----------
-    energies : array (n_partitions, k)
-        Summed squares of the scores.
-    total : float
+    energies : array (n_groups, n_partitions, k)
+        Summed squares of the scores of each group of samples; groups tell how much the samples differ.
+    totals : array (n_groups,)
         Summed squares of the samples less the mean of the fit.
-    n_samples : int
+    counts : array (n_groups,), integer
+        Samples of each group.
     name : str
         What errors call the samples.
     """
 
     energies: Array
-    total: float
-    n_samples: int
+    totals: Array
+    counts: Array
     name: str
+
+
+@dataclass(frozen=True)
+class Reached:
+    """What a target's measure is on the samples that it is met on, and the standard error, 0 where all are known."""
+
+    value: float
+    standard_error: float
 
 
 @dataclass(frozen=True)
@@ -179,7 +189,7 @@ class RankChoice:
         total = int(self.value) if self.name == "total_components" else None
         return rank.spread(variances, total or rank.total_for_ratio(known.n_features, self.value))
 
-    def ranks_for_error(self, known: Spectrum, captured: Captured, width: float) -> tuple[Array, float]:
+    def ranks_for_error(self, known: Spectrum, captured: Captured, width: float) -> tuple[Array, Reached]:
         """Return the ranks of the fewest components that meet ``target_mse`` or ``target_psnr``, and what they reach.
 
         Parameters
@@ -196,14 +206,21 @@ class RankChoice:
         DataError
             If the components that were computed do not meet it.
         """
-        left = rank.left_by(known.variances, captured.energies, captured.total)
-        mse = left / captured.n_samples / known.n_features / width / width
-        met = mse <= (self.value if self.name == "target_mse" else rank.mse_of_psnr(self.value, 1.0))
-        reached = mse if self.name == "target_mse" else psnr_from_mse(mse)
+        parts = zip(captured.energies, captured.totals, strict=True)
+        left = np.stack([rank.left_by(known.variances, energies, float(total)) for energies, total in parts])
+        left /= known.n_features * width
+        left /= width
+        mse = left.sum(axis=0) / captured.counts.sum()
+        decibels = self.name == "target_psnr"
+        met = mse <= (rank.mse_of_psnr(self.value, 1.0) if decibels else self.value)
         if not met.any():
-            raise self.unmet(known, float(reached[-1]), captured.name)
+            raise self.unmet(known, float((psnr_from_mse(mse) if decibels else mse)[-1]), captured.name)
         count = int(met.argmax())
-        return rank.spread(known.variances, count), float(reached[count])
+        value, error = float(mse[count]), standard_error(left[:, count] / captured.counts)
+        if decibels:
+            # To first order; without any error at all, the ratio is infinite and known.
+            value, error = float(psnr_from_mse(mse)[count]), 10 / math.log(10) * error / value if value else 0.0
+        return rank.spread(known.variances, count), Reached(value, error)
 
     def unmet(self, known: Spectrum, best: float, samples: str) -> DataError:
         """Return the error that says what can be reached instead of the target."""
@@ -226,6 +243,11 @@ class RankChoice:
                 RankWarning,
                 stacklevel=4,
             )
+
+
+def standard_error(means: Array) -> float:
+    """Return the standard error of the mean of groups of about equal size, 0 for a single group, which is all."""
+    return float(means.std(ddof=1) / math.sqrt(len(means))) if len(means) > 1 else 0.0
 
 
 def _check_count(name: str, value: Any) -> None:

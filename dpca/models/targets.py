@@ -23,7 +23,7 @@ from dpca.engine.sampling import read_samples, spread_samples
 from dpca.engine.source import Source
 from dpca.models.cell_basis import to_pixels
 from dpca.models.rank import spread
-from dpca.models.rank_choice import Captured, RankChoice, Spectrum
+from dpca.models.rank_choice import Captured, RankChoice, Reached, Spectrum, standard_error
 from dpca.rules.quality import WINDOW, ssim_per_sample
 from dpca.rules.state import working_dtype
 from storage.errors import DataError
@@ -34,6 +34,8 @@ Results = list[dict[str, Array]]
 
 #: Samples that SSIM is measured on: their mean is known to .001, where single images vary by .02.
 SSIM_SAMPLES = 500
+# Neighbors in the stack may be alike, so that not single samples but groups of them tell how well a mean is known.
+_GROUPS = 10
 # Floating-point copy of the samples that are mapped at once.
 _BLOCK_BYTES = 2**25
 
@@ -128,7 +130,7 @@ def keep_chosen(
     n_samples: int,
     value_range: tuple[float, float] | None,
     check: Check | None,
-) -> float | None:
+) -> Reached | None:
     """Leave each partition the components that the choice gives it, and return what is reached of a target.
 
     Parameters
@@ -175,7 +177,7 @@ def meet_target(
     results: Results,
     value_range: tuple[float, float],
     check: Check | None,
-) -> tuple[Array, float]:
+) -> tuple[Array, Reached]:
     """Return the components that each partition keeps so that a target is met, and what is reached.
 
     Parameters
@@ -206,10 +208,16 @@ def meet_target(
         return choice.ranks_for_error(known, captured_of(partition, results, known, check), width)
     held = Held(partition, results, check, value_range)
     most = int(np.count_nonzero(known.variances > 0))
-    count, reached = fewest(lambda n: held.ssim(spread(known.variances, n)), float(choice.value), most)
+    seen: dict[int, Array] = {}
+
+    def mean_ssim(n: int) -> float:
+        seen[n] = held.ssim(spread(known.variances, n))
+        return float(seen[n].mean())
+
+    count, reached = fewest(mean_ssim, float(choice.value), most)
     if reached < choice.value:
         raise choice.unmet(known, reached, f"the {held.n_samples:,} samples {check.name}")
-    return spread(known.variances, count), reached
+    return spread(known.variances, count), Reached(reached, standard_error(seen[count]))
 
 
 def captured_of(partition: Any, results: Results, known: Spectrum, check: Check) -> Captured:
@@ -217,12 +225,15 @@ def captured_of(partition: Any, results: Results, known: Spectrum, check: Check)
 
     Costs 2 d k operations for a sample of d attributes, for k components of each partition.
     """
-    energies, total = np.zeros(known.variances.shape), 0.0
-    for samples in _blocks(check.source, check.samples):
-        for i, (x, components) in enumerate(_centered(partition, results, samples)):
-            energies[i, : len(components)] += np.square(x @ components.T, dtype=np.float64).sum(axis=0)
-            total += float(np.square(x, dtype=np.float64).sum())
-    return Captured(energies, total, len(check.samples), f"the {len(check.samples):,} samples {check.name}")
+    groups = np.array_split(check.samples, min(_GROUPS, len(check.samples)))
+    energies, totals = np.zeros((len(groups), *known.variances.shape)), np.zeros(len(groups))
+    for g, chosen in enumerate(groups):
+        for samples in _blocks(check.source, chosen):
+            for i, (x, components) in enumerate(_centered(partition, results, samples)):
+                energies[g, i, : len(components)] += np.square(x @ components.T, dtype=np.float64).sum(axis=0)
+                totals[g] += float(np.square(x, dtype=np.float64).sum())
+    counts = np.array([len(chosen) for chosen in groups])
+    return Captured(energies, totals, counts, f"the {len(check.samples):,} samples {check.name}")
 
 
 def fewest(measure: Callable[[int], float], target: float, most: int) -> tuple[int, float]:
@@ -265,13 +276,13 @@ class Held:
         self._value_range, self._n_spatial = value_range, check.n_spatial
         row = math.prod(check.source.shape[1:]) * check.source.dtype.itemsize
         row += sum(len(r["components"]) * r["components"].itemsize for r in results)
-        self.n_samples = n = max(1, min(len(check.samples), check.room // 2 // row))
+        self.n_samples = n = min(len(check.samples), max(2, check.room // 2 // row))
         self._samples = list(_blocks(check.source, check.samples[np.arange(n) * len(check.samples) // n]))
         self._scores = list(self._in_threads(self._project))
 
-    def ssim(self, ranks: Array) -> float:
-        """Return the mean SSIM where each partition keeps so many components; pixels are rounded and clipped."""
-        return float(np.concatenate(list(self._in_threads(lambda b: self._ssim(b, ranks)))).mean())
+    def ssim(self, ranks: Array) -> Array:
+        """Return the SSIM of each where partitions keep so many components; values are made pixels, as on writing."""
+        return np.concatenate(list(self._in_threads(lambda b: self._ssim(b, ranks))))
 
     def _in_threads(self, function: Callable[[int], Any]) -> Iterator[Any]:
         return run_in_order(function, [(b,) for b in range(len(self._samples))], threads=thread_count())

@@ -70,9 +70,14 @@ def test_a_target_is_met_on_what_was_left_out_with_the_fewest_components(make: A
     assert model.target_reached_ == pytest.approx(errors[count], rel=1e-5)
     rebuilt = model.inverse_transform(model.transform(x[held]))
     assert ((rebuilt - x[held]) ** 2).mean() / 255**2 == pytest.approx(model.target_reached_, rel=1e-4)
+    groups = np.array_split(((rebuilt - x[held]) ** 2).reshape(65, -1).mean(1) / 255**2, 10)
+    expected = np.std([group.mean() for group in groups], ddof=1) / math.sqrt(10)
+    assert model.target_standard_error_ == pytest.approx(expected, rel=1e-3)
     decibels = make(target_psnr=-10 * math.log10(3e-4), validation_fraction=0.25).fit(x)
     np.testing.assert_array_equal(decibels.ranks_, model.ranks_)
     assert decibels.target_reached_ == pytest.approx(-10 * math.log10(model.target_reached_))
+    share = model.target_standard_error_ / model.target_reached_
+    assert decibels.target_standard_error_ == pytest.approx(10 / math.log(10) * share)
 
 
 @pytest.mark.parametrize("make", [cells, bands])
@@ -87,10 +92,11 @@ def test_few_samples_promise_too_much_of_themselves_but_not_of_what_was_left_out
     wanted = 2.3e-4
     promised = make(target_mse=wanted).fit(x)
     assert promised.target_reached_ <= wanted
+    assert promised.target_standard_error_ == 0
     assert error_of(promised)[0] > 1.1 * wanted
     kept = make(target_mse=wanted, validation_fraction=0.4).fit(x)
     error, deviation = error_of(kept)
-    assert abs(error - kept.target_reached_) < 4 * deviation * math.sqrt(1 / 40 + 1 / 800)
+    assert abs(error - kept.target_reached_) < 4 * math.hypot(kept.target_standard_error_, deviation / math.sqrt(800))
     assert error < 1.05 * wanted
 
 
@@ -120,11 +126,33 @@ def test_volumes_of_floats_in_large_units() -> None:
     assert 0.9 <= structure.target_reached_ < 0.93
 
 
-def similarity(model: Any, x: np.ndarray) -> float:
-    """Mean SSIM of what is written for samples, by scikit-image."""
+def test_bands_folded_by_incremental_svd() -> None:
+    """Their eigenvalues are bounds, but what they capture of other samples is measured."""
+    rng = np.random.default_rng(0)
+    x = (rng.normal(size=(400, 8)) @ rng.normal(size=(8, 3000)) * 3 + rng.normal(size=(400, 3000))).astype(np.float32)
+    model = BandPCA(
+        target_mse=3e-3,
+        band_size=1500,
+        mapping="random",
+        random_state=0,
+        max_components=8,
+        data_range=(-50, 50),
+        validation_fraction=0.2,
+        memory_budget=50 * 2**20,
+    ).fit(x)
+    assert "incremental SVD" in model.fit_report_.note
+    held = x[model.validation_samples_]
+    errors = ((model.inverse_transform(model.transform(held)) - held) / 100) ** 2
+    assert errors.mean() == pytest.approx(model.target_reached_, rel=1e-4)
+    assert 0 < model.ranks_.sum() < 16
+    assert model.target_reached_ <= 3e-3
+
+
+def similarities(model: Any, x: np.ndarray) -> np.ndarray:
+    """SSIM of what is written for samples, by scikit-image."""
     pixels = np.clip(np.rint(model.inverse_transform(model.transform(x))), 0, 255).astype(np.uint8)
     pairs = zip(x, pixels, strict=True)
-    return float(np.mean([structural_similarity(a, b, channel_axis=-1, data_range=255) for a, b in pairs]))
+    return np.array([structural_similarity(a, b, channel_axis=-1, data_range=255) for a, b in pairs])
 
 
 @pytest.mark.parametrize("make", [cells, bands])
@@ -133,11 +161,13 @@ def test_ssim_is_met_with_the_fewest_components(make: Any, fraction: float | Non
     x = smooth_images(160, SHAPE)
     model = make(target_ssim=0.93, validation_fraction=fraction).fit(x)
     measured = x if fraction is None else x[model.validation_samples_]
-    assert model.target_reached_ == pytest.approx(similarity(model, measured), abs=1e-5)
+    expected = similarities(model, measured)
+    assert model.target_reached_ == pytest.approx(expected.mean(), abs=1e-5)
+    assert model.target_standard_error_ == pytest.approx(expected.std(ddof=1) / math.sqrt(len(measured)), rel=1e-3)
     assert model.target_reached_ >= 0.93
     fewer = make(total_components=int(model.ranks_.sum()) - 1)
     fewer.fit(x if fraction is None else np.delete(x, model.validation_samples_, axis=0))
-    assert similarity(fewer, measured) < 0.93
+    assert similarities(fewer, measured).mean() < 0.93
     assert hasattr(model, "validation_samples_") == (fraction is not None)
 
 
@@ -238,7 +268,7 @@ def test_the_seed_decides_what_is_left_out() -> None:
         ({"target_psnr": 30, "validation_fraction": 0.6}, "above 0 and at most 0.5"),
         ({"target_psnr": 30, "validation_fraction": 0}, "above 0 and at most 0.5"),
         ({"target_psnr": 30, "validation_fraction": True}, "above 0 and at most 0.5"),
-        ({"target_psnr": 30, "validation_fraction": 0.01}, "0.01 of 40 samples is none"),
+        ({"target_psnr": 30, "validation_fraction": 0.01}, "0.01 of 40 samples is 0"),
         ({"ratio": 8, "validation_fraction": 0.2}, "there is no target to meet .* give one of target_mse, target_psnr"),
         ({"target_ssim": 0.9, "target_psnr": 30}, "target_psnr and target_ssim are given"),
         ({"target_ssim": 1.1}, "target_ssim is 1.1: give a number of at most 1"),
