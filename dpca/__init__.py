@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpca import metrics
-from dpca.models import PCA, BandPCA, CellPCA, StreamingPCA
+from dpca.models import PCA, BandPCA, CellPCA, StreamingPCA, open_scores
 
-__all__ = ["PCA", "BandPCA", "CellPCA", "StreamingPCA", "metrics"]
+__all__ = ["PCA", "BandPCA", "CellPCA", "StreamingPCA", "metrics", "open_scores"]
 __version__ = "0.1.0"

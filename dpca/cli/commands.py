@@ -109,6 +109,7 @@ def reconstruct_command(options: argparse.Namespace) -> int:
             options.model,
             options.scores,
             options.target,
+            n_components=options.components,
             client=client,
             overwrite=options.overwrite,
             progress=bar_progress,

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 
 from dpca.cli import commands
-from dpca.cli.arguments import add_cluster_options, add_overwrite, add_source_options
+from dpca.cli.arguments import add_cluster_options, add_overwrite, add_source_options, positive
 from dpca.cli.model_arguments import add_model_options
 from dpca.cli.running import guarded
 
@@ -110,6 +110,12 @@ def _parser() -> argparse.ArgumentParser:
     reconstruct.add_argument("model", help="model that the scores were made with")
     reconstruct.add_argument("scores", help="store that 'dpca transform' made")
     reconstruct.add_argument("target", help="stack store to make")
+    reconstruct.add_argument(
+        "--components",
+        type=positive,
+        metavar="K",
+        help="use only the first K of each cell, band or sample, and read no others (default: all)",
+    )
 
     verify = command(
         "verify", commands.verify_command, "read every chunk of a store and check it", "dpca verify scores.zarr"

@@ -16,7 +16,8 @@ from typing import Any, Literal
 from dpca.engine.checkpoint import Checkpoints
 from dpca.jobs.report_parts import read_report, report_folder
 from dpca.jobs.stages import NOTHING, StageCost, held_by
-from dpca.jobs.transform import SCORES_VERSION, fill_scores
+from dpca.jobs.transform import fill_scores
+from dpca.models.scores import SCORES_VERSION
 from storage.errors import DataError
 from storage.ingest import ingest
 from storage.layout import axes_for

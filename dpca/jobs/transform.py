@@ -13,6 +13,7 @@ from dpca.engine.source import as_source
 from dpca.jobs.stages import NOTHING, StageCost
 from dpca.models.basis import Basis
 from dpca.models.score_write import write_scores
+from dpca.models.scores import SCORES_VERSION
 from dpca.models.stored_basis import load_any, model_fingerprint
 from storage.arrays import create_root, write_strings
 from storage.disk import require_free_space
@@ -21,8 +22,6 @@ from storage.layout import CHANNEL
 from storage.progress import Progress, no_progress
 from storage.stack import Stack
 from storage.workspace import Workspace, fingerprint_of
-
-SCORES_VERSION = 1
 
 
 def transform_store(

@@ -6,6 +6,7 @@ from dpca.models.band_pca import BandPCA
 from dpca.models.cell_pca import CellPCA
 from dpca.models.convergence import ConvergenceWarning, OrderWarning
 from dpca.models.pca import PCA
+from dpca.models.scores import open_scores
 from dpca.models.streaming_pca import StreamingPCA
 
-__all__ = ["PCA", "BandPCA", "CellPCA", "ConvergenceWarning", "OrderWarning", "StreamingPCA"]
+__all__ = ["PCA", "BandPCA", "CellPCA", "ConvergenceWarning", "OrderWarning", "StreamingPCA", "open_scores"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -68,6 +68,10 @@ class BandBasis:
     def n_components(self) -> int:
         """Components of each band."""
         return len(self.components)
+
+    def leading(self, n_components: int) -> BandBasis:
+        """Return the basis of the first ``n_components`` components of every band."""
+        return replace(self, components=self.components[:n_components])
 
     @cached_property
     def _ordered(self) -> tuple[Array, list[Array]]:

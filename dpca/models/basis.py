@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol
 
+import numpy as np
 from numpy.typing import DTypeLike, NDArray
+
+from storage.errors import DataError
 
 Array = NDArray[Any]
 
@@ -42,6 +45,9 @@ class Basis(Protocol):
     def n_spatial(self, axes: Sequence[str]) -> int:
         """Return how many of a sample's axes, which have these names, are axes of space."""
 
+    def leading(self, n_components: int) -> Basis:
+        """Return the basis of the first ``n_components`` components."""
+
     def project(self, samples: Array) -> Array:
         """Return scores (n, *score_shape) of samples (n, *sample_shape)."""
 
@@ -50,3 +56,20 @@ class Basis(Protocol):
 
     def work_bytes(self, n_rows: int, dtype: DTypeLike) -> int:
         """Bytes of temporary arrays of projecting or reconstructing ``n_rows`` samples, results included."""
+
+
+def checked_level(n_components: int | None, known: int) -> int:
+    """Return how many of ``known`` components to use; None stands for all.
+
+    Raises
+    ------
+    DataError
+        If there are not so many, or it is no number of components.
+    """
+    if n_components is None:
+        return known
+    if isinstance(n_components, bool) or not isinstance(n_components, int | np.integer) or n_components < 1:
+        raise DataError(f"n_components is {n_components!r}: give a positive integer, or None for all")
+    if n_components > known:
+        raise DataError(f"n_components is {n_components} but there are only {known}: ask for at most that many")
+    return int(n_components)

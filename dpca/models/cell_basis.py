@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, ClassVar
 
@@ -66,6 +66,10 @@ class CellBasis:
     def n_components(self) -> int:
         """Components of each cell."""
         return len(self.components)
+
+    def leading(self, n_components: int) -> CellBasis:
+        """Return the basis of the first ``n_components`` components of every cell."""
+        return replace(self, components=self.components[:n_components])
 
     @cached_property
     def _cells(self) -> list[tuple[Array, Array]]:

@@ -26,14 +26,24 @@ def as_lazy(x: Any) -> da.Array:
     """Return a Dask array of whole samples over a stack, a Zarr array, a path, or a Dask array as it is."""
     if isinstance(x, da.Array):
         return x
+    array = zarr_array(x)
+    sample_bytes = math.prod(array.shape[1:]) * np.dtype(array.dtype).itemsize
+    lazy: da.Array = da.from_zarr(array, chunks=(rows_of_a_task(array, sample_bytes), *array.shape[1:]))
+    return lazy
+
+
+def zarr_array(x: Any) -> zarr.Array[Any]:
+    """Return the Zarr array behind a stack, a path, or itself."""
     if isinstance(x, str | os.PathLike):
         x = open_stack(x)
     array: zarr.Array[Any] = x.samples if isinstance(x, Stack) else x
-    sample_bytes = math.prod(array.shape[1:]) * np.dtype(array.dtype).itemsize
+    return array
+
+
+def rows_of_a_task(array: zarr.Array[Any], sample_bytes: int) -> int:
+    """Return how many samples, in whole chunks, go into a task."""
     unit = array.chunks[0]
-    rows = max(1, _CHUNK_BYTES // max(1, sample_bytes) // unit) * unit
-    lazy: da.Array = da.from_zarr(array, chunks=(rows, *array.shape[1:]))
-    return lazy
+    return max(1, _CHUNK_BYTES // max(1, sample_bytes) // unit) * unit
 
 
 def lazy_array(path: str | os.PathLike[str]) -> da.Array:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -53,6 +53,10 @@ class LinearBasis:
     def n_spatial(self, axes: Sequence[str]) -> int:
         """Return how many of a sample's axes, which have these names, are axes of space."""
         return sum(axis != CHANNEL for axis in axes)
+
+    def leading(self, n_components: int) -> LinearBasis:
+        """Return the basis of the first ``n_components`` components."""
+        return replace(self, components=self.components[:n_components])
 
     def project(self, samples: Array) -> Array:
         """Return scores (n, k) of samples (n, *sample_shape): (x - mean) V^T. Costs 2 n d k operations."""

@@ -16,6 +16,7 @@ from dpca.engine.source import Source, as_source
 from dpca.models.lazy import as_lazy, is_lazy, map_samples, scores_of
 from dpca.models.linear_basis import LinearBasis
 from dpca.models.outliers import residual_scores
+from dpca.models.reconstruction import samples_of
 from dpca.rules.state import working_dtype
 from storage.errors import DataError
 from storage.stack import open_stack
@@ -75,16 +76,28 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         basis = self.basis_
         return self._each_sample(X, scores_of, basis, (basis.components.shape[0],), basis.components.dtype)
 
-    def inverse_transform(self, X: Any) -> Any:
-        """Return the samples (n_samples, *sample_shape) that scores stand for. Lazy in, lazy out."""
-        basis = self.basis_
-        scores = as_lazy(X) if is_lazy(X) else np.asarray(X)
-        if scores.ndim != 2 or scores.shape[1] != self.n_components_:
-            raise DataError(f"scores have shape {scores.shape} but this model needs (n_samples, {self.n_components_})")
-        if isinstance(scores, np.ndarray):
-            return basis.reconstruct(scores)
-        dtype = np.result_type(scores.dtype, basis.components.dtype)
-        return map_samples(scores, LinearBasis.reconstruct, basis, self.sample_shape_, dtype)
+    def inverse_transform(self, X: Any, n_components: int | None = None) -> Any:
+        """Return the samples (n_samples, *sample_shape) that scores stand for, neither rounded nor clipped.
+
+        Parameters
+        ----------
+        X : array (n_samples, n_components_), numpy, Dask or Zarr; or the path of a Zarr array
+            Scores of all components, or of ``n_components``.
+        n_components : int, optional
+            Use only so many of the first components; default all.
+
+        Returns
+        -------
+        array
+            Lazy in, lazy out, as `transform`. Of scores in a store, chunks that hold only other components are never
+            read.
+
+        Raises
+        ------
+        DataError
+            For scores of another shape, or more components than there are.
+        """
+        return samples_of(self.basis_, X, n_components)
 
     def score_samples(self, X: Any) -> Any:
         """Return minus the squared reconstruction error of each sample, -|x - x^|^2: the lower, the more an outlier.

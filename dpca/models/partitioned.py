@@ -22,6 +22,7 @@ from dpca.models.basis import Basis
 from dpca.models.lazy import as_lazy, default_client, is_lazy, map_samples, scores_of
 from dpca.models.partition_rule import choose_rule
 from dpca.models.rank_choice import RankChoice, Reached
+from dpca.models.reconstruction import samples_of
 from dpca.models.targets import check_for, keep_chosen, value_range_for
 from dpca.rules.covariance import CovariancePCA
 from dpca.rules.state import Rule, State, working_dtype
@@ -331,20 +332,29 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
         dtype = np.result_type(working_dtype(lazy.dtype), self.components_.dtype)
         return map_samples(lazy, scores_of, self._basis, (*self._grid_shape, self.n_components_), dtype)
 
-    def inverse_transform(self, X: Any) -> Any:
+    def inverse_transform(self, X: Any, n_components: int | None = None) -> Any:
         """Return the samples (n_samples, *sample_shape) that scores stand for, neither rounded nor clipped.
 
-        Lazy in, lazy out, as `transform`.
+        Parameters
+        ----------
+        X : array (n_samples, *grid_shape, n_components_), numpy, Dask or Zarr; or the path of a Zarr array
+            Scores of all components, or of ``n_components``.
+        n_components : int, optional
+            Use only so many of the first components of each partition; default all.
+
+        Returns
+        -------
+        array
+            Lazy in, lazy out, as `transform`. Of scores in a store, chunks that hold only other components are never
+            read.
+
+        Raises
+        ------
+        DataError
+            For scores of another shape, or more components than there are.
         """
         check_is_fitted(self, "components_")
-        expected = (*self._grid_shape, self.n_components_)
-        lazy = as_lazy(X) if is_lazy(X) else np.asarray(X)
-        if tuple(lazy.shape[1:]) != expected:
-            raise DataError(f"scores have shape {lazy.shape} but this model needs (n_samples, *{expected})")
-        if isinstance(lazy, np.ndarray):
-            return self._basis.reconstruct(lazy)
-        dtype = np.result_type(lazy.dtype, self.components_.dtype)
-        return map_samples(lazy, _reconstruct, self._basis, self.sample_shape_, dtype)
+        return samples_of(self._basis, X, n_components)
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
         """Return names of the scores in the order of a flattened sample of them."""
@@ -359,7 +369,3 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
     def _check_samples(self, shape: tuple[int, ...]) -> None:
         if tuple(shape[1:]) != self.sample_shape_:
             raise DataError(f"samples have shape {tuple(shape[1:])} but this model was fitted to {self.sample_shape_}")
-
-
-def _reconstruct(basis: Basis, scores: Array) -> Array:
-    return basis.reconstruct(scores)

@@ -19,9 +19,10 @@ from dpca.engine.source import ArraySource, Source, batches
 from dpca.linalg import release_scratch
 from dpca.models.basis import Basis
 from dpca.models.cell_basis import to_pixels
+from dpca.models.score_layout import score_layout
 from dpca.models.stored_basis import model_fingerprint, stored_basis
 from dpca.rules.quality import WINDOW, mse_per_sample, psnr_from_mse, ssim_per_sample
-from storage.arrays import choose_codec, create_array, open_array, write_shard
+from storage.arrays import Codec, choose_codec, create_array, open_array, write_shard
 from storage.errors import StoreError
 from storage.layout import Layout, choose_layout
 from storage.progress import Progress, no_progress
@@ -31,7 +32,8 @@ Array = NDArray[Any]
 
 # Floating-point copies of one block of samples: enough rows for each cell's matrix products to be worth their calls.
 _BLOCK_BYTES = 48 * 2**20
-_CHUNK_BYTES = 4 * 2**20
+# What codecs are tried on: samples, and bytes of them.
+_TRIED, _TRIED_BYTES = 4, 4 * 2**20
 # Zarr holds a shard's chunks encoded, then joined, while the values are still there.
 _SHARD_COPIES = 3
 
@@ -241,28 +243,22 @@ def _prepare(source: Source, basis: Basis, group: zarr.Group, axes: tuple[str, .
     layout = choose_layout(source.shape, source.dtype.itemsize, axes, basis.cell_shape)
     rows = layout.shards[0]
     n, shape = source.shape[0], basis.score_shape
-    dtype = basis.project(np.zeros((1, *source.shape[1:]), source.dtype)).dtype
     names = ("sample", *basis.score_axes(axes[1:]))
-    create_array(group, "scores", (n, *shape), dtype, _score_layout(rows, shape, dtype.itemsize), names)
+    # Any samples show what parts with fewer components than others lack: zeros, which compress.
+    tried = basis.project(np.random.default_rng(0).integers(0, 2, (_TRIED, *source.shape[1:])).astype(source.dtype))
+    inner = score_layout(rows, shape, tried.dtype.itemsize)
+    create_array(group, "scores", (n, *shape), tried.dtype, inner, names, codec=choose_codec(tried))
     if reconstruct:
-        create_array(group, "reconstructions", source.shape, source.dtype, layout, axes, codec=_codec(source, layout))
+        create_array(group, "reconstructions", source.shape, source.dtype, layout, axes, codec=_codec(source))
     return rows
 
 
-def _codec(source: Source, layout: Layout) -> Any:
+def _codec(source: Source) -> Codec:
     """Reconstructions compress as their originals do."""
-    rows = min(source.shape[0], max(1, _CHUNK_BYTES // max(1, math.prod(source.shape[1:]) * source.dtype.itemsize)))
+    rows = min(source.shape[0], max(1, _TRIED_BYTES // max(1, math.prod(source.shape[1:]) * source.dtype.itemsize)))
     first = np.empty((rows, *source.shape[1:]), source.dtype)
     source.reader()((0, rows), tuple((0, s) for s in source.shape[1:]), first)
     return choose_codec(first)
-
-
-def _score_layout(rows: int, shape: tuple[int, ...], itemsize: int) -> Layout:
-    """Chunks of whole samples' scores of at most 4 MiB that divide a shard."""
-    unit = rows
-    while unit % 2 == 0 and unit * math.prod(shape) * itemsize > _CHUNK_BYTES:
-        unit //= 2
-    return Layout((unit, *shape), (rows, *shape))
 
 
 def _write_quality(job: WriteJob, group: zarr.Group) -> None:

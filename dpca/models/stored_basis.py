@@ -43,10 +43,10 @@ def model_fingerprint(path: str | os.PathLike[str]) -> str:
 
 
 @lru_cache(maxsize=2)
-def stored_basis(model: str, fingerprint: str) -> Basis:
+def stored_basis(model: str, fingerprint: str, n_components: int | None = None) -> Basis:
     """Read a model once a worker; its fingerprint tells it from one that stood at this path before."""
     basis: Basis = load_any(model).basis_
-    return basis
+    return basis if n_components is None else basis.leading(n_components)
 
 
 def _kind_of(path: str | os.PathLike[str]) -> _Kind:

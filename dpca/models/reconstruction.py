@@ -1,0 +1,89 @@
+"""From scores back to samples, by all components or only by the first ones, in memory or lazily."""
+
+from __future__ import annotations
+
+import math
+from functools import partial
+from typing import Any, NamedTuple
+
+import dask.array as da
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from dpca.models.basis import Basis, checked_level
+from dpca.models.cell_basis import to_pixels
+from dpca.models.lazy import is_lazy, map_samples, rows_of_a_task, zarr_array
+from storage.errors import DataError
+
+Array = NDArray[Any]
+
+
+class Pixels(NamedTuple):
+    """What a stack can hold: its type, and its smallest and largest possible value."""
+
+    dtype: np.dtype[Any]
+    data_range: tuple[float, float]
+
+
+def samples_of(basis: Basis, x: Any, n_components: int | None = None, pixels: Pixels | None = None) -> Any:
+    """Return the samples (n, *sample_shape) that scores stand for.
+
+    Parameters
+    ----------
+    basis : Basis
+    x : array (n, *score_shape), numpy, Dask or Zarr; or the path of a Zarr array
+        Scores of all components, or of the first ``n_components``.
+    n_components : int, optional
+        Use only so many of the first components; default all.
+    pixels : Pixels, optional
+        What to round and clip the samples to; by default they are left as they come.
+
+    Returns
+    -------
+    array
+        A Dask array where the scores are lazy. Of a store, chunks that hold only other components are never read.
+
+    Raises
+    ------
+    DataError
+        If the scores have another shape, or there are not so many components.
+    """
+    used = basis.leading(checked_level(n_components, basis.score_shape[-1]))
+    level = used.score_shape[-1]
+    scores = x if isinstance(x, da.Array) else zarr_array(x) if is_lazy(x) else np.asarray(x)
+    if tuple(scores.shape[1:]) not in (basis.score_shape, used.score_shape):
+        raise DataError(f"scores have shape {scores.shape} but this model needs (n_samples, *{basis.score_shape})")
+    if isinstance(scores, np.ndarray):
+        return _back(used, scores[..., :level], pixels)
+    dtype = np.result_type(scores.dtype, used.components.dtype)
+    lazy = leading_scores(scores, level, math.prod(used.sample_shape) * dtype.itemsize)
+    dtype = dtype if pixels is None else pixels.dtype
+    return map_samples(lazy, partial(_back, pixels=pixels), used, used.sample_shape, dtype)
+
+
+def leading_scores(scores: zarr.Array[Any] | da.Array, n_components: int, sample_bytes: int = 0) -> da.Array:
+    """Return the first components of scores as a Dask array of whole samples; of a store, nothing else is read.
+
+    Parameters
+    ----------
+    scores : zarr.Array or dask.array.Array (n, ..., k)
+    n_components : int
+    sample_bytes : int
+        Bytes of one sample, if that is what a chunk will be turned into: a task should hold it, too.
+    """
+    if isinstance(scores, da.Array):
+        first: da.Array = scores[..., :n_components]
+        return first
+    *grid, k = scores.shape[1:]
+    score_bytes = math.prod(grid) * n_components * np.dtype(scores.dtype).itemsize
+    # What is wanted is a chunk of its own: what is not goes out of the graph, whatever Dask fuses.
+    levels = (n_components, k - n_components) if n_components < k else k
+    rows = rows_of_a_task(scores, max(score_bytes, sample_bytes))
+    lazy: da.Array = da.from_zarr(scores, chunks=(rows, *grid, levels))[..., :n_components]
+    return lazy
+
+
+def _back(basis: Basis, scores: Array, pixels: Pixels | None) -> Array:
+    samples = basis.reconstruct(scores)
+    return samples if pixels is None else to_pixels(samples, *pixels)

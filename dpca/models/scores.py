@@ -1,0 +1,160 @@
+"""Stored scores, opened to look at the stack that they stand for, at any level of detail."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import zarr
+
+from dpca.models.band_basis import BandBasis
+from dpca.models.basis import Basis, checked_level
+from dpca.models.cell_basis import CellBasis
+from dpca.models.linear_basis import LinearBasis
+from dpca.models.reconstruction import Pixels, leading_scores, samples_of
+from dpca.models.stored_basis import load_any
+from storage.arrays import open_array, root_facts
+from storage.errors import DataError, StoreError
+
+SCORES_VERSION = 1
+_KINDS = (CellBasis.scores_kind, BandBasis.scores_kind, LinearBasis.scores_kind)
+
+
+@dataclass(frozen=True, eq=False)
+class Scores:
+    """A store of scores, opened for reading.
+
+    Attributes
+    ----------
+    path : str
+    model : CellPCA, BandPCA, PCA or StreamingPCA
+        What the scores were made with.
+    n_components : int
+        Components that are used where nothing else is said.
+    pixels : Pixels
+        Type of the original stack, and its smallest and largest possible value.
+    """
+
+    path: str
+    model: Any
+    n_components: int
+    pixels: Pixels
+    _array: zarr.Array[Any]
+
+    @property
+    def scores(self) -> da.Array:
+        """Scores (n_samples, ..., n_components), lazy."""
+        return leading_scores(self._array, self.n_components)
+
+    def stack(self, n_components: int | None = None) -> da.Array:
+        """Return the samples that the scores stand for, as they were: in the original's dtype, rounded and clipped.
+
+        Parameters
+        ----------
+        n_components : int, optional
+            Use only so many of the first components, up to all that are stored; default that of this object.
+
+        Returns
+        -------
+        dask.array.Array (n_samples, *sample_shape)
+            Computes, and reads, chunk by chunk; of the scores only the chunks with the components that are used. For
+            floating-point values of an integer stack, ``model.inverse_transform`` takes ``scores``.
+
+        Raises
+        ------
+        DataError
+            If there are not so many components.
+        """
+        level = self.n_components if n_components is None else n_components
+        lazy: da.Array = samples_of(self.model.basis_, self._array, level, self.pixels)
+        return lazy
+
+
+def open_scores(
+    path: str | os.PathLike[str], n_components: int | None = None, *, model: str | os.PathLike[str] | Any = None
+) -> Scores:
+    """Open a finished store of scores that ``dpca transform`` or a job wrote.
+
+    Parameters
+    ----------
+    path : path-like
+        The store.
+    n_components : int, optional
+        Use only so many of the first components; default all.
+    model : path-like or fitted estimator, optional
+        What the scores were made with; default the one inside the store, where jobs put it.
+
+    Returns
+    -------
+    Scores
+        Only the model and metadata have been read.
+
+    Raises
+    ------
+    StoreError
+        If this is no such store, or there is no model.
+    DataError
+        If the model is another one, or there are not so many components.
+
+    Examples
+    --------
+    >>> import dpca
+    >>> preview = dpca.open_scores("out.zarr").stack(n_components=3)  # doctest: +SKIP
+    >>> preview[4711].compute()  # reads 3 of the components of the samples around this one  # doctest: +SKIP
+    """
+    facts = read_scores_facts(path)
+    if model is None:
+        model = os.path.join(path, "model")
+        if not os.path.exists(model):
+            raise StoreError(
+                f"'{path}' holds no model: give the one that its scores were made with, open_scores(path, model=...)"
+            )
+    estimator = load_any(model) if isinstance(model, str | os.PathLike) else model
+    array = open_array(os.path.join(path, "scores"))
+    check_match(path, facts, array.shape, estimator.basis_)
+    low, high = map(float, facts["data_range"])
+    level = checked_level(n_components, array.shape[-1])
+    return Scores(os.fspath(path), estimator, level, Pixels(np.dtype(facts["dtype"]), (low, high)), array)
+
+
+def read_scores_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return what a store of scores states about itself.
+
+    Raises
+    ------
+    StoreError
+        If there is no such store, or one of another version.
+    """
+    try:
+        group = zarr.open_group(os.fspath(path), mode="r")
+    except (OSError, ValueError, KeyError) as error:
+        raise StoreError(f"there is no scores store at '{path}': give one that 'dpca transform' made") from error
+    facts = root_facts(group)
+    if facts.get("kind") not in _KINDS:
+        raise StoreError(f"'{path}' is not a scores store: give one that 'dpca transform' made")
+    if facts.get("version") != SCORES_VERSION:
+        raise StoreError(
+            f"'{path}' is a scores store of version {facts.get('version')} and this program reads version "
+            f"{SCORES_VERSION}: update dask-dpca or make it again"
+        )
+    return facts
+
+
+def check_match(path: str | os.PathLike[str], facts: Mapping[str, Any], shape: tuple[int, ...], basis: Basis) -> None:
+    """Refuse a model of other samples or scores than those of a store.
+
+    Raises
+    ------
+    DataError
+    """
+    same_kind = facts["kind"] == basis.scores_kind
+    if not same_kind or tuple(shape[1:]) != basis.score_shape or facts["sample_shape"] != list(basis.sample_shape):
+        raise DataError(
+            f"'{path}' holds {facts['kind']} of {tuple(shape[1:])} for samples of {facts['sample_shape']} but the "
+            f"model makes {basis.scores_kind} of {basis.score_shape} for {basis.sample_shape}: use the model that made "
+            f"them"
+        )
