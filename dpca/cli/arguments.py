@@ -123,6 +123,16 @@ def at_least_one(text: str) -> float:
     return _parsed(text, lambda t: _number(t, lambda x: x >= 1), "a number of at least 1")
 
 
+def up_to_one(text: str) -> float:
+    """Parse a number above 0 and of at most 1."""
+    return _parsed(text, lambda t: _number(t, lambda x: 0 < x <= 1), "a number above 0 and at most 1")
+
+
+def up_to_half(text: str) -> float:
+    """Parse a number above 0 and of at most a half."""
+    return _parsed(text, lambda t: _number(t, lambda x: 0 < x <= 0.5), "a share above 0 and at most 0.5")
+
+
 def share(text: str) -> float:
     """Parse a number of at least 0 and below 1."""
     return _parsed(text, lambda t: _number(t, lambda x: 0 <= x < 1), "a share, at least 0 and below 1")

@@ -6,7 +6,17 @@ import argparse
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from dpca.cli.arguments import at_least_one, cell_lengths, component_count, natural, positive, positive_number, share
+from dpca.cli.arguments import (
+    at_least_one,
+    cell_lengths,
+    component_count,
+    natural,
+    positive,
+    positive_number,
+    share,
+    up_to_half,
+    up_to_one,
+)
 from dpca.models.band_pca import MAPPINGS
 from storage.errors import DataError
 
@@ -16,7 +26,6 @@ _OF_BANDS = {
     "intervals": "n_intervals",
     "estimating": "n_estimating",
     "split_channels": "keep_channels",
-    "seed": "random_state",
 }
 
 
@@ -42,6 +51,7 @@ _CHOICES = (
     _Flag("--total-components", positive, "N", "so many in all, where they pay most"),
     _Flag("--target-psnr", positive_number, "DB", "the fewest in all that leave at least this PSNR, for example 32"),
     _Flag("--target-mse", positive_number, "MSE", "the fewest in all that leave at most this MSE, of values in 0..1"),
+    _Flag("--target-ssim", up_to_one, "SSIM", "the fewest in all that leave at least this mean SSIM, for example 0.95"),
     _Flag("--threshold", share, "SHARE", "so many of each that they explain more than this share of its variance"),
 )
 #: What goes with them.
@@ -52,6 +62,12 @@ _BOUNDS = (
         "K",
         "most components of a cell or band, where their numbers differ (default: four times the mean, or a third of "
         "its attributes; a note says where that is too few)",
+    ),
+    _Flag(
+        "--validation-fraction",
+        up_to_half,
+        "SHARE",
+        "share of the samples that is left out of the fit, and on which a target is met (default: those of the fit)",
     ),
 )
 
@@ -91,9 +107,6 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool) -> Non
         const=False,
         help="let the channels of a pixel go into different bands (default: together)",
     )
-    group.add_argument(
-        "--seed", type=natural, metavar="N", help="of the random mapping and of --estimating (default: 0)"
-    )
     group = parser.add_argument_group(
         "components",
         "Cells and bands differ in what there is to explain: a number gives as many to\n"
@@ -104,6 +117,13 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool) -> Non
     for place, flags in ((choices, _CHOICES), (group, _BOUNDS)):
         for flag in flags:
             place.add_argument(flag.name, type=flag.parse, metavar=flag.metavar, help=flag.help)
+    group.add_argument(
+        "--seed",
+        type=natural,
+        default=0,
+        metavar="N",
+        help="of the random mapping, of --estimating, of the samples that targets are met on (default: %(default)s)",
+    )
 
 
 def model_parameters(options: argparse.Namespace) -> dict[str, Any]:
@@ -115,10 +135,10 @@ def model_parameters(options: argparse.Namespace) -> dict[str, Any]:
         If options of bands are given to cells.
     """
     given = {name: getattr(options, name) for name in _OF_BANDS if getattr(options, name) is not None}
-    asked = _components(options)
+    asked = {"random_state": options.seed, **_components(options)}
     if options.band_size is not None:
         of_bands = {_OF_BANDS[name]: value for name, value in given.items()}
-        return {"band_size": options.band_size, "random_state": 0, **of_bands, **asked}
+        return {"band_size": options.band_size, **of_bands, **asked}
     if given:
         flag = f"--{next(iter(given)).replace('_', '-')}"
         raise DataError(f"{flag} is an option of bands and there are none: give --band-size, or leave it out")

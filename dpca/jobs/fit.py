@@ -13,6 +13,7 @@ from dpca.jobs.stages import NOTHING, StageCost, held_by
 from dpca.models import band_store, cell_store, streaming_store
 from dpca.models.band_pca import BandPCA
 from dpca.models.cell_pca import CellPCA
+from dpca.models.rank_choice import RankChoice
 from dpca.models.streaming_methods import describe_option
 from dpca.models.streaming_pca import StreamingPCA
 from storage.progress import Progress, no_progress
@@ -87,4 +88,13 @@ def fit_store(
     peak = report.peak_memory if n_passes == 1 or client is None else max(report.peak_memory, held_by(client))
     cost = StageCost(time.perf_counter() - began, n_passes * report.plan.read_bytes, peak)
     warned = dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning))
-    return Fitted(model, cost, [*([report.note] if report.note else []), *warned])
+    return Fitted(model, cost, [*([report.note] if report.note else []), *_reached(model), *warned])
+
+
+def _reached(model: Any) -> list[str]:
+    """Say what came of a target of quality, if there was one."""
+    if (reached := getattr(model, "target_reached_", None)) is None:
+        return []
+    choice, left_out = RankChoice.of(model.get_params()), getattr(model, "validation_samples_", None)
+    where = "samples of the fit" if left_out is None else f"{len(left_out):,} samples that were left out of the fit"
+    return [f"{choice.name} is {choice.value:g}, and {reached:.6g} is reached on {where}"]

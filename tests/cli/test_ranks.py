@@ -41,6 +41,11 @@ def stack(tmp_path: Path) -> str:
         (["--ratio", "8", "--max-components", "12"], {"ratio": 8, "max_components": 12}),
         (["--target-mse", "0.001"], {"target_mse": 1e-3}),
         (["--target-psnr", "33.5"], {"target_psnr": 33.5}),
+        (["--target-ssim", "0.9"], {"target_ssim": 0.9}),
+        (
+            ["--target-mse", "0.001", "--validation-fraction", "0.2", "--seed", "3"],
+            {"target_mse": 1e-3, "validation_fraction": 0.2, "random_state": 3},
+        ),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
 )
@@ -54,11 +59,14 @@ def test_what_is_asked_for_is_kept(
 ) -> None:
     assert main(["fit", stack, str(tmp_path / "m.zarr"), "--cell", "4", *options, "--scheduler", scheduler]) == 0
     told = capsys.readouterr().out
-    expected = CellPCA(cell_shape=4, **parameters).fit(uneven())
+    expected = CellPCA(cell_shape=4, **{"random_state": 0, **parameters}).fit(uneven())
     ranks = expected.ranks_
     np.testing.assert_array_equal(CellPCA.load(tmp_path / "m.zarr").ranks_, ranks)
     kept = f"{ranks.min()} to {ranks.max()}" if np.ptp(ranks) else str(ranks.max())
     assert f"16 cells, {kept} components each" in told
+    target = next((name for name in parameters if name.startswith("target")), None)
+    if target:
+        assert f"note: {target} is {parameters[target]:g}, and {expected.target_reached_:.6g} is reached on" in told
 
 
 def test_bands_have_ranks_too(stack: str, tmp_path: Path, scheduler: str) -> None:
