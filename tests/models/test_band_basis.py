@@ -42,14 +42,15 @@ def test_names_and_shapes() -> None:
 def test_temporaries_stay_below_what_is_promised(dtype: Any, block: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(band_basis, "_BLOCK_BYTES", block)
     rng = np.random.default_rng(0)
-    bands = map_at_random((60, 50, 3), 300, rng)
-    basis = BandBasis(bands, np.zeros((60, 50, 3)), np.zeros((20, 60, 50, 3), np.float32))
-    x = np.zeros((200, 60, 50, 3), dtype)
+    bands = map_at_random((120, 100, 3), 1200, rng)
+    basis = BandBasis(bands, np.zeros((120, 100, 3)), np.zeros((20, 120, 100, 3), np.float32))
+    x = np.zeros((200, 120, 100, 3), dtype)
     linalg.release_scratch()
     tracemalloc.start()
     basis.reconstruct(basis.project(x))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     linalg.release_scratch()
-    # Scores are held while samples are put back together, as the promise has it.
-    assert 0.5 * basis.work_bytes(200, dtype) < peak <= basis.work_bytes(200, dtype)
+    # Scores are held while samples are put back together, as the promise has it. Clients of other tests may still have
+    # threads that allocate.
+    assert 0.5 * basis.work_bytes(200, dtype) < peak <= basis.work_bytes(200, dtype) + 2**20
