@@ -104,7 +104,7 @@ def fold(
         At a value that is not finite.
     """
     began = time.perf_counter()
-    if isinstance(source.source if isinstance(source, _WINDOWED) else source, ArraySource):
+    if _in_memory(source):
         client = None
     threads = thread_count()
     plan = plan_for(rule, source, partition, client=client, budget=budget)
@@ -134,7 +134,7 @@ def plan_for(
     rule: Rule, source: Source, partition: Partitioned, *, client: Any | None = None, budget: int | None = None
 ) -> FoldPlan:
     """Return what `fold` would run with these arguments; its parameters and errors."""
-    if isinstance(source.source if isinstance(source, _WINDOWED) else source, ArraySource):
+    if _in_memory(source):
         client = None
     threads = thread_count()
     return plan_fold(
@@ -148,6 +148,13 @@ def plan_for(
         held_whole=source.segment_bytes if isinstance(source, DaskSource) else None,
         held_rows=source.window_rows if isinstance(source, _WINDOWED) else 0,
     )
+
+
+def _in_memory(source: Source) -> bool:
+    """Say whether the values are in this process, where tasks of a cluster could not read them."""
+    while isinstance(source, _WINDOWED):
+        source = source.source
+    return isinstance(source, ArraySource)
 
 
 def _group_graph(

@@ -98,10 +98,13 @@ class RemainingSource:
     ----------
     source : Source
     left_out : array (m,), integer, ascending
+    axes : tuple of str, optional
+        Names of the axes of one sample, for estimators that ask which one holds channels.
     """
 
     source: Source
     left_out: Array
+    axes: tuple[str, ...] | None = None
 
     @property
     def name(self) -> str:

@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 import dask.array as da
 import numpy as np
@@ -29,6 +29,7 @@ Region = tuple[tuple[int, int], ...]
 _CHECKED_AT_ONCE = 2**20
 
 
+@runtime_checkable
 class Source(Protocol):
     """A stack of samples that tasks can read for themselves; small to ship."""
 
@@ -170,8 +171,8 @@ def as_source(x: Any) -> Source:
 
     Parameters
     ----------
-    x : str, path-like, storage.Stack, zarr.Array, dask.array.Array or array_like
-        Samples on axis 0.
+    x : str, path-like, storage.Stack, zarr.Array, dask.array.Array, array_like, or Source
+        Samples on axis 0. A source is returned as it is.
 
     Raises
     ------
@@ -180,6 +181,8 @@ def as_source(x: Any) -> Source:
     StoreError
         If a path holds nothing readable.
     """
+    if isinstance(x, Source):
+        return x
     if isinstance(x, str | os.PathLike):
         x = open_stack(x)
     path = None

@@ -30,7 +30,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     # -- learning
 
     def _source(self, X: Any) -> Source:
-        if is_lazy(X):
+        if is_lazy(X) or isinstance(X, Source):
             source = as_source(open_stack(X) if isinstance(X, str | os.PathLike) else X)
             self.n_features_in_ = math.prod(source.shape[1:])
         else:

@@ -16,7 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import FoldReport, Partitioned, fold
-from dpca.engine.held_out import hold_out
+from dpca.engine.held_out import RemainingSource, hold_out
 from dpca.engine.source import Source, as_dense, as_source, check_finite, check_numeric
 from dpca.models.basis import Basis
 from dpca.models.lazy import as_lazy, default_client, is_lazy, map_samples, scores_of
@@ -109,6 +109,7 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
         Parameters
         ----------
         X : array (n_samples, *sample_shape), numpy, Dask or Zarr; storage.Stack; or path of a stack store or Zarr array
+            Or a source of the engine, such as `dpca.engine.held_out.RemainingSource`.
         y : ignored
         client : distributed.Client, optional
             Default: the current one, if any.
@@ -137,7 +138,7 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
             "checkpoints": checkpoints,
             "progress": progress,
         }
-        axes = stack.axes[1:] if isinstance(stack, Stack) else None
+        axes = _axes_of(stack)
         partition = self._partition(source, axes, **running)
         check = None
         if choice.is_target:
@@ -369,3 +370,10 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
     def _check_samples(self, shape: tuple[int, ...]) -> None:
         if tuple(shape[1:]) != self.sample_shape_:
             raise DataError(f"samples have shape {tuple(shape[1:])} but this model was fitted to {self.sample_shape_}")
+
+
+def _axes_of(stack: Any) -> Sequence[str] | None:
+    """Names of the axes of a sample, where anything states them."""
+    if isinstance(stack, Stack):
+        return stack.axes[1:]
+    return stack.axes if isinstance(stack, RemainingSource) else None

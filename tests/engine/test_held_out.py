@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpca.engine.held_out as held_out
+from dpca import BandPCA, CellPCA, StreamingPCA
 from dpca.engine import as_source, fold
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.held_out import MOST_HELD_OUT, RemainingSource, hold_out, without
@@ -165,3 +166,29 @@ def test_what_a_reader_holds_is_planned_for() -> None:
     assert 0 < source.window_rows * 64 * 64 <= 2**25
     long = RemainingSource(ZarrSource("nowhere", (40_000, 64, 64), np.dtype(np.uint8), (30_000, 8, 8)), np.arange(10))
     assert long.window_rows == 30_000
+
+
+def test_estimators_take_what_remains(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).integers(0, 256, (230, 12, 10, 3), dtype=np.uint8)
+    zarr.create_array(str(tmp_path / "x.zarr"), data=x, chunks=(50, 12, 10, 3))
+    left_out = np.arange(3, 230, 4)
+    part, rest = RemainingSource(as_source(str(tmp_path / "x.zarr")), left_out), np.delete(x, left_out, axis=0)
+    found, wanted = (CellPCA(4, cell_shape=(5, 5)).fit(given) for given in (part, rest))
+    np.testing.assert_array_equal(found.components_, wanted.components_)
+    streamed = StreamingPCA(5, oversampling=200).fit(part)
+    assert streamed.n_samples_seen_ == len(rest)
+    np.testing.assert_allclose(streamed.mean_, rest.reshape(len(rest), -1).mean(axis=0), rtol=1e-6)
+
+
+def test_bands_keep_channels_by_the_stated_axes() -> None:
+    x = np.random.default_rng(0).normal(size=(40, 6, 4, 3)).astype(np.float32)
+
+    def labels(axes: tuple[str, ...] | None) -> Any:
+        part = RemainingSource(as_source(x), np.arange(0, 40, 4), axes)
+        return BandPCA(2, band_size=6, mapping="random", random_state=0).fit(part).bands_.labels
+
+    together = labels(None)
+    assert (together == together[..., :1]).all()
+    np.testing.assert_array_equal(labels(("y", "x", "channel")), together)
+    apart = labels(("y", "x", "time"))
+    assert not (apart == apart[..., :1]).all()
