@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dpca.rules.accelerated import AcceleratedBlockPower, AcceleratedOja, FirstStrategy, Increasing, SecondStrategy
+from dpca.rules.block_dct import BlockDCTMoments, block_dct
 from dpca.rules.block_power import BlockPower
 from dpca.rules.captured import Captured
 from dpca.rules.ccipca import CCIPCA
@@ -34,6 +35,7 @@ __all__ = [
     "VRPCA",
     "AcceleratedBlockPower",
     "AcceleratedOja",
+    "BlockDCTMoments",
     "BlockGram",
     "BlockPower",
     "Captured",
@@ -66,6 +68,7 @@ __all__ = [
     "SimilarityMatching",
     "State",
     "Watched",
+    "block_dct",
     "dual_components",
     "dual_pca",
     "mse_per_sample",
