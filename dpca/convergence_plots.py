@@ -11,11 +11,8 @@ from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import ArrayLike
 
 from dpca import drawing
-from dpca.drawing import ACCENT, FONT, INK, MUTED
+from dpca.drawing import MUTED
 
-# Told apart also without color: hues of even lightness, and a dash once they begin again.
-_HUES = ("#b3502a", "#3d7d4f", "#8a5aa8", "#a8861f", "#b0457a", "#4a8f96")
-_DASHES: tuple[str | tuple[int, tuple[float, ...]], ...] = ("solid", (0, (5, 1.6)), (0, (1.2, 1.4)))
 _LEGEND_INCHES = 2.75
 # Below this float64 tells nothing apart.
 _FLOOR = -15.0
@@ -50,9 +47,8 @@ def convergence_curves(lines: Sequence[Line], x_label: str, *, emphasized: str =
     if not drawn:
         raise ValueError("there is no convergence to show: give at least one line with a point")
     figure, axes = drawing.chart(x_label, "convergence, log10(1 - captured / best)")
-    left, bottom, width, height = axes.get_position().bounds
-    axes.set_position((left, bottom, width - _LEGEND_INCHES / drawing.WIDTH, height))
-    styles = _styles([name for name, _, _ in drawn], emphasized)
+    drawing.leave_room(axes, _LEGEND_INCHES)
+    styles = drawing.line_styles([name for name, _, _ in drawn], emphasized)
     for name, x, values in sorted(drawn, key=lambda line: -line[2][-1]):
         color, dash = styles[name]
         strong = name == emphasized
@@ -69,28 +65,13 @@ def convergence_curves(lines: Sequence[Line], x_label: str, *, emphasized: str =
             clip_on=False,
         )
     _scale(axes)
-    axes.legend(
-        loc="upper left",
-        bbox_to_anchor=(1.015, 1.03),
-        frameon=False,
-        labelcolor=INK,
-        prop={"family": FONT, "size": 8.5},
-        handlelength=2.6,
-        borderaxespad=0,
-        labelspacing=0.45,
-    )
+    drawing.legend_beside(axes)
     return figure
 
 
 def _points(x: ArrayLike, values: ArrayLike) -> tuple[np.ndarray, np.ndarray]:
     where, heights = np.asarray(x, np.float64), np.asarray(values, np.float64)
     return where, np.where(np.isfinite(heights), np.maximum(heights, _FLOOR), _FLOOR)
-
-
-def _styles(names: Sequence[str], emphasized: str) -> dict[str, tuple[str, str | tuple[int, tuple[float, ...]]]]:
-    others = [name for name in names if name != emphasized]
-    styles = {name: (_HUES[i % len(_HUES)], _DASHES[i // len(_HUES) % len(_DASHES)]) for i, name in enumerate(others)}
-    return {**styles, emphasized: (ACCENT, "solid")}
 
 
 def _scale(axes: Axes) -> None:

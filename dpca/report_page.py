@@ -28,6 +28,8 @@ class DataTable(NamedTuple):
     heading: str
     head: Sequence[str]
     rows: Sequence[Sequence[str]]
+    notes: Sequence[str] = ()
+    """Sentences under it."""
 
 
 def html_page(
@@ -86,10 +88,9 @@ def _data_section(table: DataTable) -> str:
         f"<tr><th scope=row>{escape(name)}</th>{''.join(f'<td>{escape(value)}</td>' for value in values)}</tr>"
         for name, *values in table.rows
     )
-    return (
-        f"<section class=data><h2>{escape(table.heading)}</h2>"
-        f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table></section>"
-    )
+    notes = "".join(f"<p>{escape(note)}</p>" for note in table.notes if note)
+    body = f"<table><thead><tr>{head}</tr></thead><tbody>{''.join(lines)}</tbody></table>" if table.rows else ""
+    return f"<section class=data><h2>{escape(table.heading)}</h2>{body}{notes}</section>"
 
 
 def _rejected_section(rejected: Sequence[tuple[str, str]]) -> str:
@@ -138,9 +139,10 @@ thead th { color: var(--muted); font-weight: 400; font-size: .85rem; }
 .stages tbody th { color: var(--ink); width: 45%; white-space: normal; }
 .stages .total > * { font-weight: 600; }
 .stages i { display: block; height: 3px; margin-top: .35rem; border-radius: 2px; background: var(--accent); }
-.data { margin-top: 2.5rem; }
-.data td, .data thead th:not(:first-child) { text-align: right; padding-left: 1rem; }
+.data { margin-top: 2.5rem; overflow-x: auto; }
+.data td, .data thead th:not(:first-child) { text-align: right; padding-left: 1rem; overflow-wrap: break-word; }
 .data tbody th { color: var(--ink); }
+.data p { margin: .5rem 0 0; color: var(--muted); font-size: .92rem; max-width: 46rem; }
 .rejected { margin-top: 2.5rem; }
 .rejected tbody th { white-space: normal; width: 50%; }
 figure { margin: 3rem 0 0; }

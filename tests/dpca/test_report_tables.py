@@ -24,3 +24,15 @@ def test_text_is_aligned_first_column_to_the_left() -> None:
     assert aligned(("rule", "CPU s"), [("a", "1.5"), ("longer", "10")]) == (
         "rule     CPU s\na          1.5\nlonger      10"
     )
+
+
+def test_sentences_stand_under_a_table_or_by_themselves(tmp_path: Path) -> None:
+    tables = [
+        DataTable("With", ("a", "b"), [("c", "1")], ("Told & done.", "")),
+        DataTable("Without", (), (), ("Only.",)),
+    ]
+    write_report(tmp_path, {}, {}, title="T", tables=tables)
+    page = (tmp_path / "index.html").read_text()
+    assert "</table><p>Told &amp; done.</p></section>" in page
+    assert "<h2>Without</h2><p>Only.</p></section>" in page
+    assert "<p></p>" not in page.split("<main>")[1].split("</header>")[1]
