@@ -116,7 +116,7 @@ def report_convergence(
             )
         if work.state == "resumed":
             say(f"going on with the unfinished run in '{os.fspath(output)}.partial'")
-        stack = given if isinstance(given, Stack) else _ingested(given, work, reading or {}, progress, say)
+        stack = given if isinstance(given, Stack) else ingested(given, work, reading or {}, progress, say)
         marks = marks_for(stack.n_samples, settings.points, settings.batch_size)
         say(f"exact reference of {stack.n_samples:,} samples with {math.prod(stack.sample_shape):,} attributes")
         reference = exact_reference(as_source(stack), settings.n_components, progress=progress)
@@ -157,14 +157,20 @@ def _rules(settings: ConvergenceSettings) -> dict[str, Any]:
     }
 
 
-def _ingested(
-    reader: Reader, work: Workspace, reading: Mapping[str, Any], progress: Progress, say: Callable[[str], None]
+def ingested(
+    reader: Reader,
+    work: Workspace,
+    reading: Mapping[str, Any],
+    progress: Progress,
+    say: Callable[[str], None],
+    client: Any = None,
 ) -> Stack:
+    """Ingest a reader into the store of a report, or find it there."""
     target = work.store / "stack"
     if not target.exists():
         say(f"ingest {len(reader):,} samples from {reader.name}")
     try:
-        return ingest(reader, target, progress=progress, **reading)
+        return ingest(reader, target, client=client, progress=progress, **reading)
     finally:
         # Its own workspace keeps what it finished; this one must then stay around it.
         if target.exists() or target.with_name("stack.partial").exists():

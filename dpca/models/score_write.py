@@ -156,7 +156,7 @@ def write_scores(
         fitted.n_spatial(axes[1:]),
         data_range,
         reconstruct,
-        ssim and _has_ssim(fitted.sample_shape, fitted.n_spatial(axes[1:])),
+        ssim and has_ssim(fitted.sample_shape, fitted.n_spatial(axes[1:])),
         checkpoints,
     )
     limit = budget if budget is not None else task_budget(client, thread_count())
@@ -284,6 +284,6 @@ def _write_quality(job: WriteJob, group: zarr.Group) -> None:
             write_shard(array, start, values[start : start + layout.shards[0]])
 
 
-def _has_ssim(sample_shape: tuple[int, ...], n_spatial: int) -> bool:
+def has_ssim(sample_shape: tuple[int, ...], n_spatial: int) -> bool:
     """Only images and volumes have structure, of samples that are long enough for a window."""
     return n_spatial > 1 and min(sample_shape[:n_spatial]) >= WINDOW

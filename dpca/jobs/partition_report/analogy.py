@@ -1,0 +1,112 @@
+"""How alike bands at random and components of whole samples are (T 4.5.4)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpca.metrics import principal_angles
+from dpca.models.band_basis import BandBasis
+
+Array = NDArray[Any]
+
+#: Numbers of components whose spans are compared.
+_SPANS = (1, 2, 3, 5, 10, 20)
+# Samples whose scores tell signs, and how many of them are projected at once.
+_MOST_SAMPLES, _ROWS = 1000, 64
+
+
+@dataclass(frozen=True)
+class Analogy:
+    """What the two have in common.
+
+    Attributes
+    ----------
+    holistic : tuple of float
+        Share of the variance of the training samples that the first 1, 2, ... components of whole samples explain.
+    bands : dict of str to tuple of float
+        The same for the first components of every band, for each random mapping.
+    combined : tuple of float
+        The same for as many vectors, each made of one component of every band.
+    angles : dict of int to tuple of 3 floats
+        Number of components to the smallest, middle and largest principal angle, in degrees, between the span of these
+        vectors and that of the components of whole samples.
+    """
+
+    holistic: tuple[float, ...]
+    bands: dict[str, tuple[float, ...]]
+    combined: tuple[float, ...]
+    angles: dict[int, tuple[float, float, float]]
+
+    def apart(self, name: str) -> float:
+        """Return the largest difference of explained variance between bands and whole samples, in points."""
+        return max(abs(100 * (a - b)) for a, b in zip(self.bands[name], self.holistic, strict=False))
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return all of it as JSON has it, with the largest difference."""
+        return {**asdict(self), "largest_difference_points": {name: self.apart(name) for name in self.bands}}
+
+
+def combined(basis: BandBasis, values: Array, count: int) -> Array:
+    """Combine the j-th components of all bands into one vector of a whole sample, for j = 1, ..., count.
+
+    A component of a band is as good with either sign. The signs are those with which the scores of the bands go
+    together, of the samples given: of the first right singular vector of the standardized scores (samples x bands).
+    Nothing of the components of whole samples enters.
+
+    Parameters
+    ----------
+    basis : BandBasis
+    values : array (n, *sample_shape)
+    count : int
+
+    Returns
+    -------
+    array (min(count, n_components), n_features), float32 or float64
+        Orthonormal rows: those of a band are.
+    """
+    some = values[np.linspace(0, len(values) - 1, min(len(values), _MOST_SAMPLES)).round().astype(int)]
+    count = min(count, basis.n_components)
+    blocks = [some[start : start + _ROWS] for start in range(0, len(some), _ROWS)]
+    scores = np.concatenate([basis.project(np.ascontiguousarray(block))[..., :count] for block in blocks])
+    bands = basis.bands
+    flat = basis.components[:count].reshape(count, -1)
+    rows = np.empty_like(flat)
+    for j in range(count):
+        signs = _signs(scores[..., j].astype(np.float64))
+        rows[j] = flat[j] * signs[bands.labels.reshape(-1)].astype(flat.dtype)
+    lengths = np.linalg.norm(rows, axis=1, keepdims=True)
+    np.divide(rows, lengths, out=rows, where=lengths > 0)
+    return rows
+
+
+def angles_between(a: Array, b: Array, spans: Sequence[int] = _SPANS) -> dict[int, tuple[float, float, float]]:
+    """Return the smallest, middle and largest principal angle, in degrees, between the spans of the first rows.
+
+    Parameters
+    ----------
+    a, b : array (k, d)
+    spans : sequence of int
+        How many rows span them; numbers that there are not so many rows for are left out.
+    """
+    found = {}
+    for k in spans:
+        if k > min(len(a), len(b)):
+            continue
+        angles = np.degrees(principal_angles(a[:k], b[:k]))
+        if len(angles):
+            found[k] = (float(angles[0]), float(np.median(angles)), float(angles[-1]))
+    return found
+
+
+def _signs(scores: Array) -> Array:
+    """Signs (m,) with which the columns of scores (n, m) go together."""
+    centered = scores - scores.mean(axis=0)
+    lengths = np.linalg.norm(centered, axis=0)
+    np.divide(centered, lengths, out=centered, where=lengths > 0)
+    leading = np.linalg.svd(centered, full_matrices=False)[2][0]
+    return np.where(leading < 0, -1.0, 1.0)
