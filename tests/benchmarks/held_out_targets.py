@@ -2,8 +2,8 @@
 
     python tests/benchmarks/held_out_targets.py --source lfw.zarr --cells 10 25
 
-Every fifth image of the stack is the test set. The others are fitted, once with ``validation_fraction`` and once
-without: "promised" is what the fit says, with its standard error (0: it knows all samples that it speaks of);
+Every fifth image of the stack is the test set, from the one that ``--first`` names on. The others are fitted, once with
+``validation_fraction`` and once without: "promised" is what the fit says, with its standard error (0: it knows all samples that it speaks of);
 "measured" is what reconstructions of the test set have, with the standard error of their mean, which is what chance
 alone does to it; "off" is its relative difference from the target. All three are relative. SSIM is that of pixels;
 errors are measured before rounding, as targets are defined, and "as pixels" says what they are after it.
@@ -55,18 +55,21 @@ def main() -> None:
     parser.add_argument("--cells", type=int, nargs="+", default=[10], help="sides of cells")
     parser.add_argument("--fraction", type=float, default=0.2, help="validation_fraction")
     parser.add_argument("--max-components", type=int, help="of a cell; default that of CellPCA")
+    parser.add_argument("--first", type=int, default=2, choices=range(5), help="first image of the test set")
+    parser.add_argument("--targets", nargs="+", choices=TARGETS, default=list(TARGETS))
     parser.add_argument("--seeds", type=int, default=1, help="draw the validation samples so many times")
     options = parser.parse_args()
     stack = open_stack(options.source)
     images, value_range = np.asarray(stack.samples[:]), stack.data_range or (0.0, 1.0)
-    test = np.arange(2, len(images), 5)
+    test = np.arange(options.first, len(images), 5)
     seen, unseen = np.delete(images, test, axis=0), images[test]
     del images
     print(f"{len(seen):,} images to fit, {len(unseen):,} to measure on")
     head = f"{'cell':>4} {'target':<19}{'validation':>10}{'ratio':>8}{'promised':>11}{'± %':>6}"
     print(f"{head}{'measured':>11}{'± %':>6}{'off %':>8}{'as pixels':>11}{'seconds':>9}")
     for cell in options.cells:
-        for name, wanted in TARGETS.items():
+        for name in options.targets:
+            wanted = TARGETS[name]
             fractions = [None] if name == "ratio" else [None] + [options.fraction] * options.seeds
             for seed, fraction in enumerate(fractions):
                 settings = {name: wanted, "max_components": options.max_components, "validation_fraction": fraction}
