@@ -237,9 +237,10 @@ def fold_segment(
     if checkpoints is not None and (kept := checkpoints.load_states(name)):
         return kept
     sizes = [partition.n_features(i) for i in group.partitions]
-    states = [rule.init(d, source.dtype) for d in sizes] if before is None else [state.copy() for state in before]
+    dtype = partition.split_dtype(source.dtype)
+    states = [rule.init(d, dtype) for d in sizes] if before is None else [state.copy() for state in before]
     origin = tuple(start for start, _ in group.region)
-    buffer = np.empty(min(rows, samples[1] - samples[0]) * sum(sizes), source.dtype)
+    buffer = np.empty(min(rows, samples[1] - samples[0]) * sum(sizes), dtype)
     with one_blas_thread():
         for _, block in batches(source, samples, group.region, rows):
             parts = partition.split(block, group.partitions, origin, buffer)

@@ -199,7 +199,8 @@ class _Work:
                 if kept := checkpoints.load_states(_segment_name(name, s)):
                     return (kept, 0), s + 1
         sizes = [self.partition.n_features(i) for i in group.partitions]
-        return ([self.rule.init(d, self.source.dtype) for d in sizes], 0), 0
+        dtype = self.partition.split_dtype(self.source.dtype)
+        return ([self.rule.init(d, dtype) for d in sizes], 0), 0
 
     def segment_graph(self, group: Group, samples: Run, reached: Reached) -> Any:
         """Delayed `Reached` after all the rounds of a segment."""
@@ -251,9 +252,8 @@ def run_stream(
     states = reached[0]
     pieces: list[State | None] = [None] * len(states)
     origin = tuple(start for start, _ in group.region)
-    buffer = np.empty(
-        min(rows, samples[1] - samples[0]) * sum(map(partition.n_features, group.partitions)), source.dtype
-    )
+    n_values = min(rows, samples[1] - samples[0]) * sum(map(partition.n_features, group.partitions))
+    buffer = np.empty(n_values, partition.split_dtype(source.dtype))
     with one_blas_thread():
         for _, block in batches(source, samples, group.region, rows):
             parts = partition.split(block, group.partitions, origin, buffer)

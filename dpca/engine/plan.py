@@ -19,6 +19,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, Protocol, cast
 
 import numpy as np
@@ -59,10 +60,16 @@ class Partition(Protocol):
         """Attributes of one of them."""
 
     def region(self, index: int) -> Region:
-        """Smallest box of a sample that holds it."""
+        """Smallest box of a sample that must be read for it."""
 
     def tiles(self, chunk_shape: tuple[int, ...]) -> Iterable[tuple[int, ...]]:
         """Groups of partitions that share chunks."""
+
+    def split_dtype(self, dtype: DTypeLike) -> np.dtype[Any]:
+        """Type of the values of a partition, for samples of a type."""
+
+    def split_bytes(self, region: Region, dtype: DTypeLike) -> int:
+        """Bytes of temporary arrays of splitting a batch of a region, of a type."""
 
 
 class RuleCost(Protocol):
@@ -180,6 +187,11 @@ class _Planner:
     held_whole: int | None
     held_rows: int
 
+    @cached_property
+    def values(self) -> np.dtype[Any]:
+        """Type of what the rule gets."""
+        return self.partition.split_dtype(self.dtype)
+
     @property
     def least_rows(self) -> int:
         return max(1, min(self.chunks[0], self.shape[0]))
@@ -190,7 +202,7 @@ class _Planner:
 
     def target_rows(self) -> int:
         """Whole chunks of samples, as many as make a full update."""
-        return min(self.whole_chunks(self.rule.batch_rows(self.dtype)), max(1, self.shape[0]))
+        return min(self.whole_chunks(self.rule.batch_rows(self.values)), max(1, self.shape[0]))
 
     def whole_chunks(self, rows: int) -> int:
         return max(1, rows // self.least_rows) * self.least_rows
@@ -203,18 +215,18 @@ class _Planner:
         return math.prod(b - a for a, b in self.region(partitions)) * self.dtype.itemsize
 
     def state_bytes(self, partitions: Sequence[int]) -> int:
-        return sum(self.rule.state_bytes(self.partition.n_features(i), self.dtype) for i in partitions)
+        return sum(self.rule.state_bytes(self.partition.n_features(i), self.values) for i in partitions)
 
     def result_bytes(self, partitions: Sequence[int]) -> int:
-        return sum(self.rule.result_bytes(self.partition.n_features(i), self.dtype) for i in partitions)
+        return sum(self.rule.result_bytes(self.partition.n_features(i), self.values) for i in partitions)
 
     def leaf_bytes(self, partitions: Sequence[int], rows: int) -> int:
         """States, the batch, the one read ahead, its copy by partitions, one's temporaries, what reading takes."""
         d = max(self.partition.n_features(i) for i in partitions)
         region, box = self.region_bytes(partitions), self.region(partitions)
-        copy = sum(self.partition.n_features(i) for i in partitions) * self.dtype.itemsize
+        copy = sum(self.partition.n_features(i) for i in partitions) * self.values.itemsize
         decoded = decoded_row_bytes(box, self.chunks, self.dtype.itemsize)
-        one = self.rule.work_bytes(rows, d, self.dtype)
+        one = self.rule.work_bytes(rows, d, self.values) + self.partition.split_bytes(box, self.dtype)
         # Encoded chunks and the values cut from them, of one read; a chunk more where Zarr joins parts of one.
         at_once = min(read_rows(box, self.chunks, self.dtype.itemsize), max(rows, self.held_rows))
         reading = at_once * (region + decoded) + 2 * math.prod(self.chunks) * self.dtype.itemsize

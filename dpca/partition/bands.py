@@ -21,7 +21,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 Array = NDArray[Any]
 Region = tuple[tuple[int, int], ...]  #: (start, stop) along each axis of a sample
@@ -118,6 +118,14 @@ class Bands:
     def tiles(self, chunk_shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         """Yield all bands as one group: each of them may lie in every chunk."""
         yield tuple(range(self.n_partitions))
+
+    def split_dtype(self, dtype: DTypeLike) -> np.dtype[Any]:
+        """Return the type of the values that `split` gives for samples of a type: the same."""
+        return np.dtype(dtype)
+
+    def split_bytes(self, region: Region, dtype: DTypeLike) -> int:
+        """Return the bytes of temporary arrays of `split` to plan for: none, a few samples are within any task."""
+        return 0
 
     def split(self, block: Array, parts: Sequence[int], origin: tuple[int, ...], buffer: Array) -> list[Array]:
         """Copy bands out of a block of samples that begins at ``origin``.

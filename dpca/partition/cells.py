@@ -22,7 +22,7 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike, NDArray
 
 Array = NDArray[Any]
 Region = tuple[tuple[int, int], ...]  #: (start, stop) along each axis of a sample
@@ -90,23 +90,40 @@ class CellGrid:
         """Attributes of a whole cell, the largest there is."""
         return math.prod(self.cell_shape) * math.prod(self.channel_shape)
 
-    def region(self, index: int) -> Region:
+    def box(self, index: int) -> Region:
         """Return where cell ``index`` (row-major) lies in a sample."""
-        return self._regions[index]
+        return self._boxes[index]
+
+    def region(self, index: int) -> Region:
+        """Return the box of a sample that must be read for cell ``index``: its own."""
+        return self.box(index)
 
     @cached_property
-    def _regions(self) -> list[Region]:
+    def _boxes(self) -> list[Region]:
         # Looked up once a cell and batch: computing them there would cost as much as a small cell's arithmetic.
-        cuts = [
-            [(start, min(start + c, s)) for start in range(0, s, c)]
-            for c, s in zip(self.cell_shape, self.sample_shape, strict=False)
-        ]
+        return self._products(
+            [
+                [(start, min(start + c, s)) for start in range(0, s, c)]
+                for c, s in zip(self.cell_shape, self.sample_shape, strict=False)
+            ]
+        )
+
+    def _products(self, cuts: Sequence[Sequence[tuple[int, int]]]) -> list[Region]:
+        """Boxes of all cells from their intervals along each spatial axis."""
         channels = tuple((0, s) for s in self.channel_shape)
         return [(*spatial, *channels) for spatial in itertools.product(*cuts)]
 
     def n_features(self, index: int) -> int:
         """Return the number of attributes of cell ``index``."""
-        return math.prod(stop - start for start, stop in self.region(index))
+        return math.prod(stop - start for start, stop in self.box(index))
+
+    def split_dtype(self, dtype: DTypeLike) -> np.dtype[Any]:
+        """Return the type of the values that `split` gives for samples of a type: the same."""
+        return np.dtype(dtype)
+
+    def split_bytes(self, region: Region, dtype: DTypeLike) -> int:
+        """Return the bytes of temporary arrays of `split`: it has none."""
+        return 0
 
     def tiles(self, chunk_shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         """Group the cells so that each chunk is touched by as few groups as possible.
@@ -166,7 +183,27 @@ class CellGrid:
         list of array (n_samples, n_features)
             Views of ``buffer``, C-ordered, one for each cell.
         """
-        n, end = len(block), 0
+        views, copies = self._copies(block, cells, origin, buffer, len(block))
+        step = self._step(block)
+        for begin in range(0, len(block), step):
+            few = slice(begin, begin + step)
+            for target, rows in copies:
+                np.copyto(target[:, few], rows[:, few])
+        return views
+
+    def _step(self, block: Array) -> int:
+        """Return how many samples of a block are gathered before the next ones."""
+        return max(1, _GATHER_BYTES // max(1, math.prod(block.shape[1:]) * block.itemsize))
+
+    def _copies(
+        self, block: Array, cells: Sequence[int], origin: tuple[int, ...], buffer: Array, n: int
+    ) -> tuple[list[Array], list[tuple[Array, Array]]]:
+        """Return the views of ``buffer`` where ``n`` samples of the cells go, and pairs to copy, of like shape.
+
+        Each pair is for a run of cells: their views, and where they lie in ``block``, both (n_cells, n_samples, ...) of
+        a row of cells as one item.
+        """
+        end = 0
         views: list[Array] = []
         copies: list[tuple[Array, Array]] = []
         for run in self._runs(cells):
@@ -174,12 +211,7 @@ class CellGrid:
             out = buffer[start:end].reshape(len(run), n, self.n_features(run[0]))
             views.extend(out)
             copies.append(self._aligned(block, run[0], origin, out))
-        step = max(1, _GATHER_BYTES // max(1, math.prod(block.shape[1:]) * block.itemsize))
-        for begin in range(0, n, step):
-            few = slice(begin, begin + step)
-            for target, rows in copies:
-                np.copyto(target[:, few], rows[:, few])
-        return views
+        return views, copies
 
     def _runs(self, cells: Sequence[int]) -> Iterator[list[int]]:
         """Yield runs of cells of equal size that lie side by side along the last spatial axis."""
@@ -193,13 +225,13 @@ class CellGrid:
             yield run
 
     def _adjoins(self, left: int, right: int) -> bool:
-        axis, a, b = self.n_spatial - 1, self.region(left), self.region(right)
+        axis, a, b = self.n_spatial - 1, self.box(left), self.box(right)
         same = a[:axis] == b[:axis] and a[axis][1] - a[axis][0] == b[axis][1] - b[axis][0]
         return same and a[axis][1] == b[axis][0]
 
     def _aligned(self, block: Array, first: int, origin: tuple[int, ...], out: Array) -> tuple[Array, Array]:
-        """View ``out`` (n_cells, n_samples, n_features) and the run of cells that goes there in one shape."""
-        region = self.region(first)
+        """View ``out`` (n_cells, n_samples, n_features) and the run of cells that goes there in shapes that agree."""
+        region = self.box(first)
         begin = [start - o for (start, _), o in zip(region, origin, strict=True)]
         shape = [stop - start for start, stop in region]
         # The last spatial axis and the channels lie together in memory: copied as one item a row, two to four times
@@ -208,11 +240,11 @@ class CellGrid:
         item = np.dtype((np.void, math.prod(shape[axis:]) * block.itemsize))
         offset = sum(b * s for b, s in zip(begin, block.strides[1:], strict=True))
         strides = (shape[axis] * block.strides[axis + 1], block.strides[0], *block.strides[1 : axis + 1])
-        rows = np.ndarray((*out.shape[:2], *shape[:axis]), item, block, offset, strides)
-        return out.view(item).reshape(rows.shape), rows
+        rows = np.ndarray((len(out), len(block), *shape[:axis]), item, block, offset, strides)
+        return out.view(item).reshape(*out.shape[:2], *shape[:axis]), rows
 
     def put(self, values: Array, index: int, origin: tuple[int, ...], block: Array) -> None:
         """Copy the values (n_samples, n_features) of cell ``index`` into a block that begins at ``origin``."""
-        region = self.region(index)
+        region = self.box(index)
         where = tuple(slice(start - o, stop - o) for (start, stop), o in zip(region, origin, strict=True))
         block[(slice(None), *where)] = values.reshape(len(values), *(stop - start for start, stop in region))

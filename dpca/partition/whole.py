@@ -7,7 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from numpy.typing import NDArray
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
 
 Array = NDArray[Any]
 Region = tuple[tuple[int, int], ...]
@@ -41,6 +42,14 @@ class Whole:
     def tiles(self, chunk_shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         """Yield the one group there is."""
         yield (0,)
+
+    def split_dtype(self, dtype: DTypeLike) -> np.dtype[Any]:
+        """Return the type of the values that `split` gives for samples of a type: the same."""
+        return np.dtype(dtype)
+
+    def split_bytes(self, region: Region, dtype: DTypeLike) -> int:
+        """Return the bytes of temporary arrays of `split`: it has none."""
+        return 0
 
     def split(self, block: Array, parts: Sequence[int], origin: tuple[int, ...], buffer: Array) -> list[Array]:
         """Return the samples as rows: a view, nothing is copied."""

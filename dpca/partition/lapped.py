@@ -1,0 +1,131 @@
+"""Lapped cells: cells of the filtered sample, whose principal components reach across their borders."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+
+from dpca import linalg
+from dpca.partition.cells import CellGrid, Region
+from dpca.partition.prefilter import Prefilter, few_samples
+from dpca.rules.state import working_dtype
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True)
+class LappedGrid(CellGrid):
+    """The cells of P x, for samples x and the orthogonal prefilter P of these cells.
+
+    What is taken from a sample are values of P x, in float32 (float64 for float64 and wide integers); what is put back
+    makes P x, of which ``prefilter.invert`` makes x. The cells themselves, their attributes and their number are those
+    of the plain grid: since P is orthogonal, errors, variances and distances of P x are those of x.
+
+    Parameters
+    ----------
+    sample_shape, cell_shape
+        As for `CellGrid`.
+    overlap : int
+        Pixels on each side of a border that are mapped across it, at least 2; fewer where a cell is too short.
+
+    Raises
+    ------
+    ValueError
+        As `CellGrid`, and if the overlap is less than 2 or more than half of a cell's longest side.
+    """
+
+    overlap: int
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        most = max(self.cell_shape) // 2
+        if not 2 <= self.overlap <= most:
+            allowed = f"between 2 and {most}" if most > 1 else "only with cells of at least 4 pixels"
+            raise ValueError(
+                f"overlap is {self.overlap} with cells of {self.cell_shape}: give 0, or a number {allowed}, half of a "
+                f"cell's longest side (a single pixel on each side cannot be mapped)"
+            )
+
+    def __reduce__(self) -> tuple[type[LappedGrid], tuple[Any, ...]]:
+        # Every task of a graph is sent its cells: what follows from these three takes far more bytes.
+        return LappedGrid, (self.sample_shape, self.cell_shape, self.overlap)
+
+    @cached_property
+    def plain(self) -> CellGrid:
+        """The same cells, of samples that are filtered already."""
+        return CellGrid(self.sample_shape, self.cell_shape)
+
+    @cached_property
+    def prefilter(self) -> Prefilter:
+        """P, and its inverse."""
+        return Prefilter(self.plain, self.overlap)
+
+    def region(self, index: int) -> Region:
+        """Return the box of a sample that must be read for cell ``index``: the zones at its borders, too."""
+        return self._regions[index]
+
+    @cached_property
+    def _regions(self) -> list[Region]:
+        cuts = []
+        for axis, (cell, size) in enumerate(zip(self.cell_shape, self.sample_shape, strict=False)):
+            halves = [0, *self.prefilter.half_widths(axis), 0]
+            starts = range(0, size, cell)
+            cuts.append(
+                [(start - halves[i], min(start + cell, size) + halves[i + 1]) for i, start in enumerate(starts)]
+            )
+        return self._products(cuts)
+
+    def split_dtype(self, dtype: DTypeLike) -> np.dtype[Any]:
+        """Return the type of the values that `split` gives for samples of a type."""
+        return working_dtype(dtype)
+
+    def split_bytes(self, region: Region, dtype: DTypeLike) -> int:
+        """Return the bytes of temporary arrays of `split`: a few samples filtered, and what filtering takes."""
+        shape, dtype = tuple(stop - start for start, stop in region), self.split_dtype(dtype)
+        staged = few_samples(shape, dtype) * math.prod(shape) * dtype.itemsize
+        return staged + self.prefilter.work_bytes(shape, dtype)
+
+    def tiles(self, chunk_shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
+        """Group the cells so that each chunk is touched by as few groups as possible.
+
+        Cells that share a zone share the chunks that it lies in, so along an axis that is filtered all are one group.
+        """
+        whole = [
+            self.sample_shape[axis] if any(self.prefilter.half_widths(axis)) else chunk_shape[axis]
+            for axis in range(self.n_spatial)
+        ]
+        return super().tiles((*whole, *chunk_shape[self.n_spatial :]))
+
+    def split(self, block: Array, cells: Sequence[int], origin: tuple[int, ...], buffer: Array) -> list[Array]:
+        """Filter a block of samples that begins at ``origin``, and copy several cells out of it.
+
+        Parameters
+        ----------
+        block : array (n_samples, ...), C-ordered
+            Samples, or a box of them that holds the regions of these cells; it stays as it is.
+        cells : sequence of int
+        origin : tuple of int
+        buffer : array (at least n_samples times the attributes of all these cells,) of type `split_dtype`
+
+        Returns
+        -------
+        list of array (n_samples, n_features)
+            Views of ``buffer``, C-ordered, one for each cell.
+        """
+        n, step = len(block), few_samples(block.shape[1:], buffer.dtype)
+        staged = linalg.scratch("staged", (max(1, min(step, n)), *block.shape[1:]), buffer.dtype)
+        views, copies = self._copies(staged, cells, origin, buffer, n)
+        for begin in range(0, n, step):
+            few = block[begin : begin + step]
+            here = staged[: len(few)]
+            np.copyto(here, few)
+            self.prefilter.apply(here, origin)
+            for target, rows in copies:
+                np.copyto(target[:, begin : begin + len(few)], rows[:, : len(few)])
+        return views

@@ -1,0 +1,195 @@
+"""The prefilter of a lapped transform: an orthogonal map of the pixels around each border of two cells.
+
+::
+
+    one axis, cells of 6 pixels, overlap 2:    . . . . a a|b b . . a a|b b . . . .
+    each zone is mapped by itself                      zone       zone
+
+A transform of the cells of the filtered sample is a lapped transform of the sample: its basis functions reach across
+the borders and decay there, which a cell's own cannot (Tran, Liang & Tu 2003, "Lapped transform via time-domain pre-
+and post-filtering").
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import DTypeLike, NDArray
+from scipy.fft import dct
+
+from dpca import linalg
+from dpca.partition.cells import CellGrid
+
+Array = NDArray[Any]
+
+# Bytes of samples that are filtered along all axes before the next ones: they stay in a core's own cache.
+_AT_ONCE = 2**18
+# Where fewer values than this belong to a pixel of an axis, zones are gathered as the rows of one matrix product: small
+# products for each zone would take several times as long.
+_FEW = 16
+
+
+@dataclass(frozen=True)
+class _Zones:
+    """Equal zones along an axis: of ``count`` borders from ``first`` on, ``period`` apart, ``half`` on each side."""
+
+    first: int
+    period: int
+    count: int
+    half: int
+
+
+@dataclass(frozen=True)
+class Prefilter:
+    """The orthogonal map P, in place on samples or boxes of them, and its inverse.
+
+    P is separable. Along each spatial axis it maps the 2h pixels around each border, h on each side, by ::
+
+        1/2 [I  J] [I  0] [I  J]        J reverses the order,
+            [J -I] [0  V] [J -I]        V = J C2^T C4 J, from the orthonormal DCT-II and DCT-IV of h values,
+
+    with which the DCT of cells of 2h pixels is the fast lapped orthogonal transform (Malvar & Staelin 1989). The even
+    part of a zone, a constant above all, stays as it is, exactly; the odd part, such as a slope, is turned.
+
+    h is ``overlap``, or half of the shorter cell at a border where that is less: every pixel lies in at most one zone
+    of an axis. With h = 1 the filter is the identity, as every orthogonal one of this symmetry is.
+
+    Parameters
+    ----------
+    grid : CellGrid
+        Where the cells are.
+    overlap : int
+        Pixels on each side of a border.
+    """
+
+    grid: CellGrid
+    overlap: int
+
+    def half_widths(self, axis: int) -> list[int]:
+        """Return h at each border along an axis; 0 where the filter is the identity."""
+        size, cell = self.grid.sample_shape[axis], self.grid.cell_shape[axis]
+        lengths = [min(cell, size - start) for start in range(0, size, cell)]
+        halves = [min(self.overlap, left // 2, right // 2) for left, right in itertools.pairwise(lengths)]
+        return [half if half > 1 else 0 for half in halves]
+
+    def apply(self, block: Array, origin: tuple[int, ...]) -> Array:
+        """Filter a block of samples in place: all zones that lie in it whole.
+
+        Parameters
+        ----------
+        block : array (n_samples, ...), float32 or float64, C-ordered
+        origin : tuple of int
+            Where the block begins along each axis of a sample.
+
+        Returns
+        -------
+        array
+            ``block``. Costs 4 h multiplications for each value of a zone and axis, times the channels where these are
+            few.
+        """
+        return self._map(block, origin, inverse=False)
+
+    def invert(self, block: Array, origin: tuple[int, ...]) -> Array:
+        """Undo `apply`: map by the transpose of P, its inverse."""
+        return self._map(block, origin, inverse=True)
+
+    def work_bytes(self, shape: tuple[int, ...], dtype: DTypeLike) -> int:
+        """Bytes of temporary arrays of `apply`, for blocks of samples of a shape."""
+        # The zones gathered, half of that for their odd parts, and what is added to them.
+        return 5 * few_samples(shape, dtype) * math.prod(shape) * np.dtype(dtype).itemsize // 2
+
+    def _map(self, block: Array, origin: tuple[int, ...], *, inverse: bool) -> Array:
+        if not block.flags.c_contiguous:
+            raise ValueError(
+                f"the block has strides {block.strides}: give a C-ordered array, which is filtered in place"
+            )
+        step = few_samples(block.shape[1:], block.dtype)
+        # Sums of the largest numbers are infinite, which whoever gets them tells.
+        with np.errstate(over="ignore", invalid="ignore"):
+            for start in range(0, len(block), step):
+                for axis in range(self.grid.n_spatial):
+                    for zones in self._zones(axis):
+                        _map_zones(block[start : start + step], axis, origin[axis], zones, inverse)
+        return block
+
+    def _zones(self, axis: int) -> Iterator[_Zones]:
+        """Yield runs of equal zones: those between whole cells, and that of a shorter last cell."""
+        halves, cell = self.half_widths(axis), self.grid.cell_shape[axis]
+        whole = len(halves) if halves[:1] == halves[-1:] else len(halves) - 1
+        for start, stop in ((0, whole), (whole, len(halves))):
+            if start < stop and halves[start]:
+                yield _Zones((start + 1) * cell, cell, stop - start, halves[start])
+
+
+def few_samples(shape: tuple[int, ...], dtype: DTypeLike) -> int:
+    """Return how many samples of a shape are filtered at once."""
+    return max(1, _AT_ONCE // max(1, math.prod(shape) * np.dtype(dtype).itemsize))
+
+
+@lru_cache(maxsize=64)
+def rotation(half: int) -> Array:
+    """Return V (half, half), float64, orthogonal; of one value it is 1."""
+    identity = np.eye(half)
+    c2, c4 = (dct(identity, kind, norm="ortho", axis=0) for kind in (2, 4))
+    turned: Array = (c2.T @ c4)[::-1, ::-1]
+    return turned
+
+
+@lru_cache(maxsize=64)
+def _factors(half: int, width: int, dtype: np.dtype[Any], inverse: bool) -> tuple[Array, Array]:
+    """Return D^T and L^T with P = I + L D, for pixels of ``width`` values that lie together.
+
+    D = [J -I] takes the difference of a zone's halves, so that an offset however large leaves no trace, and
+    L = 1/2 [J; -I] (V - I) what it adds: W W = 2 I for W = [I J; J -I], hence W diag(I, V) W / 2 = I + L D.
+    """
+    turn, identity = rotation(half), np.eye(half)
+    difference = np.hstack([identity[::-1], -identity])
+    lift = difference.T @ ((turn.T if inverse else turn) - identity) / 2
+    each = np.eye(width)
+    return np.kron(difference.T, each).astype(dtype), np.kron(lift.T, each).astype(dtype)
+
+
+def _map_zones(block: Array, axis: int, origin: int, zones: _Zones, inverse: bool) -> None:
+    """Map those zones along one axis that lie in a block whole."""
+    half, period, length = zones.half, zones.period, block.shape[axis + 1]
+    begin = max(0, -((zones.first - half - origin) // period))
+    end = min(zones.count, (origin + length - half - zones.first) // period + 1)
+    if begin >= end:
+        return
+    width = math.prod(block.shape[axis + 2 :])
+    lines = block.reshape(-1, length, width)
+    first = zones.first + begin * period - half - origin
+    before, pixel, value = lines.strides
+    shape, strides = (len(lines), end - begin), (before, period * pixel)
+    if width < _FEW:
+        rows = as_strided(lines[:, first:], (*shape, 2 * half * width), (*strides, value))
+        _map_rows(rows, *_factors(half, width, block.dtype, inverse))
+    else:
+        columns = as_strided(lines[:, first:], (*shape, 2 * half, width), (*strides, pixel, value))
+        _map_columns(columns, *_factors(half, 1, block.dtype, inverse))
+
+
+def _map_rows(zones: Array, difference: Array, lift: Array) -> None:
+    """Map zones (n_lines, n_zones, values of a zone) in place."""
+    size = zones.shape[-1]
+    gathered = linalg.scratch("zones", zones.shape, zones.dtype)
+    item = np.dtype((np.void, size * zones.itemsize))
+    np.copyto(gathered.view(item), zones.view(item))
+    flat = gathered.reshape(-1, size)
+    odd = np.matmul(flat, difference, out=linalg.scratch("odd", (len(flat), size // 2), zones.dtype))
+    flat += np.matmul(odd, lift, out=linalg.scratch("lifted", flat.shape, zones.dtype))
+    np.copyto(zones.view(item), gathered.view(item))
+
+
+def _map_columns(zones: Array, difference: Array, lift: Array) -> None:
+    """Map zones (n_lines, n_zones, pixels of a zone, values of a pixel) in place."""
+    *shape, size, width = zones.shape
+    odd = np.matmul(difference.T, zones, out=linalg.scratch("odd", (*shape, size // 2, width), zones.dtype))
+    zones += np.matmul(lift.T, odd, out=linalg.scratch("lifted", zones.shape, zones.dtype))
