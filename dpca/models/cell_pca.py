@@ -12,8 +12,10 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.source import Source
 from dpca.models.cell_basis import CellBasis
+from dpca.models.lapped_basis import LappedBasis
 from dpca.models.partitioned import PartitionedPCA
 from dpca.partition.cells import CellGrid
+from dpca.partition.lapped import LappedGrid
 from storage.errors import DataError
 from storage.layout import CHANNEL, axes_for
 
@@ -37,6 +39,10 @@ class CellPCA(PartitionedPCA):
         Cell length along each spatial axis, one integer for all of them. A tuple also says which axes are spatial: its
         length counts them, axes after those are channels. With an integer, a last axis of length 4 or less behind two
         or more others is taken for channels.
+    overlap : int
+        Pixels on each side of a border between cells that are mapped across it before the analysis, at least 2 and at
+        most half of a cell, against edges of cells in reconstructions; 0 for none. The map is orthogonal
+        (:class:`~dpca.partition.prefilter.Prefilter`): nothing is stored twice, and all certificates stay exact.
     threshold : float, optional
         Instead of ``n_components``: each cell keeps the fewest components that explain more than this share of its
         variance (T 4.1), at most ``max_components``.
@@ -75,7 +81,10 @@ class CellPCA(PartitionedPCA):
     ----------
     components_ : array (n_components, *sample_shape), float32 (float64 for float64 and integers of over 16 bits)
         Component j of every cell at the cell's place: ``components_[j]`` looks like a sample. Rows of a cell are
-        orthonormal, ordered by variance; the entry of largest magnitude is positive.
+        orthonormal, ordered by variance; the entry of largest magnitude is positive. With an overlap this holds for
+        the cells of the filtered components (``grid_.prefilter.apply``), whereas ``components_`` itself, like
+        ``mean_``, is of samples: components of neighbors reach into each other and are summed there. In either case
+        ``components_[j]`` is what scores of 1 for component j in every cell add to the mean.
     mean_ : array (*sample_shape), float64
     explained_variance_ : array (*grid_shape, n_components), float64
         Variance of the scores, in squared units of the input (divisor n - 1).
@@ -96,6 +105,7 @@ class CellPCA(PartitionedPCA):
     n_components_, n_samples_seen_, n_features_in_ : int
     sample_shape_ : tuple of int
     grid_ : CellGrid
+        A `LappedGrid` with an overlap.
     fit_report_ : FoldReport
         Plan, seconds, peak memory; ``note`` says in a sentence what was folded, and how often the stack was read.
 
@@ -108,7 +118,10 @@ class CellPCA(PartitionedPCA):
     this would be more than 8 reads of the stack, or one covariance alone is too much (a cell of c attributes takes 8
     c**2 bytes), every cell is folded by incremental SVD instead, if that needs fewer reads by that factor.
 
-    For 8-bit integers the covariances are exact, so the result does not depend on chunks, order or workers at all.
+    For 8-bit integers the covariances are exact, so the result does not depend on chunks, order or workers at all;
+    not with an overlap, whose filtered values are floating-point numbers. Filtering costs a few multiplications a
+    pixel, and the reading and copying of the pixels around the cells that a task holds. Variances of a lapped cell are
+    those of the cell of the filtered samples; summed over all cells they are those of the samples.
 
     Examples
     --------
@@ -127,6 +140,7 @@ class CellPCA(PartitionedPCA):
         n_components: int | str | None = None,
         *,
         cell_shape: int | tuple[int, ...],
+        overlap: int = 0,
         threshold: float | None = None,
         total_components: int | None = None,
         ratio: float | None = None,
@@ -141,6 +155,7 @@ class CellPCA(PartitionedPCA):
     ) -> None:
         self.n_components = n_components
         self.cell_shape = cell_shape
+        self.overlap = overlap
         self.threshold = threshold
         self.total_components = total_components
         self.ratio = ratio
@@ -156,13 +171,18 @@ class CellPCA(PartitionedPCA):
     # -- what the cells are
 
     def _partition(self, source: Source, axes: Sequence[str] | None, **running: Any) -> CellGrid:
-        sample_shape = tuple(source.shape[1:])
+        sample_shape, overlap = tuple(source.shape[1:]), self.overlap
+        if isinstance(overlap, bool) or not isinstance(overlap, int | np.integer):
+            raise DataError(f"overlap is {overlap!r}: give a number of pixels, an integer")
         try:
-            return CellGrid(sample_shape, spatial_cell(self.cell_shape, axes or axes_for(sample_shape)))
+            cell = spatial_cell(self.cell_shape, axes or axes_for(sample_shape))
+            return LappedGrid(sample_shape, cell, int(overlap)) if overlap else CellGrid(sample_shape, cell)
         except ValueError as error:
             raise DataError(str(error)) from error
 
     def _basis_of(self, partition: CellGrid, mean: Array, components: Array) -> CellBasis:
+        if isinstance(partition, LappedGrid):
+            return LappedBasis(partition, mean, components)
         return CellBasis(partition, mean, components)
 
     def _checked_components(self, n: int | None, partition: CellGrid) -> int | None:

@@ -9,6 +9,7 @@ from numpy.typing import NDArray
 
 from dpca.models.model_store import content_fingerprint, publish, read_arrays, read_facts, write_arrays
 from dpca.partition.cells import CellGrid
+from dpca.partition.lapped import LappedGrid
 from storage.errors import StoreError
 from storage.layout import axes_for
 
@@ -18,7 +19,9 @@ if TYPE_CHECKING:
 Array = NDArray[Any]
 
 KIND = "cell-pca"
-VERSION = 1
+#: The newest that is read, that of models with an overlap: programs that know of none must not read them as without.
+#: Models without are of version 1.
+VERSION = 2
 _ARRAYS = ("mean", "components", "explained_variance", "total_variance")
 
 
@@ -41,7 +44,9 @@ def save_model(
     StoreError
         If ``path`` exists and is something else.
     """
-    own = content_fingerprint(KIND, VERSION, _arrays_of(model), list(model.grid_.cell_shape), model.n_samples_seen_)
+    version, facts = _stated_beside(model.grid_)
+    cell, n = list(model.grid_.cell_shape), model.n_samples_seen_
+    own = content_fingerprint(KIND, version, _arrays_of(model), cell, n, *facts.values())
     fingerprint = fingerprint or own
     publish(path, KIND, fingerprint, lambda store: write_model(model, store, fingerprint), overwrite=overwrite)
 
@@ -49,6 +54,7 @@ def save_model(
 def write_model(model: CellPCA, store: str | os.PathLike[str], fingerprint: str) -> None:
     """Write a fitted model as a Zarr group, the content of a workspace that is about to be published."""
     sample_axes = axes_for(model.sample_shape_)
+    version, facts = _stated_beside(model.grid_)
     grid_axes = tuple(f"cell_{i}" for i in range(model.grid_.n_spatial))
     axes = {
         "mean": sample_axes,
@@ -60,12 +66,13 @@ def write_model(model: CellPCA, store: str | os.PathLike[str], fingerprint: str)
         store,
         {name: (values, axes[name]) for name, values in _arrays_of(model).items()},
         kind=KIND,
-        version=VERSION,
+        version=version,
         fingerprint=fingerprint,
         sample_shape=list(model.sample_shape_),
         cell_shape=list(model.grid_.cell_shape),
         n_components=model.n_components_,
         n_samples_seen=model.n_samples_seen_,
+        **facts,
     )
 
 
@@ -81,7 +88,9 @@ def load_model(path: str | os.PathLike[str]) -> CellPCA:
 
     facts = read_facts(path, KIND, VERSION)
     try:
-        grid = CellGrid(tuple(map(int, facts["sample_shape"])), tuple(map(int, facts["cell_shape"])))
+        shape, cell = tuple(map(int, facts["sample_shape"])), tuple(map(int, facts["cell_shape"]))
+        overlap = 0 if facts["version"] == 1 else int(facts["overlap"])
+        grid = LappedGrid(shape, cell, overlap) if overlap else CellGrid(shape, cell)
         k, n = int(facts["n_components"]), int(facts["n_samples_seen"])
         if n < 2:
             raise ValueError(f"{n} samples")
@@ -95,9 +104,14 @@ def load_model(path: str | os.PathLike[str]) -> CellPCA:
     }
     arrays = read_arrays(path, _ARRAYS, expected)
     # All components were asked for by None, which also fits where there are more of them than samples.
-    model = CellPCA(None if k == grid.max_features else k, cell_shape=grid.cell_shape)
+    model = CellPCA(None if k == grid.max_features else k, cell_shape=cell, overlap=overlap)
     model.restore(grid, arrays["components"], arrays["mean"], arrays["explained_variance"], arrays["total_variance"], n)
     return model
+
+
+def _stated_beside(grid: CellGrid) -> tuple[int, dict[str, int]]:
+    """Return the version of a store of a model with these cells, and what it states beside."""
+    return (VERSION, {"overlap": grid.overlap}) if isinstance(grid, LappedGrid) else (1, {})
 
 
 def _arrays_of(model: CellPCA) -> dict[str, Array]:

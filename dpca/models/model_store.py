@@ -58,12 +58,12 @@ def write_arrays(
 
 
 def read_facts(path: str | os.PathLike[str], kind: str, version: int) -> dict[str, Any]:
-    """Return what a stored model states about itself.
+    """Return what a stored model of at most this version states about itself.
 
     Raises
     ------
     StoreError
-        If there is no such model, or one of another version.
+        If there is no such model, or one of a newer version.
     """
     facts = _stated_facts(path)
     if facts.get("kind") != kind:
@@ -71,7 +71,7 @@ def read_facts(path: str | os.PathLike[str], kind: str, version: int) -> dict[st
             f"'{path}' is a {facts.get('kind') or 'foreign'} store, not a model of kind {kind}: give the path of a "
             f"store that 'dpca fit' or save() made"
         )
-    if facts.get("version") != version:
+    if facts.get("version") not in range(1, version + 1):
         raise StoreError(
             f"the model at '{path}' has version {facts.get('version')} and this program reads version {version}: "
             f"update dask-dpca, or fit the model again"

@@ -52,6 +52,9 @@ class Partition(Partitioned, Protocol):
     def put(self, values: Array, index: int, origin: tuple[int, ...], block: Array) -> None:
         """Copy the values (n_samples, n_features) of a partition into a block that begins at ``origin``."""
 
+    def to_samples(self, block: Array) -> Array:
+        """Return the samples that all partitions, put into a block of whole samples, stand for; may overwrite it."""
+
 
 class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Base of the estimators with one principal component analysis for each partition.
@@ -181,8 +184,8 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
             check_finite(X, 0, "X")
         if getattr(self, "_states", None) is None:
             partition = self._partition(as_source(X), None)
-            rule = CovariancePCA(self._to_compute(choice, None, partition))
-            self._states = [rule.init(partition.n_features(i), X.dtype) for i in range(partition.n_partitions)]
+            rule, values = CovariancePCA(self._to_compute(choice, None, partition)), partition.split_dtype(X.dtype)
+            self._states = [rule.init(partition.n_features(i), values) for i in range(partition.n_partitions)]
             self._stream: tuple[Partition, CovariancePCA, np.dtype[Any]] = (partition, rule, X.dtype)
         partition, rule, dtype = self._stream
         if (X.shape[1:], X.dtype) != (partition.sample_shape, dtype):
@@ -191,7 +194,8 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
                 f"{partition.sample_shape} {dtype}: all batches must agree"
             )
         states, everywhere = cast("list[State]", self._states), (0,) * (X.ndim - 1)
-        parts = partition.split(X, range(len(states)), everywhere, np.empty(X.size, dtype))
+        buffer = np.empty(X.size, partition.split_dtype(dtype))
+        parts = partition.split(X, range(len(states)), everywhere, buffer)
         for i, part in enumerate(parts):
             states[i] = rule.update(states[i], part)
         n = states[0].counts["n_samples"]
@@ -245,6 +249,7 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
             partition.put(result["mean"][None], i, origin, mean)
             variance[i, :found] = result["explained_variance"]
         grid = partition.grid_shape
+        components, mean = partition.to_samples(components), partition.to_samples(mean)
         self.restore(partition, components, mean[0], variance.reshape(*grid, k), total.reshape(grid), n)
 
     def restore(
@@ -299,12 +304,11 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
     def ranks_(self) -> Array:
         """Components that each partition keeps, integers (*grid_shape). Rows of ``components_`` beyond are zero."""
         check_is_fitted(self, "components_")
-        partition, rows = self._basis_partition, self.components_
-        ranks = np.zeros(partition.n_partitions, np.int64)
-        for i in range(partition.n_partitions):
-            buffer = np.empty(len(rows) * partition.n_features(i), rows.dtype)
-            (part,) = partition.split(np.ascontiguousarray(rows), [i], (0,) * (rows.ndim - 1), buffer)
-            ranks[i] = part.any(axis=1).sum()
+        partition, rows = self._basis_partition, np.ascontiguousarray(self.components_)
+        everywhere, buffer = (0,) * (rows.ndim - 1), np.empty_like(rows).reshape(-1)
+        parts = partition.split(rows, range(partition.n_partitions), everywhere, buffer)
+        # Of length 1 or 0, up to rounding.
+        ranks = np.array([(np.einsum("ij,ij->i", part, part) > 0.5).sum() for part in parts])
         return ranks.reshape(self._grid_shape)
 
     @property

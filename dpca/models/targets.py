@@ -298,7 +298,7 @@ class Held:
             x = scores[:, :r] @ result["components"][:r]
             x += result["mean"].astype(x.dtype)
             self._partition.put(x, i, origin, rebuilt)
-        pixels = to_pixels(rebuilt, samples.dtype, self._value_range)
+        pixels = to_pixels(self._partition.to_samples(rebuilt), samples.dtype, self._value_range)
         width = self._value_range[1] - self._value_range[0]
         return ssim_per_sample(samples, pixels, data_range=width, n_spatial=self._n_spatial)
 
@@ -322,7 +322,8 @@ def _blocks(source: Source, chosen: Array) -> Iterator[Array]:
 
 def _centered(partition: Any, results: Results, block: Array) -> Iterator[tuple[Array, Array]]:
     """Yield the samples of each partition less the mean, and its components."""
-    parts = partition.split(block, range(len(results)), (0,) * (block.ndim - 1), np.empty(block.size, block.dtype))
+    buffer = np.empty(block.size, partition.split_dtype(block.dtype))
+    parts = partition.split(block, range(len(results)), (0,) * (block.ndim - 1), buffer)
     for part, result in zip(parts, results, strict=True):
         components = result["components"]
         yield np.subtract(part, result["mean"].astype(components.dtype), dtype=components.dtype), components

@@ -173,6 +173,10 @@ class Bands:
         where = self._places((index,), block.shape[1:], origin)
         block.reshape(len(block), math.prod(block.shape[1:]))[:, where] = values
 
+    def to_samples(self, block: Array) -> Array:
+        """Return the samples that all bands, put into a block of whole samples, stand for: the block."""
+        return block
+
     def _places(self, parts: Sequence[int], box: tuple[int, ...], origin: tuple[int, ...]) -> Array:
         """Flat indices, in a box of a sample, of the attributes of some bands."""
         found = np.concatenate([self.attributes(i) for i in parts])

@@ -248,3 +248,7 @@ class CellGrid:
         region = self.box(index)
         where = tuple(slice(start - o, stop - o) for (start, stop), o in zip(region, origin, strict=True))
         block[(slice(None), *where)] = values.reshape(len(values), *(stop - start for start, stop in region))
+
+    def to_samples(self, block: Array) -> Array:
+        """Return the samples that all cells, put into a block of whole samples, stand for: the block."""
+        return block

@@ -129,3 +129,12 @@ class LappedGrid(CellGrid):
             for target, rows in copies:
                 np.copyto(target[:, begin : begin + len(few)], rows[:, : len(few)])
         return views
+
+    def to_samples(self, block: Array) -> Array:
+        """Return x, of the P x that all cells make that were put into a block of whole samples; overwrites the block.
+
+        Parameters
+        ----------
+        block : array (n_samples, *sample_shape), float32 or float64, C-ordered
+        """
+        return self.prefilter.invert(block, (0,) * len(self.sample_shape))

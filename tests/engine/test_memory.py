@@ -19,7 +19,7 @@ import json, sys
 import numpy as np
 from dpca.engine import as_source, fold
 from dpca.engine.memory import peak_resident_bytes, resident_bytes
-from dpca.partition import CellGrid, map_at_random
+from dpca.partition import CellGrid, LappedGrid, map_at_random
 from dpca.rules import CovariancePCA, IncrementalSVD
 import dpca.engine.fold as _, sys
 engine = sys.modules["dpca.engine.fold"]
@@ -32,6 +32,8 @@ before = resident_bytes()
 shape, (kind, size) = tuple(source.shape[1:]), partition.split()
 if kind == "cells":
     split = CellGrid(shape, (int(size),) * 2)
+elif kind == "lapped":
+    split = LappedGrid(shape, (int(size),) * 2, int(size) // 2)
 else:
     split = map_at_random(shape, int(size), np.random.default_rng(0))
 _, report = fold({"covariance": CovariancePCA, "incremental-svd": IncrementalSVD}[rule](k), source, split)
@@ -67,6 +69,7 @@ def probe(path: Path, partition: str, rule: str, k: int) -> tuple[int, int]:
         (np.uint8, "cells 25", "covariance", 40),
         (np.uint8, "cells 10", "covariance", 20),
         (np.float32, "cells 25", "covariance", 300),
+        (np.uint8, "lapped 10", "covariance", 20),
         (np.uint8, "cells 50", "incremental-svd", 40),
         (np.uint8, "bands 1000", "covariance", 40),
     ],

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpca.engine import FoldPlan, PlanError, plan_fold
-from dpca.partition import Bands, CellGrid, map_at_random
+from dpca.partition import Bands, CellGrid, LappedGrid, map_at_random
 from dpca.rules import CovariancePCA
 
 
@@ -22,7 +22,10 @@ def problems(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], CellGri
     chunks = tuple(draw(st.integers(1, s)) for s in shape)
     budget = draw(st.sampled_from([26, 30, 40, 100, 1000])) * 2**20
     bands = map_at_random(spatial, draw(st.integers(1, 900)), np.random.default_rng(0))
-    return shape, chunks, draw(st.sampled_from([CellGrid(spatial, cell), bands])), budget, draw(st.integers(1, 9))
+    ways: list[CellGrid | Bands] = [CellGrid(spatial, cell), bands]
+    if max(cell) >= 4:
+        ways.append(LappedGrid(spatial, cell, max(cell) // 2))
+    return shape, chunks, draw(st.sampled_from(ways)), budget, draw(st.integers(1, 9))
 
 
 @given(problems())
@@ -57,6 +60,18 @@ def test_chunks_are_read_once_where_memory_allows() -> None:
     assert len(plan.groups) == 25
     assert plan.read_bytes == 13_233 * 187_500
     assert plan.segments == ((0, 13_233),)
+
+
+def test_an_overlap_reads_no_more_than_its_share_of_attributes() -> None:
+    shape, chunks, rule = (13_233, 250, 250, 3), (16, 250, 250, 3), CovariancePCA(20)
+    for budget in (150 * 2**20, 2**30, 2**32):
+        lapped, plain = (
+            plan_fold(shape, np.uint8, chunks, grid, rule, budget=budget)
+            for grid in (LappedGrid(shape[1:], (10, 10), 2), CellGrid(shape[1:], (10, 10)))
+        )
+        assert lapped.task_bytes <= budget
+        # Boxes of groups that are no rectangles are read whole, with and without an overlap.
+        assert lapped.read_bytes <= 1.4**2 * plain.read_bytes
 
 
 def test_more_samples_take_no_more_memory() -> None:

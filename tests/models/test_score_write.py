@@ -34,6 +34,7 @@ class Case:
     cell: Any
     k: int | None
     data_range: tuple[float, float]
+    overlap: int = 0
 
     def __post_init__(self) -> None:
         self.stack = str(self.folder / "x.zarr")
@@ -42,7 +43,7 @@ class Case:
         elif isinstance(self.cell, dict):
             self.model = BandPCA(self.k, **self.cell).fit(self.samples)
         else:
-            self.model = CellPCA(self.k, cell_shape=self.cell).fit(self.samples)
+            self.model = CellPCA(self.k, cell_shape=self.cell, overlap=self.overlap).fit(self.samples)
         self.model.save(self.folder / "model.zarr")
         zarr.create_array(self.stack, data=self.samples, chunks=(5, *self.samples.shape[1:]))
 
@@ -89,6 +90,8 @@ KINDS: dict[str, Any] = {
     "bands of images": (smooth_images(37, (30, 26, 3)), {"band_size": 500, "n_intervals": 4}, 4, (0, 255), 2),
     "bands of volumes": (floats(18, (9, 12, 11), 0, 255).astype(np.uint8), {"band_size": 300}, 6, (0, 255), 3),
     "bands of vectors": (floats(50, (40,), 0, 1), {"band_size": 15, "mapping": "raster"}, None, (0.0, 1.0), 0),
+    "color, lapped": (smooth_images(37, (30, 26, 3)), 10, 4, (0, 255), 4, 2),
+    "volumes, lapped": (floats(18, (9, 12, 11), 0, 255).astype(np.uint8), 4, 6, (0, 255), 2, 3),
     "whole images": (smooth_images(37, (30, 26, 3)), None, 4, (0, 255), 2),
     "whole volumes": (floats(18, (9, 12, 11), 0, 255).astype(np.uint8), None, 6, (0, 255), 3),
     "whole vectors": (floats(50, (40,), 0, 1), None, 2, (0.0, 1.0), 0),
@@ -282,11 +285,17 @@ def test_progress_counts_samples_and_what_was_done_before(color: Case, shards: i
         assert sum(advanced) == 70
 
 
-@pytest.mark.parametrize("cell", [10, None, {"band_size": 1000}], ids=["cells", "whole", "bands"])
+@pytest.mark.parametrize(
+    ("cell", "overlap"),
+    [(10, 0), (10, 4), (None, 0), ({"band_size": 1000}, 0)],
+    ids=["cells", "lapped", "whole", "bands"],
+)
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 @pytest.mark.parametrize("reconstruct", [True, False])
-def test_a_shard_takes_no_more_memory_than_planned(reconstruct: bool, dtype: type, cell: Any, tmp_path: Path) -> None:
-    made = Case(tmp_path, smooth_images(128, (100, 90, 3)).astype(dtype), cell, 3, (0, 255))
+def test_a_shard_takes_no_more_memory_than_planned(
+    reconstruct: bool, dtype: type, cell: Any, overlap: int, tmp_path: Path
+) -> None:
+    made = Case(tmp_path, smooth_images(128, (100, 90, 3)).astype(dtype), cell, 3, (0, 255), overlap)
     group = create_root(tmp_path / "out.zarr", kind="test", fingerprint="f")
     basis = made.model.basis_
     source = as_source(made.stack)
