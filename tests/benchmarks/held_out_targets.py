@@ -3,10 +3,11 @@
     python tests/benchmarks/held_out_targets.py --source lfw.zarr --cells 10 25
 
 Every fifth image of the stack is the test set, from the one that ``--first`` names on. The others are fitted, once with
-``validation_fraction`` and once without: "promised" is what the fit says, with its standard error (0: it knows all samples that it speaks of);
-"measured" is what reconstructions of the test set have, with the standard error of their mean, which is what chance
-alone does to it; "off" is its relative difference from the target. All three are relative. SSIM is that of pixels;
-errors are measured before rounding, as targets are defined, and "as pixels" says what they are after it.
+``validation_fraction`` and once without: "promised" is what the fit says, with its standard error (0: it knows all
+samples that it speaks of); "measured" is what reconstructions of the test set have, with the standard error of their
+mean, which is what chance alone does to it; "off" is its relative difference from the target. All three are relative.
+SSIM is that of pixels; errors are measured before rounding, as targets are defined, and "as pixels" says what they are
+after it.
 """
 
 from __future__ import annotations
