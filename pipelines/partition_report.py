@@ -116,7 +116,7 @@ def _parser() -> argparse.ArgumentParser:
         "--holistic",
         type=positive,
         metavar="K",
-        help="components of whole samples (the thesis: 1000; default: 200, or as many as the samples allow)",
+        help="components of whole samples (the thesis: 1000; default: 200, or what the samples and the memory allow)",
     )
     group.add_argument(
         "--band-size",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import math
 from typing import Any
 
@@ -13,15 +14,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpca import BandPCA
+from dpca.engine import PlanError, as_source
 from dpca.jobs.partition_report.analogy import Analogy, angles_between, combined
 from dpca.jobs.partition_report.block_dct import dct_basis
 from dpca.jobs.partition_report.published import FIRST_EXAMPLE, QUALITY, SECONDS
 from dpca.jobs.partition_report.settings import PartitionSettings, design
-from dpca.jobs.partition_report.strategies import strategies
+from dpca.jobs.partition_report.strategies import Training, fitting, strategies
 from dpca.jobs.partition_report.tables import Bound, Table, in_text
 from dpca.partition import CellGrid
 from dpca.rules.block_dct import BlockDCTMoments
 from storage.errors import DataError
+from storage.progress import no_progress
 from tests.conftest import smooth_images
 
 IMAGE = ("y", "x", "channel")
@@ -92,6 +95,7 @@ def test_as_many_components_as_the_ratio_allows(
         ({"train_fraction": 0.01}, "leave 0 to fit and 20 to hold out"),
         ({"estimating": (1,)}, "at least 2 samples"),
         ({"evaluate": 0}, "evaluate is 0"),
+        ({"holistic": 21}, "n_components is 21 but there are only 20 samples"),
         ({"compare": "mnist"}, "compare is 'mnist'"),
         ({"cells": ((5, 5, 5),)}, r"a cell of \(5, 5, 5\) does not cut samples of \(40, 36\)"),
         ({"cells": (0,)}, r"a cell of \(0, 0\)"),
@@ -203,3 +207,31 @@ def test_a_table_shows_the_columns_that_have_values() -> None:
         "mse_is": "at most",
         "theirs_cpu": "hours",
     }
+
+
+def test_components_of_whole_samples_follow_the_memory_unless_they_are_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # In the package the name of the module is that of its function.
+    folding = importlib.import_module("dpca.engine.fold")
+    training = Training(as_source(np.zeros((400, 200, 100), np.uint8)), 400, 20_000, None, "", no_progress)
+
+    def fitted(room: int, **settings: Any) -> int:
+        monkeypatch.setattr(folding, "task_budget", lambda *_: room)
+        asked = PartitionSettings(**settings)
+        plan = design(asked, 400, (200, 100), ("y", "x"))
+        return fitting(plan, asked, training).holistic
+
+    found = [fitted(megabytes * 10**6) for megabytes in (300, 120, 90, 70)]
+    assert found[0] == 200
+    assert found == sorted(found, reverse=True)
+    assert len(set(found)) > 2
+    assert set(found) <= {200, 100, 50, 25, 12, 6, 3, 1}
+    assert fitted(300 * 10**6, holistic=150) == 150
+    # Twice as many as were found would not have fitted.
+    most = found[-1]
+    with pytest.raises(PlanError, match=rf"^{2 * most} components of whole samples are too many: .* \(--holistic\)"):
+        fitted(70 * 10**6, holistic=2 * most)
+    assert fitted(70 * 10**6, holistic=most) == most
+    with pytest.raises(PlanError, match=r"^1 components of whole samples"):
+        fitted(10**6)

@@ -79,6 +79,8 @@ def test_every_number_is_what_it_says(tmp_path: Path, scheduler: str, capsys: py
     for numbers, key in ((held_out, "held_out_ssim"), (training, "ssim")):
         ssim = [structural_similarity(x[i], pixels[i], channel_axis=-1, data_range=255) for i in numbers]
         assert line[key] == pytest.approx(np.mean(ssim), abs=1e-3)
+    of_pixels = ((x[training] / 255 - pixels[training] / 255) ** 2).mean()
+    assert line["pixel_mse"] == pytest.approx(of_pixels, rel=1e-3)
     assert (line["partitions"], line["components"]) == (4, 10)
     assert line["scalars_ratio"] == 504 / 40
     assert line["bytes_ratio"] == pytest.approx(60 * 504 / (60 * 40 * 4 + 10 * 504 * 4 + 504 * 8))
@@ -161,6 +163,7 @@ def test_other_stacks_have_a_report_too(
         for line in report["tables"][table]["lines"]:
             assert line["held_out_mse"] >= 0
             assert ("ssim" in line) == defined
+            assert ("pixel_mse" in line) == (table == "4.2" and not options)
     assert verify(tmp_path / "out.zarr") == []
     assert len(list((tmp_path / "out.report").glob("*.png"))) == 7
 
@@ -189,9 +192,10 @@ def test_a_stopped_run_goes_on_after_the_last_strategy(tmp_path: Path, monkeypat
 
     def fragile(strategy: Any, training: Any) -> Any:
         fitted.append(strategy.name)
+        found = real(strategy, training)
         if len(fitted) == 4:
             raise KeyboardInterrupt
-        return real(strategy, training)
+        return found
 
     monkeypatch.setattr(records, "fit_noting", fragile)
     with pytest.raises(KeyboardInterrupt):
@@ -201,6 +205,10 @@ def test_a_stopped_run_goes_on_after_the_last_strategy(tmp_path: Path, monkeypat
     again = [name for name in fitted if fitted.count(name) == 2]
     assert again == [fitted[3]] * 2
     assert len(set(fitted)) == len(report["strategies"])
+    # A part of its time went into the run that was stopped.
+    assert not report["strategies"][3]["whole"]
+    assert lines_of(report, "4.4")[again[0]]["seconds_is"] == "at least"
+    assert report["strategies"][2]["whole"]
     monkeypatch.setattr(records, "fit_noting", real)
     whole = report_partitions(stack, tmp_path / "whole.zarr", settings)
     for a, b in zip(report["strategies"], whole["strategies"], strict=True):

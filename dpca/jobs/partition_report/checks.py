@@ -77,5 +77,5 @@ def _descending(claim: str, records: Sequence[Record], which: str) -> Check:
         return Check(claim, None, "there is only one to look at")
     held_out = which == "held-out"
     errors = [float(r.arrays["held-out.mse"].mean()) if held_out else r.facts.left for r in records]
-    told = ", ".join(f"{record.facts.name} {error:.3g}" for record, error in zip(records, errors, strict=True))
-    return Check(claim, all(b < a for a, b in itertools.pairwise(errors)), f"MSE of {told}")
+    told = ", ".join(f"{error:.3g} ({record.facts.name})" for record, error in zip(records, errors, strict=True))
+    return Check(claim, all(b < a for a, b in itertools.pairwise(errors)), f"MSE {told}")

@@ -10,7 +10,7 @@ from dpca.jobs.partition_report.analogy import Analogy
 from dpca.jobs.partition_report.published import FIRST_EXAMPLE, QUALITY, SECONDS, PublishedQuality
 from dpca.jobs.partition_report.records import Record
 from dpca.jobs.partition_report.samples import Samples
-from dpca.jobs.partition_report.settings import Design, PartitionSettings
+from dpca.jobs.partition_report.settings import USUAL_HOLISTIC, Design, PartitionSettings
 from dpca.jobs.partition_report.strategies import HOLISTIC, RANDOM, size_of
 from dpca.jobs.partition_report.tables import Bound, Table, Value
 from dpca.rules.state import working_dtype
@@ -77,6 +77,7 @@ class Findings:
             "scalars_ratio": math.prod(stack.sample_shape) / facts.kept,
             "bytes_ratio": stack.nbytes / coded,
             "mse": facts.left if facts.exact else Bound(facts.left, "at most"),
+            "pixel_mse": record.mean("training.pixel_mse"),
             "ssim": record.mean("training.ssim"),
             "held_out_mse": record.mean("held-out.mse"),
             "held_out_ssim": record.mean("held-out.ssim"),
@@ -104,6 +105,8 @@ def conditions(found: Findings) -> list[str]:
     which = f"all {m:,}" if m == plan.n_training else f"{m:,} of them, spread over all"
     told = ["Tables and figures are numbered as in Alakkari 2020, chapter 4."]
     told.append(f"MSE: of all {plan.n_training:,} training samples, from the eigenvalues; intensities in 0..1.")
+    if dtype.kind != "f":
+        told.append(f"MSE of pixels, rounded and clipped, which takes a little off: of {which}.")
     if samples.has_ssim:
         told.append(f"SSIM: of {which}; uniform window of 7, as scikit-image has it by default.")
     else:
@@ -151,7 +154,7 @@ def first_example(found: Findings) -> Table:
 
 def cell_sizes(found: Findings) -> Table:
     """T table 4.2: cells of several sizes and whole samples."""
-    keys = ("partitions", "components", *_QUALITY, "theirs_mse", "theirs_ssim", "theirs_ratio")
+    keys = ("partitions", "components", *_QUALITY, "pixel_mse", "theirs_mse", "theirs_ssim", "theirs_ratio")
     records = [*found.cells(), found.records[HOLISTIC]]
     lines = [(record.facts.name, _some(found.values(record), keys)) for record in records]
     told = f"As many components as make {found.settings.ratio:g} attributes one score, or what comes next to it."
@@ -247,12 +250,18 @@ def _on_a_gpu() -> str:
 
 
 def _of_whole_samples(found: Findings) -> tuple[str, ...]:
-    """Tell the published numbers of whole samples where they are of another number of components."""
+    """Tell what there is to know of the number of components of whole samples."""
     record = found.records[HOLISTIC]
     theirs = QUALITY[found.settings.compare].get(HOLISTIC)
-    if theirs is None:
-        return ()
     told = []
+    usual = min(USUAL_HOLISTIC, found.plan.n_training - 1, math.prod(found.samples.stack.sample_shape))
+    if found.settings.holistic is None and record.facts.n_components < usual:
+        told.append(
+            f"{usual:,} components of whole samples did not fit the memory of a task, so there are "
+            f"{record.facts.n_components:,}."
+        )
+    if theirs is None:
+        return tuple(told)
     if theirs.components != record.facts.n_components:
         told.append(
             f"The thesis has {theirs.components:,} components of whole samples, MSE {theirs.mse:g} and SSIM "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -77,8 +77,8 @@ class Record:
     ----------
     facts : Facts
     arrays : dict of array
-        ``curve`` as in `Fitted`; ``training.mse``, ``training.ssim``, ``held-out.mse``, ``held-out.ssim`` of each
-        sample that was measured; ``pictures``, panels of a few of them; and what only some strategies have.
+        ``curve`` as in `Fitted`; what `Samples.quality` measures, as ``training.mse`` and so on, and ``held-out.mse``
+        and so on; ``pictures``, panels of a few samples; and what only some strategies have.
     """
 
     facts: Facts
@@ -114,39 +114,24 @@ def record_of(
     eigencells, fewer : bool
         Whether pictures of its components, or of fewer of them, are wanted.
     """
-    unit = f"strategy {strategy.name}"
-    kept = Checkpoints(str(work.scratch / "records"))
+    unit, kept = f"strategy {strategy.name}", Checkpoints(str(work.scratch / "records"))
     arrays = kept.load(fingerprint_of(unit)) if work.is_done(unit) else None
-    if arrays is None:
-        folder = work.scratch / "fits" / fingerprint_of(strategy.work)
-        training = training_of(samples, client, folder, progress)
-        begun = folder.exists()
-        (fitted, notes), seconds, alive = timed(lambda: fit_noting(strategy, training), client)
-        if strategy.name == HOLISTIC:
-            fitted = exactly(fitted, training)
-        found = _measured(strategy, fitted, samples, eigencells, fewer)
-        # In units of the data range, as all that is measured.
-        unit_square = (samples.data_range[1] - samples.data_range[0]) ** 2
-        facts = Facts(
-            strategy.name,
-            fitted.n_partitions,
-            fitted.n_components,
-            fitted.kept,
-            fitted.model_bytes,
-            seconds,
-            alive and not begun,
-            fitted.total / unit_square,
-            fitted.left / unit_square,
-            fitted.exact,
-            tuple(notes),
-        )
-        kept.save(fingerprint_of(unit), found, {})
-        work.mark_done(unit, record=asdict(facts))
-        if not shared:
-            shutil.rmtree(folder, ignore_errors=True)
-        return Record(facts, found)
-    known = work.record(unit)
-    return Record(Facts(**{**known, "notes": tuple(known["notes"])}), arrays[0])
+    if arrays is not None:
+        known = work.record(unit)
+        return Record(Facts(**{**known, "notes": tuple(known["notes"])}), arrays[0])
+    folder = work.scratch / "fits" / fingerprint_of(strategy.work)
+    training = training_of(samples, client, folder, progress)
+    begun = folder.exists()
+    (fitted, notes), seconds, alive = timed(lambda: fit_noting(strategy, training), client)
+    if strategy.name == HOLISTIC:
+        fitted = exactly(fitted, training)
+    facts = _facts(strategy, fitted, samples, seconds, alive and not begun, notes)
+    record = Record(facts, _measured(strategy, fitted, samples, eigencells, fewer))
+    kept.save(fingerprint_of(unit), record.arrays, {})
+    work.mark_done(unit, record=asdict(facts))
+    if not shared:
+        shutil.rmtree(folder, ignore_errors=True)
+    return record
 
 
 def timed(job: Callable[[], Any], client: Any) -> tuple[Any, float, bool]:
@@ -169,6 +154,26 @@ def training_of(samples: Samples, client: Any, folder: Path, progress: Progress)
     fitted = samples.fitted
     n, d = fitted.shape[0], int(np.prod(fitted.shape[1:]))
     return Training(fitted, n, d, client, str(folder), progress)
+
+
+def _facts(
+    strategy: Strategy, fitted: Fitted, samples: Samples, seconds: float, whole: bool, notes: Sequence[str]
+) -> Facts:
+    # In units of the data range, as all that is measured.
+    width = samples.data_range[1] - samples.data_range[0]
+    return Facts(
+        strategy.name,
+        fitted.n_partitions,
+        fitted.n_components,
+        fitted.kept,
+        fitted.model_bytes,
+        seconds,
+        whole,
+        fitted.total / width**2,
+        fitted.left / width**2,
+        fitted.exact,
+        tuple(notes),
+    )
 
 
 def _measured(strategy: Strategy, fitted: Fitted, samples: Samples, eigencells: bool, fewer: bool) -> dict[str, Array]:

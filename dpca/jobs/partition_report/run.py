@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +26,7 @@ from dpca.jobs.partition_report.strategies import (
     HOLISTIC,
     RANDOM,
     captured_by_rows,
+    fitting,
     shares,
     strategies,
 )
@@ -66,9 +67,9 @@ def report_partitions(
     given : Stack or Reader
         A reader is ingested, into the output.
     output : path-like
-        Store to make: ``mse`` and ``ssim`` (strategy, sample) of the samples that were measured, in ``training`` and
-        ``held_out``, with their ``number`` in the stack; ``explained_variance`` (strategy, component); ``strategy``;
-        and the ingested ``stack``. The report goes to ``<output stem>.report``.
+        Store to make: ``mse``, ``pixel_mse`` and ``ssim`` (strategy, sample) of the samples that were measured, in
+        ``training`` and ``held_out``, with their ``number`` in the stack; ``explained_variance`` (strategy,
+        component); ``strategy``; and the ingested ``stack``. The report goes to ``<output stem>.report``.
     settings : PartitionSettings
     reading : mapping, optional
         Options of `storage.ingest` for a reader: ``color``, ``resize``, ``crop``, ``on_error``, ``data_range``.
@@ -106,6 +107,11 @@ def report_partitions(
         stated_range(stack)
         plan = design(settings, stack.n_samples, stack.sample_shape, stack.axes[1:])
         samples = gather(stack, settings, plan, work.scratch / "samples")
+        if not work.is_done("design"):
+            training = training_of(samples, client, work.scratch / "fits", progress)
+            # Kept, for a run that goes on may find other memory.
+            work.mark_done("design", record={"holistic": fitting(plan, settings, training).holistic})
+        plan = replace(plan, holistic=work.record("design")["holistic"])
         records = _records(settings, plan, samples, work, client, progress, say)
         say("bands at random beside whole samples")
         found = Findings(settings, plan, samples, records, _analogy(records, samples, work, client, progress))
@@ -221,7 +227,7 @@ def _write_store(store: Path, fingerprint: str, found: Findings) -> None:
             continue
         part = group.require_group(name.replace("-", "_"))
         _write(part, "number", measured.numbers.astype(np.int64), ("sample",))
-        for measure in ("mse", "ssim"):
+        for measure in ("mse", "pixel_mse", "ssim"):
             if f"{name}.{measure}" in records[0].arrays:
                 values = np.stack([record.arrays[f"{name}.{measure}"] for record in records])
                 _write(part, measure, values, ("strategy", "sample"))
@@ -263,7 +269,7 @@ def _write_report(folder: Path, found: Findings, tables: list[Table], checks: li
                 **{
                     f"{name}_of_measured".replace("-", "_").replace(".", "_"): record.mean(name)
                     for name in record.arrays
-                    if name.endswith((".mse", ".ssim"))
+                    if name.partition(".")[0] in ("training", "held-out")
                 },
             }
             for record in found.records.values()

@@ -92,10 +92,14 @@ class Samples:
         return np.linspace(0, m - 1, min(_PICTURED, m)).round().astype(int)
 
     def quality(self, basis: Any, measured: Measured) -> dict[str, Array]:
-        """Return ``mse`` (m,) and, where it is defined, ``ssim`` (m,) of reconstructions, on threads of this process.
+        """Measure reconstructions, on threads of this process.
 
-        The squared error is that of the reconstruction as it is, in units of the width of ``data_range``; the
-        similarity that of the pixels it becomes: rounded and clipped to what the stack can hold.
+        Returns
+        -------
+        dict of array (m,)
+            ``mse``, of the reconstructions as they are, in units of the width of ``data_range``; of the pixels that
+            they become, rounded and clipped to what the stack can hold, ``pixel_mse``, unless values are
+            floating-point, and ``ssim``, where it is defined.
         """
         n_spatial = count_spatial(self.axes) if self.has_ssim else 0
         values = measured.values
@@ -191,7 +195,9 @@ def _quality_of(basis: Any, block: Array, data_range: tuple[float, float], n_spa
     x, width = np.ascontiguousarray(block), data_range[1] - data_range[0]
     y = basis.reconstruct(basis.project(x))
     found = {"mse": mse_per_sample(x, y, data_range=width)}
+    pixels = to_pixels(y, x.dtype, data_range)
+    if x.dtype.kind != "f":
+        found["pixel_mse"] = mse_per_sample(x, pixels, data_range=width)
     if n_spatial:
-        pixels = to_pixels(y, x.dtype, data_range)
         found["ssim"] = ssim_per_sample(x, pixels, data_range=width, n_spatial=n_spatial)
     return found

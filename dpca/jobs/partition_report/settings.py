@@ -9,6 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpca.jobs.partition_report.published import DATA_SETS
+from dpca.models.streaming_methods import check_rank
 from dpca.partition.cells import CellGrid
 from storage.errors import DataError
 from storage.layout import CHANNEL
@@ -18,7 +19,8 @@ _CELL_PIXELS = (25, 100, 625)
 #: T 4.5.3: attributes of a band, intervals of the mean, samples that means and variances are estimated from.
 _BAND_SIZE = 1875
 _FEWEST_BANDS = 4
-_HOLISTIC = 200
+#: Components of whole samples unless told otherwise, where there are as many and memory allows.
+USUAL_HOLISTIC = 200
 
 
 @dataclass(frozen=True)
@@ -34,7 +36,7 @@ class PartitionSettings:
     ratio : float
         Attributes to one score: it says how many components every cell keeps, and every band of full size.
     holistic : int, optional
-        Components of whole samples; default 200, or as many as the samples allow.
+        Components of whole samples; default 200, or as many as the samples and the memory of a task allow.
     band_size : int, optional
         Most attributes of a band; default 1,875, or a quarter of a sample where that is less.
     band_components : int, optional
@@ -133,6 +135,8 @@ def design(settings: PartitionSettings, n_samples: int, sample_shape: tuple[int,
             f"fraction, that leave at least 2 and 1"
         )
     d, n_spatial = math.prod(sample_shape), count_spatial(axes)
+    if settings.holistic is not None:
+        check_rank(settings.holistic, d, n)
     cells = _cells(settings.cells, sample_shape[:n_spatial])
     channels = math.prod(sample_shape[n_spatial:])
     # A band of fewer attributes than a pixel has could not keep them together.
@@ -143,7 +147,7 @@ def design(settings: PartitionSettings, n_samples: int, sample_shape: tuple[int,
         n_held_out=held_out,
         cells=cells,
         components=tuple(_components(CellGrid(sample_shape, cell), settings.ratio, n) for cell in cells),
-        holistic=settings.holistic or max(1, min(_HOLISTIC, n - 1, d)),
+        holistic=settings.holistic or max(1, min(USUAL_HOLISTIC, n - 1, d)),
         band_size=min(size, d),
         band_components=settings.band_components or max(1, min(int(min(size, d) / settings.ratio), n)),
         estimating=tuple(sorted(count for count in set(settings.estimating) if count < n)),

@@ -10,13 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpca.engine.checkpoint import Checkpoints
-from dpca.engine.fold import fold
+from dpca.engine.fold import fold, plan_for
 from dpca.engine.held_out import RemainingSource
+from dpca.engine.plan import PlanError
 from dpca.engine.source import as_source
 from dpca.jobs.partition_report.block_dct import dct_basis
 from dpca.jobs.partition_report.settings import Design, PartitionSettings
 from dpca.models.band_pca import BandPCA
 from dpca.models.cell_pca import CellPCA
+from dpca.models.streaming_methods import make_rule
 from dpca.models.streaming_pca import StreamingPCA
 from dpca.partition.cells import CellGrid
 from dpca.partition.whole import Whole
@@ -272,6 +274,32 @@ def strategies(settings: PartitionSettings, plan: Design) -> list[Strategy]:
         for cell, components in sizes
     ]
     return found
+
+
+def fitting(plan: Design, settings: PartitionSettings, training: Training) -> Design:
+    """Return the design with as many components of whole samples as a task has memory for, if nobody said how many.
+
+    Raises
+    ------
+    PlanError
+        If the number that was asked for does not fit, or not even one component does.
+    """
+    source, k = as_source(training.samples), plan.holistic
+    partition = Whole(tuple(source.shape[1:]))
+    while True:
+        rule = make_rule(
+            "incremental-svd", k, center=True, batch_size=None, seed=0, options={}, n_samples=source.shape[0]
+        )
+        try:
+            plan_for(rule, source, partition, client=training.client)
+            return replace(plan, holistic=k)
+        except PlanError as error:
+            if settings.holistic is not None or k == 1:
+                raise PlanError(
+                    f"{k:,} components of whole samples are too many: {str(error).partition(':')[0]}; ask for fewer "
+                    f"(--holistic), or allow every worker more memory (--memory)"
+                ) from error
+            k //= 2
 
 
 def captured_by_rows(training: Training, rows: Array, mean: Array, stage: str) -> tuple[Array, float, float]:

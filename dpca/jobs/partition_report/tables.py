@@ -55,6 +55,7 @@ COLUMNS = {
         Column("scalars_ratio", "scalars", _ratio),
         Column("bytes_ratio", "bytes", _ratio),
         Column("mse", "MSE", _small),
+        Column("pixel_mse", "MSE, pixels", _small),
         Column("ssim", "SSIM", "{:.4f}".format),
         Column("held_out_mse", "MSE, held out", _small),
         Column("held_out_ssim", "SSIM, held out", "{:.4f}".format),
