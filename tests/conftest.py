@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import array_api_strict
 import numpy as np
 import pytest
 from hypothesis import settings
@@ -49,6 +50,24 @@ def smooth_images(n: int, shape: tuple[int, ...] = (40, 36, 3), seed: int = 0) -
     values = np.tensordot(rng.normal(0, 25, (n, 6)), waves, 1)[..., None] + rng.normal(0, 15, (n, 1, 1, 1))
     values = 128 + values + rng.normal(0, 4, (n, *shape[:2], shape[2] if len(shape) > 2 else 1))
     return np.clip(values, 0, 255).astype(np.uint8).reshape(n, *shape)
+
+
+def sender(library: str) -> Callable[[np.ndarray[Any, Any]], Any]:
+    """Return a function that makes a library's array; "array-api-strict" has no more than the standard.
+
+    Its arrays lie on a device of their own, and refuse to meet others.
+    """
+    if library == "numpy":
+        return np.asarray
+    if library == "torch":
+        return pytest.importorskip("torch").asarray
+    return lambda x: array_api_strict.asarray(x, device=array_api_strict.Device("device1"))
+
+
+@pytest.fixture(params=["array-api-strict", "torch"])
+def send(request: pytest.FixtureRequest) -> Callable[[np.ndarray[Any, Any]], Any]:
+    """Make an array of another library."""
+    return sender(request.param)
 
 
 @pytest.fixture

@@ -59,7 +59,8 @@ class Checkpoints:
 
     def save_states(self, name: str, states: Sequence[State]) -> None:
         """Write the states of a group of partitions."""
-        arrays = {f"{i}.{key}": value for i, state in enumerate(states) for key, value in state.arrays.items()}
+        here = [state.to_numpy() for state in states]
+        arrays = {f"{i}.{key}": value for i, state in enumerate(here) for key, value in state.arrays.items()}
         counts = {f"{i}.{key}": value for i, state in enumerate(states) for key, value in state.counts.items()}
         self.save(name, arrays, {**counts, _LENGTH: len(states)})
 

@@ -166,6 +166,60 @@ class DaskSource:
         return delayed(ArraySource, pure=False)(part, self.name, tuple(a for a, _ in box))
 
 
+@dataclass(frozen=True, eq=False)
+class ThreadedSource:
+    """Another source, read by several threads at once: for a fold that is one task and would wait for one of them.
+
+    Parameters
+    ----------
+    source : Source
+    n_threads : int
+        Each reads some whole chunks of samples of a box.
+    """
+
+    source: Source
+    n_threads: int
+
+    @property
+    def name(self) -> str:
+        """What errors call it."""
+        return self.source.name
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape, samples first."""
+        return self.source.shape
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the values."""
+        return self.source.dtype
+
+    @property
+    def chunks(self) -> tuple[int, ...]:
+        """Unit of decoding along each axis."""
+        return self.source.chunks
+
+    def reader(self) -> Reader:
+        """Open the source once for each thread; the threads end with the reader."""
+        readers = [self.source.reader() for _ in range(self.n_threads)]
+        pool = ThreadPoolExecutor(self.n_threads, thread_name_prefix="read")
+
+        def read(samples: tuple[int, int], region: Region, out: Array) -> None:
+            (start, stop), length = samples, self.chunks[0]
+            first, last = start // length, -(-stop // length)
+            cuts = {(first + (last - first) * i // self.n_threads) * length for i in range(1, self.n_threads)}
+            edges = [start, *sorted(cut for cut in cuts if start < cut < stop), stop]
+            parts = [
+                pool.submit(one, (a, b), region, out[a - start : b - start])
+                for one, (a, b) in zip(readers, itertools.pairwise(edges), strict=False)
+            ]
+            for part in parts:
+                part.result()
+
+        return read
+
+
 def as_source(x: Any) -> Source:
     """Return a source for what people have: a path, a stack, a Zarr array on disk, or anything numpy can hold.
 

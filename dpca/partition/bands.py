@@ -23,6 +23,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from dpca.namespace import beside, is_numpy, namespace
+
 Array = NDArray[Any]
 Region = tuple[tuple[int, int], ...]  #: (start, stop) along each axis of a sample
 
@@ -131,7 +133,8 @@ class Bands:
         """Copy bands out of a block of samples that begins at ``origin``.
 
         All of them are gathered from a few samples at a time, which stay in cache, and moved from there to their places
-        in runs: one band after the other, each would fetch every cache line of the block again.
+        in runs: one band after the other, each would fetch every cache line of the block again. Arrays of other
+        libraries, on an accelerator, are gathered whole.
 
         Parameters
         ----------
@@ -147,12 +150,24 @@ class Bands:
         list of array (n_samples, n_features)
             Views of ``buffer``, C-ordered, one for each band.
         """
-        n, where = len(block), self._places(parts, block.shape[1:], origin)
-        flat = block.reshape(n, math.prod(block.shape[1:]))
-        step = max(1, _GATHER_BYTES // (len(where) * block.itemsize))
-        gathered = np.empty((min(step, n), len(where)), block.dtype)
+        n, where = block.shape[0], self._places(parts, block.shape[1:], origin)
+        flat = _flat(block)
         runs = list(self._runs(parts, n, buffer))
-        for start in range(0, n, step):
+        if is_numpy(block):
+            self._gather(flat, where, runs)
+        else:
+            xp = namespace(block)
+            taken = xp.take(flat, beside(where, block), axis=1)
+            for columns, out in runs:
+                count, _, size = out.shape
+                out[...] = xp.permute_dims(xp.reshape(taken[:, columns], (n, count, size)), (1, 0, 2))
+        return [out[i, ...] for _, out in runs for i in range(out.shape[0])]
+
+    def _gather(self, flat: Array, where: Array, runs: list[tuple[slice, Array]]) -> None:
+        """Copy the attributes ``where`` of samples (n, n_attributes) to the runs that they belong to."""
+        step = max(1, _GATHER_BYTES // (len(where) * flat.itemsize))
+        gathered = np.empty((min(step, len(flat)), len(where)), flat.dtype)
+        for start in range(0, len(flat), step):
             some = flat[start : start + step]
             # Without a mode that cannot fail, numpy gathers to an array of its own first.
             taken = np.take(some, where, axis=1, out=gathered[: len(some)], mode="clip")
@@ -161,17 +176,16 @@ class Bands:
                 item = np.dtype((np.void, out.shape[2] * out.itemsize))
                 values = taken[:, columns].view(item)
                 np.copyto(out[:, start : start + step].view(item)[..., 0], values.T)
-        return [band for _, out in runs for band in out]
 
     def take(self, block: Array, index: int, origin: tuple[int, ...], out: Array) -> Array:
         """Copy band ``index`` of a block of samples into ``out`` (n_samples, n_features)."""
-        self.split(block, (index,), origin, out.reshape(-1))
+        self.split(block, (index,), origin, namespace(out).reshape(out, (-1,)))
         return out
 
     def put(self, values: Array, index: int, origin: tuple[int, ...], block: Array) -> None:
         """Copy the values (n_samples, n_features) of band ``index`` into a block that begins at ``origin``."""
         where = self._places((index,), block.shape[1:], origin)
-        block.reshape(len(block), math.prod(block.shape[1:]))[:, where] = values
+        _flat(block)[:, beside(where, block)] = values
 
     def to_samples(self, block: Array) -> Array:
         """Return the samples that all bands, put into a block of whole samples, stand for: the block."""
@@ -192,7 +206,13 @@ class Bands:
         for size, run in itertools.groupby(parts, self.n_features):
             start, count = end, len(list(run))
             end += count * size
-            yield slice(start, end), buffer[n * start : n * end].reshape(count, n, size)
+            yield slice(start, end), namespace(buffer).reshape(buffer[n * start : n * end], (count, n, size))
+
+
+def _flat(block: Array) -> Array:
+    """View samples as rows; without a -1, which no samples at all would leave open."""
+    rows: Array = namespace(block).reshape(block, (block.shape[0], math.prod(block.shape[1:])))
+    return rows
 
 
 def map_at_random(

@@ -24,6 +24,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from dpca.namespace import is_numpy, namespace
+
 Array = NDArray[Any]
 Region = tuple[tuple[int, int], ...]  #: (start, stop) along each axis of a sample
 
@@ -162,14 +164,15 @@ class CellGrid:
         array
             ``out``.
         """
-        self.split(block, (index,), origin, out.reshape(-1))
+        self.split(block, (index,), origin, namespace(out).reshape(out, (-1,)))
         return out
 
     def split(self, block: Array, cells: Sequence[int], origin: tuple[int, ...], buffer: Array) -> list[Array]:
         """Copy several cells out of a block of samples that begins at ``origin``.
 
         All cells of a few samples are copied before those of the next: one cell after the other, each would fetch the
-        block from memory again, which takes twice as long.
+        block from memory again, which takes twice as long. Arrays of other libraries, on an accelerator, are copied a
+        run of cells at a time instead.
 
         Parameters
         ----------
@@ -183,12 +186,13 @@ class CellGrid:
         list of array (n_samples, n_features)
             Views of ``buffer``, C-ordered, one for each cell.
         """
-        views, copies = self._copies(block, cells, origin, buffer, len(block))
-        step = self._step(block)
-        for begin in range(0, len(block), step):
-            few = slice(begin, begin + step)
+        n = block.shape[0]
+        views, copies = self._copies(block, cells, origin, buffer, n)
+        step = self._step(block) if is_numpy(block) else max(1, n)
+        for begin in range(0, n, step):
+            few = slice(begin, min(begin + step, n))
             for target, rows in copies:
-                np.copyto(target[:, few], rows[:, few])
+                target[:, few, ...] = rows[:, few, ...]
         return views
 
     def _step(self, block: Array) -> int:
@@ -203,13 +207,13 @@ class CellGrid:
         Each pair is for a run of cells: their views, and where they lie in ``block``, both (n_cells, n_samples, ...) of
         a row of cells as one item.
         """
-        end = 0
+        xp, end = namespace(buffer), 0
         views: list[Array] = []
         copies: list[tuple[Array, Array]] = []
         for run in self._runs(cells):
             start, end = end, end + n * len(run) * self.n_features(run[0])
-            out = buffer[start:end].reshape(len(run), n, self.n_features(run[0]))
-            views.extend(out)
+            out = xp.reshape(buffer[start:end], (len(run), n, self.n_features(run[0])))
+            views.extend(out[i, ...] for i in range(len(run)))
             copies.append(self._aligned(block, run[0], origin, out))
         return views, copies
 
@@ -234,20 +238,33 @@ class CellGrid:
         region = self.box(first)
         begin = [start - o for (start, _), o in zip(region, origin, strict=True)]
         shape = [stop - start for start, stop in region]
+        axis = self.n_spatial - 1
+        if not is_numpy(block):
+            return self._permuted(block, begin, shape, out)
         # The last spatial axis and the channels lie together in memory: copied as one item a row, two to four times
         # faster than element by element.
-        axis = self.n_spatial - 1
         item = np.dtype((np.void, math.prod(shape[axis:]) * block.itemsize))
         offset = sum(b * s for b, s in zip(begin, block.strides[1:], strict=True))
         strides = (shape[axis] * block.strides[axis + 1], block.strides[0], *block.strides[1 : axis + 1])
         rows = np.ndarray((len(out), len(block), *shape[:axis]), item, block, offset, strides)
         return out.view(item).reshape(*out.shape[:2], *shape[:axis]), rows
 
+    def _permuted(self, block: Array, begin: list[int], shape: list[int], out: Array) -> tuple[Array, Array]:
+        """Do as `_aligned` with nothing but the array API standard; the run begins at ``begin`` of the block."""
+        xp, axis, (count, n) = namespace(block), self.n_spatial - 1, out.shape[:2]
+        lengths = [*shape[:axis], count * shape[axis], *shape[axis + 1 :]]
+        box = block[(slice(None), *(slice(b, b + length) for b, length in zip(begin, lengths, strict=True)))]
+        # (n, ..., cells side by side, what a cell has of a row): the axis of the cells comes first.
+        rows = xp.reshape(box, (n, *shape[:axis], count, math.prod(shape[axis:])))
+        order = (axis + 1, *range(axis + 1), axis + 2)
+        return xp.reshape(out, (count, n, *shape[:axis], math.prod(shape[axis:]))), xp.permute_dims(rows, order)
+
     def put(self, values: Array, index: int, origin: tuple[int, ...], block: Array) -> None:
         """Copy the values (n_samples, n_features) of cell ``index`` into a block that begins at ``origin``."""
         region = self.box(index)
         where = tuple(slice(start - o, stop - o) for (start, stop), o in zip(region, origin, strict=True))
-        block[(slice(None), *where)] = values.reshape(len(values), *(stop - start for start, stop in region))
+        shape = (values.shape[0], *(stop - start for start, stop in region))
+        block[(slice(None), *where)] = namespace(values).reshape(values, shape)
 
     def to_samples(self, block: Array) -> Array:
         """Return the samples that all cells, put into a block of whole samples, stand for: the block."""

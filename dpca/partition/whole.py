@@ -10,6 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from dpca.namespace import namespace
+
 Array = NDArray[Any]
 Region = tuple[tuple[int, int], ...]
 
@@ -53,4 +55,4 @@ class Whole:
 
     def split(self, block: Array, parts: Sequence[int], origin: tuple[int, ...], buffer: Array) -> list[Array]:
         """Return the samples as rows: a view, nothing is copied."""
-        return [block.reshape(len(block), -1) for _ in parts]
+        return [namespace(block).reshape(block, (block.shape[0], math.prod(block.shape[1:]))) for _ in parts]

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca import linalg, linalg_int8
+from dpca.namespace import any_of, cast, dtype_of, is_numpy, namespace
 from dpca.rules.state import Array, State, working_dtype
 
 #: Rows of one float32 product. Pixels of 8 bits less 128 have products of at most 2**14, so sums over 1024 rows stay
@@ -41,6 +42,11 @@ class Covariance:
     first batch, and move on to that of a later one that lies far from it (images come sorted, simulations drift), so
     that products never lose to a large offset what the values hold; float64 stays float64.
 
+    Batches may be the arrays of another library, on an accelerator; the state moves there. For it small covariances
+    come stacked: ``State.stacked(m)`` takes batches (m, n, d), of m sets of attributes, and every array of the result
+    has a leading axis m. What is said above of exactness and accuracy holds there too as long as float32 products are
+    that: not TF32, which libraries leave off unless they are told otherwise.
+
     Parameters
     ----------
     center : bool
@@ -52,6 +58,7 @@ class Covariance:
     center: bool = field(default=True, kw_only=True)
 
     mergeable: ClassVar[bool] = True
+    stackable: ClassVar[bool] = True
 
     def init(self, n_features: int, dtype: DTypeLike) -> State:
         """Return the state before any sample."""
@@ -62,9 +69,10 @@ class Covariance:
     @_QUIET
     def update(self, state: State, batch: Array) -> State:
         """Take in a batch of shape (n_samples, n_features), n_samples >= 0, C-ordered."""
-        if not _is_exact(batch.dtype):
+        state.move_to(batch)
+        if not _is_exact(dtype_of(batch)):
             _add_numbers(state, batch)
-        elif linalg_int8.is_available():
+        elif linalg.is_single(batch) and linalg_int8.is_available():
             for start in range(0, len(batch), linalg_int8.MOST_ROWS):
                 block = batch[start : start + linalg_int8.MOST_ROWS]
                 _add(state, len(block), *linalg_int8.gram_lower(block))
@@ -78,8 +86,9 @@ class Covariance:
         n, total = b.counts["n_samples"], b.arrays["sum"]
         if n == 0:
             return a
+        a.move_to(total)
         if a.counts["n_samples"] == 0:
-            a.arrays["shift"][:] = b.arrays["shift"]
+            a.arrays["shift"][...] = b.arrays["shift"]
         a.arrays["cross"] += b.arrays["cross"]
         a.arrays["sum"] += _displace(a.arrays["cross"], total, n, b.arrays["shift"] - a.arrays["shift"])
         a.counts["n_samples"] += n
@@ -96,17 +105,18 @@ class Covariance:
         if n < 2:
             raise ValueError(f"{n} sample(s) have no covariance: at least 2 are needed")
         total, cross = state.arrays["sum"], state.arrays["cross"]
+        xp = namespace(cross)
         if self.center:
             mean = state.arrays["shift"] + total / n
             # In bands of rows, to hold no second matrix of d x d.
-            for start in range(0, len(cross), _BAND_ROWS):
-                band = slice(start, start + _BAND_ROWS)
-                cross[band] -= np.outer(total[band] / n, total)
+            for start in range(0, total.shape[-1], _BAND_ROWS):
+                band = slice(start, min(start + _BAND_ROWS, total.shape[-1]))
+                cross[..., band, :] -= (total[..., band] / n)[..., None] * total[..., None, :]
         else:
-            mean = np.zeros(len(total))
+            mean = xp.zeros_like(total)
             _displace(cross, total, n, state.arrays["shift"])
         cross /= n - 1
-        if not np.isfinite(cross.diagonal()).all():
+        if any_of(~xp.isfinite(linalg.diagonal(cross))):
             raise ValueError("a variance exceeds what float64 holds: divide all values by a constant first")
         return mean, cross
 
@@ -152,8 +162,8 @@ class CovariancePCA(Covariance):
     def finish(self, state: State) -> dict[str, Array]:
         """Return the mean, the components and their variances; the state is used up."""
         mean, covariance = self._covariance_lower(state)
-        d = len(mean)
-        total = np.trace(covariance)
+        xp, d = namespace(mean), mean.shape[-1]
+        total = xp.linalg.trace(covariance)
         k, least = min(self.n_components or d, d), {}
         if self.n_least:
             values, rows, *smallest = linalg.extreme_eigh(covariance, k, min(self.n_least, d))
@@ -164,7 +174,7 @@ class CovariancePCA(Covariance):
             "mean": mean,
             "components": rows,
             "explained_variance": values,
-            "total_variance": np.asarray(total),
+            "total_variance": xp.asarray(total),
             **least,
         }
 
@@ -181,96 +191,119 @@ class CovariancePCA(Covariance):
 
 def _add_numbers(state: State, batch: Array) -> None:
     """Add floats, or integers of more than 8 bits, to a state."""
-    for start in range(0, len(batch), BLOCK_ROWS):
-        block = batch[start : start + BLOCK_ROWS]
+    xp, n = namespace(batch), batch.shape[-2]
+    for start in range(0, n, BLOCK_ROWS):
+        block = batch[..., start : min(start + BLOCK_ROWS, n), :]
         if state.counts["n_samples"] == 0:
-            state.arrays["shift"][:] = _center(block)
+            state.arrays["shift"][...] = cast(_center(block), np.float64)
         product, total, scale = _products(block, state.arrays["shift"])
-        squares = product.diagonal() * np.float64(scale**2)
-        if _is_far(state, total, squares, len(block)):
-            _move(state, _center(block))
+        far = _is_far(state, product, total, scale, block.shape[-2])
+        if any_of(far):
+            # Of a stack, only those that are far move.
+            some = xp.any(far, axis=-1)[..., None]
+            _move(state, xp.where(some, _center(block), state.arrays["shift"]))
             product, total, scale = _products(block, state.arrays["shift"])
-        _add(state, len(block), product, total, scale**2)
+        _add(state, block.shape[-2], product, total, scale)
 
 
 def _add_bytes(state: State, batch: Array) -> None:
     """Add 8-bit integers to a state, by exact products of floats."""
-    while len(batch):
-        block = batch[: _exact_rows(state)]
-        product, total, _ = _products(block, state.arrays["shift"])
-        if len(block) > BLOCK_ROWS and product.diagonal().max() >= _EXACT_BELOW:
-            block = block[:BLOCK_ROWS]
-            product, total, _ = _products(block, state.arrays["shift"])
-        _add(state, len(block), product, total)
-        batch = batch[len(block) :]
+    start, n = 0, batch.shape[-2]
+    while start < n:
+        block = batch[..., start : min(start + _exact_rows(state), n), :]
+        product, total, scale = _products(block, state.arrays["shift"])
+        if block.shape[-2] > BLOCK_ROWS and any_of(_largest_square(product) >= _EXACT_BELOW):
+            block = block[..., :BLOCK_ROWS, :]
+            product, total, scale = _products(block, state.arrays["shift"])
+        _add(state, block.shape[-2], product, total, scale)
+        start += block.shape[-2]
 
 
-def _add(state: State, n: int, product: Array, total: Array, scale: float = 1.0) -> None:
-    linalg.add_lower(state.arrays["cross"], product, scale)
+def _add(state: State, n: int, product: Array, total: Array, scale: Array | None = None) -> None:
+    linalg.add_lower(state.arrays["cross"], product, 1.0 if scale is None else scale**2)
     state.arrays["sum"] += total
     state.counts["n_samples"] += n
 
 
-def _products(block: Array, shift: Array) -> tuple[Array, Array, float]:
-    """Return x^T x (lower triangle), the sum of the rows of s x, and s, a power of two, where s x = block - shift."""
-    d = block.shape[1]
+def _products(block: Array, shift: Array) -> tuple[Array, Array, Array | None]:
+    """Return x^T x (lower triangle), the sum of the rows of s x, and s, powers of two, where s x = block - shift.
+
+    None stands for an s of 1.
+    """
+    d, dtype = block.shape[-1], working_dtype(dtype_of(block))
     # A column of ones makes the sums a row of the product, which saves a pass over the rows.
-    x = linalg.scratch("shifted", (len(block), d + 1), working_dtype(block.dtype))
-    x[:, d] = 1
-    values = _shift(block, shift, x[:, :d])
-    product = linalg.gram_lower(x, linalg.scratch("product", (d + 1, d + 1), x.dtype))
-    largest = product.diagonal()[:d].max()
-    scale = 1.0
-    if x.dtype == np.float32 and not _SMALL < largest < math.inf and values.any():
+    x = linalg.workspace("shifted", (*block.shape[:-1], d + 1), dtype, block)
+    x[..., d] = 1
+    values = _shift(block, shift, x[..., :d])
+    product = linalg.workspace_gram("product", x)
+    scale = None
+    if dtype == np.float32:
+        largest = _largest_square(product[..., :d, :d])
+        outside = ~((largest > _SMALL) & (largest < math.inf))
         # Their squares leave float32's range (densities in SI units do): bring the largest deviation to 1, exactly.
-        exponent = int(np.frexp(max(values.max(), -values.min()))[1])
-        np.ldexp(values, -exponent, out=values)
-        scale = math.ldexp(1.0, exponent)
-        product = linalg.gram_lower(x, product)
-    return product[:d, :d], scale * product[d, :d].astype(np.float64), scale
+        scale = linalg.bring_to_one(values, outside) if any_of(outside) else None
+        if scale is not None:
+            product = linalg.workspace_gram("product", x)
+    total = cast(product[..., d, :d], np.float64)
+    return product[..., :d, :d], total if scale is None else scale[..., None] * total, scale
 
 
 def _exact_rows(state: State) -> int:
     """Rows of 8-bit integers whose product is likely exact, by the mean square seen so far, a quarter to spare."""
     n = state.counts["n_samples"]
-    largest = state.arrays["cross"].diagonal().max() / n if n else math.inf
+    squares = _largest_square(state.arrays["cross"])
+    largest = float(namespace(squares).max(squares) if squares.ndim else squares) / n if n else math.inf
     return int(min(max(0.8 * _EXACT_BELOW / max(largest, 1.0), BLOCK_ROWS), _MOST_BLOCK_ROWS))
+
+
+def _largest_square(product: Array) -> Array:
+    """Return the largest sum of squares on the diagonal of each product."""
+    squares = linalg.diagonal(product)
+    # The method takes a third of the time of np.max where there are few.
+    largest: Array = squares.max(axis=-1) if is_numpy(squares) else namespace(squares).max(squares, axis=-1)
+    return largest
 
 
 def _shift(block: Array, shift: Array, out: Array) -> Array:
     """Write block - shift to ``out``, of the working dtype."""
-    if block.dtype == np.uint8:
+    if is_numpy(block) and block.dtype == np.uint8:
         # Flipping the top bit subtracts 128 without leaving 8 bits: cheaper than subtracting floats.
         flipped = np.bitwise_xor(block, np.uint8(128), out=linalg.scratch("flipped", block.shape, np.uint8))
         np.copyto(out, flipped.view(np.int8))
     else:
-        np.copyto(out, block)
-        if not _is_exact(block.dtype):
-            out -= shift.astype(out.dtype)
+        linalg.copy_into(out, block)
+        if dtype_of(block) not in (np.dtype(np.int8), np.dtype(bool)):  # whose shift is 0
+            out -= cast(shift, dtype_of(out))[..., None, :]
     return out
 
 
 def _center(block: Array) -> Array:
     """Mean of a block, as the working dtype holds it."""
-    mean: Array = block.mean(axis=0, dtype=np.float64)
-    return mean.astype(working_dtype(block.dtype))
+    xp = namespace(block)
+    mean = xp.sum(block, axis=-2, dtype=xp.float64) / block.shape[-2]
+    return cast(mean, working_dtype(dtype_of(block)))
 
 
-def _is_far(state: State, total: Array, squares: Array, n: int) -> bool:
-    """Say whether a block lies so far from the shift, beside the spread seen so far, that products lose two digits."""
+def _is_far(state: State, product: Array, total: Array, scale: Array | None, n: int) -> Array:
+    """Say where a block lies so far from the shift, beside the spread seen so far, that products lose two digits."""
+    xp = namespace(total)
+    squares = cast(linalg.diagonal(product), np.float64)
+    if scale is not None:
+        squares = squares * scale[..., None] ** 2
     offset = total / n
     spread = squares / n - offset**2
     if seen := state.counts["n_samples"]:
-        earlier = state.arrays["cross"].diagonal() / seen - (state.arrays["sum"] / seen) ** 2
-        spread = np.maximum(spread, earlier)
-    return bool(np.any(offset**2 > 100 * spread))
+        earlier = linalg.diagonal(state.arrays["cross"]) / seen - (state.arrays["sum"] / seen) ** 2
+        spread = xp.maximum(spread, earlier)
+    far: Array = offset**2 > 100 * spread
+    return far
 
 
 def _move(state: State, shift: Array) -> None:
     """Put a state on another shift."""
     n, total = state.counts["n_samples"], state.arrays["sum"]
-    total[:] = _displace(state.arrays["cross"], total, n, state.arrays["shift"] - shift)
-    state.arrays["shift"][:] = shift
+    total[...] = _displace(state.arrays["cross"], total, n, state.arrays["shift"] - shift)
+    state.arrays["shift"][...] = shift
 
 
 def _displace(cross: Array, total: Array, n: int, delta: Array) -> Array:
@@ -278,9 +311,11 @@ def _displace(cross: Array, total: Array, n: int, delta: Array) -> Array:
 
     sum (y + delta)(y + delta)^T = sum y y^T + total delta^T + delta (total + n delta)^T.
     """
+    xp = namespace(cross)
     moved: Array = total + n * delta
-    if delta.any():
-        linalg.add_outer_lower(cross, np.stack([total, delta]), np.stack([delta, moved]))
+    if any_of(delta):
+        left, right = xp.stack([total, delta], axis=-2), xp.stack([delta, moved], axis=-2)
+        linalg.add_outer_lower(cross, left, right)
     return moved
 
 

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca import linalg
+from dpca.namespace import beside, cast, copy_of, dtype_of, namespace, to_numpy
 from dpca.rules.state import Array, State, working_dtype
 from dpca.rules.truncation import truncate
 
@@ -21,6 +22,8 @@ _FEWEST_ROWS = 100
 # Squares outside may have left float32's range; 2**-80 is where sums of them begin to lose terms.
 _SMALL = 2.0**-80
 _QUIET = np.errstate(over="ignore", under="ignore", invalid="ignore")
+# Arrays of a state that have a number for each attribute.
+_LARGE = ("basis", "mean")
 
 
 @dataclass(frozen=True)
@@ -53,7 +56,8 @@ class IncrementalSVD:
     Products of attributes are float32 (float64 for float64 input), everything of size q is float64. Directions with
     less than about 1e-6 of a batch's variance are lost in float32's rounding: they count as discarded.
     A step of B rows costs 2 d (q B + B^2 / 2 + q (q + B)) operations, least a row at B of about 1.4 q; a longer batch
-    is taken in several steps. State: q (d + 1) numbers.
+    is taken in several steps. State: q (d + 1) numbers. Where batches are arrays of another library, on an accelerator,
+    the basis and the mean move there, and everything of size q stays with LAPACK.
 
     Results of ``finish``: ``mean`` (d,) float64; ``components`` (k, d) of the working dtype, orthonormal, k =
     min(n_components, samples, d); ``explained_variance`` (k,) float64, descending; ``total_variance`` () float64; and
@@ -71,6 +75,7 @@ class IncrementalSVD:
     forgetting: float = 1.0
 
     mergeable: ClassVar[bool] = True
+    stackable: ClassVar[bool] = False
     averageable: ClassVar[bool] = False
     summable: ClassVar[bool] = False
     random_order: ClassVar[bool] = False
@@ -101,39 +106,43 @@ class IncrementalSVD:
 
     def update(self, state: State, batch: Array) -> State:
         """Take in a batch of shape (n_samples, n_features), n_samples >= 0."""
-        n_steps = -(-len(batch) // self.batch_rows(batch.dtype))
-        edges = [len(batch) * i // n_steps for i in range(n_steps + 1)] if n_steps else []
+        state.move_to(batch, _LARGE)
+        n = batch.shape[0]
+        n_steps = -(-n // self.batch_rows(dtype_of(batch)))
+        edges = [n * i // n_steps for i in range(n_steps + 1)] if n_steps else []
         for start, stop in itertools.pairwise(edges):
-            self._step(state, batch[start:stop])
+            self._step(state, batch[start:stop, :])
         return state
 
     @_QUIET
     def _step(self, state: State, batch: Array) -> None:
-        n, basis, mean = len(batch), state.arrays["basis"], state.arrays["mean"]
+        xp, n = namespace(batch), batch.shape[0]
+        basis, mean = state.arrays["basis"], state.arrays["mean"]
         weights = self.forgetting ** np.arange(n - 1.0, -1.0, -1.0)
         self._age(state, n)
-        before, own = state.arrays["weights"][0], weights.sum()
-        rows, first = linalg.scratch("rows", batch.shape, basis.dtype), state.counts["n_samples"] == 0
+        before, own = float(state.arrays["weights"][0]), float(weights.sum())
+        dtype, first = dtype_of(basis), state.counts["n_samples"] == 0
+        rows, each = linalg.workspace("rows", batch.shape, dtype, batch), beside(weights.astype(dtype), batch)
 
         def fill(columns: slice) -> None:
             if not self.center:
-                np.copyto(rows[:, columns], batch[:, columns])
+                linalg.copy_into(rows[:, columns], batch[:, columns])
                 return
             if first:
-                mean[columns] = batch[:, columns].mean(axis=0, dtype=np.float64)
-            near = mean[columns].astype(rows.dtype)
-            part = np.subtract(batch[:, columns], near, out=rows[:, columns])
-            offset = (weights.astype(rows.dtype) @ part).astype(np.float64) / own
+                mean[columns] = xp.sum(batch[:, columns], axis=0, dtype=xp.float64) / n
+            near = cast(mean[columns], dtype)
+            part = linalg.combine_into(rows[:, columns], "subtract", batch[:, columns], near)
+            offset = cast(xp.matmul(each, part), np.float64) / own
             mean[columns] += (near - mean[columns] + offset) * (own / (before + own))
 
         gram = _product(rows, rows, fill)
         gains = np.sqrt(weights)
-        if not _SMALL < gram.diagonal().max() < math.inf and rows.any():
+        if not _SMALL < gram.diagonal().max() < math.inf:
             # Squares that leave the range (densities in SI units do in float32): bring the largest to 1, exactly.
-            exponent = int(np.frexp(max(rows.max(), -rows.min()))[1])
-            np.ldexp(rows, -exponent, out=rows)
-            gains *= math.ldexp(1.0, exponent)
-            gram = _product(rows, rows)
+            scale = linalg.bring_to_one(rows, np.asarray(True))
+            if scale is not None:
+                gains *= float(scale)
+                gram = _product(rows, rows)
         # Pulled so far towards their mean, rows less the old mean have the scatter about the new one.
         pull = (1 - math.sqrt(before / (before + own))) / own if self.center else 0.0
         self._absorb(state, rows, gains, gram, pull * weights)
@@ -146,17 +155,19 @@ class IncrementalSVD:
         n = b.counts["n_samples"]
         if n == 0:
             return a
+        a.move_to(b.arrays["basis"], _LARGE)
+        xp = namespace(a.arrays["basis"])
         self._age(a, n)
-        (w_a, w_b), rank = (s.arrays["weights"][0] for s in (a, b)), _rank(b)
+        (w_a, w_b), rank = (float(s.arrays["weights"][0]) for s in (a, b)), _rank(b)
         apart = b.arrays["mean"] - a.arrays["mean"]
-        distance = float(np.linalg.norm(apart))
+        distance = math.sqrt(float(xp.matmul(apart, apart)))
         basis = a.arrays["basis"]
-        rows = linalg.scratch("rows", (rank + 1, len(apart)), basis.dtype)
-        rows[:rank] = b.arrays["basis"][:rank]
-        rows[rank] = apart / (distance or 1.0)
+        rows = linalg.workspace("rows", (rank + 1, apart.shape[0]), dtype_of(basis), basis)
+        rows[:rank, :] = b.arrays["basis"][:rank, :]
+        linalg.copy_into(rows[rank, :], apart / (distance or 1.0))
         gains = np.append(np.sqrt(b.arrays["energy"][:rank]), distance * math.sqrt(w_a * w_b / (w_a + w_b)))
         gram = np.eye(rank + 1)
-        gram[rank] = gram[:, rank] = rows @ rows[rank]
+        gram[rank] = gram[:, rank] = to_numpy(xp.matmul(rows, rows[rank, :]))
         self._absorb(a, rows, gains, gram, np.zeros(rank + 1))
         a.arrays["scatter"] += b.arrays["scatter"] - b.arrays["energy"].sum()
         a.arrays["discarded"] += b.arrays["discarded"]
@@ -173,21 +184,22 @@ class IncrementalSVD:
         self._settle(state)
         basis, energy = state.arrays["basis"], state.arrays["energy"]
         k = min(self.n_components, n, basis.shape[1])
-        components = basis[:k].copy()
+        components = copy_of(basis[:k, :])
         for i in range(int(np.count_nonzero(energy[:k])), k):
             _complete(components, i)
         scatter, kept, leading = float(state.arrays["scatter"]), float(energy.sum()), float(energy[:k].sum())
         beyond = min(float(state.arrays["discarded"]), max(scatter - kept, 0.0))
         total, squares = state.arrays["weights"]
         divisor = (total - squares / total) or 1.0
-        return {
-            "mean": state.arrays["mean"].copy(),
+        result = {
+            "mean": copy_of(state.arrays["mean"]),
             "components": linalg.fix_signs(components),
             "explained_variance": energy[:k] / divisor,
             "total_variance": np.asarray(scatter / divisor),
             "kept_energy": np.asarray(kept / divisor),
             "captured_bound": np.asarray(leading / (leading + beyond) if leading > 0 else 1.0),
         }
+        return {name: beside(array, basis) for name, array in result.items()}
 
     def batch_rows(self, dtype: DTypeLike) -> int:
         """Rows of a step: products are cheapest at about 1.4 q, the eigenproblem a row beyond that."""
@@ -221,7 +233,7 @@ class IncrementalSVD:
     def _absorb(self, state: State, rows: Array, gains: Array, gram: Array, pull: Array) -> None:
         """Add the scatter of diag(gains) (I - 1 pull^T) rows, where gram = rows @ rows.T."""
         basis, energy, rank = state.arrays["basis"], state.arrays["energy"], _rank(state)
-        cross = _product(rows, basis[:rank])
+        cross = _product(rows, basis[:rank, :])
         cross -= pull @ cross
         gram -= pull @ gram
         gram -= (gram @ pull)[:, None]
@@ -234,8 +246,10 @@ class IncrementalSVD:
         added = float(np.trace(small[rank:, rank:]))
         if not math.isfinite(added):
             raise ValueError("samples are not finite, or too large to square: mask them, or divide them by a constant")
-        floor = 4 * float(np.finfo(basis.dtype).eps) * added
-        values, vectors, given_up = truncate(small, len(basis), n_known=rank, n_counted=self.n_components, floor=floor)
+        floor = 4 * float(np.finfo(dtype_of(basis)).eps) * added
+        values, vectors, given_up = truncate(
+            small, basis.shape[0], n_known=rank, n_counted=self.n_components, floor=floor
+        )
         turn = (vectors * scale[:, None] / np.sqrt(values)).T
         turn[:, rank:] -= np.outer(turn[:, rank:].sum(axis=1), pull)
         _rotate(basis, turn, rows)
@@ -249,16 +263,16 @@ class IncrementalSVD:
         Rounding errors add up as a random walk, 4e-6 after 6,000 steps in float32: no need to do so in between.
         """
         basis, energy = state.arrays["basis"], state.arrays["energy"]
-        rank = _rank(state)
+        xp, rank = namespace(basis), _rank(state)
         gram = np.zeros((rank, rank))
         for columns in _blocks(basis.shape[1]):
-            part = basis[:rank, columns].astype(np.float64)
-            gram += part @ part.T
+            part = cast(basis[:rank, columns], np.float64)
+            gram += to_numpy(xp.matmul(part, xp.matrix_transpose(part)))
         scale = np.sqrt(energy[:rank])
         small = gram * np.outer(scale, scale)
         floor = len(small) * float(np.finfo(np.float64).eps) * float(np.trace(small))
         values, vectors, _ = truncate(small, rank, n_known=0, n_counted=0, floor=floor)
-        _rotate(basis, (vectors * scale[:, None] / np.sqrt(values)).T, basis[:0])
+        _rotate(basis, (vectors * scale[:, None] / np.sqrt(values)).T, basis[:0, :])
         energy[: len(values)], energy[len(values) :] = values, 0
 
 
@@ -267,38 +281,39 @@ def _rank(state: State) -> int:
 
 
 def _product(a: Array, b: Array, fill: Callable[[slice], None] | None = None) -> Array:
-    """Return a @ b.T, added up in float64; ``fill`` is called before columns are read."""
-    total = np.zeros((len(a), len(b)))
+    """Return a @ b.T, added up in float64, as numpy's; ``fill`` is called before columns are read."""
+    xp = namespace(a)
+    total = beside(np.zeros((a.shape[0], b.shape[0])), a)
     for columns in _blocks(a.shape[1]):
         if fill:
             fill(columns)
         # Of a matrix with itself numpy computes one triangle (SYRK).
-        total += np.matmul(a[:, columns], b[:, columns].T, out=linalg.scratch("product", total.shape, a.dtype))
-    return total
+        total += linalg.workspace_product("product", a[:, columns], xp.matrix_transpose(b[:, columns]))
+    return to_numpy(total)
 
 
 def _rotate(basis: Array, turn: Array, rows: Array) -> None:
     """Write turn @ [leading rows of the basis; rows] over the basis, and zeros below."""
-    turn = np.ascontiguousarray(turn, basis.dtype)
-    rank = turn.shape[1] - len(rows)
+    turn = beside(np.ascontiguousarray(turn, dtype_of(basis)), basis)
+    kept, rank = turn.shape[0], turn.shape[1] - rows.shape[0]
     for columns in _blocks(basis.shape[1]):
         part = basis[:, columns]
-        shape = (len(turn), part.shape[1])
-        old = np.matmul(turn[:, :rank], part[:rank], out=linalg.scratch("from basis", shape, basis.dtype))
-        new = np.matmul(turn[:, rank:], rows[:, columns], out=linalg.scratch("from rows", shape, basis.dtype))
-        np.add(old, new, out=part[: len(turn)])
-        part[len(turn) :] = 0
+        old = linalg.workspace_product("from basis", turn[:, :rank], part[:rank, :])
+        new = linalg.workspace_product("from rows", turn[:, rank:], rows[:, columns])
+        linalg.combine_into(part[:kept, :], "add", old, new)
+        part[kept:, :] = 0
 
 
 def _complete(rows: Array, i: int) -> None:
     """Make row ``i`` a unit vector orthogonal to those before it, from the attribute that they represent least."""
-    above = rows[:i]
-    j = int(np.einsum("ij,ij->j", above, above).argmin()) if i else 0
-    rows[i] = 0
-    rows[i, j] = 1
+    xp, above = namespace(rows), rows[:i, :]
+    j = int(xp.argmin(linalg.column_squares(above))) if i else 0
+    row = rows[i, :]
+    row[...] = 0
+    row[j] = 1
     for _ in range(2):
-        rows[i] -= (above @ rows[i]) @ above
-        rows[i] /= np.linalg.norm(rows[i])
+        row -= xp.matmul(xp.matmul(above, row), above)
+        row /= math.sqrt(float(xp.matmul(row, row)))
 
 
 def _blocks(n: int) -> Iterator[slice]:

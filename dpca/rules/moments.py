@@ -9,6 +9,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca import linalg
+from dpca.namespace import empty, is_numpy, namespace
 from dpca.rules.state import Array, State
 
 # float64 copies of so many samples and attributes stay in a core's own cache.
@@ -20,12 +21,14 @@ class Moments:
     """Mean and variance in one pass.
 
     Pairwise update of Chan, Golub & LeVeque (1983), equations 1.5a and 1.5b: every 256 samples are centered with their
-    own mean, in float64, so no large sums are ever subtracted. Costs O(n d) time and O(d) memory.
+    own mean, in float64, so no large sums are ever subtracted. Costs O(n d) time and O(d) memory. Takes the arrays of
+    other libraries, and stacked states, as :class:`~dpca.rules.Covariance` does.
 
     Results of ``finish``: ``mean`` and ``variance`` (divisor n - 1), float64, shape (n_features,).
     """
 
     mergeable: ClassVar[bool] = True
+    stackable: ClassVar[bool] = True
 
     def init(self, n_features: int, dtype: DTypeLike) -> State:
         """Return the state before any sample."""
@@ -34,18 +37,11 @@ class Moments:
 
     def update(self, state: State, batch: Array) -> State:
         """Take in a batch of shape (n_samples, n_features), n_samples >= 0."""
-        for start in range(0, len(batch), _BLOCK_ROWS):
-            rows = batch[start : start + _BLOCK_ROWS]
-            mean, m2 = np.empty((2, rows.shape[1]))
-            for first in range(0, rows.shape[1], _BLOCK_COLUMNS):
-                columns = slice(first, first + _BLOCK_COLUMNS)
-                part = rows[:, columns]
-                x = linalg.scratch("moments", part.shape, np.float64)
-                np.copyto(x, part)
-                x.mean(axis=0, out=mean[columns])
-                x -= mean[columns]
-                np.einsum("ij,ij->j", x, x, out=m2[columns])
-            state = self.merge(state, State({"mean": mean, "m2": m2}, {"n_samples": len(rows)}))
+        n = batch.shape[-2]
+        for start in range(0, n, _BLOCK_ROWS):
+            rows = batch[..., start : min(start + _BLOCK_ROWS, n), :]
+            mean, m2 = _moments(rows)
+            state = self.merge(state, State({"mean": mean, "m2": m2}, {"n_samples": rows.shape[-2]}))
         return state
 
     def merge(self, a: State, b: State) -> State:
@@ -54,6 +50,7 @@ class Moments:
         n = n_a + n_b
         if n_b == 0:
             return a
+        a.move_to(b.arrays["mean"])
         delta = b.arrays["mean"] - a.arrays["mean"]
         a.arrays["mean"] += delta * (n_b / n)
         a.arrays["m2"] += b.arrays["m2"] + delta**2 * (n_a * n_b / n)
@@ -82,3 +79,20 @@ class Moments:
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of temporary arrays in an update."""
         return 8 * (4 * n_features + min(n_rows, _BLOCK_ROWS) * min(n_features, _BLOCK_COLUMNS))
+
+
+def _moments(rows: Array) -> tuple[Array, Array]:
+    """Return the mean (d,) of rows (n, d), and the sum of the squares of what they deviate from it (d,)."""
+    xp, (*stack, _, d) = namespace(rows), rows.shape
+    mean, m2 = (empty((*stack, d), np.float64, rows) for _ in range(2))
+    # Only a processor's own cache is a reason for pieces.
+    width = _BLOCK_COLUMNS if is_numpy(rows) else d
+    for first in range(0, d, width):
+        columns = slice(first, min(first + width, d))
+        part = rows[..., columns]
+        x = linalg.workspace("moments", part.shape, np.float64, rows)
+        linalg.copy_into(x, part)
+        mean[..., columns] = xp.mean(x, axis=-2)
+        x -= mean[..., None, columns]
+        m2[..., columns] = linalg.column_squares(x)
+    return mean, m2

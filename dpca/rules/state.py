@@ -9,6 +9,8 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from dpca.namespace import beside, copy_of, namespace, to_numpy
+
 Array = NDArray[Any]
 
 
@@ -18,6 +20,9 @@ class State:
 
     Because it is no more than that, the engine can checkpoint, ship and merge the state of any rule
     without knowing the rule.
+
+    Rules begin with numpy arrays. Those that take the arrays of other libraries bring what they need of a state to
+    where the batch is (`move_to`), so a state that was kept on disk goes on anywhere.
     """
 
     arrays: dict[str, Array] = field(default_factory=dict)
@@ -30,7 +35,24 @@ class State:
 
     def copy(self) -> State:
         """Return a state of its own with the same values."""
-        return State({name: array.copy() for name, array in self.arrays.items()}, dict(self.counts))
+        return State({name: copy_of(array) for name, array in self.arrays.items()}, dict(self.counts))
+
+    def move_to(self, batch: Array, names: Sequence[str] | None = None) -> None:
+        """Bring the arrays of these names, or all, to the library and the memory of a batch; most often they are."""
+        for name in names or self.arrays:
+            self.arrays[name] = beside(self.arrays[name], batch)
+
+    def stacked(self, n: int) -> State:
+        """Return ``n`` of this state in one, along a new leading axis, for batches (n, n_samples, n_features)."""
+        return State({name: _repeated(array, n) for name, array in self.arrays.items()}, dict(self.counts))
+
+    def to_numpy(self) -> State:
+        """Return this state in numpy arrays, the same ones where they are."""
+        return State({name: to_numpy(array) for name, array in self.arrays.items()}, dict(self.counts))
+
+
+def _repeated(array: Array, n: int) -> Array:
+    return copy_of(namespace(array).broadcast_to(array, (n, *array.shape)))
 
 
 class Rule(Protocol):

@@ -18,7 +18,7 @@ from zarr.storage import ZipStore
 
 import dpca.engine.plan
 from dpca.engine import as_source
-from dpca.engine.source import ArraySource, DaskSource, ZarrSource, batches, check_finite
+from dpca.engine.source import ArraySource, DaskSource, ThreadedSource, ZarrSource, batches, check_finite
 from storage import DataError, StoreError, open_stack
 from storage.arrays import create_array, create_root, write_shard
 from storage.layout import Layout
@@ -227,3 +227,22 @@ def test_dask_arrays_of_unknown_length() -> None:
     lazy = da.from_array(VALUES[:, 0, :, 0], chunks=10)
     with pytest.raises(DataError, match="compute_chunk_sizes"):
         as_source(lazy[lazy[:, 0] > 100])
+
+
+@pytest.mark.parametrize("made", ["our stack", "zarr 2", "zarr 3, one sample a chunk"])
+@pytest.mark.parametrize("n_threads", [1, 3, 8])
+def test_several_threads_read_what_one_does(tmp_path: Path, made: str, n_threads: int) -> None:
+    source = ThreadedSource(as_source(MADE[made](tmp_path, VALUES)), n_threads)
+    region, read = ((2, 9), (0, 13), (0, 3)), source.reader()
+    for start, stop in ((0, 53), (3, 50), (8, 9), (19, 41)):
+        out = np.zeros((stop - start, 7, 13, 3), np.uint8)
+        read((start, stop), region, out)
+        np.testing.assert_array_equal(out, VALUES[start:stop, 2:9])
+
+
+def test_what_a_thread_cannot_read_is_said(tmp_path: Path) -> None:
+    store = sharded(tmp_path, VALUES)
+    (tmp_path / "ours.zarr" / "samples" / "c" / "1" / "0" / "0" / "0").unlink()
+    source = ThreadedSource(as_source(store), 2)
+    with pytest.raises(StoreError, match="missing"):
+        source.reader()((0, 53), ((0, 11), (0, 13), (0, 3)), np.empty(VALUES.shape, np.uint8))

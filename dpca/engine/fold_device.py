@@ -1,0 +1,176 @@
+"""The fold on an accelerator: partitions of equal size are stacked, and a rule takes in a stack in one call.
+
+::
+
+    batch (n, *sample_shape), sent once         partitions of 75 attributes:    of 45:
+      |                                           (m, n, 75)                      (m', n, 45)
+      +-- split, on the accelerator -->           update, finish                  update, finish
+
+A call to an accelerator takes some microseconds, which is what the arithmetic of a small cell takes: one after the
+other, a thousand cells would wait for a thousand calls and leave the accelerator idle.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from numpy.typing import NDArray
+
+from dpca.engine.device import Device
+from dpca.engine.fold import Partitioned, Results
+from dpca.engine.memory import thread_count
+from dpca.engine.plan import PlanError
+from dpca.engine.source import Source, ThreadedSource, batches
+from dpca.namespace import empty, namespace, to_numpy
+from dpca.rules.state import Rule, State
+
+Array = NDArray[Any]
+Region = tuple[tuple[int, int], ...]
+
+# What a stack takes beside its states, in matrices of d x d of 8 bytes: eigensolvers hold copies of theirs.
+_COPIES = 6
+
+
+class StackingRule(Rule, Protocol):
+    """A rule that runs on the arrays of other libraries, and on stacked states if it says so."""
+
+    @property
+    def stackable(self) -> bool:
+        """Whether ``State.stacked`` states can be updated, with batches (m, n, d)."""
+
+
+@dataclass(frozen=True)
+class Piece:
+    """Partitions of ``n_features`` attributes each whose states are stacked."""
+
+    partitions: tuple[int, ...]
+    n_features: int
+
+
+def fold_on_device(
+    rule: StackingRule, source: Source, partition: Partitioned, device: Device, *, budget: int | None = None
+) -> Results:
+    """Fold a rule over each partition of a stack, on an accelerator.
+
+    Batches are read by all processors, one ahead, checked, and sent as they are: 8-bit pixels travel as 8 bits. Where
+    the memory of the accelerator does not hold all states, the stack is read again for the rest.
+
+    Parameters
+    ----------
+    rule : StackingRule
+    source : Source
+    partition : Partitioned
+    device : Device
+    budget : int, optional
+        Bytes to take there; default most of what is free.
+
+    Returns
+    -------
+    list of dict of numpy arrays
+        Result of each partition, as `dpca.engine.fold` gives it, to rounding.
+
+    Raises
+    ------
+    DataError
+        At a value that is not finite.
+    PlanError
+        If a single partition does not fit.
+    ValueError
+        If products of float32 are cut short there; the message says how to change it.
+    """
+    device.check_products()
+    room = device.free_bytes() if budget is None else budget
+    rows = _rows(rule, source, room // 8)
+    results: Results = [{} for _ in range(partition.n_partitions)]
+    pieces = list(_pieces(rule, source, partition, rows, room // 4))
+    for some in _passes(rule, source, pieces, room // 2):
+        for piece, found in zip(some, _fold(rule, source, partition, device, some, rows), strict=True):
+            for place, index in enumerate(piece.partitions):
+                results[index] = {name: array[place, ...] if rule.stackable else array for name, array in found.items()}
+    return results
+
+
+def _rows(rule: Rule, source: Source, room: int) -> int:
+    """Samples of a batch, whole chunks of them where that is possible, of which two fit."""
+    fit = max(1, room // (2 * math.prod(source.shape[1:]) * source.dtype.itemsize))
+    rows = max(1, min(rule.batch_rows(source.dtype), source.shape[0], fit))
+    return rows // source.chunks[0] * source.chunks[0] or rows
+
+
+def _pieces(rule: StackingRule, source: Source, partition: Partitioned, rows: int, room: int) -> Iterator[Piece]:
+    """Yield partitions of equal size, as many together as can be updated and finished at once."""
+    order = sorted(range(partition.n_partitions), key=partition.n_features)
+    for d, same in itertools.groupby(order, partition.n_features):
+        need = rows * d * source.dtype.itemsize + 2 * rule.work_bytes(rows, d, source.dtype)
+        need += _COPIES * rule.state_bytes(d, source.dtype)
+        if need > room:
+            raise PlanError(
+                f"one partition of {d:,} attributes needs {need / 1e6:,.0f} MB to work with but {room / 1e6:,.0f} MB "
+                f"of the accelerator's memory are there for that: choose smaller cells or bands"
+            )
+        members, most = list(same), room // need if rule.stackable else 1
+        for start in range(0, len(members), most):
+            yield Piece(tuple(members[start : start + most]), d)
+
+
+def _passes(rule: Rule, source: Source, pieces: Sequence[Piece], room: int) -> Iterator[list[Piece]]:
+    """Yield pieces whose states fit together."""
+    some: list[Piece] = []
+    held = 0
+    for piece in pieces:
+        need = len(piece.partitions) * rule.state_bytes(piece.n_features, source.dtype)
+        if some and held + need > room:
+            yield some
+            some, held = [], 0
+        some.append(piece)
+        held += need
+    if some:
+        yield some
+
+
+def _fold(
+    rule: StackingRule, source: Source, partition: Partitioned, device: Device, pieces: Sequence[Piece], rows: int
+) -> Iterator[dict[str, Array]]:
+    """Fold some pieces in one pass over the stack, and yield the result of each."""
+    region = _region(partition, [i for piece in pieces for i in piece.partitions])
+    origin = tuple(start for start, _ in region)
+    states: list[State] = []
+    together = ThreadedSource(source, thread_count())
+    for _, batch in batches(together, (0, source.shape[0]), region, rows):
+        block = device.send(batch)
+        if not states:
+            states = [_start(rule, source, piece, block) for piece in pieces]
+            buffer = empty((rows * max(len(p.partitions) * p.n_features for p in pieces),), source.dtype, block)
+        for number, piece in enumerate(pieces):
+            parts = partition.split(block, piece.partitions, origin, buffer)
+            states[number] = rule.update(states[number], _stacked(parts, buffer) if rule.stackable else parts[0])
+    states.reverse()
+    while states:
+        yield {name: to_numpy(array) for name, array in rule.finish(states.pop()).items()}
+
+
+def _start(rule: StackingRule, source: Source, piece: Piece, block: Array) -> State:
+    state = rule.init(piece.n_features, source.dtype)
+    if rule.stackable:
+        state.move_to(block)
+        state = state.stacked(len(piece.partitions))
+    return state
+
+
+def _stacked(parts: Sequence[Array], buffer: Array) -> Array:
+    """Return partitions of equal size that were split into ``buffer``, side by side, as one array (m, n, d)."""
+    if len(parts) == 1:  # a view of the block, if that is the whole sample
+        return parts[0][None, ...]
+    shape = (len(parts), *parts[0].shape)
+    stack: Array = namespace(buffer).reshape(buffer[: math.prod(shape)], shape)
+    return stack
+
+
+def _region(partition: Partitioned, partitions: Sequence[int]) -> Region:
+    """Return the smallest box of a sample that holds some partitions."""
+    boxes = [partition.region(i) for i in partitions]
+    return tuple((min(a for a, _ in axis), max(b for _, b in axis)) for axis in zip(*boxes, strict=True))
