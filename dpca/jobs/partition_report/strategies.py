@@ -134,7 +134,7 @@ class Cells:
     def fit(self, training: Training) -> Fitted:
         """Accumulate the covariance of every cell and solve it."""
         model = CellPCA(self.components, cell_shape=self.cell).fit(training.samples, **training.running())
-        return _partitioned(model, model.basis_, model.grid_, training, exact=True)
+        return _partitioned(model, model.basis_, model.grid_, training)
 
 
 @dataclass(frozen=True)
@@ -176,9 +176,7 @@ class Bands:
             keep_channels=self.keep_channels,
             random_state=self.seed,
         ).fit(training.samples, **training.running())
-        # Only the note of a fit tells whether covariances were too many for memory.
-        exact = "incremental SVD" not in model.fit_report_.note
-        return _partitioned(model, model.basis_, model.bands_, training, exact=exact)
+        return _partitioned(model, model.basis_, model.bands_, training)
 
 
 @dataclass(frozen=True)
@@ -345,7 +343,7 @@ def size_of(cell: tuple[int, ...]) -> str:
     return " x ".join(map(str, cell)) if len(cell) > 1 else f"of {cell[0]}"
 
 
-def _partitioned(model: Any, basis: Any, partition: Any, training: Training, *, exact: bool) -> Fitted:
+def _partitioned(model: Any, basis: Any, partition: Any, training: Training) -> Fitted:
     """Gather what a fitted model with partitions says of itself."""
     n_partitions, k = partition.n_partitions, model.n_components_
     captured = np.cumsum(model.explained_variance_.reshape(-1, k).sum(axis=0))
@@ -358,7 +356,8 @@ def _partitioned(model: Any, basis: Any, partition: Any, training: Training, *, 
         model.components_.nbytes + model.mean_.nbytes,
         training.per_attribute(total),
         training.per_attribute(max(total - captured[-1], 0.0)),
-        exact,
+        # Only the note of a fit tells whether covariances were too much for memory.
+        "incremental SVD" not in model.fit_report_.note,
         shares(captured, total),
     )
 
