@@ -186,38 +186,41 @@ class CellGrid:
         list of array (n_samples, n_features)
             Views of ``buffer``, C-ordered, one for each cell.
         """
+        xp, n, end = namespace(buffer), block.shape[0], 0
+        views: list[Array] = []
+        targets: list[tuple[Sequence[int], Array]] = []
+        for run in self.runs(cells):
+            start, end = end, end + n * len(run) * self.n_features(run[0])
+            out = xp.reshape(buffer[start:end], (len(run), n, self.n_features(run[0])))
+            views.extend(out[i, ...] for i in range(len(run)))
+            targets.append((run, out))
+        self.gather(block, origin, targets)
+        return views
+
+    def gather(self, block: Array, origin: tuple[int, ...], targets: Sequence[tuple[Sequence[int], Array]]) -> None:
+        """Copy runs of cells out of a block of samples, a few samples at a time.
+
+        Parameters
+        ----------
+        block : array (n_samples, ...), C-ordered
+        origin : tuple of int
+            Where the block begins along each axis of a sample.
+        targets : sequence of (cells, array (n_cells, n_samples, n_features) of type `split_dtype`)
+            Runs, as `runs` yields them, and where each goes; only the last axis must be contiguous.
+        """
         n = block.shape[0]
-        views, copies = self._copies(block, cells, origin, buffer, n)
+        copies = [self._aligned(block, run[0], origin, out) for run, out in targets]
         step = self._step(block) if is_numpy(block) else max(1, n)
         for begin in range(0, n, step):
             few = slice(begin, min(begin + step, n))
             for target, rows in copies:
                 target[:, few, ...] = rows[:, few, ...]
-        return views
 
     def _step(self, block: Array) -> int:
         """Return how many samples of a block are gathered before the next ones."""
         return max(1, _GATHER_BYTES // max(1, math.prod(block.shape[1:]) * block.itemsize))
 
-    def _copies(
-        self, block: Array, cells: Sequence[int], origin: tuple[int, ...], buffer: Array, n: int
-    ) -> tuple[list[Array], list[tuple[Array, Array]]]:
-        """Return the views of ``buffer`` where ``n`` samples of the cells go, and pairs to copy, of like shape.
-
-        Each pair is for a run of cells: their views, and where they lie in ``block``, both (n_cells, n_samples, ...) of
-        a row of cells as one item.
-        """
-        xp, end = namespace(buffer), 0
-        views: list[Array] = []
-        copies: list[tuple[Array, Array]] = []
-        for run in self._runs(cells):
-            start, end = end, end + n * len(run) * self.n_features(run[0])
-            out = xp.reshape(buffer[start:end], (len(run), n, self.n_features(run[0])))
-            views.extend(out[i, ...] for i in range(len(run)))
-            copies.append(self._aligned(block, run[0], origin, out))
-        return views, copies
-
-    def _runs(self, cells: Sequence[int]) -> Iterator[list[int]]:
+    def runs(self, cells: Sequence[int]) -> Iterator[list[int]]:
         """Yield runs of cells of equal size that lie side by side along the last spatial axis."""
         run: list[int] = []
         for cell in cells:

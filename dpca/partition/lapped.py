@@ -102,25 +102,20 @@ class LappedGrid(CellGrid):
         ]
         return super().tiles((*whole, *chunk_shape[self.n_spatial :]))
 
-    def split(self, block: Array, cells: Sequence[int], origin: tuple[int, ...], buffer: Array) -> list[Array]:
-        """Filter a block of samples that begins at ``origin``, and copy several cells out of it.
+    def gather(self, block: Array, origin: tuple[int, ...], targets: Sequence[tuple[Sequence[int], Array]]) -> None:
+        """Filter a block of samples, which stays as it is, and copy runs of cells out of it, a few samples at a time.
 
         Parameters
         ----------
         block : array (n_samples, ...), C-ordered
-            Samples, or a box of them that holds the regions of these cells; it stays as it is.
-        cells : sequence of int
-        origin : tuple of int
-        buffer : array (at least n_samples times the attributes of all these cells,) of type `split_dtype`
-
-        Returns
-        -------
-        list of array (n_samples, n_features)
-            Views of ``buffer``, C-ordered, one for each cell.
+            Samples, or a box of them that holds the regions of these cells.
+        origin, targets
+            As for `CellGrid.gather`.
         """
-        n, step = len(block), few_samples(block.shape[1:], buffer.dtype)
-        staged = linalg.scratch("staged", (max(1, min(step, n)), *block.shape[1:]), buffer.dtype)
-        views, copies = self._copies(staged, cells, origin, buffer, n)
+        dtype = self.split_dtype(block.dtype)
+        n, step = len(block), few_samples(block.shape[1:], dtype)
+        staged = linalg.scratch("staged", (max(1, min(step, n)), *block.shape[1:]), dtype)
+        copies = [self._aligned(staged, run[0], origin, out) for run, out in targets]
         for begin in range(0, n, step):
             few = block[begin : begin + step]
             here = staged[: len(few)]
@@ -128,7 +123,6 @@ class LappedGrid(CellGrid):
             self.prefilter.apply(here, origin)
             for target, rows in copies:
                 np.copyto(target[:, begin : begin + len(few)], rows[:, : len(few)])
-        return views
 
     def to_samples(self, block: Array) -> Array:
         """Return x, of the P x that all cells make that were put into a block of whole samples; overwrites the block.

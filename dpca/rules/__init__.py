@@ -18,6 +18,7 @@ from dpca.rules.krasulina import Krasulina
 from dpca.rules.minibatch import InBatches
 from dpca.rules.moments import Moments
 from dpca.rules.oja import Oja, OjaSubspace
+from dpca.rules.pooled_covariance import PooledCovariancePCA
 from dpca.rules.power_iteration import PowerIteration
 from dpca.rules.quality import mse_per_sample, psnr_from_mse, ssim_per_sample
 from dpca.rules.rayleigh_ritz import RayleighRitz
@@ -57,6 +58,7 @@ __all__ = [
     "Moments",
     "Oja",
     "OjaSubspace",
+    "PooledCovariancePCA",
     "Power",
     "PowerIteration",
     "RayleighRitz",

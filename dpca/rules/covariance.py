@@ -23,9 +23,10 @@ _MOST_BLOCK_ROWS = 4096
 _EXACT_BELOW = 2.0**24
 # Sums of squares below this may have lost terms to underflow in float32.
 _SMALL = 2.0**-80
-_BAND_ROWS = 128
+#: Rows of a matrix that are centered at a time.
+BAND_ROWS = 128
 # Numbers out of range are dealt with, or refused in the end.
-_QUIET = np.errstate(over="ignore", invalid="ignore")
+QUIET = np.errstate(over="ignore", invalid="ignore")
 
 
 @dataclass(frozen=True)
@@ -66,21 +67,21 @@ class Covariance:
         arrays = {"shift": shift, "sum": np.zeros(n_features), "cross": np.zeros((n_features, n_features))}
         return State(arrays, {"n_samples": 0})
 
-    @_QUIET
+    @QUIET
     def update(self, state: State, batch: Array) -> State:
         """Take in a batch of shape (n_samples, n_features), n_samples >= 0, C-ordered."""
         state.move_to(batch)
-        if not _is_exact(dtype_of(batch)):
+        if not is_exact(dtype_of(batch)):
             _add_numbers(state, batch)
         elif linalg.is_single(batch) and linalg_int8.is_available():
             for start in range(0, len(batch), linalg_int8.MOST_ROWS):
                 block = batch[start : start + linalg_int8.MOST_ROWS]
-                _add(state, len(block), *linalg_int8.gram_lower(block))
+                add_products(state, len(block), *linalg_int8.gram_lower(block))
         else:
             _add_bytes(state, batch)
         return state
 
-    @_QUIET
+    @QUIET
     def merge(self, a: State, b: State) -> State:
         """Return the state of both streams together, on the shift of the first."""
         n, total = b.counts["n_samples"], b.arrays["sum"]
@@ -99,7 +100,7 @@ class Covariance:
         mean, cross = self._covariance_lower(state)
         return {"mean": mean, "covariance": linalg.symmetrize(cross)}
 
-    @_QUIET
+    @QUIET
     def _covariance_lower(self, state: State) -> tuple[Array, Array]:
         n = state.counts["n_samples"]
         if n < 2:
@@ -109,9 +110,9 @@ class Covariance:
         if self.center:
             mean = state.arrays["shift"] + total / n
             # In bands of rows, to hold no second matrix of d x d.
-            for start in range(0, total.shape[-1], _BAND_ROWS):
-                band = slice(start, min(start + _BAND_ROWS, total.shape[-1]))
-                cross[..., band, :] -= (total[..., band] / n)[..., None] * total[..., None, :]
+            for start in range(0, total.shape[-1], BAND_ROWS):
+                band = slice(start, min(start + BAND_ROWS, total.shape[-1]))
+                cross[..., band, :] -= _outer(total[..., band] / n, total, cross.ndim)
         else:
             mean = xp.zeros_like(total)
             _displace(cross, total, n, state.arrays["shift"])
@@ -122,7 +123,7 @@ class Covariance:
 
     def batch_rows(self, dtype: DTypeLike) -> int:
         """Samples that an update does best with: those of one product."""
-        return _MOST_BLOCK_ROWS if _is_exact(np.dtype(dtype)) else BLOCK_ROWS
+        return _MOST_BLOCK_ROWS if is_exact(np.dtype(dtype)) else BLOCK_ROWS
 
     def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of a state."""
@@ -195,15 +196,15 @@ def _add_numbers(state: State, batch: Array) -> None:
     for start in range(0, n, BLOCK_ROWS):
         block = batch[..., start : min(start + BLOCK_ROWS, n), :]
         if state.counts["n_samples"] == 0:
-            state.arrays["shift"][...] = cast(_center(block), np.float64)
+            state.arrays["shift"][...] = cast(center_of(block), np.float64)
         product, total, scale = _products(block, state.arrays["shift"])
         far = _is_far(state, product, total, scale, block.shape[-2])
         if any_of(far):
             # Of a stack, only those that are far move.
             some = xp.any(far, axis=-1)[..., None]
-            _move(state, xp.where(some, _center(block), state.arrays["shift"]))
+            move_shift(state, xp.where(some, center_of(block), state.arrays["shift"]))
             product, total, scale = _products(block, state.arrays["shift"])
-        _add(state, block.shape[-2], product, total, scale)
+        add_products(state, block.shape[-2], product, total, scale)
 
 
 def _add_bytes(state: State, batch: Array) -> None:
@@ -215,11 +216,12 @@ def _add_bytes(state: State, batch: Array) -> None:
         if block.shape[-2] > BLOCK_ROWS and any_of(_largest_square(product) >= _EXACT_BELOW):
             block = block[..., :BLOCK_ROWS, :]
             product, total, scale = _products(block, state.arrays["shift"])
-        _add(state, block.shape[-2], product, total, scale)
+        add_products(state, block.shape[-2], product, total, scale)
         start += block.shape[-2]
 
 
-def _add(state: State, n: int, product: Array, total: Array, scale: Array | None = None) -> None:
+def add_products(state: State, n: int, product: Array, total: Array, scale: Array | None = None) -> None:
+    """Add to a state what `_products` returns of ``n`` rows."""
     linalg.add_lower(state.arrays["cross"], product, 1.0 if scale is None else scale**2)
     state.arrays["sum"] += total
     state.counts["n_samples"] += n
@@ -234,18 +236,28 @@ def _products(block: Array, shift: Array) -> tuple[Array, Array, Array | None]:
     # A column of ones makes the sums a row of the product, which saves a pass over the rows.
     x = linalg.workspace("shifted", (*block.shape[:-1], d + 1), dtype, block)
     x[..., d] = 1
-    values = _shift(block, shift, x[..., :d])
+    shift_into(block, shift, x[..., :d])
+    product, scale = scaled_gram(x)
+    total = cast(product[..., d, :d], np.float64)
+    return product[..., :d, :d], total if scale is None else scale[..., None] * total, scale
+
+
+def scaled_gram(x: Array) -> tuple[Array, Array | None]:
+    """Return y^T y (lower triangle), and s, powers of two, where s y = x but for the last column, of ones in both.
+
+    ``x`` (..., n, d + 1) becomes y. None stands for an s of 1.
+    """
+    d = x.shape[-1] - 1
     product = linalg.workspace_gram("product", x)
     scale = None
-    if dtype == np.float32:
+    if dtype_of(x) == np.float32:
         largest = _largest_square(product[..., :d, :d])
         outside = ~((largest > _SMALL) & (largest < math.inf))
         # Their squares leave float32's range (densities in SI units do): bring the largest deviation to 1, exactly.
-        scale = linalg.bring_to_one(values, outside) if any_of(outside) else None
+        scale = linalg.bring_to_one(x[..., :d], outside) if any_of(outside) else None
         if scale is not None:
             product = linalg.workspace_gram("product", x)
-    total = cast(product[..., d, :d], np.float64)
-    return product[..., :d, :d], total if scale is None else scale[..., None] * total, scale
+    return product, scale
 
 
 def _exact_rows(state: State) -> int:
@@ -264,7 +276,7 @@ def _largest_square(product: Array) -> Array:
     return largest
 
 
-def _shift(block: Array, shift: Array, out: Array) -> Array:
+def shift_into(block: Array, shift: Array, out: Array) -> Array:
     """Write block - shift to ``out``, of the working dtype."""
     if is_numpy(block) and block.dtype == np.uint8:
         # Flipping the top bit subtracts 128 without leaving 8 bits: cheaper than subtracting floats.
@@ -277,7 +289,7 @@ def _shift(block: Array, shift: Array, out: Array) -> Array:
     return out
 
 
-def _center(block: Array) -> Array:
+def center_of(block: Array) -> Array:
     """Mean of a block, as the working dtype holds it."""
     xp = namespace(block)
     mean = xp.sum(block, axis=-2, dtype=xp.float64) / block.shape[-2]
@@ -299,7 +311,7 @@ def _is_far(state: State, product: Array, total: Array, scale: Array | None, n: 
     return far
 
 
-def _move(state: State, shift: Array) -> None:
+def move_shift(state: State, shift: Array) -> None:
     """Put a state on another shift."""
     n, total = state.counts["n_samples"], state.arrays["sum"]
     total[...] = _displace(state.arrays["cross"], total, n, state.arrays["shift"] - shift)
@@ -309,15 +321,28 @@ def _move(state: State, shift: Array) -> None:
 def _displace(cross: Array, total: Array, n: int, delta: Array) -> Array:
     """Add to ``cross`` what n deviations that sum to ``total`` lack on a shift lower by delta; return their new sum.
 
-    sum (y + delta)(y + delta)^T = sum y y^T + total delta^T + delta (total + n delta)^T.
+    sum (y + delta)(y + delta)^T = sum y y^T + total delta^T + delta (total + n delta)^T, for each place.
+    Of one matrix (d, d), ``total`` and ``delta`` are (d,), or (n_places, d) where it adds up several places.
     """
     xp = namespace(cross)
     moved: Array = total + n * delta
     if any_of(delta):
-        left, right = xp.stack([total, delta], axis=-2), xp.stack([delta, moved], axis=-2)
-        linalg.add_outer_lower(cross, left, right)
+        rows = [a if a.ndim == cross.ndim else a[..., None, :] for a in (total, delta, moved)]
+        n_places = rows[0].shape[-2]
+        for start in range(0, n_places, BLOCK_ROWS):
+            stop = min(start + BLOCK_ROWS, n_places)
+            before, change, after = (a[..., start:stop, :] for a in rows)
+            left, right = xp.concat([before, change], axis=-2), xp.concat([change, after], axis=-2)
+            linalg.add_outer_lower(cross, left, right)
     return moved
 
 
-def _is_exact(dtype: np.dtype[Any]) -> bool:
+def _outer(a: Array, b: Array, ndim: int) -> Array:
+    """Return a b^T with ``ndim`` axes, summed over places where vectors have an axis of these."""
+    product: Array = a.T @ b if a.ndim == ndim else a[..., None] * b[..., None, :]
+    return product
+
+
+def is_exact(dtype: np.dtype[Any]) -> bool:
+    """Say whether values are 8-bit integers, whose products are summed without rounding."""
     return dtype in (np.dtype(np.uint8), np.dtype(np.int8), np.dtype(bool))

@@ -1,0 +1,238 @@
+"""Principal components that several places share: one covariance within places, accumulated over all of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from dpca import linalg
+from dpca.rules.covariance import (
+    BAND_ROWS,
+    BLOCK_ROWS,
+    QUIET,
+    Covariance,
+    CovariancePCA,
+    add_products,
+    center_of,
+    is_exact,
+    move_shift,
+    scaled_gram,
+    shift_into,
+)
+from dpca.rules.state import Array, State, working_dtype
+
+# Rows of 8-bit integers, of all places together, that are added to a matrix at once.
+_BYTE_ROWS = 2**14
+# An update of fewer samples spends its time on the places' sums.
+_FEWEST_SAMPLES = 128
+
+
+@dataclass(frozen=True)
+class PooledCovariancePCA:
+    """Leading principal components of groups of places, the places of a group sharing theirs (T 4.3.1, pooled).
+
+    A sample holds, one after the other, places of equal size: group 0's, then group 1's. With a mean of its own for
+    each place p of a group of P, the covariance within places is
+
+        C = 1/P sum_p C_p,   C_p = 1/(n - 1) sum_i (x_ip - m_p)(x_ip - m_p)^T,
+
+    the within-group covariance of discriminant analysis (Rao 1948). Its leading eigenvectors are, of all k vectors used
+    at every place, those which leave the least squared error summed over places; that error is (n - 1) P times the
+    eigenvalues left out.
+
+    Products are those of :class:`~dpca.rules.Covariance`, with the samples of several places as rows of one product,
+    and a shift for each place: exact for 8-bit integers, and safe from a place's own mean, or its drift, for others.
+
+    Parameters
+    ----------
+    n_components : int or None
+        Components of each group; None, or more than a place has attributes, keeps one for each attribute.
+    groups : sequence of (n_places, n_features)
+        How many places each group has, and how many attributes each of its places.
+
+    Notes
+    -----
+    Costs O(n d c) time for d attributes in places of c, and O(c^3) once; state: 8 c^2 bytes a group and 16 d. Results
+    of ``finish``, float64: ``mean`` (d,), and for each group g ``components-g`` (k, c); ``explained_variance-g`` (k,),
+    descending, and ``total_variance-g`` (), both averages over its places: of the variances of the scores, and of the
+    total variance.
+    """
+
+    n_components: int | None
+    groups: Sequence[tuple[int, int]]
+
+    mergeable: ClassVar[bool] = True
+
+    def __post_init__(self) -> None:
+        if not self.groups or min(map(min, self.groups)) < 1:
+            raise ValueError(f"groups are {self.groups}: give at least one place of at least one attribute in each")
+
+    @cached_property
+    def _one(self) -> CovariancePCA:
+        return CovariancePCA(self.n_components)
+
+    def init(self, n_features: int, dtype: DTypeLike) -> State:
+        """Return the state before any sample."""
+        held = sum(places * d for places, d in self.groups)
+        if n_features != held:
+            raise ValueError(f"samples have {n_features} attributes but the groups hold {held}: they must agree")
+        state = self._one.init(1, dtype)
+        arrays = {name: np.full(n_features, state.arrays[name][0]) for name in ("shift", "sum")}
+        return State(arrays | {f"cross-{g}": np.zeros((d, d)) for g, (_, d) in enumerate(self.groups)}, state.counts)
+
+    @QUIET
+    def update(self, state: State, batch: Array) -> State:
+        """Take in a batch of shape (n_samples, n_features), n_samples >= 0."""
+        add = _add_bytes if is_exact(batch.dtype) else _add_numbers
+        for group, columns in self._views(state):
+            add(group, batch[:, columns].reshape(len(batch), *group.arrays["sum"].shape))
+        state.counts["n_samples"] += len(batch)
+        return state
+
+    def merge(self, a: State, b: State) -> State:
+        """Return the state of both streams together, on the shifts of the first."""
+        for (mine, _), (other, _) in zip(self._views(a), self._views(b), strict=True):
+            self._one.merge(mine, other)
+        a.counts["n_samples"] += b.counts["n_samples"]
+        return a
+
+    def finish(self, state: State) -> dict[str, Array]:
+        """Return the means, and of each group the components and their variances; the state is used up."""
+        means, result = [], {}
+        for g, (group, _) in enumerate(self._views(state)):
+            found = self._one.finish(group)
+            means.append(found["mean"].ravel())
+            n_places = len(found["mean"])
+            result[f"components-{g}"] = found["components"]
+            for name in ("explained_variance", "total_variance"):
+                result[f"{name}-{g}"] = found[name] / n_places
+        return {"mean": np.concatenate(means), **result}
+
+    def unpack(self, result: dict[str, Array]) -> list[dict[str, Array]]:
+        """Return the result of each group by itself; its ``mean`` (n_places, n_features) is that of each place."""
+        names, end, found = ("components", "explained_variance", "total_variance"), 0, []
+        for g, (n_places, d) in enumerate(self.groups):
+            start, end = end, end + n_places * d
+            mean = result["mean"][start:end].reshape(n_places, d)
+            found.append({"mean": mean, **{name: result[f"{name}-{g}"] for name in names}})
+        return found
+
+    def _views(self, state: State) -> Iterator[tuple[State, slice]]:
+        """Yield the part of a state of each group, whose arrays are views, and where its attributes lie."""
+        end = 0
+        for g, (n_places, d) in enumerate(self.groups):
+            columns = slice(end, end := end + n_places * d)
+            arrays = {name: state.arrays[name][columns].reshape(n_places, d) for name in ("shift", "sum")}
+            yield State({**arrays, "cross": state.arrays[f"cross-{g}"]}, dict(state.counts)), columns
+
+    def batch_rows(self, dtype: DTypeLike) -> int:
+        """Samples that an update does best with: enough for a product at the places of the largest group."""
+        rows = _BYTE_ROWS if is_exact(np.dtype(dtype)) else BLOCK_ROWS
+        samples = max(_FEWEST_SAMPLES, math.ceil(rows / max(n_places for n_places, _ in self.groups)))
+        return min(samples, self._one.batch_rows(dtype))
+
+    def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of a state."""
+        return 16 * n_features + sum(8 * d**2 for _, d in self.groups)
+
+    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of a result."""
+        return 8 * n_features + sum(self._one.result_bytes(d, dtype) for _, d in self.groups)
+
+    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of temporary arrays: rows of a group, what a product and the eigensolver need, sums and means."""
+        return max(self._group_work_bytes(n_rows, n_places, d, dtype) for n_places, d in self.groups)
+
+    def _group_work_bytes(self, n_rows: int, n_places: int, d: int, dtype: DTypeLike) -> int:
+        if is_exact(np.dtype(dtype)):
+            rows = min(n_rows, _samples_at_once(n_places)) * n_places
+            copies = 2 * rows * (d + 1)
+        else:
+            rows = min(n_rows * n_places, BLOCK_ROWS)
+            copies = 56 * min(n_places, BLOCK_ROWS) * d  # sums and shifts of places, and what moves them
+        return copies + self._one.work_bytes(rows, d, dtype) + 8 * n_places * (2 * d + BAND_ROWS)
+
+
+def _add_bytes(group: State, values: Array) -> None:
+    """Add 8-bit integers (n_samples, n_places, d), whose shift is the same at every place."""
+    n_places, d = values.shape[1:]
+    shift, total, cross = (group.arrays[name] for name in ("shift", "sum", "cross"))
+    together = State({"shift": shift[0], "sum": np.zeros(d), "cross": cross})
+    together.counts["n_samples"] = group.counts["n_samples"] * n_places
+    step = _samples_at_once(n_places)
+    for start in range(0, len(values), step):
+        Covariance().update(together, values[start : start + step].reshape(-1, d))
+    total += values.sum(axis=0, dtype=np.int32)
+    total -= len(values) * shift[0, 0]
+
+
+def _add_numbers(group: State, values: Array) -> None:
+    """Add floats, or wider integers, (n_samples, n_places, d)."""
+    for start in range(0, len(values), BLOCK_ROWS):
+        block = values[start : start + BLOCK_ROWS]
+        spread, step = _spread_of(group), max(1, BLOCK_ROWS // len(block))
+        for first in range(0, values.shape[1], step):
+            places = slice(first, first + step)
+            arrays = {name: group.arrays[name][places] for name in ("shift", "sum")}
+            _add_block(State({**arrays, "cross": group.arrays["cross"]}, dict(group.counts)), block[:, places], spread)
+        group.counts["n_samples"] += len(block)
+
+
+def _add_block(group: State, block: Array, spread: Array) -> None:
+    """Add up to 1,024 samples (n_samples, n_places, d) of numbers; ``spread`` (d,) is what `_spread_of` says."""
+    shift, by_place = group.arrays["shift"], block.swapaxes(0, 1)
+    if group.counts["n_samples"] == 0:
+        shift[:] = center_of(by_place)
+    product, total, scale = _products(block, shift)
+    squares = product.diagonal().astype(np.float64)
+    if _is_far(total, squares if scale is None else squares * scale**2, len(block), spread):
+        move_shift(group, center_of(by_place))
+        product, total, scale = _products(block, shift)
+    add_products(group, len(block), product, total, scale)
+
+
+def _products(block: Array, shift: Array) -> tuple[Array, Array, Array | None]:
+    """Return sum x x^T over samples and places (lower triangle), sum s x over samples, and s, for s x = block - shift.
+
+    None stands for an s of 1.
+    """
+    n, d = len(block), block.shape[-1]
+    x = linalg.scratch("shifted", (*block.shape[:-1], d + 1), working_dtype(block.dtype))
+    x[..., d] = 1
+    shift_into(block.swapaxes(0, 1), shift, x[..., :d].swapaxes(0, 1))
+    product, scale = scaled_gram(x.reshape(-1, d + 1))
+    # The column of ones sums over all places; here each is summed by itself.
+    total = (np.ones(n, x.dtype) @ x.reshape(n, -1)).reshape(x.shape[1:])[:, :d].astype(np.float64)
+    return product[:d, :d], total if scale is None else scale * total, scale
+
+
+def _spread_of(group: State) -> Array:
+    """Variance (d,) of what a group has seen, divisor n; 0 before the first sample."""
+    n, cross = group.counts["n_samples"], group.arrays["cross"]
+    return _variance(cross.diagonal(), group.arrays["sum"], n) if n else np.zeros(len(cross))
+
+
+def _variance(squares: Array, total: Array, n: int) -> Array:
+    """Variance of n samples about the means of their places, averaged over places."""
+    mean_squares: Array = squares / (n * len(total))
+    return mean_squares - _squared_means(total, n)
+
+
+def _squared_means(total: Array, n: int) -> Array:
+    squares: Array = np.mean((total / n) ** 2, axis=0)
+    return squares
+
+
+def _is_far(total: Array, squares: Array, n: int, spread: Array) -> bool:
+    """Say whether a block lies so far from the shifts, beside the spread seen so far, that products lose two digits."""
+    return bool(np.any(_squared_means(total, n) > 100 * np.maximum(_variance(squares, total, n), spread)))
+
+
+def _samples_at_once(n_places: int) -> int:
+    return max(1, _BYTE_ROWS // n_places)

@@ -1,0 +1,53 @@
+"""Cells ordered by their shape: every attribute once, at the place that was said."""
+
+from __future__ import annotations
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dpca.partition import CellGrid, LappedGrid, SharedGrid
+
+
+@st.composite
+def made_grids(draw: st.DrawFn) -> CellGrid:
+    spatial = draw(st.lists(st.integers(1, 9), min_size=1, max_size=3))
+    channels = draw(st.sampled_from([(), (3,), (2, 2)]))
+    return CellGrid((*spatial, *channels), tuple(draw(st.integers(1, s)) for s in spatial))
+
+
+def test_the_picture_in_the_docstring() -> None:
+    shared = SharedGrid(CellGrid((10, 12), (4, 5)))
+    assert shared.cells == [[0, 1, 3, 4], [2, 5], [6, 7], [8]]
+    assert shared.groups == ((4, 20), (2, 8), (2, 10), (1, 4))
+
+
+@given(made_grids(), st.sampled_from([np.uint8, np.float32, np.float64]), st.integers(0, 70))
+def test_rows_are_the_cells_one_shape_after_the_other(grid: CellGrid, dtype: type, n: int) -> None:
+    shared = SharedGrid(grid)
+    assert sum(places * d for places, d in shared.groups) == math.prod(grid.sample_shape) == shared.n_features(0)
+    x = np.random.default_rng(0).integers(0, 200, (n, *grid.sample_shape)).astype(dtype)
+    origin = (0,) * len(grid.sample_shape)
+    (rows,) = shared.split(x, (0,), origin, np.empty(x.size + 5, dtype))
+    assert rows.flags.c_contiguous
+    order = itertools.chain(*shared.cells)
+    cells = [grid.take(x, i, origin, np.empty((n, grid.n_features(i)), dtype)) for i in order]
+    np.testing.assert_array_equal(rows, np.concatenate(cells, axis=1))
+
+
+@pytest.mark.parametrize("dtype", [np.uint8, np.float64])
+def test_lapped_cells_are_ordered_by_the_shape_of_their_boxes(dtype: type) -> None:
+    grid = LappedGrid((13, 17, 3), (5, 5), 2)
+    shared = SharedGrid(grid)
+    assert shared.groups == ((6, 75), (2, 30), (3, 45), (1, 18))
+    x = np.random.default_rng(0).integers(0, 200, (40, 13, 17, 3)).astype(dtype)
+    values = shared.split_dtype(dtype)
+    (rows,) = shared.split(x, (0,), (0, 0, 0), np.empty(x.size, values))
+    cells = [
+        grid.take(x, i, (0, 0, 0), np.empty((40, grid.n_features(i)), values)) for i in itertools.chain(*shared.cells)
+    ]
+    np.testing.assert_array_equal(rows, np.concatenate(cells, axis=1))
