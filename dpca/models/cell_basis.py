@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike, NDArray
 
 from dpca import linalg
 from dpca.partition.cells import CellGrid
+from dpca.partition.shared import SharedGrid
 from dpca.rules.state import working_dtype
 
 Array = NDArray[Any]
@@ -31,11 +32,14 @@ class CellBasis:
     components : array (n_components, *sample_shape)
         Component j of every cell lies where its cell lies: ``components[j]`` looks like a sample. Rows of a cell are
         orthonormal; where an edge cell has fewer attributes than there are components, the surplus rows are zero.
+    shared : bool
+        Whether cells of one shape have the same components.
     """
 
     grid: CellGrid
     mean: Array
     components: Array
+    shared: bool = False
 
     scores_kind: ClassVar[str] = "cell-scores"
 
@@ -77,13 +81,14 @@ class CellBasis:
         origin = (0,) * len(self.grid.sample_shape)
         mean = np.ascontiguousarray(self.mean, self.components.dtype)[None]
         components = np.ascontiguousarray(self.components)
-        cells = []
-        for i in range(self.grid.n_partitions):
-            d = self.grid.n_features(i)
-            flat_mean = self.grid.take(mean, i, origin, np.empty((1, d), mean.dtype))[0]
-            rows = self.grid.take(components, i, origin, np.empty((self.n_components, d), components.dtype))
-            cells.append((flat_mean, rows))
-        return cells
+        groups = SharedGrid(self.grid).cells if self.shared else [[i] for i in range(self.grid.n_partitions)]
+        cells = {}
+        for group in groups:
+            d = self.grid.n_features(group[0])
+            rows = self.grid.take(components, group[0], origin, np.empty((self.n_components, d), components.dtype))
+            for i in group:
+                cells[i] = (self.grid.take(mean, i, origin, np.empty((1, d), mean.dtype))[0], rows)
+        return [cells[i] for i in range(len(cells))]
 
     def project(self, samples: Array) -> Array:
         """Return the scores of samples.

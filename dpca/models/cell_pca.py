@@ -10,12 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from dpca.engine.fold import Partitioned
 from dpca.engine.source import Source
 from dpca.models.cell_basis import CellBasis
 from dpca.models.lapped_basis import LappedBasis
 from dpca.models.partitioned import PartitionedPCA
+from dpca.models.rank_choice import RankChoice
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
+from dpca.partition.shared import SharedGrid
 from storage.errors import DataError
 from storage.layout import CHANNEL, axes_for
 
@@ -30,6 +33,11 @@ class CellPCA(PartitionedPCA):
     Edge cells have the true remaining size. Values are analyzed in the units of the input; integers are never copied
     whole to floating point.
 
+    With ``shared=True`` all cells of one shape share their components, and only the means are each cell's own. That
+    takes more components for the same error, but one covariance for each shape of cell (whole cells, and up to 3 shapes
+    at the edges of images, 7 of volumes) instead of one for each cell, in memory as in a store: large cells become
+    affordable.
+
     Parameters
     ----------
     n_components : int, "marchenko-pastur" or None
@@ -43,11 +51,15 @@ class CellPCA(PartitionedPCA):
         Pixels on each side of a border between cells that are mapped across it before the analysis, at least 2 and at
         most half of a cell, against edges of cells in reconstructions; 0 for none. The map is orthogonal
         (:class:`~dpca.partition.prefilter.Prefilter`): nothing is stored twice, and all certificates stay exact.
+    shared : bool
+        Whether all cells of one shape share their components: the eigenvectors of the average of their covariances,
+        each about the cell's own mean. Of all components used in every place, these leave the least squared error.
     threshold : float, optional
         Instead of ``n_components``: each cell keeps the fewest components that explain more than this share of its
         variance (T 4.1), at most ``max_components``.
     total_components : int, optional
-        Instead: so many components in all, spread over the cells to leave the least squared error.
+        Instead: so many components in all, spread over the cells to leave the least squared error. A shared component
+        counts at each of its places, and is kept in all of them or in none.
     ratio : float, optional
         Instead: as many components in all as make so many attributes into one score, spread likewise: attributes of a
         sample, divided by this and rounded to an integer.
@@ -81,18 +93,22 @@ class CellPCA(PartitionedPCA):
     ----------
     components_ : array (n_components, *sample_shape), float32 (float64 for float64 and integers of over 16 bits)
         Component j of every cell at the cell's place: ``components_[j]`` looks like a sample. Rows of a cell are
-        orthonormal, ordered by variance; the entry of largest magnitude is positive. With an overlap this holds for
-        the cells of the filtered components (``grid_.prefilter.apply``), whereas ``components_`` itself, like
-        ``mean_``, is of samples: components of neighbors reach into each other and are summed there. In either case
-        ``components_[j]`` is what scores of 1 for component j in every cell add to the mean.
+        orthonormal, ordered by variance; the entry of largest magnitude is positive. Shared components are repeated at
+        each of their places. With an overlap all this holds for the cells of the filtered components
+        (``grid_.prefilter.apply``), whereas ``components_`` itself, like ``mean_``, is of samples: components of
+        neighbors reach into each other and are summed there. In either case ``components_[j]`` is what scores of 1 for
+        component j in every cell add to the mean.
     mean_ : array (*sample_shape), float64
     explained_variance_ : array (*grid_shape, n_components), float64
-        Variance of the scores, in squared units of the input (divisor n - 1).
+        Variance of the scores, in squared units of the input (divisor n - 1). Where components are shared, the average
+        over the cells of that shape: the variance of one cell's scores would take a second pass.
     explained_variance_ratio_ : array (*grid_shape, n_components), float64
         The same divided by the cell's total variance; 0 where a cell is constant.
     total_variance_ : array (*grid_shape), float64
         Certificate: (total - sum explained) (n - 1) / n is exactly the squared error of a cell, summed over its
         attributes and averaged over the samples of the fit; where incremental SVD was used, the error is at most that.
+        Where components are shared, this too is an average over the cells of that shape, and their average error, and
+        the error of the whole sample, are exact.
     singular_values_ : array (*grid_shape, n_components), float64
     ranks_ : array (*grid_shape), int
         Components that each cell keeps; its rows of ``components_`` beyond are zero.
@@ -116,7 +132,8 @@ class CellPCA(PartitionedPCA):
     covariances of the cells that a task holds, which the planner bounds before anything runs. Cells whose covariances
     do not fit the memory budget together take turns; a chunk that such groups share is decoded for each of them. Where
     this would be more than 8 reads of the stack, or one covariance alone is too much (a cell of c attributes takes 8
-    c**2 bytes), every cell is folded by incremental SVD instead, if that needs fewer reads by that factor.
+    c**2 bytes), every cell is folded by incremental SVD instead, if that needs fewer reads by that factor. Shared
+    components take one read and one such covariance for each shape of cell, and are refused where these do not fit.
 
     For 8-bit integers the covariances are exact, so the result does not depend on chunks, order or workers at all;
     not with an overlap, whose filtered values are floating-point numbers. Filtering costs a few multiplications a
@@ -141,6 +158,7 @@ class CellPCA(PartitionedPCA):
         *,
         cell_shape: int | tuple[int, ...],
         overlap: int = 0,
+        shared: bool = False,
         threshold: float | None = None,
         total_components: int | None = None,
         ratio: float | None = None,
@@ -156,6 +174,7 @@ class CellPCA(PartitionedPCA):
         self.n_components = n_components
         self.cell_shape = cell_shape
         self.overlap = overlap
+        self.shared = shared
         self.threshold = threshold
         self.total_components = total_components
         self.ratio = ratio
@@ -180,10 +199,17 @@ class CellPCA(PartitionedPCA):
         except ValueError as error:
             raise DataError(str(error)) from error
 
+    def _folded(self, partition: CellGrid) -> Partitioned:
+        return SharedGrid(partition) if self.shared else partition
+
+    def _to_compute(self, choice: RankChoice, n: int | None, partition: Any) -> int | None:
+        # With the samples of many places, shared components may be more than there are samples.
+        return super()._to_compute(choice, None if self.shared else n, partition)
+
     def _basis_of(self, partition: CellGrid, mean: Array, components: Array) -> CellBasis:
         if isinstance(partition, LappedGrid):
             return LappedBasis(partition, mean, components)
-        return CellBasis(partition, mean, components)
+        return CellBasis(partition, mean, components, bool(self.shared))
 
     def _checked_components(self, n: int | None, partition: CellGrid) -> int | None:
         return self._checked_count(

@@ -5,15 +5,47 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from dpca.engine.fold import Partitioned, plan_for
+import numpy as np
+from numpy.typing import NDArray
+
+from dpca.engine.fold import Partitioned, Results, plan_for
 from dpca.engine.plan import FoldPlan, PlanError, decoded_row_bytes
 from dpca.engine.source import Source
+from dpca.partition.shared import SharedGrid
 from dpca.rules.covariance import CovariancePCA
 from dpca.rules.incremental_svd import IncrementalSVD
-from dpca.rules.state import Rule
+from dpca.rules.pooled_covariance import PooledCovariancePCA
+from dpca.rules.state import Rule, working_dtype
+
+Array = NDArray[Any]
 
 # Covariances that need so many times the reads of incremental SVD cost more than it does.
 _MOST_READS = 8
+
+
+def exact_rule(k: int | None, partition: Partitioned) -> Rule:
+    """Return the rule that accumulates covariances: of each partition, or one for all cells of a shape."""
+    return PooledCovariancePCA(k, partition.groups) if isinstance(partition, SharedGrid) else CovariancePCA(k)
+
+
+def by_partition(
+    rule: Rule, folded: Partitioned, results: Results, dtype: np.dtype[Any]
+) -> tuple[Results, Array | None]:
+    """Return what was found for each partition, and how many of them share its components, None where none does.
+
+    Components that cells share are one array, of the working dtype, in the results of all of them.
+    """
+    if not (isinstance(folded, SharedGrid) and isinstance(rule, PooledCovariancePCA)):
+        return results, None
+    n = sum(map(len, folded.cells))
+    cells: Results = [{} for _ in range(n)]
+    places = np.zeros(n, np.int64)
+    for group, found in zip(folded.cells, rule.unpack(results[0]), strict=True):
+        found["components"] = found["components"].astype(working_dtype(dtype), copy=False)
+        for i, mean in zip(group, found["mean"], strict=True):
+            cells[i] = {**found, "mean": mean}
+        places[group] = len(group)
+    return cells, places
 
 
 def choose_rule(
@@ -23,7 +55,7 @@ def choose_rule(
 
     Covariances that are too many for the budget take turns, group by group, each of which reads the stack again.
     Incremental SVD is taken where one covariance alone is too large, or where this would be more than 8 reads for each
-    of its own. All components (None) need covariances.
+    of its own. All components (None) need covariances. So do those that cells share: there are few of these.
 
     Parameters
     ----------
@@ -37,6 +69,8 @@ def choose_rule(
     PlanError
         If neither fits the budget; it names the lesser need.
     """
+    if isinstance(partition, SharedGrid):
+        return exact_rule(k, partition), _note_on_shared(partition, what)
 
     def planned(rule: Rule) -> FoldPlan | PlanError:
         try:
@@ -44,7 +78,7 @@ def choose_rule(
         except PlanError as error:
             return error
 
-    exact, names = CovariancePCA(k), f"the covariances of {partition.n_partitions:,} {what}"
+    exact, names = exact_rule(k, partition), f"the covariances of {partition.n_partitions:,} {what}"
     plan = planned(exact)
     reads = _reads(plan, source)
     size = sum(exact.state_bytes(partition.n_features(i), source.dtype) for i in range(partition.n_partitions))
@@ -62,6 +96,17 @@ def choose_rule(
         raise plan
     turns = f", by {len(plan.groups)} groups of {what} in turn" if reads > 1 else ""
     return exact, f"{names}, {size / 1e6:,.0f} MB, were accumulated: the stack was read {_times(reads)}{turns}"
+
+
+def _note_on_shared(partition: SharedGrid, what: str) -> str:
+    n_places, size = sum(n for n, _ in partition.groups), sum(8 * d**2 for _, d in partition.groups)
+    shapes = f" of {len(partition.groups)} shapes" if len(partition.groups) > 1 else ""
+    matrix = "covariances" if shapes else "covariance"
+    verb = "were" if shapes else "was"
+    return (
+        f"the {matrix} that {n_places:,} {what}{shapes} share, {size / 1e6:,.0f} MB, {verb} accumulated: the stack was "
+        f"read once"
+    )
 
 
 def _reads(plan: FoldPlan | PlanError, source: Source) -> float:

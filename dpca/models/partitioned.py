@@ -20,11 +20,10 @@ from dpca.engine.held_out import RemainingSource, hold_out
 from dpca.engine.source import Source, as_dense, as_source, check_finite, check_numeric
 from dpca.models.basis import Basis
 from dpca.models.lazy import as_lazy, default_client, is_lazy, map_samples, scores_of
-from dpca.models.partition_rule import choose_rule
+from dpca.models.partition_rule import by_partition, choose_rule, exact_rule
 from dpca.models.rank_choice import RankChoice, Reached
 from dpca.models.reconstruction import samples_of
 from dpca.models.targets import check_for, keep_chosen, value_range_for
-from dpca.rules.covariance import CovariancePCA
 from dpca.rules.state import Rule, State, working_dtype
 from storage.errors import DataError
 from storage.layout import CHANNEL, axes_for
@@ -92,9 +91,9 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
         """Return how many axes of a sample are axes of space."""
         return sum(axis != CHANNEL for axis in axes)
 
-    def _rule(self, k: int | None, source: Source, partition: Any, client: Any) -> tuple[Rule, str]:
-        """Return what to fold over each partition, and a sentence on it for the report."""
-        return choose_rule(k, source, partition, f"{self.part_name}s", client=client, budget=self.memory_budget)
+    def _folded(self, partition: Any) -> Partitioned:
+        """Return what is folded: the partition, or what holds together its parts that share components."""
+        return cast("Partitioned", partition)
 
     # -- learning
 
@@ -147,12 +146,14 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
         if choice.is_target:
             n_spatial = self._n_spatial(partition, axes or axes_for(source.shape[1:]))
             check = check_for(choice, whole, left_out, n_spatial, self._random(1), self.memory_budget)
-        k = self._to_compute(choice, source.shape[0], partition)
-        rule, note = self._rule(k, source, partition, running["client"])
-        results, report = fold(rule, source, partition, budget=self.memory_budget, note=note, **running)
+        k, folded = self._to_compute(choice, source.shape[0], partition), self._folded(partition)
+        budget = self.memory_budget
+        rule, note = choose_rule(k, source, folded, f"{self.part_name}s", client=running["client"], budget=budget)
+        results, report = fold(rule, source, folded, budget=budget, note=note, **running)
         self.fit_report_: FoldReport = report
         self._states: list[State] | None = None
-        reached = keep_chosen(choice, partition, results, source.shape[0], value_range, check)
+        results, places = by_partition(rule, folded, results, source.dtype)
+        reached = keep_chosen(choice, partition, results, source.shape[0], value_range, check, places)
         self._learn(partition, results, source.shape[0], source.dtype)
         self._remember(reached, left_out)
         return self
@@ -184,25 +185,25 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
             check_finite(X, 0, "X")
         if getattr(self, "_states", None) is None:
             partition = self._partition(as_source(X), None)
-            rule, values = CovariancePCA(self._to_compute(choice, None, partition)), partition.split_dtype(X.dtype)
-            self._states = [rule.init(partition.n_features(i), values) for i in range(partition.n_partitions)]
-            self._stream: tuple[Partition, CovariancePCA, np.dtype[Any]] = (partition, rule, X.dtype)
-        partition, rule, dtype = self._stream
+            folded = self._folded(partition)
+            rule, values = exact_rule(self._to_compute(choice, None, partition), folded), folded.split_dtype(X.dtype)
+            self._states = [rule.init(folded.n_features(i), values) for i in range(folded.n_partitions)]
+            self._stream: tuple[Partition, Partitioned, Rule, np.dtype[Any]] = (partition, folded, rule, X.dtype)
+        partition, folded, rule, dtype = self._stream
         if (X.shape[1:], X.dtype) != (partition.sample_shape, dtype):
             raise DataError(
                 f"this batch has samples of {X.shape[1:]} {X.dtype} but the first one had "
                 f"{partition.sample_shape} {dtype}: all batches must agree"
             )
         states, everywhere = cast("list[State]", self._states), (0,) * (X.ndim - 1)
-        buffer = np.empty(X.size, partition.split_dtype(dtype))
-        parts = partition.split(X, range(len(states)), everywhere, buffer)
+        parts = folded.split(X, range(len(states)), everywhere, np.empty(X.size, folded.split_dtype(dtype)))
         for i, part in enumerate(parts):
             states[i] = rule.update(states[i], part)
         n = states[0].counts["n_samples"]
         if n >= 2:
             copies = (State({k: v.copy() for k, v in s.arrays.items()}, dict(s.counts)) for s in states)
-            results = [rule.finish(state) for state in copies]
-            reached = keep_chosen(choice, partition, results, n, value_range, None)
+            results, places = by_partition(rule, folded, [rule.finish(state) for state in copies], dtype)
+            reached = keep_chosen(choice, partition, results, n, value_range, None, places)
             self._learn(partition, results, n, dtype)
             self._remember(reached, None)
         return self

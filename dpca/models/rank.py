@@ -80,6 +80,16 @@ def spread(variances: Array, total_components: int) -> Array:
     return np.bincount(order[:total_components] // variances.shape[1], minlength=len(variances))
 
 
+def whole_counts(variances: Array, shared: bool) -> Array:
+    """Return how many components in all can be kept, ascending from 0: any number, of the `falling` variances.
+
+    Components that partitions share have one variance, and are kept in all of these or in none.
+    """
+    ordered = variances.ravel()[falling(variances)]
+    ends = np.flatnonzero(np.diff(ordered)) + 1 if shared else np.arange(1, len(ordered))
+    return np.array([0, *ends, *([len(ordered)] if len(ordered) else [])])
+
+
 def left_by(variances: Array, energies: Array, total: float) -> Array:
     """Return the squared error that 0, 1, 2, ... components leave, taken in the order of the `falling` variances.
 
@@ -121,7 +131,7 @@ def mse_of_psnr(psnr: float, data_range: float) -> float:
     return float(data_range**2 / 10.0 ** (psnr / 10))
 
 
-def ranks_by_noise(variances: Array, sizes: Array, n_samples: int) -> Array:
+def ranks_by_noise(variances: Array, sizes: Array, n_samples: int, places: Array | None = None) -> Array:
     """Return for each partition the components whose variance exceeds what noise of one level would show.
 
     Of m = min(d, n - 1) eigenvalues, those of white noise of variance s^2 fill an interval of width 4 s^2 sqrt(g), with
@@ -136,6 +146,8 @@ def ranks_by_noise(variances: Array, sizes: Array, n_samples: int) -> Array:
     sizes : array (n_partitions,)
         Attributes of each partition.
     n_samples : int
+    places : array (n_partitions,), optional
+        How many partitions share the components of each: the samples of all of them count, less a mean for each.
 
     Raises
     ------
@@ -143,11 +155,12 @@ def ranks_by_noise(variances: Array, sizes: Array, n_samples: int) -> Array:
         If not all eigenvalues are known.
     """
     ranks = np.zeros(len(variances), np.int64)
-    for i, (row, size) in enumerate(zip(variances, sizes, strict=True)):
-        m = min(int(size), n_samples - 1)
+    degrees = (n_samples - 1) * (np.ones(len(variances), np.int64) if places is None else places)
+    for i, (row, size, n) in enumerate(zip(variances, sizes.tolist(), degrees.tolist(), strict=True)):
+        m = min(size, n)
         if len(row) < m:
             raise DataError(f"noise shows in the smallest of {m} eigenvalues but only {len(row)} are known: keep all")
-        ranks[i] = _noise_rank(row[:m], max(int(size), n_samples - 1))
+        ranks[i] = _noise_rank(row[:m], max(size, n))
     return ranks
 
 

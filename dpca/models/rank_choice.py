@@ -51,17 +51,25 @@ class Spectrum:
     sizes : array (n_partitions,)
         Attributes of each partition.
     n_samples : int
+    places : array (n_partitions,), optional
+        How many partitions share the components of each; variances and totals are then averages over these.
     """
 
     variances: Array
     totals: Array
     sizes: Array
     n_samples: int
+    places: Array | None = None
 
     @property
     def n_features(self) -> int:
         """Attributes of a sample."""
         return int(self.sizes.sum())
+
+    @property
+    def counts(self) -> Array:
+        """How many components in all can be kept, ascending from 0."""
+        return rank.whole_counts(self.variances, self.places is not None)
 
     @property
     def captured(self) -> Captured:
@@ -182,12 +190,22 @@ class RankChoice:
         """
         variances, totals = known.variances, known.totals
         if self.value == NOISE:
-            found = rank.ranks_by_noise(variances, known.sizes, known.n_samples)
+            found = rank.ranks_by_noise(variances, known.sizes, known.n_samples, known.places)
             return found if self.max_components is None else np.minimum(found, self.max_components)
         if self.name == "threshold":
             return rank.ranks_by_threshold(variances, totals, self.value, self.max_components)
-        total = int(self.value) if self.name == "total_components" else None
-        return rank.spread(variances, total or rank.total_for_ratio(known.n_features, self.value))
+        ratio = self.name == "ratio"
+        total = rank.total_for_ratio(known.n_features, self.value) if ratio else int(self.value)
+        if known.places is not None:
+            counts = known.counts
+            if len(counts) > 1 and total < counts[1]:
+                raise DataError(
+                    f"{total:,} components in all are fewer than the {counts[1]:,} cells that share the first one: "
+                    f"ask for at least that many, or for shared=False"
+                )
+            if total <= counts[-1]:
+                total = int(counts[counts <= total][-1])
+        return rank.spread(variances, total)
 
     def ranks_for_error(self, known: Spectrum, captured: Captured, width: float) -> tuple[Array, Reached]:
         """Return the ranks of the fewest components that meet ``target_mse`` or ``target_psnr``, and what they reach.
@@ -213,9 +231,10 @@ class RankChoice:
         mse = left.sum(axis=0) / captured.counts.sum()
         decibels = self.name == "target_psnr"
         met = mse <= (rank.mse_of_psnr(self.value, 1.0) if decibels else self.value)
-        if not met.any():
+        counts = known.counts
+        if not met[counts].any():
             raise self.unmet(known, float((psnr_from_mse(mse) if decibels else mse)[-1]), captured.name)
-        count = int(met.argmax())
+        count = int(counts[met[counts].argmax()])
         value, error = float(mse[count]), standard_error(left[:, count] / captured.counts)
         if decibels:
             # To first order; without any error at all, the ratio is infinite and known.

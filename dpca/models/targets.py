@@ -130,6 +130,7 @@ def keep_chosen(
     n_samples: int,
     value_range: tuple[float, float] | None,
     check: Check | None,
+    places: Array | None = None,
 ) -> Reached | None:
     """Leave each partition the components that the choice gives it, and return what is reached of a target.
 
@@ -145,6 +146,8 @@ def keep_chosen(
         Smallest and largest possible value, None where there is no target.
     check : Check or None
         Samples to meet a target on, None for those of the fit.
+    places : array (n_partitions,), optional
+        How many partitions share the components of each, and keep them together.
 
     Raises
     ------
@@ -158,7 +161,7 @@ def keep_chosen(
         row[: len(result["explained_variance"])] = result["explained_variance"]
     totals = np.array([float(result["total_variance"]) for result in results])
     sizes = np.array([partition.n_features(i) for i in range(partition.n_partitions)])
-    known, reached = Spectrum(variances, totals, sizes, n_samples), None
+    known, reached = Spectrum(variances, totals, sizes, n_samples, places), None
     if value_range is None:
         ranks = choice.ranks(known)
     else:
@@ -207,17 +210,17 @@ def meet_target(
     if choice.name != "target_ssim":
         return choice.ranks_for_error(known, captured_of(partition, results, known, check), width)
     held = Held(partition, results, check, value_range)
-    most = int(np.count_nonzero(known.variances > 0))
+    counts = known.counts
     seen: dict[int, Array] = {}
 
-    def mean_ssim(n: int) -> float:
-        seen[n] = held.ssim(spread(known.variances, n))
-        return float(seen[n].mean())
+    def mean_ssim(step: int) -> float:
+        seen[step] = held.ssim(spread(known.variances, int(counts[step])))
+        return float(seen[step].mean())
 
-    count, reached = fewest(mean_ssim, float(choice.value), most)
+    step, reached = fewest(mean_ssim, float(choice.value), len(counts) - 1)
     if reached < choice.value:
         raise choice.unmet(known, reached, f"the {held.n_samples:,} samples {check.name}")
-    return spread(known.variances, count), Reached(reached, standard_error(seen[count]))
+    return spread(known.variances, int(counts[step])), Reached(reached, standard_error(seen[step]))
 
 
 def captured_of(partition: Any, results: Results, known: Spectrum, check: Check) -> Captured:

@@ -30,7 +30,7 @@ from dpca.rules.state import Array, State, working_dtype
 # Rows of 8-bit integers, of all places together, that are added to a matrix at once.
 _BYTE_ROWS = 2**14
 # An update of fewer samples spends its time on the places' sums.
-_FEWEST_SAMPLES = 128
+_FEWEST_SAMPLES = 32
 
 
 @dataclass(frozen=True)

@@ -19,8 +19,8 @@ import json, sys
 import numpy as np
 from dpca.engine import as_source, fold
 from dpca.engine.memory import peak_resident_bytes, resident_bytes
-from dpca.partition import CellGrid, LappedGrid, map_at_random
-from dpca.rules import CovariancePCA, IncrementalSVD
+from dpca.partition import CellGrid, LappedGrid, SharedGrid, map_at_random
+from dpca.rules import CovariancePCA, IncrementalSVD, PooledCovariancePCA
 import dpca.engine.fold as _, sys
 engine = sys.modules["dpca.engine.fold"]
 engine.thread_count = lambda: 1
@@ -36,7 +36,14 @@ elif kind == "lapped":
     split = LappedGrid(shape, (int(size),) * 2, int(size) // 2)
 else:
     split = map_at_random(shape, int(size), np.random.default_rng(0))
-_, report = fold({"covariance": CovariancePCA, "incremental-svd": IncrementalSVD}[rule](k), source, split)
+if rule == "pooled":
+    split = SharedGrid(split)
+rules = {
+    "covariance": lambda: CovariancePCA(k),
+    "incremental-svd": lambda: IncrementalSVD(k),
+    "pooled": lambda: PooledCovariancePCA(k, split.groups),
+}
+_, report = fold(rules[rule](), source, split)
 print(json.dumps({"grown": peak_resident_bytes() - before, "planned": report.plan.task_bytes}))
 """
 
@@ -71,13 +78,16 @@ def probe(path: Path, partition: str, rule: str, k: int) -> tuple[int, int]:
         (np.float32, "cells 25", "covariance", 300),
         (np.uint8, "lapped 10", "covariance", 20),
         (np.uint8, "cells 50", "incremental-svd", 40),
+        (np.uint8, "cells 8", "pooled", 20),
+        (np.float32, "cells 8", "pooled", 20),
+        (np.uint8, "cells 12", "pooled", 20),
         (np.uint8, "bands 1000", "covariance", 40),
     ],
 )
 def test_measured_stays_below_planned_and_does_not_grow_with_the_stack(
     dtype: type, partition: str, rule: str, k: int, tmp_path: Path
 ) -> None:
-    full = CovariancePCA(k).batch_rows(dtype) if rule == "covariance" else 1024  # some chunks of a few batches
+    full = 1024 if rule == "incremental-svd" else CovariancePCA(k).batch_rows(dtype)
     short, planned = probe(stack(tmp_path, full, dtype), partition, rule, k)
     long, planned_long = probe(stack(tmp_path, 5 * full, dtype), partition, rule, k)
     assert short <= planned

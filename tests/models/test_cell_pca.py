@@ -112,7 +112,7 @@ def test_lazy_in_lazy_out(images: np.ndarray, fitted: CellPCA, tmp_path: Path, c
 def test_scikit_learns_conventions(images: np.ndarray, fitted: CellPCA) -> None:
     estimator = CellPCA(5, cell_shape=10)
     given = {name: value for name, value in clone(estimator).get_params().items() if value is not None}
-    assert given == {"n_components": 5, "cell_shape": 10, "overlap": 0}
+    assert given == {"n_components": 5, "cell_shape": 10, "overlap": 0, "shared": False}
     assert repr(estimator) == "CellPCA(cell_shape=10, n_components=5)"
     with pytest.raises(NotFittedError):
         estimator.transform(images)
