@@ -17,6 +17,7 @@ from dpca.models.band_pca import BandPCA
 from dpca.models.cell_pca import CellPCA
 from dpca.models.score_write import expected_mse
 from dpca.models.stored_basis import load_any
+from dpca.partition.lapped import LappedGrid
 from storage.stack import Stack
 
 _EIGENFACES = 8
@@ -111,9 +112,12 @@ def _figures(stack: Stack, store: Path, model: CellPCA | BandPCA, quality: Quali
     n_parts = model.partition_.n_partitions
     explained = model.explained_variance_.reshape(n_parts, -1)
     total = model.total_variance_.reshape(n_parts)
-    cell = model.basis_.cell_shape
+    cell, shown = model.basis_.cell_shape, model.components_[:_EIGENFACES].copy()
+    if isinstance(model.partition_, LappedGrid):
+        # Each cell's own, whose signs are free: as samples they are summed with those of neighbors.
+        model.partition_.prefilter.apply(shown, (0,) * (shown.ndim - 1))
     figures["eigenfaces"] = plots.eigenfaces(
-        model.components_[:_EIGENFACES],
+        shown,
         axes=stack.axes[1:],
         cell_shape=cell if cell is not None and len(cell) > 1 else None,
         explained_variance_ratio=explained[:, :_EIGENFACES].sum(0) / max(total.sum(), 1e-300),
