@@ -8,7 +8,7 @@ import os
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeGuard, runtime_checkable
 
 import dask.array as da
 import numpy as np
@@ -235,7 +235,7 @@ def as_source(x: Any) -> Source:
     StoreError
         If a path holds nothing readable.
     """
-    if isinstance(x, Source):
+    if is_source(x):
         return x
     if isinstance(x, str | os.PathLike):
         x = open_stack(x)
@@ -254,6 +254,11 @@ def as_source(x: Any) -> Source:
         source = ArraySource(as_dense(x))
     check_numeric(source.shape, source.dtype, source.name)
     return source
+
+
+def is_source(x: Any) -> TypeGuard[Source]:
+    """Say whether something is a source already. Arrays are not asked for attributes, which some have to compute."""
+    return hasattr(type(x), "reader") and isinstance(x, Source)
 
 
 def as_dense(x: Any) -> Array:

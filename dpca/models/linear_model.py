@@ -12,7 +12,7 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dpca.engine.source import Source, as_source
+from dpca.engine.source import Source, as_source, is_source
 from dpca.models.lazy import as_lazy, is_lazy, map_samples, scores_of
 from dpca.models.linear_basis import LinearBasis
 from dpca.models.outliers import residual_scores
@@ -30,7 +30,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     # -- learning
 
     def _source(self, X: Any) -> Source:
-        if is_lazy(X) or isinstance(X, Source):
+        if is_lazy(X) or is_source(X):
             source = as_source(open_stack(X) if isinstance(X, str | os.PathLike) else X)
             self.n_features_in_ = math.prod(source.shape[1:])
         else:

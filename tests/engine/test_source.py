@@ -246,3 +246,17 @@ def test_what_a_thread_cannot_read_is_said(tmp_path: Path) -> None:
     source = ThreadedSource(as_source(store), 2)
     with pytest.raises(StoreError, match="missing"):
         source.reader()((0, 53), ((0, 11), (0, 13), (0, 3)), np.empty(VALUES.shape, np.uint8))
+
+
+def test_a_source_stays_what_it_is_and_arrays_are_not_asked_for_what_they_must_compute() -> None:
+    source = as_source(np.zeros((3, 2)))
+    assert as_source(source) is source
+
+    class Irregular(np.ndarray):
+        """An array whose chunks are not all alike, as Zarr has them too: there is no answer to this question."""
+
+        @property
+        def chunks(self) -> tuple[int, ...]:
+            raise NotImplementedError
+
+    assert as_source(np.zeros((3, 2)).view(Irregular)).shape == (3, 2)
