@@ -30,7 +30,7 @@ from storage.layout import Layout
 if TYPE_CHECKING:
     from zarr.core.array_spec import ArrayConfigParams
 
-Codec = Literal["raw", "blosc"]
+Codec = Literal["raw", "blosc", "sparse"]
 
 # Blosc pays on reading only where there is much less to read: photographs shrink by 1.25 and then decode at
 # a third of the speed of raw values.
@@ -108,8 +108,9 @@ def create_array(
         Chunks and shards.
     axes : sequence of str
         Stored as ``dimension_names``.
-    codec : {"raw", "blosc"}
-        Inner codec: none, or lz4 (level 5) behind a bit shuffle.
+    codec : {"raw", "blosc", "sparse"}
+        Inner codec: none; lz4 (level 5) behind a bit shuffle; or without one, for noise among many zeros, of which it
+        leaves little (a shuffle would mix them: a third more bytes).
     attributes : mapping, optional
         JSON-able attributes of the array. ``{"may_be_infinite": True}`` tells `storage.verify` that an
         infinity is no fault here.
@@ -131,9 +132,10 @@ def create_array(
             f"shape {tuple(shape)}, axes {tuple(axes)} and {layout} differ in length: give one entry an axis"
         )
     dtype = np.dtype(dtype).newbyteorder("=")
-    if codec not in ("raw", "blosc"):
-        raise ValueError(f"codec {codec!r} is unknown: choose 'raw' or 'blosc'")
-    blosc = BloscCodec(cname="lz4", clevel=5, shuffle="bitshuffle", typesize=dtype.itemsize)
+    if codec not in ("raw", "blosc", "sparse"):
+        raise ValueError(f"codec {codec!r} is unknown: choose 'raw', 'blosc' or 'sparse'")
+    shuffle: Literal["bitshuffle", "noshuffle"] = "bitshuffle" if codec == "blosc" else "noshuffle"
+    blosc = BloscCodec(cname="lz4", clevel=5, shuffle=shuffle, typesize=dtype.itemsize)
     if name in group:
         found = group[name]
         if (

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from dpca import linalg
+from dpca.models.basis import kept_rows
 from dpca.partition.bands import Bands
 from dpca.rules.state import working_dtype
 from storage.layout import CHANNEL
@@ -75,15 +76,15 @@ class BandBasis:
 
     @cached_property
     def _ordered(self) -> tuple[Array, list[Array]]:
-        """Mean (d,), attributes band after band, and the components (k, d_band) of each band."""
+        """Mean (d,), attributes band after band, and the components (rank, d_band) of each band."""
         order, k = self.bands.order, self.n_components
         mean = self.mean.reshape(-1)[order].astype(self.components.dtype)
         flat = self.components.reshape(k, -1)
         rows = []
         for i in range(self.bands.n_partitions):
             where = self.bands.attributes(i)
-            # Surplus rows are zero.
-            rows.append(np.take(flat[: len(where)], where, axis=1))
+            of_band = np.take(flat[: len(where)], where, axis=1)
+            rows.append(of_band[: kept_rows(of_band)])
         return mean, rows
 
     @cached_property

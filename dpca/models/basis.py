@@ -12,6 +12,9 @@ from storage.errors import DataError
 
 Array = NDArray[Any]
 
+# Squared length of a row that is zero but for rounding.
+_ZERO_ROW = 1e-6
+
 
 class Basis(Protocol):
     """A mean and components, of cells, bands or whole samples."""
@@ -56,6 +59,12 @@ class Basis(Protocol):
 
     def work_bytes(self, n_rows: int, dtype: DTypeLike) -> int:
         """Bytes of temporary arrays of projecting or reconstructing ``n_rows`` samples, results included."""
+
+
+def kept_rows(rows: Array) -> int:
+    """Return how many rows (k, d), of length 1 or 0 up to rounding, there are up to the last one of length 1."""
+    used = np.flatnonzero(np.einsum("ij,ij->i", rows, rows) > _ZERO_ROW)
+    return int(used[-1]) + 1 if used.size else 0
 
 
 def checked_level(n_components: int | None, known: int) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from dpca import linalg
+from dpca.models.basis import kept_rows
 from dpca.partition.cells import CellGrid
 from dpca.partition.shared import SharedGrid
 from dpca.rules.state import working_dtype
@@ -77,7 +78,7 @@ class CellBasis:
 
     @cached_property
     def _cells(self) -> list[tuple[Array, Array]]:
-        """(mean (d,), components (k, d)) of each cell, ready for matrix products."""
+        """(mean (d,), components (rank, d)) of each cell, ready for matrix products."""
         origin = (0,) * len(self.grid.sample_shape)
         mean = np.ascontiguousarray(self.mean, self.components.dtype)[None]
         components = np.ascontiguousarray(self.components)
@@ -86,6 +87,7 @@ class CellBasis:
         for group in groups:
             d = self.grid.n_features(group[0])
             rows = self.grid.take(components, group[0], origin, np.empty((self.n_components, d), components.dtype))
+            rows = rows[: kept_rows(rows)]
             for i in group:
                 cells[i] = (self.grid.take(mean, i, origin, np.empty((1, d), mean.dtype))[0], rows)
         return [cells[i] for i in range(len(cells))]
@@ -107,13 +109,13 @@ class CellBasis:
         samples = np.ascontiguousarray(samples)
         dtype = np.result_type(working_dtype(samples.dtype), self.components.dtype)
         n = len(samples)
-        scores = np.empty((grid.n_partitions, n, self.n_components), dtype)
+        scores = np.zeros((grid.n_partitions, n, self.n_components), dtype)
         origin = (0,) * len(grid.sample_shape)
         for i, (mean, rows) in enumerate(self._cells):
             raw = linalg.scratch("cell raw", (n, len(mean)), samples.dtype)
             x = linalg.scratch("cell", raw.shape, dtype)
             np.subtract(grid.take(samples, i, origin, raw), mean, out=x, dtype=dtype)
-            np.matmul(x, rows.T, out=scores[i])
+            np.matmul(x, rows.T, out=scores[i, :, : len(rows)])
         return np.ascontiguousarray(scores.swapaxes(0, 1)).reshape(n, *grid.grid_shape, self.n_components)
 
     def reconstruct(self, scores: Array, out: Array | None = None) -> Array:
@@ -138,7 +140,7 @@ class CellBasis:
         origin = (0,) * len(grid.sample_shape)
         for i, (mean, rows) in enumerate(self._cells):
             x = linalg.scratch("cell", (n, len(mean)), dtype)
-            np.matmul(by_cell[i], rows, out=x)
+            np.matmul(by_cell[i, :, : len(rows)], rows, out=x)
             x += mean
             grid.put(x, i, origin, samples)
         return samples

@@ -34,6 +34,8 @@ Array = NDArray[Any]
 _BLOCK_BYTES = 48 * 2**20
 # What codecs are tried on: samples, and bytes of them.
 _TRIED, _TRIED_BYTES = 4, 4 * 2**20
+# So many times fewer scores are worth decompressing them.
+_SPARSE = 1.5
 # Zarr holds a shard's chunks encoded, then joined, while the values are still there.
 _SHARD_COPIES = 3
 
@@ -244,10 +246,11 @@ def _prepare(source: Source, basis: Basis, group: zarr.Group, axes: tuple[str, .
     rows = layout.shards[0]
     n, shape = source.shape[0], basis.score_shape
     names = ("sample", *basis.score_axes(axes[1:]))
-    # Any samples show what parts with fewer components than others lack: zeros, which compress.
+    # Any samples show what parts with fewer components than others lack: zeros.
     tried = basis.project(np.random.default_rng(0).integers(0, 2, (_TRIED, *source.shape[1:])).astype(source.dtype))
     inner = score_layout(rows, shape, tried.dtype.itemsize)
-    create_array(group, "scores", (n, *shape), tried.dtype, inner, names, codec=choose_codec(tried))
+    codec: Codec = "sparse" if np.count_nonzero(tried) * _SPARSE <= tried.size else "raw"
+    create_array(group, "scores", (n, *shape), tried.dtype, inner, names, codec=codec)
     if reconstruct:
         create_array(group, "reconstructions", source.shape, source.dtype, layout, axes, codec=_codec(source))
     return rows

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from dpca import linalg
+from dpca.models.basis import kept_rows
 from dpca.models.cell_basis import CellBasis, to_pixels
 from dpca.partition import CellGrid
 
@@ -132,3 +133,14 @@ def test_floating_point_stacks_take_values_as_they_are(dtype: type) -> None:
     found = to_pixels(values, dtype, (0, 1))
     assert found.dtype == dtype
     np.testing.assert_array_equal(found, values)
+
+
+def test_rows_that_are_kept() -> None:
+    rows = np.eye(4, 6, dtype=np.float32)
+    assert kept_rows(rows) == 4
+    rows[3] = 1e-7  # rounding
+    assert kept_rows(rows) == 3
+    rows[1] = 0  # one in between takes no rank away from those behind it
+    assert kept_rows(rows) == 3
+    assert kept_rows(0 * rows) == 0
+    assert kept_rows(rows[:0]) == 0

@@ -274,8 +274,7 @@ def test_components_that_are_not_kept_take_little_room(tmp_path: Path) -> None:
         np.testing.assert_allclose(found, model.transform(x), atol=1e-2)
     assert sizes["fixed"] == pytest.approx(128 * 512 * 4, rel=0.01)
     # Eight for every cell would be four times as many.
-    assert found.shape[-1] == 2
-    assert sizes["ranks"] < 0.7 * 4 * sizes["fixed"]
+    assert sizes["ranks"] < 1.6 * sizes["fixed"]
 
 
 def test_a_last_level_that_is_padded(tmp_path: Path) -> None:

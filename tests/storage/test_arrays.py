@@ -44,7 +44,7 @@ def array(tmp_path, values):
     return array
 
 
-@pytest.mark.parametrize("codec", ["raw", "blosc"])
+@pytest.mark.parametrize("codec", ["raw", "blosc", "sparse"])
 @pytest.mark.parametrize("dtype", ["?", "u1", ">u2", "<i4", "f2", ">f4", "f8"])
 def test_values_come_back_in_any_dtype(tmp_path, values, codec, dtype):
     values = values.astype(dtype)
