@@ -18,6 +18,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+import numpy as np
 from numpy.typing import NDArray
 
 from dpca.engine.device import Device
@@ -79,6 +80,8 @@ def fold_on_device(
         At a value that is not finite.
     PlanError
         If a single partition does not fit.
+    TypeError
+        For a partition that can be made of numpy's arrays alone: lapped cells.
     ValueError
         If products of float32 are cut short there; the message says how to change it.
     """
@@ -143,8 +146,9 @@ def _fold(
     for _, batch in batches(together, (0, source.shape[0]), region, rows):
         block = device.send(batch)
         if not states:
-            states = [_start(rule, source, piece, block) for piece in pieces]
-            buffer = empty((rows * max(len(p.partitions) * p.n_features for p in pieces),), source.dtype, block)
+            states = [_start(rule, partition.split_dtype(source.dtype), piece, block) for piece in pieces]
+            most = rows * max(len(piece.partitions) * piece.n_features for piece in pieces)
+            buffer = empty((most,), partition.split_dtype(source.dtype), block)
         for number, piece in enumerate(pieces):
             parts = partition.split(block, piece.partitions, origin, buffer)
             states[number] = rule.update(states[number], _stacked(parts, buffer) if rule.stackable else parts[0])
@@ -153,8 +157,8 @@ def _fold(
         yield {name: to_numpy(array) for name, array in rule.finish(states.pop()).items()}
 
 
-def _start(rule: StackingRule, source: Source, piece: Piece, block: Array) -> State:
-    state = rule.init(piece.n_features, source.dtype)
+def _start(rule: StackingRule, dtype: np.dtype[Any], piece: Piece, block: Array) -> State:
+    state = rule.init(piece.n_features, dtype)
     if rule.stackable:
         state.move_to(block)
         state = state.stacked(len(piece.partitions))

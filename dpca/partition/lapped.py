@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from dpca import linalg
+from dpca.namespace import is_numpy
 from dpca.partition.cells import CellGrid, Region
 from dpca.partition.prefilter import Prefilter, few_samples
 from dpca.rules.state import working_dtype
@@ -111,7 +112,17 @@ class LappedGrid(CellGrid):
             Samples, or a box of them that holds the regions of these cells.
         origin, targets
             As for `CellGrid.gather`.
+
+        Raises
+        ------
+        TypeError
+            For arrays of another library.
         """
+        if not is_numpy(block):
+            raise TypeError(
+                f"the samples are {type(block).__name__}s but lapped cells are filtered in numpy arrays: move them to "
+                "this machine's memory first, or take cells without overlap"
+            )
         dtype = self.split_dtype(block.dtype)
         n, step = len(block), few_samples(block.shape[1:], dtype)
         staged = linalg.scratch("staged", (max(1, min(step, n)), *block.shape[1:]), dtype)

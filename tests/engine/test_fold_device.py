@@ -10,7 +10,7 @@ import pytest
 from dpca.engine import PlanError, as_source, fold
 from dpca.engine.device import Device, find_device
 from dpca.engine.fold_device import fold_on_device
-from dpca.partition import CellGrid, Whole, map_at_random
+from dpca.partition import CellGrid, LappedGrid, Whole, map_at_random
 from dpca.rules import Covariance, CovariancePCA, IncrementalSVD, Moments
 from storage import DataError
 from tests.conftest import smooth_images
@@ -70,6 +70,12 @@ def test_a_value_that_is_not_finite_is_named(device: Device) -> None:
     x[13, 2, 2] = np.nan
     with pytest.raises(DataError, match="sample 13"):
         fold_on_device(Covariance(), as_source(x), CellGrid((6, 6), (3, 3)), device)
+
+
+def test_lapped_cells_are_not_for_it(device: Device) -> None:
+    images, grid = smooth_images(20, (16, 16, 3)), LappedGrid((16, 16, 3), (8, 8), 2)
+    with pytest.raises(TypeError, match="cells without overlap"):
+        fold_on_device(Covariance(), as_source(images), grid, device)
 
 
 class Rough(Device):
