@@ -96,6 +96,7 @@ def spectrum(d: int, decay: Callable[[np.ndarray], np.ndarray]) -> tuple[np.ndar
 
 DECAYS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "photographs": lambda i: 1.0 / (1 + i) ** 2,
+    "slow": lambda i: (1.0 + i) ** -1.2,  # only what takes more steps than four converges
     "flat": lambda i: 1 + 0.01 / (1 + i),
     "few": lambda i: (i < 7) / (1.0 + i),
 }
@@ -114,7 +115,7 @@ def test_eigenpairs_of_known_spectra(d: int, k: int, decay: Callable[[np.ndarray
     np.testing.assert_allclose(values, known[:k], rtol=1e-6, atol=1e-13)
     np.testing.assert_allclose(rows @ rows.T, np.eye(k), atol=1e-11)
     # Rows are eigenvectors: what they miss of the variance is of second order in this residual.
-    assert np.linalg.norm(matrix @ rows.T - rows.T * values, 2) < 2e-6 * known[0]
+    assert np.linalg.norm(matrix @ rows.T - rows.T * values, 2) < 4e-6 * known[0]
     assert (rows[np.arange(k), np.abs(rows).argmax(1)] > 0).all()
 
 
