@@ -6,6 +6,8 @@ The numbers are a plain dictionary. These keys are known; all may be absent, and
 samples                     number of samples
 sample_shape                shape of one sample
 cells, cell_shape           number of cells and shape of a whole one
+overlap                     pixels on each side of a border that are mapped across it
+shared                      whether all cells of a shape share their components
 bands, band_size, mapping   number of bands, attributes of the largest, and what puts attributes into one band
 attributes                  attributes of a sample that is taken whole
 components                  most components kept in a cell or band; those of whole samples where there are neither
@@ -44,7 +46,8 @@ from dpca.report_page import DataTable, Picture, html_page
 from storage.disk import atomic_write_bytes, writing_errors
 
 _KEYS = (
-    *("samples", "sample_shape", "attributes", "cells", "cell_shape", "bands", "band_size", "mapping"),
+    *("samples", "sample_shape", "attributes"),
+    *("cells", "cell_shape", "overlap", "shared", "bands", "band_size", "mapping"),
     *("components", "ranks", "method", "passes"),
     *("scalars_ratio", "bytes_ratio", "mse", "psnr", "ssim_mean", "ssim_min", "ssim_min_name"),
     *("explained_variance_ratio", "leading_ratios", "captured_bound", "rejected", "notes", "stages"),

@@ -54,6 +54,12 @@ def lead(report: Mapping[str, Any]) -> str:
     return sentence + "."
 
 
+def _ways(report: Mapping[str, Any]) -> str:
+    """Say what is not so with plain cells."""
+    across = f", {report['overlap']:,} on each side of a border mapped across it" if report.get("overlap") else ""
+    return across + (", one basis for all of a shape" if report.get("shared") else "")
+
+
 def kept_components(count: int, ranks: Mapping[str, Any] | None, name: str = "component") -> str:
     """Say how many components are kept: ``count``, or from the least to the most where ranks differ."""
     return f"{_count(count, ranks)} {name}" + ("" if count == 1 and not ranks else "s")
@@ -90,7 +96,9 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
         rows.append(("attributes", f"{report['attributes']:,}"))
     if report.get("cells") is not None:
         shape = report.get("cell_shape")
-        rows.append(("cells", f"{report['cells']:,}" + (f" of {_shape(shape, times)}" if shape else "")))
+        rows.append(
+            ("cells", f"{report['cells']:,}" + (f" of {_shape(shape, times)}" if shape else "") + _ways(report))
+        )
     if report.get("bands") is not None:
         size, mapping = report.get("band_size"), report.get("mapping")
         bands = f"{report['bands']:,}" + (f" of at most {size:,} attributes" if size else "")

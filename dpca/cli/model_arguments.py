@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from dpca.cli.arguments import (
@@ -20,6 +20,8 @@ from dpca.cli.arguments import (
 from dpca.models.band_pca import MAPPINGS
 from storage.errors import DataError
 
+#: Options that only cells have, which are parameters of `CellPCA`.
+_OF_CELLS = {"overlap": "overlap", "shared": "shared"}
 #: Options that only bands have, and the parameters of `BandPCA` that they set.
 _OF_BANDS = {
     "mapping": "mapping",
@@ -86,6 +88,19 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool) -> Non
         metavar="N[xM[xL]]",
         help="cell length in pixels, one number or one for each spatial axis" + ("" if required else " (default: 10)"),
     )
+    group.add_argument(
+        "--overlap",
+        type=natural,
+        metavar="N",
+        help="against edges of cells: pixels on each side of a border that are mapped across it, at most half a cell "
+        "(default: 0)",
+    )
+    group.add_argument(
+        "--shared",
+        action="store_const",
+        const=True,
+        help="one basis for all cells of a shape: a smaller model, and more components for the same error",
+    )
     parts.add_argument("--band-size", type=positive, metavar="N", help="instead of cells: most attributes of a band")
     group.add_argument(
         "--mapping",
@@ -132,17 +147,25 @@ def model_parameters(options: argparse.Namespace) -> dict[str, Any]:
     Raises
     ------
     DataError
-        If options of bands are given to cells.
+        If options of bands are given to cells, or the reverse.
     """
-    given = {name: getattr(options, name) for name in _OF_BANDS if getattr(options, name) is not None}
     asked = {"random_state": options.seed, **_components(options)}
     if options.band_size is not None:
-        of_bands = {_OF_BANDS[name]: value for name, value in given.items()}
-        return {"band_size": options.band_size, **of_bands, **asked}
-    if given:
-        flag = f"--{next(iter(given)).replace('_', '-')}"
-        raise DataError(f"{flag} is an option of bands and there are none: give --band-size, or leave it out")
-    return {"cell_shape": 10 if options.cell is None else options.cell, **asked}
+        _refuse(options, _OF_CELLS, "cells and there are bands: give --cell")
+        return {"band_size": options.band_size, **_given(options, _OF_BANDS), **asked}
+    _refuse(options, _OF_BANDS, "bands and there are none: give --band-size")
+    return {"cell_shape": 10 if options.cell is None else options.cell, **_given(options, _OF_CELLS), **asked}
+
+
+def _given(options: argparse.Namespace, parameters: Mapping[str, str]) -> dict[str, Any]:
+    """Return the parameters whose options were given."""
+    return {name: value for flag, name in parameters.items() if (value := getattr(options, flag)) is not None}
+
+
+def _refuse(options: argparse.Namespace, flags: Mapping[str, str], why: str) -> None:
+    for flag in flags:
+        if getattr(options, flag) is not None:
+            raise DataError(f"--{flag.replace('_', '-')} is an option of {why}, or leave it out")
 
 
 def _components(options: argparse.Namespace) -> dict[str, Any]:

@@ -103,7 +103,8 @@ def rank_numbers(model: CellPCA | BandPCA) -> dict[str, dict[str, float]]:
 
 def _parts(model: CellPCA | BandPCA) -> dict[str, Any]:
     if isinstance(model, CellPCA):
-        return {"cells": model.grid_.n_partitions, "cell_shape": model.grid_.cell_shape}
+        cells = {"cells": model.grid_.n_partitions, "cell_shape": model.grid_.cell_shape}
+        return cells | {name: getattr(model, name) for name in ("overlap", "shared") if getattr(model, name)}
     return {"bands": model.bands_.n_partitions, "band_size": model.bands_.max_features, "mapping": model.mapping}
 
 

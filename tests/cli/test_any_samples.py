@@ -69,6 +69,20 @@ CASES = {
         ((4, 40), ("band", "component")),
         False,
     ),
+    "images in lapped cells": Case(
+        waves(30, (24, 21, 3), np.uint8),
+        ["--cell", "8x7", "--overlap", "3", "--components", "4"],
+        CellPCA(4, cell_shape=(8, 7), overlap=3),
+        ((3, 3, 4), ("cell_y", "cell_x", "component")),
+        True,
+    ),
+    "volumes in cells of one basis": Case(
+        waves(12, (8, 10, 8), np.float32),
+        ["--cell", "4", "--shared", "--components", "4"],
+        CellPCA(4, cell_shape=4, shared=True),
+        ((2, 3, 2, 4), ("cell_z", "cell_y", "cell_x", "component")),
+        True,
+    ),
     "images in bands": Case(
         waves(30, (12, 11, 3), np.uint8),
         ["--band-size", "100", "--intervals", "2", "--estimating", "20", "--split-channels", "--components", "3"],
@@ -133,6 +147,14 @@ def test_options_of_bands_mean_nothing_to_cells(
 ) -> None:
     assert main(["fit", "x.zarr", "m.zarr", "--cell", "5", "--components", "2", *flag]) == 3
     assert f"{flag[0]} is an option of bands and there are none" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("flag", [["--overlap", "2"], ["--shared"]], ids=lambda f: f[0])
+def test_options_of_cells_mean_nothing_to_bands(
+    flag: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["fit", "x.zarr", "m.zarr", "--band-size", "5", "--components", "2", *flag]) == 3
+    assert f"{flag[0]} is an option of cells and there are bands" in capsys.readouterr().err
 
 
 def test_the_range_of_a_foreign_array_tells_scores_apart(

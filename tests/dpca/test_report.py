@@ -265,6 +265,12 @@ def test_bands_have_words_of_their_own(tmp_path):
     assert "in 100 bands of at most 1,875 attributes, 1 principal component each." in read_page(tmp_path / "r").text
 
 
+def test_cells_that_are_not_plain_ones_say_so():
+    told = format_table({**REPORT, "overlap": 4, "shared": True})
+    assert ", 4 on each side of a border mapped across it, one basis for all of a shape" in told
+    assert "mapped across" not in format_table(REPORT)
+
+
 def test_a_method_without_a_bound_says_what_would_measure_it():
     assert "none: this method gives no bound in one pass" in format_table({**STREAMING, "captured_bound": None})
 
