@@ -9,11 +9,13 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca import linalg
-from dpca.namespace import empty, is_numpy, namespace
+from dpca.namespace import cast, dtype_of, empty, is_numpy, namespace
+from dpca.rules.covariance import is_exact
 from dpca.rules.state import Array, State
 
-# float64 copies of so many samples and attributes stay in a core's own cache.
-_BLOCK_ROWS, _BLOCK_COLUMNS = 256, 512
+# Copies of so many samples and attributes, in 4 or 8 bytes each, stay in a core's own cache. Sums of squares of so many
+# 8-bit integers are below 2^24, where float32 is exact.
+_BLOCK_ROWS, _BLOCK_BYTES = 256, 2**20
 
 
 @dataclass(frozen=True)
@@ -21,8 +23,9 @@ class Moments:
     """Mean and variance in one pass.
 
     Pairwise update of Chan, Golub & LeVeque (1983), equations 1.5a and 1.5b: every 256 samples are centered with their
-    own mean, in float64, so no large sums are ever subtracted. Costs O(n d) time and O(d) memory. Takes the arrays of
-    other libraries, and stacked states, as :class:`~dpca.rules.Covariance` does.
+    own mean, in float64, so no large sums are ever subtracted; the sums of 256 samples of 8 bits are exact as they are.
+    Costs O(n d) time and O(d) memory. Takes the arrays of other libraries, and stacked states, as
+    :class:`~dpca.rules.Covariance` does.
 
     Results of ``finish``: ``mean`` and ``variance`` (divisor n - 1), float64, shape (n_features,).
     """
@@ -78,21 +81,28 @@ class Moments:
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of temporary arrays in an update."""
-        return 8 * (4 * n_features + min(n_rows, _BLOCK_ROWS) * min(n_features, _BLOCK_COLUMNS))
+        return 8 * (4 * n_features + min(n_rows, _BLOCK_ROWS) * min(n_features, _BLOCK_BYTES // (8 * _BLOCK_ROWS)))
 
 
 def _moments(rows: Array) -> tuple[Array, Array]:
     """Return the mean (d,) of rows (n, d), and the sum of the squares of what they deviate from it (d,)."""
-    xp, (*stack, _, d) = namespace(rows), rows.shape
+    xp, (*stack, n, d) = namespace(rows), rows.shape
     mean, m2 = (empty((*stack, d), np.float64, rows) for _ in range(2))
+    exact = is_exact(dtype_of(rows))
+    dtype = np.dtype(np.float32 if exact else np.float64)
     # Only a processor's own cache is a reason for pieces.
-    width = _BLOCK_COLUMNS if is_numpy(rows) else d
+    width = _BLOCK_BYTES // (_BLOCK_ROWS * dtype.itemsize) if is_numpy(rows) else d
     for first in range(0, d, width):
         columns = slice(first, min(first + width, d))
         part = rows[..., columns]
-        x = linalg.workspace("moments", part.shape, np.float64, rows)
+        x = linalg.workspace("moments", part.shape, dtype, rows)
         linalg.copy_into(x, part)
-        mean[..., columns] = xp.mean(x, axis=-2)
-        x -= mean[..., None, columns]
-        m2[..., columns] = linalg.column_squares(x)
+        if exact:
+            total = cast(xp.sum(x, axis=-2), np.float64)
+            mean[..., columns] = total / n
+            m2[..., columns] = (n * cast(linalg.column_squares(x), np.float64) - total * total) / n
+        else:
+            mean[..., columns] = xp.mean(x, axis=-2)
+            x -= mean[..., None, columns]
+            m2[..., columns] = linalg.column_squares(x)
     return mean, m2

@@ -40,6 +40,20 @@ def test_float32_pixels_do_not_lose_the_mean() -> None:
     np.testing.assert_array_equal(found["variance"], [0, 0])
 
 
+@pytest.mark.parametrize(("dtype", "most", "next_to_it"), [(np.uint8, 255, 254), (np.int8, -128, -127)])
+def test_bytes_are_exact(dtype: type, most: int, next_to_it: int) -> None:
+    """Sums of squares as large as they get, and one value in 512 that differs: integers tell."""
+    x = np.full((512, 3), most, dtype)
+    x[300, 1] = next_to_it
+    x[::2, 2] = 0
+    rule = Moments()
+    found = rule.finish(rule.update(rule.init(3, dtype), x))
+    for j, column in enumerate(x.T.tolist()):
+        total, squares = sum(column), sum(value**2 for value in column)
+        assert found["mean"][j] == total / 512
+        assert found["variance"][j] == pytest.approx((512 * squares - total**2) / 512 / 511, rel=1e-14, abs=0)
+
+
 def test_one_sample_is_refused() -> None:
     rule = Moments()
     with pytest.raises(ValueError, match="at least 2"):
