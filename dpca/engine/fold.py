@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Protocol
 
 import numpy as np
@@ -22,7 +23,7 @@ from dpca.engine.source import ArraySource, DaskSource, Source, batches
 from dpca.linalg import release_scratch
 from dpca.rules.state import Rule, State
 from storage.progress import Progress, no_progress
-from storage.tasks import one_blas_thread
+from storage.tasks import one_blas_thread, run_in_order
 
 Array = NDArray[Any]
 Results = list[dict[str, Array]]
@@ -133,21 +134,34 @@ def fold(
 def plan_for(
     rule: Rule, source: Source, partition: Partitioned, *, client: Any | None = None, budget: int | None = None
 ) -> FoldPlan:
-    """Return what `fold` would run with these arguments; its parameters and errors."""
+    """Return what `fold` would run with these arguments; its parameters and errors.
+
+    Partitions that lie all over a sample, as bands do, are read once by each of several tasks. In one process they are
+    left to the threads of a single task instead, where that saves reading.
+    """
     if _in_memory(source):
         client = None
     threads = thread_count()
-    return plan_fold(
+    plan = partial(
+        plan_fold,
         source.shape,
         source.dtype,
         source.chunks,
         partition,
         rule,
-        budget=budget if budget is not None else task_budget(client, threads),
-        n_parallel=parallel_tasks(client, threads),
         held_whole=source.segment_bytes if isinstance(source, DaskSource) else None,
         held_rows=source.window_rows if isinstance(source, _WINDOWED) else 0,
     )
+    side_by_side = plan(
+        budget=task_budget(client, threads) if budget is None else budget, n_parallel=parallel_tasks(client, threads)
+    )
+    if client is not None or threads == 1 or len(side_by_side.groups) == 1:
+        return side_by_side
+    try:
+        together = plan(budget=task_budget(None, 1) if budget is None else budget, threads=threads)
+    except PlanError:
+        return side_by_side
+    return together if together.read_bytes < side_by_side.read_bytes else side_by_side
 
 
 def _in_memory(source: Source) -> bool:
@@ -167,18 +181,21 @@ def _group_graph(
     ]
     if len(plan.segments) == 1:
         fold_all = delayed(fold_group, pure=False)
-        return fold_all(rule, pieces[0], partition, group, plan.segments[0], plan.batch_rows, checkpoints, name)
+        return fold_all(
+            rule, pieces[0], partition, group, plan.segments[0], plan.batch_rows, checkpoints, name, plan.threads
+        )
     leaf, merge = delayed(fold_segment, pure=False), delayed(merge_states, pure=False)
     states: list[Any] = []
     for s, (piece, samples) in enumerate(zip(pieces, plan.segments, strict=True)):
         before = None if rule.mergeable or not states else states.pop()
+        place = segment_name(name, s)
         states.append(
-            leaf(rule, piece, partition, group, samples, plan.batch_rows, checkpoints, segment_name(name, s), before)
+            leaf(rule, piece, partition, group, samples, plan.batch_rows, checkpoints, place, plan.threads, before)
         )
     while len(states) > 1:
         pairs = [merge(rule, *states[i : i + 2]) for i in range(0, len(states) - 1, 2)]
         states = pairs + states[2 * len(pairs) :]
-    return delayed(finish_group, pure=False)(rule, states[0], checkpoints, name, len(plan.segments))
+    return delayed(finish_group, pure=False)(rule, states[0], checkpoints, name, len(plan.segments), plan.threads)
 
 
 def _compute(
@@ -199,7 +216,8 @@ def _compute(
         bar.advance(sum(weight for g, weight in enumerate(weights) if g not in graph))
         if client is None:
             told = [delayed(_advance, pure=False)(node, bar, weights[g]) for g, node in graph.items()]
-            return dict(zip(graph, compute(*told, scheduler="threads", num_workers=threads), strict=True))
+            at_once = max(1, threads // plan.threads)
+            return dict(zip(graph, compute(*told, scheduler="threads", num_workers=at_once), strict=True))
         from distributed import as_completed
 
         futures = client.compute(list(graph.values()))
@@ -228,11 +246,13 @@ def fold_segment(
     rows: int,
     checkpoints: Checkpoints | None,
     name: str,
+    threads: int = 1,
     before: list[State] | None = None,
 ) -> list[State]:
     """Fold the rule over each partition of a group, for one run of samples: the body of a task.
 
-    ``before`` is what the samples before these left, for a rule that cannot merge.
+    ``before`` is what the samples before these left, for a rule that cannot merge. Of several threads each updates the
+    states of some partitions.
     """
     if checkpoints is not None and (kept := checkpoints.load_states(name)):
         return kept
@@ -244,7 +264,7 @@ def fold_segment(
     with one_blas_thread():
         for _, block in batches(source, samples, group.region, rows):
             parts = partition.split(block, group.partitions, origin, buffer)
-            states = [rule.update(state, part) for state, part in zip(states, parts, strict=True)]
+            states = list(run_in_order(rule.update, zip(states, parts, strict=True), threads=threads))
     release_scratch()
     if checkpoints is not None:
         checkpoints.save_states(name, states)
@@ -260,10 +280,11 @@ def fold_group(
     rows: int,
     checkpoints: Checkpoints | None,
     name: str,
+    threads: int = 1,
 ) -> Outcome:
     """Fold and finish a group of a single segment where it is: its states never travel."""
-    states = fold_segment(rule, source, partition, group, samples, rows, None, name)
-    return finish_states(rule, states, checkpoints, name)
+    states = fold_segment(rule, source, partition, group, samples, rows, None, name, threads)
+    return finish_states(rule, states, checkpoints, name, threads)
 
 
 def merge_states(rule: Rule, a: list[State], b: list[State]) -> list[State]:
@@ -273,10 +294,10 @@ def merge_states(rule: Rule, a: list[State], b: list[State]) -> list[State]:
 
 
 def finish_group(
-    rule: Rule, states: list[State], checkpoints: Checkpoints | None, name: str, n_segments: int
+    rule: Rule, states: list[State], checkpoints: Checkpoints | None, name: str, n_segments: int, threads: int = 1
 ) -> Outcome:
     """Finish a merged group; once its result is on disk, its segments are not needed any more."""
-    outcome = finish_states(rule, list(states), checkpoints, name, copy=True)
+    outcome = finish_states(rule, list(states), checkpoints, name, threads, copy=True)
     if checkpoints is not None:
         for s in range(n_segments):
             checkpoints.remove(segment_name(name, s))
@@ -294,17 +315,27 @@ def segment_name(group: str, s: int) -> str:
 
 
 def finish_states(
-    rule: Rule, states: list[State], checkpoints: Checkpoints | None, name: str, *, copy: bool = False
+    rule: Rule,
+    states: list[State],
+    checkpoints: Checkpoints | None,
+    name: str,
+    threads: int = 1,
+    *,
+    copy: bool = False,
 ) -> Outcome:
-    """Finish states one after the other, and keep the results; without ``copy`` the states are used up."""
+    """Finish states, one after the other in each thread, and keep the results.
+
+    Without ``copy`` the states are used up: each is free before the next one is finished. One that Dask gave us may
+    serve it again, for a retry: finish a copy of it.
+    """
     states.reverse()
-    results: Results = []
+    taken = (states.pop() for _ in range(len(states)))
     with one_blas_thread():
-        while states:
-            # Each state is free before the next one is finished. One that Dask gave us may serve it again, for a
-            # retry: finish a copy of it.
-            state = states.pop()
-            results.append(rule.finish(state.copy() if copy else state))
+        results = list(
+            run_in_order(
+                rule.finish, ((state.copy() if copy else state,) for state in taken), threads=threads, window=threads
+            )
+        )
     release_scratch()
     if checkpoints is not None:
         checkpoints.save_results(name, results)

@@ -112,6 +112,8 @@ class FoldPlan:
     """Bytes copied out of chunks by all tasks together; more than the stack where the boxes of groups overlap."""
     result_bytes: int
     """Bytes of all results, which the process that asked for the fold holds in the end."""
+    threads: int = 1
+    """Threads of one task, which share what it reads."""
 
 
 def plan_fold(
@@ -125,6 +127,7 @@ def plan_fold(
     n_parallel: int = 1,
     held_whole: int | None = None,
     held_rows: int = 0,
+    threads: int = 1,
 ) -> FoldPlan:
     """Plan the fold of a rule over every partition of a stack.
 
@@ -144,6 +147,8 @@ def plan_fold(
         For sources that give a task all values of its segment at once: the most bytes of them.
     held_rows : int
         For sources whose reader holds samples of its own: how many.
+    threads : int
+        Threads of one task, each of which works on a partition.
 
     Returns
     -------
@@ -154,12 +159,12 @@ def plan_fold(
     PlanError
         If even one partition at a time, read one chunk of samples at a time, exceeds the budget.
     """
-    planner = _Planner(tuple(shape), np.dtype(dtype), tuple(chunks), partition, rule, held_whole, held_rows)
+    planner = _Planner(tuple(shape), np.dtype(dtype), tuple(chunks), partition, rule, held_whole, held_rows, threads)
     groups, segments, rows = planner.cheapest(list(partition.tiles(tuple(chunks[1:]))), budget, n_parallel)
     task_bytes = max(planner.task_bytes(g.partitions, rows, len(segments)) for g in groups)
     read = sum(planner.region_bytes(g.partitions) for g in groups) * shape[0]
     results = sum(planner.result_bytes(g.partitions) for g in groups)
-    return FoldPlan(groups, segments, rows, task_bytes, read, results)
+    return FoldPlan(groups, segments, rows, task_bytes, read, results, threads)
 
 
 def decoded_row_bytes(region: Region, chunks: Sequence[int], itemsize: int) -> int:
@@ -186,6 +191,7 @@ class _Planner:
     rule: RuleCost
     held_whole: int | None
     held_rows: int
+    threads: int
 
     @cached_property
     def values(self) -> np.dtype[Any]:
@@ -221,12 +227,12 @@ class _Planner:
         return sum(self.rule.result_bytes(self.partition.n_features(i), self.values) for i in partitions)
 
     def leaf_bytes(self, partitions: Sequence[int], rows: int) -> int:
-        """States, the batch, the one read ahead, its copy by partitions, one's temporaries, what reading takes."""
+        """States, the batch, the one read ahead, its copy by partitions, temporaries of threads, what reading takes."""
         d = max(self.partition.n_features(i) for i in partitions)
         region, box = self.region_bytes(partitions), self.region(partitions)
         copy = sum(self.partition.n_features(i) for i in partitions) * self.values.itemsize
         decoded = decoded_row_bytes(box, self.chunks, self.dtype.itemsize)
-        one = self.rule.work_bytes(rows, d, self.values) + self.partition.split_bytes(box, self.dtype)
+        work = self.threads * self.rule.work_bytes(rows, d, self.values) + self.partition.split_bytes(box, self.dtype)
         # Encoded chunks and the values cut from them, of one read; a chunk more where Zarr joins parts of one.
         at_once = min(read_rows(box, self.chunks, self.dtype.itemsize), max(rows, self.held_rows))
         reading = at_once * (region + decoded) + 2 * math.prod(self.chunks) * self.dtype.itemsize
@@ -234,7 +240,7 @@ class _Planner:
         if self.held_whole is not None:
             # What Dask computed for a segment, beside the chunks that it was cut from.
             reading += min(self.held_whole // region + rows, self.shape[0]) * (region + decoded)
-        arrays = self.state_bytes(partitions) + rows * (2 * region + copy) + one + reading
+        arrays = self.state_bytes(partitions) + rows * (2 * region + copy) + work + reading
         return math.ceil(_FRAGMENTATION * arrays) + _TASK_OVERHEAD
 
     def task_bytes(self, partitions: Sequence[int], rows: int, n_segments: int) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,13 +15,15 @@ import numpy as np
 import pytest
 import zarr
 
+import dpca.engine.plan
 from dpca.engine import PlanError, as_source, fold
 from dpca.engine.checkpoint import Checkpoints
-from dpca.partition import CellGrid
+from dpca.partition import CellGrid, map_at_random
 from dpca.rules import CovariancePCA, State
 from storage import DataError
 from tests.conftest import smooth_images
 
+ENGINE = sys.modules["dpca.engine.fold"]  # the package's attribute of this name is the function
 GRID = CellGrid((40, 36, 3), (10, 10))
 
 
@@ -143,6 +146,37 @@ def test_a_worker_that_is_killed_is_replaced(
         results, _ = fold(Deadly(4, str(tmp_path / "struck")), source, GRID, client=client)
     assert (tmp_path / "struck").exists()
     assert same(results, expected)
+
+
+def test_threads_that_share_what_is_read(
+    images: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: Any
+) -> None:
+    """Bands lie all over a sample: two tasks would read all of it twice."""
+    monkeypatch.setattr(dpca.engine.plan, "_SHORT_TASK", 0)
+    source = as_source(stored(tmp_path, images, (64, 20, 20, 3)))
+    bands, rule = map_at_random((40, 36, 3), 300, np.random.default_rng(0)), CovariancePCA(4)
+    monkeypatch.setattr(ENGINE, "thread_count", lambda: 3)
+    found, report = fold(rule, source, bands)
+    assert (report.plan.threads, len(report.plan.groups), report.plan.read_bytes) == (3, 1, images.nbytes)
+    resumable = Checkpoints(str(tmp_path / "kept"))
+    assert same(fold(rule, source, bands, checkpoints=resumable)[0], found)
+    assert same(fold(rule, source, bands, checkpoints=resumable)[0], found)
+    apart, report = fold(rule, source, bands, client=cluster)
+    assert (report.plan.threads, report.plan.read_bytes) == (1, 2 * images.nbytes)
+    assert same(apart, found)
+    # Where there is little memory, a few bands take turns.
+    few, report = fold(rule, source, bands, budget=36 * 2**20)
+    assert len(report.plan.groups) > 1
+    assert same(few, found)
+    assert fold(rule, source, GRID)[1].plan.threads == 1  # cells lie side by side, and each is read once in any case
+
+
+def test_what_a_thread_raises_comes_out(images: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(dpca.engine.plan, "_SHORT_TASK", 0)
+    monkeypatch.setattr(ENGINE, "thread_count", lambda: 3)
+    bands = map_at_random((40, 36, 3), 300, np.random.default_rng(0))
+    with pytest.raises(ValueError, match="at least 2"):
+        fold(CovariancePCA(4), as_source(images[:1]), bands)
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf])

@@ -23,8 +23,10 @@ from dpca.partition import CellGrid, LappedGrid, SharedGrid, map_at_random
 from dpca.rules import CovariancePCA, IncrementalSVD, PooledCovariancePCA
 import dpca.engine.fold as _, sys
 engine = sys.modules["dpca.engine.fold"]
-engine.thread_count = lambda: 1
-path, partition, rule, k = sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4])
+path, partition, rule, k, threads = *sys.argv[1:4], *map(int, sys.argv[4:])
+engine.thread_count = lambda: threads
+if threads > 1:
+    sys.modules["dpca.engine.plan"]._SHORT_TASK = 0  # what takes a moment is not worth any threads
 small = np.random.default_rng(0).integers(0, 256, (64, 30, 30, 3), dtype=np.uint8)
 fold(CovariancePCA(2), as_source(small), CellGrid((30, 30, 3), (15, 15)))
 source = as_source(path)
@@ -44,6 +46,7 @@ rules = {
     "pooled": lambda: PooledCovariancePCA(k, split.groups),
 }
 _, report = fold(rules[rule](), source, split)
+assert report.plan.threads == threads
 print(json.dumps({"grown": peak_resident_bytes() - before, "planned": report.plan.task_bytes}))
 """
 
@@ -63,33 +66,35 @@ def stack(folder: Path, n: int, dtype: type) -> Path:
     return path
 
 
-def probe(path: Path, partition: str, rule: str, k: int) -> tuple[int, int]:
-    command = [sys.executable, "-c", _PROBE, str(path), partition, rule, str(k)]
+def probe(path: Path, partition: str, rule: str, k: int, threads: int) -> tuple[int, int]:
+    command = [sys.executable, "-c", _PROBE, str(path), partition, rule, str(k), str(threads)]
     run = subprocess.run(command, capture_output=True, text=True, check=True)
     found = json.loads(run.stdout)
     return found["grown"], found["planned"]
 
 
 @pytest.mark.parametrize(
-    ("dtype", "partition", "rule", "k"),
+    ("dtype", "partition", "rule", "k", "threads"),
     [
-        (np.uint8, "cells 25", "covariance", 40),
-        (np.uint8, "cells 10", "covariance", 20),
-        (np.float32, "cells 25", "covariance", 300),
-        (np.uint8, "lapped 10", "covariance", 20),
-        (np.uint8, "cells 50", "incremental-svd", 40),
-        (np.uint8, "cells 8", "pooled", 20),
-        (np.float32, "cells 8", "pooled", 20),
-        (np.uint8, "cells 12", "pooled", 20),
-        (np.uint8, "bands 1000", "covariance", 40),
+        (np.uint8, "cells 25", "covariance", 40, 1),
+        (np.uint8, "cells 10", "covariance", 20, 1),
+        (np.float32, "cells 25", "covariance", 300, 1),
+        (np.uint8, "lapped 10", "covariance", 20, 1),
+        (np.uint8, "cells 50", "incremental-svd", 40, 1),
+        (np.uint8, "cells 8", "pooled", 20, 1),
+        (np.float32, "cells 8", "pooled", 20, 1),
+        (np.uint8, "cells 12", "pooled", 20, 1),
+        (np.uint8, "bands 1000", "covariance", 40, 1),
+        (np.uint8, "bands 1500", "covariance", 40, 3),
+        (np.float32, "bands 1500", "covariance", 40, 3),
     ],
 )
 def test_measured_stays_below_planned_and_does_not_grow_with_the_stack(
-    dtype: type, partition: str, rule: str, k: int, tmp_path: Path
+    dtype: type, partition: str, rule: str, k: int, threads: int, tmp_path: Path
 ) -> None:
     full = 1024 if rule == "incremental-svd" else CovariancePCA(k).batch_rows(dtype)
-    short, planned = probe(stack(tmp_path, full, dtype), partition, rule, k)
-    long, planned_long = probe(stack(tmp_path, 5 * full, dtype), partition, rule, k)
+    short, planned = probe(stack(tmp_path, full, dtype), partition, rule, k, threads)
+    long, planned_long = probe(stack(tmp_path, 5 * full, dtype), partition, rule, k, threads)
     assert short <= planned
     assert long <= planned_long
     # The plan is not a number out of thin air, either; but memory that the first small fold gave back may be used
