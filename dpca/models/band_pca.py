@@ -134,10 +134,10 @@ class BandPCA(PartitionedPCA):
     -----
     Runs on the current ``distributed.Client`` if there is one and the input is on disk or a Dask array, else on threads
     of this process. Costs one read of the stack for means and variances where the mapping needs them, and one for the
-    covariances, O(n d L) arithmetic for d attributes. Where the covariances of all bands are more than the memory
-    budget, groups of bands take turns, each with its own read of the stack; where this would be more than 8 reads, or
-    one covariance alone is too much, every band is folded by incremental SVD instead, if that needs fewer reads by that
-    factor.
+    covariances (threads share it; of several workers each may read for its own bands), O(n d L) arithmetic for d
+    attributes. Where the covariances of all bands are more than the memory budget, groups of bands take turns, each
+    with its own read of the stack; where this would be more than 8 reads, or one covariance alone is too much, every
+    band is folded by incremental SVD instead, if that needs fewer reads by that factor.
 
     `partial_fit` maps by the means and variances of its first batch.
 
