@@ -32,7 +32,9 @@ _TRIANGLE_ROWS = 64
 _ITERATE_FROM, _ITERATE_SHARE = 200, 8
 _SLOW_GROWTH, _SINGLE_STEPS = 2e-4, 10
 _DOUBLE_STEPS, _STEPS_SHARE = 4, 4
-# Share of the captured variance that it may lack.
+# Part of a spectrum is found faster alone where it is less than one component in so many.
+_PART_SHARE = 6
+# Share of the captured variance that orthogonal iteration may lack.
 _MAY_LACK = 1e-9
 # Share of the largest eigenvalue below which float32 knows too little of another one.
 _SMALLEST_SHARE = 1e-5
@@ -247,7 +249,7 @@ def _part_of_eigh(matrix: Array, k: int) -> tuple[Array, Array]:
     if not is_single(matrix):
         return extreme_eigh(matrix, k, 0)[:2]
     # MRRR computes a part of the spectrum, divide and conquer all of it, faster a vector.
-    part = {"subset_by_index": (d - k, d - 1), "driver": "evr"} if k < d // 2 else {"driver": "evd"}
+    part = {"subset_by_index": (d - k, d - 1), "driver": "evr"} if _PART_SHARE * k < d else {"driver": "evd"}
     # For Fortran the transpose of a C-ordered matrix needs no copy, and its upper triangle is our lower one.
     values, vectors = scipy.linalg.eigh(matrix.T, lower=False, overwrite_a=True, check_finite=False, **part)
     values = np.maximum(values[::-1][:k], 0.0)
@@ -274,7 +276,7 @@ def extreme_eigh(matrix: Array, k: int, j: int) -> tuple[Array, Array, Array, Ar
 def eigh_bytes(d: int, k: int) -> int:
     """Bytes of temporary arrays of `leading_eigh` of one matrix, its result left out."""
     vectors = 8 * d * (2 * k + 32)
-    if k >= d // 2:
+    if _PART_SHARE * k >= d:
         return vectors + 16 * d * d  # the work space of divide and conquer
     if d >= _ITERATE_FROM and _ITERATE_SHARE * k <= d:
         return vectors + 4 * d * d + 96 * d * k  # the matrix in float32, and a handful of bases of 2 k columns
