@@ -112,7 +112,11 @@ def test_an_lfw_table_measures_what_a_reconstruction_leaves(made_data: Path, tmp
     for entry, k in ((table.entries[0], 5), (table.entries[1], 200)):
         left = (x - x.mean(axis=0)) - (x - x.mean(axis=0)) @ best[:k].T @ best[:k]
         assert entry.mean == pytest.approx(np.mean(left**2), rel=1e-6)
-    assert all(entry.mean >= table.entries[0].mean for entry in table.entries[2:-1])
+    assert all(entry.mean >= table.entries[0].mean for entry in table.entries[2:-2])
+    few, many = table.entries[-2:]
+    assert (few.setting, many.setting) == ("k = 200, B = 100", "k = 200, B = 1,000")
+    assert few.mean > many.mean >= table.entries[1].mean  # a hundred samples do not span two hundred components
+    assert "No 5 components of these photographs" in table.remarks[0]
 
 
 def test_missing_data_are_named_and_the_rest_is_done(
