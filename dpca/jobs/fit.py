@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 import warnings
 from types import ModuleType
@@ -13,6 +14,7 @@ from dpca.jobs.stages import NOTHING, StageCost, held_by
 from dpca.models import band_store, cell_store, streaming_store
 from dpca.models.band_pca import BandPCA
 from dpca.models.cell_pca import CellPCA
+from dpca.models.rank import UnmetError
 from dpca.models.rank_choice import RankChoice
 from dpca.models.streaming_methods import describe_option
 from dpca.models.streaming_pca import StreamingPCA
@@ -65,7 +67,7 @@ def fit_store(
     Raises
     ------
     DataError, PlanError
-        As the model's ``fit``.
+        As the model's ``fit``. Where the components that it found cannot be what was asked for, nothing of it stays.
     StoreError
         If ``target`` is something else, or the stack cannot be read.
     """
@@ -79,7 +81,13 @@ def fit_store(
         began = time.perf_counter()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
-            model.fit(stack, client=client, checkpoints=Checkpoints(str(work.scratch / "fold")), progress=progress)
+            try:
+                model.fit(stack, client=client, checkpoints=Checkpoints(str(work.scratch / "fold")), progress=progress)
+            except UnmetError:
+                # Nothing that the next try, for something else, could use: leave no trace of this one.
+                shutil.rmtree(work.scratch)
+                work.scratch.mkdir()
+                raise
         store.write_model(model, work.store, fingerprint)
         work.publish()
     report = model.fit_report_

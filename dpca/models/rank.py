@@ -17,6 +17,10 @@ from storage.errors import DataError
 Array = NDArray[Any]
 
 
+class UnmetError(DataError):
+    """What is asked for cannot be had of the components that a fit found; another fit would find the same."""
+
+
 def ranks_by_threshold(variances: Array, totals: Array, threshold: float, max_components: int | None = None) -> Array:
     """Return for each partition the fewest components that explain more than a share of its variance (T 4.1).
 
@@ -30,7 +34,7 @@ def ranks_by_threshold(variances: Array, totals: Array, threshold: float, max_co
     Raises
     ------
     DataError
-        If a partition would need more eigenvalues than are known.
+        If the threshold is no share; `UnmetError` if a partition would need more eigenvalues than are known.
     """
     if not 0 <= threshold < 1:
         raise DataError(f"threshold is {threshold}: it is a share of variance, at least 0 and below 1")
@@ -42,7 +46,7 @@ def ranks_by_threshold(variances: Array, totals: Array, threshold: float, max_co
     most = variances.shape[1] if max_components is None else max_components
     if not enough.all():
         if most > variances.shape[1] or max_components is None:
-            raise DataError(
+            raise UnmetError(
                 f"{int((~enough).sum())} partitions need more than {variances.shape[1]} components to explain "
                 f"{threshold:.4g} of their variance: raise max_components, or lower the threshold"
             )
@@ -67,13 +71,13 @@ def spread(variances: Array, total_components: int) -> Array:
     Raises
     ------
     DataError
-        If there are fewer components than that, or a negative number is asked for.
+        If a negative number is asked for; `UnmetError` if there are fewer components than that.
     """
     order = falling(variances)
     if total_components < 0:
         raise DataError(f"total_components is {total_components}: it cannot be negative")
     if total_components > len(order):
-        raise DataError(
+        raise UnmetError(
             f"total_components is {total_components:,} but only {len(order):,} components have variance: ask for at "
             "most that many, or raise max_components"
         )

@@ -199,7 +199,7 @@ class RankChoice:
         if known.places is not None:
             counts = known.counts
             if len(counts) > 1 and total < counts[1]:
-                raise DataError(
+                raise rank.UnmetError(
                     f"{total:,} components in all are fewer than the {counts[1]:,} cells that share the first one: "
                     f"ask for at least that many, or for shared=False"
                 )
@@ -241,12 +241,12 @@ class RankChoice:
             value, error = float(psnr_from_mse(mse)[count]), 10 / math.log(10) * error / value if value else 0.0
         return rank.spread(known.variances, count), Reached(value, error)
 
-    def unmet(self, known: Spectrum, best: float, samples: str) -> DataError:
+    def unmet(self, known: Spectrum, best: float, samples: str) -> rank.UnmetError:
         """Return the error that says what can be reached instead of the target."""
         n, most = len(rank.falling(known.variances)), known.variances.shape[1]
         short = most < min(int(known.sizes.max()), known.n_samples)
         remedy = f"raise max_components above {most}" if short else "fit more samples"
-        return DataError(
+        return rank.UnmetError(
             f"{self.name} is {self.value:g} but all {n:,} components that were computed reach only {best:.6g} on "
             f"{samples}: {remedy}, or relax the target"
         )

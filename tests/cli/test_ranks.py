@@ -112,6 +112,24 @@ def test_a_bound_that_costs_something_is_noted(
     assert "raise max_components" in (tmp_path / "out.report" / "index.html").read_text()
 
 
+@pytest.mark.parametrize(
+    "asked",
+    [["--target-mse", "1e-9", "--max-components", "2"], ["--threshold", "0.99999"], ["--total-components", "1000"]],
+)
+def test_what_cannot_be_met_is_told_and_leaves_no_trace(
+    asked: list[str], tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "a.npy", uneven())
+    stack, model = str(tmp_path / "a.zarr"), str(tmp_path / "model.zarr")
+    assert main(["ingest", str(tmp_path / "a.npy"), stack, "--scheduler", scheduler]) == 0
+    fit = ["fit", stack, model, "--cell", "4", "--scheduler", scheduler]
+    before = sorted(path.name for path in tmp_path.iterdir())
+    assert main([*fit, *asked]) == 3
+    assert "max_components" in capsys.readouterr().err
+    assert sorted(path.name for path in tmp_path.iterdir()) == before
+    assert main([*fit, "--ratio", "16"]) == 0  # the next try is in nobody's way
+
+
 def test_images_that_need_no_component(tmp_path: Path, scheduler: str) -> None:
     """The mean is good enough: nothing is kept, and nothing is divided by it."""
     np.save(tmp_path / "a.npy", uneven())
