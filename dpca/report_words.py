@@ -56,8 +56,8 @@ def lead(report: Mapping[str, Any]) -> str:
 
 def _ways(report: Mapping[str, Any]) -> str:
     """Say what is not so with plain cells."""
-    across = f", {report['overlap']:,} on each side of a border mapped across it" if report.get("overlap") else ""
-    return across + (", one basis for all of a shape" if report.get("shared") else "")
+    overlap = f", overlap {report['overlap']:,}" if report.get("overlap") else ""
+    return overlap + (", one basis for all of a shape" if report.get("shared") else "")
 
 
 def kept_components(count: int, ranks: Mapping[str, Any] | None, name: str = "component") -> str:

@@ -267,8 +267,8 @@ def test_bands_have_words_of_their_own(tmp_path):
 
 def test_cells_that_are_not_plain_ones_say_so():
     told = format_table({**REPORT, "overlap": 4, "shared": True})
-    assert ", 4 on each side of a border mapped across it, one basis for all of a shape" in told
-    assert "mapped across" not in format_table(REPORT)
+    assert ", overlap 4, one basis for all of a shape" in told
+    assert "overlap" not in format_table(REPORT)
 
 
 def test_a_method_without_a_bound_says_what_would_measure_it():
