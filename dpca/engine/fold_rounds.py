@@ -19,7 +19,7 @@ from dpca.engine.identity import digest
 from dpca.engine.memory import parallel_tasks, peak_resident_bytes, task_budget, thread_count, usable_bytes
 from dpca.engine.plan import LINK_BYTES, FoldPlan, Group, PlanError, plan_fold
 from dpca.engine.rounds import Run, Scheme, rounds, segments
-from dpca.engine.source import ArraySource, DaskSource, Reader, Source, batches
+from dpca.engine.source import ArraySource, DaskSource, DerivedSource, Reader, Source, batches
 from dpca.linalg import release_scratch
 from dpca.rules.state import State
 from storage.progress import Progress, no_progress
@@ -291,27 +291,10 @@ def run_rounds(
 
 
 @dataclass(frozen=True, eq=False)
-class _Opened:
+class _Opened(DerivedSource):
     """A source that is opened once for many short runs."""
 
-    source: Source
     opened: Reader
-
-    @property
-    def name(self) -> str:
-        return self.source.name
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        return self.source.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        return self.source.dtype
-
-    @property
-    def chunks(self) -> tuple[int, ...]:
-        return self.source.chunks
 
     def reader(self) -> Reader:
         return self.opened

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpca.engine.sampling import spread_samples
-from dpca.engine.source import DaskSource, Reader, Source, check_finite
+from dpca.engine.source import DaskSource, DerivedSource, Reader, Source, check_finite
 from dpca.engine.windows import chunk_edges, windowed_reader
 from storage.errors import DataError
 
@@ -88,7 +88,7 @@ def without(source: Source, left_out: Array) -> Source:
 
 
 @dataclass(frozen=True, eq=False)
-class RemainingSource:
+class RemainingSource(DerivedSource):
     """Another source without some of its samples; the others keep their order.
 
     Chunks are decoded once: some whole ones at a time, together at least one and at most about 32 MiB, which a reader
@@ -102,29 +102,13 @@ class RemainingSource:
         Names of the axes of one sample, for estimators that ask which one holds channels.
     """
 
-    source: Source
     left_out: Array
     axes: tuple[str, ...] | None = None
-
-    @property
-    def name(self) -> str:
-        """What errors call it."""
-        return self.source.name
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape, samples first."""
         return (self.source.shape[0] - len(self.left_out), *self.source.shape[1:])
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the values."""
-        return self.source.dtype
-
-    @property
-    def chunks(self) -> tuple[int, ...]:
-        """Unit of decoding along each axis."""
-        return self.source.chunks
 
     @property
     def window_rows(self) -> int:

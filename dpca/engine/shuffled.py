@@ -11,7 +11,7 @@ import dask.array as da
 import numpy as np
 from numpy.typing import NDArray
 
-from dpca.engine.source import DaskSource, Reader, Source, check_finite
+from dpca.engine.source import DaskSource, DerivedSource, Reader, Source, check_finite
 from dpca.engine.windows import chunk_edges, windowed_reader
 
 Array = NDArray[Any]
@@ -22,7 +22,7 @@ _LEAST_CHUNKS = 4
 
 
 @dataclass(frozen=True)
-class ShuffledSource:
+class ShuffledSource(DerivedSource):
     """Another source, its samples in a random order that depends on the seed and the chunks only.
 
     Whole chunks are drawn in a random order. So many of them in a row as take 32 MiB, and at least 4, make a window; a
@@ -37,29 +37,8 @@ class ShuffledSource:
     chunks are small beside it: of a stack sorted by class, each window holds as many classes as it can.
     """
 
-    source: Source
     seed: int
     window_bytes: int = _WINDOW_BYTES
-
-    @property
-    def name(self) -> str:
-        """What errors call it."""
-        return self.source.name
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape, samples first."""
-        return self.source.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the values."""
-        return self.source.dtype
-
-    @property
-    def chunks(self) -> tuple[int, ...]:
-        """Unit of decoding along each axis."""
-        return self.source.chunks
 
     @property
     def window_rows(self) -> int:

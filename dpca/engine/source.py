@@ -167,18 +167,10 @@ class DaskSource:
 
 
 @dataclass(frozen=True, eq=False)
-class ThreadedSource:
-    """Another source, read by several threads at once: for a fold that is one task and would wait for one of them.
-
-    Parameters
-    ----------
-    source : Source
-    n_threads : int
-        Each reads some whole chunks of samples of a box.
-    """
+class DerivedSource:
+    """What is the same of a source that is read through another one."""
 
     source: Source
-    n_threads: int
 
     @property
     def name(self) -> str:
@@ -199,6 +191,20 @@ class ThreadedSource:
     def chunks(self) -> tuple[int, ...]:
         """Unit of decoding along each axis."""
         return self.source.chunks
+
+
+@dataclass(frozen=True, eq=False)
+class ThreadedSource(DerivedSource):
+    """Another source, read by several threads at once: for a fold that is one task and would wait for one of them.
+
+    Parameters
+    ----------
+    source : Source
+    n_threads : int
+        Each reads some whole chunks of samples of a box.
+    """
+
+    n_threads: int
 
     def reader(self) -> Reader:
         """Open the source once for each thread; the threads end with the reader."""
