@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import threading
 from collections import OrderedDict
@@ -25,7 +26,7 @@ from zarr.core.sync import sync
 from zarr.storage import LocalStore
 from zarr.storage._common import make_store
 
-from storage.errors import StoreError
+from storage.errors import StoreError, one_line
 from storage.manifest import CHECKSUMS, METADATA, Manifest, ShardChecksums, digest_of, read_manifest, shard_checksums
 
 # What this package and others write numbers and names with. Not among them: "pickle", which runs what it reads.
@@ -39,6 +40,10 @@ _CODECS = frozenset(
 )
 _CODEC_KEYS = ("codecs", "index_codecs", "filters", "compressor")
 _METADATA = (METADATA, ".zarray", ".zmetadata", ".zgroup")
+# How Zarr's version 3 names chunks, behind the path of their array.
+_CHUNK = re.compile(r"(?:^|/)c(?:/[0-9]+)*$")
+#: Stated in the attributes of every array that this package makes, because Zarr reads a missing shard as fill values.
+DENSE_KEY = "every_shard_is_stored"
 _CRC_BYTES = 4
 # Shards whose indexes are remembered between the reads of their chunks.
 _INDEXES = 64
@@ -55,7 +60,7 @@ class CheckedStore(Store):
     where : str
         Path or URL of that root.
     manifest : Manifest, optional
-        Without one, only codecs are checked.
+        Without one, codecs are checked, and that arrays of this package lack no shard.
 
     Raises
     ------
@@ -90,6 +95,9 @@ class CheckedStore(Store):
     def __reduce__(self) -> Any:
         return _reopened, (self.where,)
 
+    def __str__(self) -> str:
+        return self.where
+
     def __repr__(self) -> str:
         return f"CheckedStore('{self.where}')"
 
@@ -108,10 +116,16 @@ class CheckedStore(Store):
         content = await self._store.get(key, prototype or default_buffer_prototype(), byte_range)
         if entry is not None:
             if content is None:
-                raise StoreError(f"{key} of '{self.where}' is missing: make the store again")
+                raise _missing(key, self.where)
             await self._check_chunks(key, content, byte_range, entry)
         elif key.rpartition("/")[2] in _METADATA:
             self._check_metadata(key, content)
+        elif (
+            (content is None or not len(content))
+            and (chunk := _CHUNK.search(key))
+            and await self._is_dense(key[: chunk.start()])
+        ):
+            raise _missing(key, self.where)
         return content
 
     async def get_partial_values(
@@ -150,7 +164,7 @@ class CheckedStore(Store):
         """Fetch all checksums of a store that is no local one: inside of a read, nothing else can be waited for."""
         if self.root is None and self.manifest is not None:
             for array in self.manifest.arrays:
-                self._known(array)
+                self.entries(array)
             for name in self.manifest.stores:
                 self._home(f"{name}/")
 
@@ -188,17 +202,23 @@ class CheckedStore(Store):
     def _entry(self, key: str) -> ShardChecksums | None:
         if self.manifest is None:
             return None
-        array, _, place = f"/{key}".rpartition("/c")
-        if array[1:] not in self.manifest.arrays or place.strip("/0123456789"):
+        chunk = _CHUNK.search(key)
+        if chunk is None or (array := key[: chunk.start()]) not in self.manifest.arrays:
             return None
-        entries = self._known(array[1:])
-        name = key[len(array) :]
+        entries = self.entries(array)
+        name = key[chunk.start() :].lstrip("/")
         if name not in entries:
             raise StoreError(f"{key} of '{self.where}' is not among the files that were written: make the store again")
         return shard_checksums(entries[name])
 
-    def _known(self, array: str) -> Mapping[str, tuple[int, str]]:
-        """Return the entries of an array's file of checksums."""
+    def entries(self, array: str) -> Mapping[str, tuple[int, str]]:
+        """Return the size and the checksums of each file of chunks of an array, by its path in the array.
+
+        Raises
+        ------
+        StoreError
+            If the file that holds them is not the one that the manifest vouches for.
+        """
         assert self.manifest is not None
         name = f"{array}/{CHECKSUMS}"
         digest = self.manifest.files[name]
@@ -214,6 +234,13 @@ class CheckedStore(Store):
         if len(_KNOWN) > _MOST_KNOWN:
             _KNOWN.popitem(last=False)
         return entries
+
+    async def _is_dense(self, array: str) -> bool:
+        content = await self._store.get(f"{array}/{METADATA}".lstrip("/"), default_buffer_prototype())
+        try:
+            return content is not None and bool(json.loads(content.to_bytes())["attributes"][DENSE_KEY])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return False
 
     def _check_metadata(self, key: str, content: Buffer | None) -> None:
         text = None if content is None else content.to_bytes()
@@ -359,7 +386,7 @@ def _require_file(path: Path, size: int, where: str, key: str) -> None:
     try:
         status = os.lstat(path)
     except (FileNotFoundError, NotADirectoryError):
-        raise StoreError(f"{key} of '{where}' is missing: make the store again") from None
+        raise _missing(key, where) from None
     except OSError as error:
         raise StoreError(f"{key} of '{where}' cannot be read ({error.strerror}): check its permissions") from error
     if not stat.S_ISREG(status.st_mode):
@@ -368,6 +395,10 @@ def _require_file(path: Path, size: int, where: str, key: str) -> None:
         raise StoreError(
             f"{key} of '{where}' is damaged (it has {status.st_size:,} bytes, expected {size:,}): make the store again"
         )
+
+
+def _missing(key: str, where: str) -> StoreError:
+    return StoreError(f"{key} of '{where}' is missing or empty: make the store again")
 
 
 def _crc_at(values: NDArray[np.uint8], end: int) -> int:
@@ -379,7 +410,9 @@ def _check_codecs(content: bytes, where: str) -> None:
     try:
         metadata = json.loads(content)
     except (ValueError, RecursionError) as error:
-        raise StoreError(f"'{where}' is no metadata of a Zarr store ({error}): get the store again") from error
+        raise StoreError(
+            f"'{where}' is no metadata of a Zarr store ({one_line(error)}): get the store again"
+        ) from error
     for name in _codecs_in(metadata):
         if name.removeprefix("numcodecs.") not in _CODECS:
             raise StoreError(

@@ -205,10 +205,9 @@ def write_manifest(store: Path) -> None:
     _write_signed(root, metadata)
 
 
-def write_folder_manifest(folder: Path, kind: str) -> None:
+def write_folder_manifest(folder: Path, kind: str, contents: Mapping[str, bytes]) -> None:
     """Write the manifest of a folder of plain files, which says what the folder is; see `read_manifest`."""
-    names = sorted(entry.name for entry in os.scandir(folder) if entry.is_file() and entry.name != FOLDER_MANIFEST)
-    files = {name: digest_of((folder / name).read_bytes()) for name in names}
+    files = {name: digest_of(content) for name, content in contents.items()}
     facts = {"kind": kind, _KEY: {"files": files, "stores": {}, "checksum": _BLANK}}
     _write_signed(folder / FOLDER_MANIFEST, {"attributes": {_ROOT: facts}})
 
