@@ -18,7 +18,7 @@ from dpca.models.cell_basis import to_pixels
 from dpca.report import write_report
 from dpca.rules.quality import psnr_from_mse
 from storage.arrays import open_array, open_group, read_values
-from storage.errors import StoreError
+from storage.errors import StoreError, one_line
 from storage.manifest import FOLDER_MANIFEST, read_manifest
 from storage.stack import Stack
 
@@ -60,15 +60,20 @@ def read_report(folder: Path) -> dict[str, Any] | None:
     StoreError
         If they are not those that were written.
     """
+    names = {name: os.path.lexists(folder / name) for name in ("report.json", "index.html", FOLDER_MANIFEST)}
     try:
-        content = (folder / "report.json").read_bytes()
-        manifest = folder / FOLDER_MANIFEST  # reports of earlier versions have none
-        if manifest.exists() and (known := read_manifest(manifest.read_bytes(), str(folder))) is not None:
-            known.check("report.json", content, str(folder))
-        report = json.loads(content)
-    except (OSError, ValueError):
-        return None
-    return report if isinstance(report, dict) and (folder / "index.html").exists() else None
+        if names[FOLDER_MANIFEST]:  # reports of earlier versions have none
+            manifest = read_manifest((folder / FOLDER_MANIFEST).read_bytes(), str(folder))
+            if manifest is None:
+                raise ValueError("its manifest is none")
+            manifest.check("report.json", (folder / "report.json").read_bytes(), str(folder))
+        elif not (names["report.json"] and names["index.html"]):
+            return None
+        return dict(json.loads((folder / "report.json").read_bytes()))
+    except (OSError, ValueError, TypeError, StoreError) as error:
+        raise StoreError(
+            f"the report in '{folder}' is damaged ({one_line(error)}): remove that folder and run the same command again"
+        ) from error
 
 
 def write_and_read_report(
