@@ -72,7 +72,7 @@ def read_report(folder: Path) -> dict[str, Any] | None:
         return dict(json.loads((folder / "report.json").read_bytes()))
     except (OSError, ValueError, TypeError, StoreError) as error:
         raise StoreError(
-            f"the report in '{folder}' is damaged ({one_line(error)}): remove that folder and run the same command again"
+            f"the report in '{folder}' is damaged ({one_line(error)}): remove that folder and run again"
         ) from error
 
 
