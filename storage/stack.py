@@ -27,7 +27,7 @@ import zarr
 from zarr.core.buffer import default_buffer_prototype
 from zarr.errors import BaseZarrError
 
-from storage.arrays import open_checked, read_values, root_facts
+from storage.arrays import array_in, open_checked, root_facts
 from storage.errors import DataError, StoreError, one_line
 from storage.layout import CHANNEL, SAMPLE, axes_for
 from storage.workspace import fingerprint_of
@@ -116,7 +116,7 @@ class Stack:
         starts = [(length // 2 // edge * edge, edge) for length, edge in middles]
         tile = tuple(slice(start, start + edge) for start, edge in starts)
         for index in sorted({0, self.n_samples // 2, self.n_samples - 1}):
-            values = read_values(self.samples, (slice(index, index + 1), *tile))
+            values = np.asarray(self.samples[(slice(index, index + 1), *tile)])
             content.append([str(index), blake2b(values.tobytes(), digest_size=16).hexdigest()])
         return fingerprint_of(content)
 
@@ -143,13 +143,7 @@ class Stack:
         return list(zip(name.tolist(), reason.tolist(), strict=True))
 
     def _column(self, group: zarr.Group, name: str) -> np.ndarray[Any, Any]:
-        try:
-            array = group[name]
-        except (KeyError, ValueError, TypeError, OSError) as error:
-            raise StoreError(f"'{self.path}' has no readable array {name!r}: ingest the source again") from error
-        if not isinstance(array, zarr.Array):
-            raise StoreError(f"'{self.path}' holds a group where array {name!r} is expected: ingest it again")
-        return read_values(array)
+        return np.asarray(array_in(group, name)[...])
 
 
 def open_stack(
@@ -227,7 +221,7 @@ def _open_ours(
             f"{STACK_VERSION}: update it (pip install --upgrade dask-dpca) or ingest the source again"
         )
     try:
-        samples = group["samples"]
+        samples = array_in(group, "samples")
         stated_axes = tuple(str(axis) for axis in facts["axes"])
         low, high = (float(value) for value in facts["data_range"])
         fingerprint, source = str(facts["fingerprint"]), dict(facts["source"])
@@ -293,7 +287,7 @@ def _choose(where: str, group: zarr.Group) -> tuple[zarr.Array[Any], str]:
             f"'{where}' is a Zarr group with no obvious stack (arrays of two or more axes: {listed}): "
             f"give '{where}/<array>'"
         )
-    return arrays[found[0]], f"{where.rstrip('/')}/{found[0]}"
+    return array_in(group, found[0]), f"{where.rstrip('/')}/{found[0]}"
 
 
 def _check_samples(where: str, samples: zarr.Array[Any]) -> None:
