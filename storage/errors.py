@@ -7,6 +7,8 @@ back from a worker.
 
 from __future__ import annotations
 
+import unicodedata
+
 
 class DataError(ValueError):
     """The input is wrong: missing, empty, broken, of another size, without images, not finite."""
@@ -22,3 +24,10 @@ class StoreError(RuntimeError):
 def one_line(error: BaseException) -> str:
     """Return the message of an error without line breaks, to be put inside a sentence."""
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def printable(name: str) -> str:
+    """Return a name that can be stored as UTF-8 and printed: undecodable and control characters are escaped."""
+    if name.isprintable():
+        return name
+    return "".join(c.encode("unicode_escape").decode() if unicodedata.category(c) in ("Cc", "Cs") else c for c in name)

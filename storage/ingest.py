@@ -17,6 +17,7 @@ from storage.errors import DataError
 from storage.filling import Filling
 from storage.images import Color, Rules
 from storage.layout import CHANNEL, SAMPLE, Layout, axes_for, choose_layout
+from storage.outputs import check_output
 from storage.progress import Progress, no_progress
 from storage.readers import Reader, Source, open_reader
 from storage.readers.base import IMAGE_SUFFIXES
@@ -91,7 +92,7 @@ def ingest(
     DataError
         If the source or a sample of it is not acceptable; the first one in order is named.
     StoreError
-        If the store cannot be written.
+        If the store cannot be written; if it is, holds or lies in the source.
 
     Notes
     -----
@@ -103,6 +104,7 @@ def ingest(
     rules = Rules(color=color, crop=_size("crop", crop), resize=_size("resize", resize))
     limits = None if data_range is None else _checked_range(data_range)
     reader = source if isinstance(source, Reader) else open_reader(source, key=key, axes=axes)
+    check_output(target, reader)
     cells = None if cell_shape is None else _cell_lengths(cell_shape, reader)
     if not reader.encoded and rules != Rules():
         raise DataError(f"color, crop and resize are for images and '{reader.name}' is an array: leave them out")

@@ -21,6 +21,7 @@ from dpca.models.scores import SCORES_VERSION
 from storage.errors import DataError
 from storage.ingest import ingest
 from storage.layout import axes_for
+from storage.outputs import check_output
 from storage.progress import Progress, no_progress
 from storage.readers import Reader, open_reader
 from storage.readers.zarr_array import ZarrReader
@@ -195,12 +196,13 @@ def find_done(
     DataError, StoreError
         As `compress`.
     """
+    folder = report_folder(output)
+    check_output(output, given, report=folder)
     settings.check(given.n_samples if isinstance(given, Stack) else len(given))
     fingerprint = _fingerprint(given, settings)
     with Workspace(output, kind=settings.scores_kind, fingerprint=fingerprint, overwrite=overwrite) as work:
         if work.state != "complete":
             return None
-    folder = report_folder(output)
     stack = given if isinstance(given, Stack) else open_stack(Path(output) / "stack")
     return Outcome(read_report(folder) or settings.report(stack, Path(output), folder, {}, ()), folder, True)
 
@@ -251,23 +253,18 @@ def _ingest(
     began = time.perf_counter()
     if not known:
         say(f"ingest {len(reader):,} samples from {reader.name}")
-    try:
-        stack = ingest(
-            reader,
-            target,
-            cell_shape=settings.cells(sample_axes),
-            color=settings.color,
-            resize=settings.resize,
-            crop=settings.crop,
-            on_error=settings.on_error,
-            data_range=settings.data_range,
-            client=client,
-            progress=progress,
-        )
-    finally:
-        # Its own workspace keeps what it finished; this one must then stay around it.
-        if target.exists() or target.with_name("stack.partial").exists():
-            work.mark_done("begun")
+    stack = ingest(
+        reader,
+        target,
+        cell_shape=settings.cells(sample_axes),
+        color=settings.color,
+        resize=settings.resize,
+        crop=settings.crop,
+        on_error=settings.on_error,
+        data_range=settings.data_range,
+        client=client,
+        progress=progress,
+    )
     cost = NOTHING if known else StageCost(time.perf_counter() - began, stack.nbytes, held_by(client))
     record.note("ingest", cost)
     return stack

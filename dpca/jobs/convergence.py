@@ -24,6 +24,7 @@ from storage.arrays import create_array, create_root, write_shard, write_strings
 from storage.errors import DataError, StoreError
 from storage.ingest import ingest
 from storage.layout import Layout
+from storage.outputs import check_output
 from storage.progress import Progress, no_progress
 from storage.readers import Reader
 from storage.stack import Stack
@@ -107,6 +108,7 @@ def report_convergence(
     rules = _rules(settings)
     fingerprint = convergence_fingerprint(given, settings, reading)
     folder = report_folder(output)
+    check_output(output, given, report=folder)
     with Workspace(output, kind=KIND, fingerprint=fingerprint, overwrite=overwrite) as work:
         if work.state == "complete":
             if (known := read_report(folder)) is not None:
@@ -169,12 +171,7 @@ def ingested(
     target = work.store / "stack"
     if not target.exists():
         say(f"ingest {len(reader):,} samples from {reader.name}")
-    try:
-        return ingest(reader, target, client=client, progress=progress, **reading)
-    finally:
-        # Its own workspace keeps what it finished; this one must then stay around it.
-        if target.exists() or target.with_name("stack.partial").exists():
-            work.mark_done("begun")
+    return ingest(reader, target, client=client, progress=progress, **reading)
 
 
 def convergence_fingerprint(

@@ -19,6 +19,7 @@ from pathlib import Path
 import numpy as np
 
 from storage.arrays import create_array, create_root, open_array, write_shard, write_strings
+from storage.claim import MARK
 from storage.layout import Layout
 from storage.tasks import run_in_order
 from storage.workspace import Workspace
@@ -70,6 +71,13 @@ def kill_before_change(n: int, folder: str) -> None:
 
     sys.addaudithook(hook)
 
+    # the one change that Python does not tell a hook of
+    def pwrite(handle: int, text: bytes, offset: int, write: Callable[[int, bytes, int], int] = os.pwrite) -> int:
+        hook("os.rename", (os.readlink(f"/proc/self/fd/{handle}"),))
+        return write(handle, text, offset)
+
+    os.pwrite = pwrite
+
 
 def in_a_child(task: Callable[..., None], *args: object) -> bool:
     """Run in a fork; True if it ended by itself."""
@@ -102,6 +110,14 @@ def prepare(scenario: str, folder: Path) -> None:
             work.mark_done("shard 0")
 
 
+def is_ours_or_bare(work: Path) -> bool:
+    """Tell whether a work folder says whose it is, has nothing in it that matters, or is gone."""
+    if not work.exists():
+        return True
+    lock = work / "lock"
+    return set(os.listdir(work)) <= {"lock"} or (lock.exists() and lock.read_bytes() == MARK)
+
+
 def kill_at_every_point(scenario: str, base: Path) -> int:
     overwrite = scenario != "new"
     prepare(scenario, base / "undisturbed")
@@ -115,6 +131,7 @@ def kill_at_every_point(scenario: str, base: Path) -> int:
         prepare(scenario, folder)
         if in_a_child(killed_job, n, folder, overwrite):
             return n - 1
+        assert is_ours_or_bare(folder / "out.zarr.partial"), f"{scenario}, killed at {n}: a folder without its mark"
         target = folder / "out.zarr"
         if target.exists():
             assert tree(target) in (before, whole), f"{scenario}, killed at {n}: half a store at the target"

@@ -38,6 +38,7 @@ from dpca.report_page import DataTable
 from storage.arrays import create_array, create_root, write_shard, write_strings
 from storage.errors import StoreError
 from storage.layout import Layout
+from storage.outputs import check_output
 from storage.progress import Progress, no_progress
 from storage.readers import Reader
 from storage.stack import Stack
@@ -98,6 +99,7 @@ def report_partitions(
     """
     fingerprint = _fingerprint(given, settings, reading)
     folder = report_folder(output)
+    check_output(output, given, report=folder)
     with Workspace(output, kind=KIND, fingerprint=fingerprint, overwrite=overwrite) as work:
         if work.state == "complete":
             return _known(output, folder)
@@ -141,6 +143,7 @@ def known_report(
         For settings that make no sense, and what stands in the way of the output.
     """
     check(settings)
+    check_output(output, given, report=report_folder(output))
     if isinstance(given, Stack):
         stated_range(given)
         design(settings, given.n_samples, given.sample_shape, given.axes[1:])
