@@ -110,7 +110,7 @@ def compress(
     output: str | os.PathLike[str],
     settings: Settings,
     *,
-    client: Any,
+    client: Any | None = None,
     overwrite: bool = False,
     progress: Progress = no_progress,
     say: Say = lambda text: None,
@@ -126,8 +126,8 @@ def compress(
         Store of the scores. It holds the model as ``model``, and the ingested stack as ``stack``. The report goes to
         ``<output stem>.report``.
     settings : CompressionSettings or StreamingSettings
-    client : distributed.Client
-        Cluster to run on.
+    client : distributed.Client, optional
+        Cluster to run on; without one, threads of this process.
     overwrite : bool
         Whether an output of other settings may be replaced.
     progress : Progress

@@ -19,6 +19,7 @@ from dpca.report import write_report
 from dpca.rules.quality import psnr_from_mse
 from storage.arrays import open_array
 from storage.errors import StoreError
+from storage.outputs import resolved_output
 from storage.stack import Stack
 
 Array = NDArray[Any]
@@ -46,7 +47,14 @@ class Quality(NamedTuple):
 
 
 def report_folder(output: str | os.PathLike[str]) -> Path:
-    """Return where the report of an output goes: ``out.report`` for ``out.zarr``."""
+    """Return where the report of an output goes: ``out.report`` for ``out.zarr``.
+
+    Raises
+    ------
+    StoreError
+        If no output can be there.
+    """
+    resolved_output(output)
     path = Path(output)
     return path.with_name(f"{path.stem if path.suffix == '.zarr' else path.name}.report")
 
