@@ -9,6 +9,7 @@ page cache). Every checksum is still checked. Whatever has another form is left 
 from __future__ import annotations
 
 import os
+import stat
 import sys
 from collections.abc import Iterator, Sequence
 from itertools import product
@@ -19,7 +20,9 @@ import numpy as np
 import zarr
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ShardingCodecIndexLocation
 from zarr.core.metadata import ArrayV3Metadata
-from zarr.storage import LocalStore
+
+from storage.checked import CheckedStore
+from storage.manifest import ShardChecksums
 
 Array = np.ndarray[Any, Any]
 
@@ -60,8 +63,10 @@ def read_raw_shards(array: zarr.Array[Any], taken: Sequence[range], out: Array) 
     per_shard = [s // c for s, c in zip(shards, chunks, strict=True)]
     scratch: Array | None = None
     for shard in product(*(_touched(r, s) for r, s in zip(taken, shards, strict=True))):
-        with open(_path(array, shard), "rb", buffering=0) as file:
-            index = _read_index(file, per_shard)
+        key = array.store_path / array.metadata.encode_chunk_key(shard)
+        known = key.store.checksums(key.path) if isinstance(key.store, CheckedStore) else None
+        with _opened(os.path.join(os.fspath(key.store.root), key.path), known) as file:  # type: ignore[attr-defined]
+            index = _read_index(file, per_shard, known)
             inside = [
                 range(max(r.start, i * s), min(r.stop, (i + 1) * s))
                 for r, i, s in zip(taken, shard, shards, strict=True)
@@ -71,13 +76,14 @@ def read_raw_shards(array: zarr.Array[Any], taken: Sequence[range], out: Array) 
                 file.seek(_offset(index, place, chunk, chunks, array.dtype.itemsize))
                 if scratch is None:
                     scratch = np.empty(chunks, array.dtype)
-                _read_chunk(file, chunk, inside, [r.start for r in taken], out, scratch)
+                belongs = None if known is None else int(known.chunks[_ordinal(place, per_shard)])
+                _read_chunk(file, chunk, inside, [r.start for r in taken], out, scratch, belongs)
     return True
 
 
 def _is_raw(array: zarr.Array[Any]) -> bool:
     metadata = array.metadata
-    if not isinstance(metadata, ArrayV3Metadata) or not isinstance(array.store_path.store, LocalStore):
+    if not isinstance(metadata, ArrayV3Metadata) or getattr(array.store_path.store, "root", None) is None:
         return False
     if len(metadata.codecs) != 1 or not isinstance(sharding := metadata.codecs[0], ShardingCodec):
         return False
@@ -92,9 +98,23 @@ def _is_raw(array: zarr.Array[Any]) -> bool:
     )
 
 
-def _path(array: zarr.Array[Any], shard: tuple[int, ...]) -> str:
-    key = array.store_path / array.metadata.encode_chunk_key(shard)
-    return os.path.join(os.fspath(key.store.root), key.path)  # type: ignore[attr-defined]
+def _opened(path: str, known: ShardChecksums | None) -> BinaryIO:
+    """Open a shard; nothing else that may be in its place: a link is not followed, a pipe not waited for."""
+    if known is None:
+        return open(path, "rb", buffering=0)
+    handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
+    status = os.fstat(handle)
+    if not stat.S_ISREG(status.st_mode) or status.st_size != known.size:
+        os.close(handle)
+        raise ValueError(f"'{path}' is no file of {known.size:,} bytes")
+    return open(handle, "rb", buffering=0)
+
+
+def _ordinal(place: tuple[int, ...], per_shard: Sequence[int]) -> int:
+    ordinal = 0
+    for i, n in zip(place, per_shard, strict=True):
+        ordinal = ordinal * n + i
+    return ordinal
 
 
 def _touched(taken: range, edge: int) -> range:
@@ -105,13 +125,13 @@ def _within(taken: range, i: int, edge: int) -> range:
     return range(max(taken.start, i * edge), min(taken.stop, (i + 1) * edge))
 
 
-def _read_index(file: BinaryIO, per_shard: Sequence[int]) -> Array:
+def _read_index(file: BinaryIO, per_shard: Sequence[int], known: ShardChecksums | None) -> Array:
     """Return (offset, length) of every inner chunk of a shard, shape (*per_shard, 2)."""
     size = 16 * int(np.prod(per_shard))
     file.seek(-(size + _CHECKSUM_BYTES), os.SEEK_END)
     index = np.empty(size, np.uint8)
     checksum = _read_into(file, index.data, 0)
-    _check(file, checksum)
+    _check(file, checksum, None if known is None else known.index)
     return index.view("<u8").reshape(*per_shard, 2)
 
 
@@ -124,7 +144,13 @@ def _offset(index: Array, place: tuple[int, ...], chunk: tuple[int, ...], chunks
 
 
 def _read_chunk(
-    file: BinaryIO, chunk: tuple[int, ...], inside: Sequence[range], corner: Sequence[int], out: Array, scratch: Array
+    file: BinaryIO,
+    chunk: tuple[int, ...],
+    inside: Sequence[range],
+    corner: Sequence[int],
+    out: Array,
+    scratch: Array,
+    belongs: int | None,
 ) -> None:
     """Read one chunk at the file's position and put what the box wants of it into ``out``."""
     begins = [i * c for i, c in zip(chunk, scratch.shape, strict=True)]
@@ -135,9 +161,9 @@ def _read_chunk(
     if from_start and target.flags.c_contiguous:
         # The chunk begins with what is wanted: no copy. The rest of it counts only for the checksum.
         checksum = _read_into(file, target.data.cast("B"), 0)
-        _check(file, _read_into(file, flat[target.nbytes :], checksum))
+        _check(file, _read_into(file, flat[target.nbytes :], checksum), belongs)
         return
-    _check(file, _read_into(file, flat, 0))
+    _check(file, _read_into(file, flat, 0), belongs)
     np.copyto(target, scratch[tuple(slice(r.start - b, r.stop - b) for r, b in zip(wanted, begins, strict=True))])
 
 
@@ -158,7 +184,10 @@ def _pieces(buffer: memoryview) -> Iterator[memoryview]:
     return (buffer[start : start + _PIECE_BYTES] for start in range(0, len(buffer), _PIECE_BYTES))
 
 
-def _check(file: BinaryIO, checksum: int) -> None:
+def _check(file: BinaryIO, checksum: int, belongs: int | None) -> None:
+    """Compare a computed checksum with the one behind the bytes, and with the one that belongs at their place."""
     stored = file.read(_CHECKSUM_BYTES)
     if stored != checksum.to_bytes(_CHECKSUM_BYTES, "little"):
         raise ValueError(f"stored and computed checksum do not match: {stored!r}, {checksum:#010x}")
+    if belongs is not None and checksum != belongs:
+        raise ValueError("it holds another chunk than the one that was written")

@@ -28,6 +28,7 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.errors import BaseZarrError
 
 from storage.arrays import root_facts
+from storage.checked import checked_store
 from storage.errors import DataError, StoreError, one_line
 from storage.layout import CHANNEL, SAMPLE, axes_for
 from storage.workspace import fingerprint_of
@@ -262,12 +263,15 @@ def open_node(where: str) -> zarr.Array[Any] | zarr.Group:
         If there is something else, or something broken.
     """
     try:
-        return zarr.open(where, mode="r")
+        store, inside = checked_store(where)
+        return zarr.open(store, path=inside, mode="r")
     except FileNotFoundError as error:
         if "://" in where or not os.path.lexists(where):
             raise DataError(f"there is nothing at '{where}': check the path") from error
         raise StoreError(f"'{where}' is not a Zarr array or group: `dpca ingest` makes one of images") from error
-    except (OSError, ValueError, TypeError, KeyError, ImportError, BaseZarrError) as error:
+    except StoreError:
+        raise
+    except Exception as error:  # metadata that is none makes Zarr fail in ways of its own
         raise StoreError(
             f"'{where}' cannot be opened as a Zarr array or group ({one_line(error)}): "
             f"`dpca ingest` makes a stack of images"

@@ -38,6 +38,7 @@ from typing import Any, Literal, Self
 from storage.claim import JOURNAL, LOCK, Claim, read_json
 from storage.disk import atomic_write_bytes, is_full, refusal_of_disk, require_free_space, sync_folder, writing_errors
 from storage.errors import StoreError
+from storage.manifest import write_manifest
 from storage.outputs import resolved_output, work_folder
 
 __all__ = ["Workspace", "fingerprint_of", "require_free_space", "writing_errors"]
@@ -47,8 +48,8 @@ State = Literal["new", "resumed", "complete"]
 _PARTS = ("scratch", "done", "replaced")
 _STORE = "store-"
 _PATIENCE = (0.1, 0.3, 1.0, 3.0)  # seconds between attempts to remove a folder that somebody writes to
-# how zarr's local store names a file until it is whole
-_STRAY = re.compile(r"\.[0-9a-f]{32}\.partial$")
+# how zarr's local store, and the manifest's writer, name a file until it is whole
+_STRAY = re.compile(r"\.[0-9a-f]{32}\.partial$|^\.(zarr|checksums)\.json\.[0-9]+$")
 _ZARR_METADATA = ("zarr.json", ".zgroup", ".zarray")
 
 
@@ -228,6 +229,7 @@ class Workspace:
             raise RuntimeError(f"'{self.store}' does not state its kind and fingerprint: use create_root")
         with writing_errors(self.target):
             _sweep(self.store)
+            write_manifest(self.store)
             self._target_is_complete()  # raises if something that may not be replaced has appeared
             if self._real.exists():
                 os.rename(self._real, self._folder / "replaced")

@@ -1,0 +1,408 @@
+"""How every store is opened for reading: what its manifest vouches for, and codecs that are known by name.
+
+Zarr itself reads a missing chunk as fill values, likewise a chunk with a directory in its place, and it reads a chunk
+of another place or of another store as it is. A `CheckedStore` stands between Zarr and the bytes: whoever reads through
+it, eagerly or lazily, gets the values that were written, or an error that names the file. It compares the CRC-32C at
+the end of each chunk, which Zarr has compared with the chunk's bytes: that costs nothing beside the reading.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import threading
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
+from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+from zarr.core.sync import sync
+from zarr.storage import LocalStore
+from zarr.storage._common import make_store
+
+from storage.errors import StoreError
+from storage.manifest import CHECKSUMS, METADATA, Manifest, ShardChecksums, digest_of, read_manifest, shard_checksums
+
+# What this package and others write numbers and names with. Not among them: "pickle", which runs what it reads.
+_CODECS = frozenset(
+    (
+        *("bytes", "endian", "transpose", "sharding_indexed", "cast_value", "scale_offset", "vlen-utf8", "vlen-bytes"),
+        *("gzip", "zlib", "bz2", "lzma", "lz4", "zstd", "blosc", "pcodec", "zfpy", "packbits", "shuffle", "delta"),
+        *("astype", "bitround", "quantize", "fixedscaleoffset", "categorize", "vlen-array", "json2", "msgpack2"),
+        *("base64", "crc32c", "crc32", "adler32", "fletcher32", "jenkins_lookup3"),
+    )
+)
+_CODEC_KEYS = ("codecs", "index_codecs", "filters", "compressor")
+_METADATA = (METADATA, ".zarray", ".zmetadata", ".zgroup")
+_CRC_BYTES = 4
+# Shards whose indexes are remembered between the reads of their chunks.
+_INDEXES = 64
+_MOST_KNOWN = 64
+
+
+class CheckedStore(Store):
+    """Another store, read only, whose content is compared with its manifest.
+
+    Parameters
+    ----------
+    store : zarr.abc.store.Store
+        Where the bytes are; its root is that of the manifest, where there is one.
+    where : str
+        Path or URL of that root.
+    manifest : Manifest, optional
+        Without one, only codecs are checked.
+
+    Raises
+    ------
+    StoreError
+        From any read: at a file that is missing, torn, a link or no file, or not the one that was written at its place;
+        at a codec of another name than those of numcodecs and Zarr, or one that executes what it decodes.
+    """
+
+    supports_writes = False
+    supports_deletes = False
+
+    def __init__(self, store: Store, where: str, manifest: Manifest | None = None) -> None:
+        super().__init__(read_only=True)
+        self._store, self.where, self.manifest = store, where, manifest
+        self._indexes: OrderedDict[str, NDArray[np.int64]] = OrderedDict()
+        self._inside: dict[str, CheckedStore] = {}
+        self._lock = threading.Lock()
+
+    @property
+    def root(self) -> Path | None:
+        """Folder of the store; None where it is no local one."""
+        return self._store.root if isinstance(self._store, LocalStore) else None
+
+    @property
+    def supports_listing(self) -> bool:
+        """As the store."""
+        return self._store.supports_listing
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, CheckedStore) and self._store == other._store
+
+    def __reduce__(self) -> Any:
+        return _reopened, (self.where,)
+
+    def __repr__(self) -> str:
+        return f"CheckedStore('{self.where}')"
+
+    # -- reading
+
+    async def get(
+        self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        """Return what a key holds, once it is known to belong there."""
+        home, inner = self._home(key)
+        if home is not self:
+            return await home.get(inner, prototype, byte_range)
+        entry = self._entry(key)
+        if entry is not None and self.root is not None:
+            _require_file(self.root / key, entry.size, self.where, key)
+        content = await self._store.get(key, prototype or default_buffer_prototype(), byte_range)
+        if entry is not None:
+            if content is None:
+                raise StoreError(f"{key} of '{self.where}' is missing: make the store again")
+            await self._check_chunks(key, content, byte_range, entry)
+        elif key.rpartition("/")[2] in _METADATA:
+            self._check_metadata(key, content)
+        return content
+
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        """Return several, one after the other."""
+        return [await self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
+
+    async def exists(self, key: str) -> bool:
+        """Say whether a key is there."""
+        return await self._store.exists(key)
+
+    def list(self) -> AsyncIterator[str]:
+        """Yield all keys."""
+        return self._store.list()
+
+    def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        """Yield the keys that begin so."""
+        return self._store.list_prefix(prefix)
+
+    def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        """Yield what lies in a folder."""
+        return self._store.list_dir(prefix)
+
+    async def set(self, key: str, value: Buffer) -> None:
+        """Refuse: this store is for reading."""
+        self._check_writable()
+
+    async def delete(self, key: str) -> None:
+        """Refuse: this store is for reading."""
+        self._check_writable()
+
+    # -- checking
+
+    def prepare(self) -> None:
+        """Fetch all checksums of a store that is no local one: inside of a read, nothing else can be waited for."""
+        if self.root is None and self.manifest is not None:
+            for array in self.manifest.arrays:
+                self._known(array)
+            for name in self.manifest.stores:
+                self._home(f"{name}/")
+
+    def vouches_for(self, array: str) -> bool:
+        """Tell whether the manifest holds the checksums of the array at a path."""
+        home, inner = self._home(f"{array}/")
+        return home.manifest is not None and inner[:-1] in home.manifest.arrays
+
+    def checksums(self, key: str) -> ShardChecksums | None:
+        """Return what a file of chunks must be; None where no manifest says.
+
+        Raises
+        ------
+        StoreError
+            If the manifest knows the array and no such file in it, or the file of checksums is damaged.
+        """
+        home, inner = self._home(key)
+        return home._entry(inner)
+
+    def _home(self, key: str) -> tuple[CheckedStore, str]:
+        """Return the store that vouches for a key, one inside this one or this one, and the key there."""
+        for name in self.manifest.stores if self.manifest is not None else ():
+            if not key.startswith(f"{name}/"):
+                continue
+            if name not in self._inside:
+                where = f"{self.where}/{name}"
+                store, _ = checked_store(where)
+                assert self.manifest is not None
+                if store.manifest is None or store.manifest.digest != self.manifest.stores[name]:
+                    raise StoreError(f"'{where}' is not the store that was written there: make '{self.where}' again")
+                self._inside[name] = store
+            return self._inside[name], key[len(name) + 1 :]
+        return self, key
+
+    def _entry(self, key: str) -> ShardChecksums | None:
+        if self.manifest is None:
+            return None
+        array, _, place = f"/{key}".rpartition("/c")
+        if array[1:] not in self.manifest.arrays or place.strip("/0123456789"):
+            return None
+        entries = self._known(array[1:])
+        name = key[len(array) :]
+        if name not in entries:
+            raise StoreError(f"{key} of '{self.where}' is not among the files that were written: make the store again")
+        return shard_checksums(entries[name])
+
+    def _known(self, array: str) -> Mapping[str, tuple[int, str]]:
+        """Return the entries of an array's file of checksums."""
+        assert self.manifest is not None
+        name = f"{array}/{CHECKSUMS}"
+        digest = self.manifest.files[name]
+        with self._lock:
+            if (found := _KNOWN.get(digest)) is not None:
+                _KNOWN.move_to_end(digest)
+                return found
+        content = _content(self._store, self.where, name)
+        self.manifest.check(name, content, self.where)
+        assert content is not None
+        entries: Mapping[str, tuple[int, str]] = json.loads(content)
+        _KNOWN[digest] = entries
+        if len(_KNOWN) > _MOST_KNOWN:
+            _KNOWN.popitem(last=False)
+        return entries
+
+    def _check_metadata(self, key: str, content: Buffer | None) -> None:
+        text = None if content is None else content.to_bytes()
+        if self.manifest is not None:
+            self.manifest.check(key, text, self.where)
+            if key == METADATA and (text is None or digest_of(text) != self.manifest.digest):
+                raise StoreError(f"'{self.where}' is not the store that was opened: it was replaced, open it again")
+        if text is not None:
+            _check_codecs(text, f"{self.where}/{key}")
+
+    async def _check_chunks(
+        self, key: str, content: Buffer, byte_range: ByteRequest | None, entry: ShardChecksums
+    ) -> None:
+        """Compare the checksums that some bytes of a file hold with those that belong there."""
+        values = np.asarray(content.as_numpy_array()).view(np.uint8)
+        if byte_range is None:
+            if len(values) != entry.size:
+                raise self._damaged(key, f"it has {len(values):,} bytes, expected {entry.size:,}")
+            start = 0
+        elif isinstance(byte_range, RangeByteRequest):
+            start = byte_range.start
+        elif isinstance(byte_range, OffsetByteRequest):
+            start = byte_range.offset
+        else:
+            start = max(0, entry.size - byte_range.suffix)
+        if entry.index is None:
+            if byte_range is not None:
+                raise self._damaged(key, "a part of a chunk cannot be compared with its checksum")
+            if _crc_at(values, entry.size) != int(entry.chunks[0]):
+                raise self._damaged(key, "it is another chunk than the one that was written")
+            return
+        if start + len(values) == entry.size and _crc_at(values, len(values)) != entry.index:
+            raise self._damaged(key, "its index is another one than the one that was written")
+        places = await self._places(key, values, start, entry)
+        stop = start + len(values)
+        begins, ends = places[:, 0], places[:, 0] + places[:, 1]
+        for chunk in np.flatnonzero((begins < stop) & (ends > start)):
+            if begins[chunk] < start or ends[chunk] > stop:
+                raise self._damaged(key, "a part of a chunk cannot be compared with its checksum")
+            if _crc_at(values, int(ends[chunk]) - start) != int(entry.chunks[chunk]):
+                raise self._damaged(key, "it holds another chunk than the one that was written")
+
+    async def _places(
+        self, key: str, values: NDArray[np.uint8], start: int, entry: ShardChecksums
+    ) -> NDArray[np.int64]:
+        """Return (offset, length) of every inner chunk of a shard, those that are not stored as empty."""
+        with self._lock:
+            known = self._indexes.get(key)
+        if known is not None:
+            return known
+        n_index = 16 * len(entry.chunks) + _CRC_BYTES
+        if start <= entry.size - n_index and start + len(values) == entry.size:
+            index = values[len(values) - n_index :]
+        else:
+            content = await self._store.get(key, default_buffer_prototype(), SuffixByteRequest(n_index))
+            index = np.empty(0, np.uint8) if content is None else content.as_numpy_array().view(np.uint8)
+        if len(index) != n_index or _crc_at(index, n_index) != entry.index:
+            raise self._damaged(key, "its index is another one than the one that was written")
+        places = index[:-_CRC_BYTES].copy().view("<u8").reshape(-1, 2)
+        stored = places[:, 1] != np.iinfo(np.uint64).max
+        found = np.where(stored[:, None], places, 0).astype(np.int64)
+        with self._lock:
+            self._indexes[key] = found
+            if len(self._indexes) > _INDEXES:
+                self._indexes.popitem(last=False)
+        return found
+
+    def _damaged(self, key: str, why: str) -> StoreError:
+        return StoreError(f"{key} of '{self.where}' is damaged ({why}): make the store again")
+
+
+_KNOWN: OrderedDict[str, Mapping[str, tuple[int, str]]] = OrderedDict()
+
+
+def checked_store(where: str) -> tuple[CheckedStore, str]:
+    """Return the store that vouches for what lies at a path or URL, and the path inside it.
+
+    Raises
+    ------
+    StoreError
+        If metadata on the way was changed, or an array of this package lies where no manifest vouches for it.
+    """
+    where = where.removeprefix("file://").rstrip("/") or "/"
+    if "://" not in where:
+        where = os.path.abspath(where)
+    inside: list[str] = []
+    root, here = where, _plain_store(where)
+    store = here
+    while True:
+        content = _content(store, root, METADATA)
+        if content is None and inside:
+            break
+        manifest = None if content is None else read_manifest(content, root)
+        if manifest is not None:
+            name = "/".join(reversed(inside))
+            if isinstance(store, LocalStore):
+                _refuse_links(root, inside)
+            checked = CheckedStore(store, root, manifest)
+            checked.prepare()
+            return checked, name
+        parent, _, last = root.rpartition("/")
+        if not parent or parent.endswith(":/"):
+            break
+        inside.append(last)
+        root, store = parent, _plain_store(parent)
+    if _content(here, where, CHECKSUMS) is not None:
+        raise StoreError(f"'{where}' belongs to a store whose metadata is missing or damaged: make the store again")
+    return CheckedStore(here, where), ""
+
+
+def _reopened(where: str) -> CheckedStore:
+    return checked_store(where)[0]
+
+
+def _plain_store(where: str) -> Store:
+    if "://" not in where:
+        return LocalStore(where, read_only=True)
+    return sync(make_store(where, mode="r"))
+
+
+def _content(store: Store, where: str, name: str) -> bytes | None:
+    if isinstance(store, LocalStore):
+        try:
+            return (store.root / name).read_bytes()
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+        except OSError as error:
+            raise StoreError(f"'{where}/{name}' cannot be read ({error.strerror}): check its permissions") from error
+    content = sync(store.get(name, default_buffer_prototype()))
+    return None if content is None else content.to_bytes()
+
+
+def _refuse_links(root: str, inside: Iterable[str]) -> None:
+    path = root
+    for name in reversed(list(inside)):
+        path = os.path.join(path, name)
+        if os.path.islink(path):
+            raise StoreError(f"'{path}' is a link inside a store, which is not followed: make the store again")
+
+
+def _require_file(path: Path, size: int, where: str, key: str) -> None:
+    """Refuse what is no file of the right size: a directory, a link, a pipe that would never end."""
+    try:
+        status = os.lstat(path)
+    except (FileNotFoundError, NotADirectoryError):
+        raise StoreError(f"{key} of '{where}' is missing: make the store again") from None
+    except OSError as error:
+        raise StoreError(f"{key} of '{where}' cannot be read ({error.strerror}): check its permissions") from error
+    if not stat.S_ISREG(status.st_mode):
+        raise StoreError(f"{key} of '{where}' is no file, or a link to one: make the store again")
+    if status.st_size != size:
+        raise StoreError(
+            f"{key} of '{where}' is damaged (it has {status.st_size:,} bytes, expected {size:,}): make the store again"
+        )
+
+
+def _crc_at(values: NDArray[np.uint8], end: int) -> int:
+    """Return the CRC-32C that ends before ``end``; -1 where there is none."""
+    return int.from_bytes(values[end - _CRC_BYTES : end].tobytes(), "little") if end >= _CRC_BYTES else -1
+
+
+def _check_codecs(content: bytes, where: str) -> None:
+    try:
+        metadata = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise StoreError(f"'{where}' is no metadata of a Zarr store ({error}): get the store again") from error
+    for name in _codecs_in(metadata):
+        if name.removeprefix("numcodecs.") not in _CODECS:
+            raise StoreError(
+                f"'{where}' names the codec {name!r}, which is not read here: write the array with one of Zarr's own"
+            )
+
+
+def _codecs_in(metadata: Any) -> Iterator[str]:
+    """Yield the names of all codecs and filters in a document of metadata, consolidated or not."""
+    waiting = [metadata]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, list):
+            waiting += part
+        if not isinstance(part, dict):
+            continue
+        for key, value in part.items():
+            if key == "attributes" or key.endswith(".zattrs"):
+                continue
+            waiting.append(value)
+            if key in _CODEC_KEYS:
+                for codec in value if isinstance(value, list) else [value]:
+                    if isinstance(codec, dict):
+                        yield str(codec.get("name", codec.get("id")))
+                    elif isinstance(codec, str):
+                        yield codec

@@ -1,0 +1,298 @@
+"""The manifest of a finished store: a checksum of every file, which binds each to its place and to its store.
+
+::
+
+    out.zarr/
+        zarr.json            attributes {"dpca": {..., "manifest": {"files": {"samples/zarr.json": <digest>,
+                                                                             "samples/checksums.json": <digest>, ...},
+                                                                   "stores": {"model": <digest of its zarr.json>},
+                                                                   "checksum": <digest of this file>}}}
+        samples/
+            zarr.json
+            checksums.json   {"c/0/0/0/0": [bytes, "<CRC-32C of each inner chunk><CRC-32C of the shard's index>"], ...}
+            c/0/0/0/0
+        model/               a store in a store has a manifest of its own
+
+It is a tree: the root vouches for the metadata and for the checksums of each array, these vouch for its shards. Every
+chunk that this package writes ends in a CRC-32C of its bytes, which a reader computes anyway: comparing it with the one
+that belongs at this place costs nothing, and finds a shard that was swapped for another whole one, which its own
+checksums cannot. The files lie where Zarr does not look, so that other programs read the store as before.
+
+The manifest is written last, by `Workspace.publish`. It takes the checksums that the writer put into the shards, 4
+bytes a chunk, and reads nothing else of them. A store without one is unfinished, or older than this form.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+from zarr.codecs import Crc32cCodec, ShardingCodec
+from zarr.core.metadata import ArrayV3Metadata
+
+from storage.disk import atomic_write_bytes
+from storage.errors import StoreError, one_line
+
+METADATA = "zarr.json"
+CHECKSUMS = "checksums.json"
+#: The manifest of a folder that is no Zarr store, such as a report's.
+FOLDER_MANIFEST = "manifest.json"
+
+_ROOT, _KEY = "dpca", "manifest"
+# Stands in the place of a file's own checksum while it is computed.
+_BLANK = "0" * 32
+_CRC_BYTES = 4
+
+
+def digest_of(content: bytes) -> str:
+    """Return the digest by which a manifest knows a file (BLAKE2b, 16 bytes, hexadecimal)."""
+    return blake2b(content, digest_size=16).hexdigest()
+
+
+@dataclass(frozen=True)
+class ShardChecksums:
+    """What a stored file of chunks must be.
+
+    Attributes
+    ----------
+    size : int
+        Bytes.
+    chunks : ndarray of uint32
+        CRC-32C of each inner chunk, in C order of their places in the shard, 0 where none is stored; of the whole file
+        where the array is not sharded.
+    index : int or None
+        CRC-32C of the shard's index; None where the array is not sharded.
+    """
+
+    size: int
+    chunks: NDArray[np.uint32]
+    index: int | None
+
+
+@dataclass(frozen=True, eq=False)
+class Manifest:
+    """What a store states of its own files.
+
+    Attributes
+    ----------
+    files : mapping of str to str
+        Digests of metadata and of the files of checksums, by their paths inside the store.
+    stores : mapping of str to str
+        Digests of the metadata of the stores inside, by their paths.
+    digest : str
+        Digest of the file that holds the manifest: tells this store from every other one.
+    """
+
+    files: Mapping[str, str]
+    stores: Mapping[str, str]
+    digest: str
+
+    @cached_property
+    def arrays(self) -> frozenset[str]:
+        """Paths of the arrays."""
+        return frozenset(name.rpartition("/")[0] for name in self.files if name.endswith(f"/{CHECKSUMS}"))
+
+    def check(self, name: str, content: bytes | None, where: str) -> None:
+        """Compare a file of metadata or of checksums with what belongs at its place; others pass.
+
+        Raises
+        ------
+        StoreError
+        """
+        expected = self.files.get(name)
+        if expected is None:
+            return
+        if content is None:
+            raise StoreError(f"'{where}' lacks its file {name}: make the store again")
+        if digest_of(content) != expected:
+            raise StoreError(f"{name} of '{where}' is not the file that was written there: make the store again")
+
+
+def read_manifest(content: bytes, where: str) -> Manifest | None:
+    """Return the manifest that a root's metadata, or a folder's manifest file, holds.
+
+    Parameters
+    ----------
+    content : bytes
+        The file, whole.
+    where : str
+        Path of the store, for the message.
+
+    Returns
+    -------
+    Manifest or None
+        None where the file holds none.
+
+    Raises
+    ------
+    StoreError
+        If the file was changed after it was written.
+    """
+    manifest = _manifest_in(content)
+    if manifest is None:
+        return None
+    try:
+        checksum, files, stores = manifest["checksum"], manifest["files"], manifest["stores"]
+        whole = content.count(checksum.encode()) == 1
+        whole = whole and digest_of(content.replace(checksum.encode(), _BLANK.encode())) == checksum
+        whole = whole and all(isinstance(value, str) for part in (files, stores) for value in part.values())
+    except (KeyError, TypeError, AttributeError):
+        whole = False
+    if not whole:
+        raise StoreError(f"the metadata of '{where}' was changed after it was written: make the store again")
+    return Manifest(files, stores, digest_of(content))
+
+
+def has_manifest(content: bytes) -> bool:
+    """Tell whether a file of metadata holds a manifest, be it right or not."""
+    return _manifest_in(content) is not None
+
+
+def _manifest_in(content: bytes) -> Any:
+    try:
+        metadata = json.loads(content)
+    except (ValueError, RecursionError):
+        return None
+    for key in ("attributes", _ROOT, _KEY):
+        metadata = metadata.get(key) if isinstance(metadata, dict) else None
+    return metadata
+
+
+def shard_checksums(entry: tuple[int, str]) -> ShardChecksums:
+    """Return an entry of a file of checksums in numbers."""
+    size, text = entry
+    values = np.frombuffer(bytes.fromhex(text), "<u4")
+    return (
+        ShardChecksums(size, values, None) if len(values) == 1 else ShardChecksums(size, values[:-1], int(values[-1]))
+    )
+
+
+# -- writing
+
+
+def write_manifest(store: Path) -> None:
+    """Write the manifest of a store that is whole; one that is there is replaced.
+
+    Raises
+    ------
+    StoreError
+        If a file of the store is torn or cannot be read.
+
+    Notes
+    -----
+    Reads the metadata, and of each shard its index and 4 bytes a chunk.
+    """
+    root = store / METADATA
+    metadata = json.loads(root.read_bytes())
+    facts = metadata["attributes"][_ROOT]
+    files: dict[str, str] = {}
+    stores: dict[str, str] = {}
+    for name, content in _described(store, ""):
+        if name.endswith(f"/{METADATA}") and has_manifest(content):
+            stores[name.rpartition("/")[0]] = digest_of(content)
+        else:
+            files[name] = digest_of(content)
+    facts[_KEY] = {"files": files, "stores": stores, "checksum": _BLANK}
+    _write_signed(root, metadata)
+
+
+def write_folder_manifest(folder: Path, kind: str) -> None:
+    """Write the manifest of a folder of plain files, which says what the folder is; see `read_manifest`."""
+    names = sorted(entry.name for entry in os.scandir(folder) if entry.is_file() and entry.name != FOLDER_MANIFEST)
+    files = {name: digest_of((folder / name).read_bytes()) for name in names}
+    facts = {"kind": kind, _KEY: {"files": files, "stores": {}, "checksum": _BLANK}}
+    _write_signed(folder / FOLDER_MANIFEST, {"attributes": {_ROOT: facts}})
+
+
+def _write_signed(path: Path, content: Mapping[str, Any]) -> None:
+    text = json.dumps(content, indent=2, allow_nan=False).encode()
+    atomic_write_bytes(path, text.replace(_BLANK.encode(), digest_of(text).encode()))
+
+
+def _described(folder: Path, name: str) -> Iterator[tuple[str, bytes]]:
+    """Yield path and content of what the root vouches for below a folder, writing the checksums of its arrays."""
+    own = f"{name}/" if name else ""
+    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
+        if not entry.is_dir(follow_symlinks=False):
+            if name or entry.name != METADATA:
+                yield own + entry.name, Path(entry.path).read_bytes()
+            continue
+        metadata = Path(entry.path) / METADATA
+        content = metadata.read_bytes() if metadata.is_file() else b"{}"
+        inside = f"{own}{entry.name}"
+        if has_manifest(content):
+            yield f"{inside}/{METADATA}", content
+        elif json.loads(content).get("node_type") == "array":
+            checksums = json.dumps(_checksums_of(Path(entry.path)), separators=(",", ":")).encode()
+            atomic_write_bytes(Path(entry.path) / CHECKSUMS, checksums)
+            yield f"{inside}/{METADATA}", content
+            yield f"{inside}/{CHECKSUMS}", checksums
+        else:
+            yield from _described(Path(entry.path), inside)
+
+
+def _checksums_of(folder: Path) -> dict[str, tuple[int, str]]:
+    """Return what the chunk files of an array are by their own account."""
+    array = zarr.open_array(os.fspath(folder), mode="r")
+    per_shard = 0 if array.shards is None else int(np.prod(inner_grid(array)))
+    if not ends_in_checksums(array):
+        raise StoreError(f"the chunks of '{folder}' end in no CRC-32C: make arrays with storage.arrays.create_array")
+    edges = array.shards or array.chunks
+    entries = {}
+    for place in np.ndindex(*(-(-n // edge) for n, edge in zip(array.shape, edges, strict=True))):
+        key = array.metadata.encode_chunk_key(place)
+        try:
+            with open(folder / key, "rb", buffering=0) as file:
+                entries[key] = _checksums_in(file.fileno(), per_shard)
+        except (OSError, ValueError) as error:
+            raise StoreError(
+                f"'{folder / key}' is missing or torn ({one_line(error)}): run the same command again"
+            ) from error
+    return entries
+
+
+def _checksums_in(file: int, per_shard: int) -> tuple[int, str]:
+    size = os.fstat(file).st_size
+    if not per_shard:
+        return size, _pread(file, _CRC_BYTES, size - _CRC_BYTES).hex()
+    n_index = 16 * per_shard + _CRC_BYTES
+    index = _pread(file, n_index, size - n_index)
+    places = np.frombuffer(index, "<u8", 2 * per_shard).reshape(-1, 2)
+    stored = places[:, 1] != np.iinfo(np.uint64).max
+    if int(places[stored, 1].sum()) + n_index != size:
+        raise ValueError(f"its chunks do not fill its {size:,} bytes")
+    ends = np.where(stored, places[:, 0] + places[:, 1], 0).tolist()
+    found = [_pread(file, _CRC_BYTES, end - _CRC_BYTES) if end else bytes(_CRC_BYTES) for end in ends]
+    return size, (b"".join(found) + index[-_CRC_BYTES:]).hex()
+
+
+def _pread(file: int, size: int, offset: int) -> bytes:
+    if offset < 0 or len(content := os.pread(file, size, offset)) != size:
+        raise ValueError("it is cut short")
+    return content
+
+
+def inner_grid(array: zarr.Array[Any]) -> tuple[int, ...]:
+    """Return how many inner chunks a shard of a sharded array has along each axis."""
+    shards = array.shards or array.chunks
+    return tuple(shard // chunk for shard, chunk in zip(shards, array.chunks, strict=True))
+
+
+def ends_in_checksums(array: zarr.Array[Any]) -> bool:
+    """Tell whether every stored chunk of an array, and every index of a shard, ends in a CRC-32C of its bytes."""
+    metadata = array.metadata
+    if not isinstance(metadata, ArrayV3Metadata):
+        return False
+    codecs = metadata.codecs
+    if isinstance(codecs[0], ShardingCodec):
+        return all(isinstance(chain[-1], Crc32cCodec) for chain in (codecs[0].codecs, codecs[0].index_codecs))
+    return isinstance(codecs[-1], Crc32cCodec)
