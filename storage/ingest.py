@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import zarr
 from numpy.typing import NDArray
 
-from storage.arrays import create_array, create_root, write_strings
-from storage.errors import DataError
+from storage.arrays import create_array, create_root, root_facts, write_strings
+from storage.errors import DataError, StoreError
 from storage.filling import Filling
 from storage.images import Color, Rules
 from storage.layout import CHANNEL, SAMPLE, Layout, axes_for, choose_layout
@@ -125,7 +125,10 @@ def ingest(
                     work, reader, form, layout, stop=stop, client=client, threads=threads, progress=progress
                 )
                 filling.run()
-                _finish(work, reader, form, filling)
+                content = content_of(
+                    reader, color=color, resize=rules.resize, crop=rules.crop, data_range=limits, axes=axes
+                )
+                _finish(work, reader, form, filling, content)
                 work.publish()
     stack = open_stack(target)
     if stop and stack.rejected:
@@ -135,6 +138,44 @@ def ingest(
             f'which {reason}; accept that with --on-error skip (on_error="skip") or choose another output'
         )
     return stack
+
+
+def content_of(
+    source: Reader,
+    *,
+    color: Color = "auto",
+    resize: tuple[int, int] | None = None,
+    crop: tuple[int, int] | None = None,
+    data_range: tuple[float, float] | None = None,
+    axes: Sequence[str] | None = None,
+) -> str:
+    """Return a hash of what determines the samples that `ingest` makes of a source, the cells left out.
+
+    They decide only how the samples are cut into chunks, so that a stack made for other cells serves as well.
+    """
+    axes = source.axes if axes is None else axes
+    limits = source.data_range if data_range is None else _checked_range(data_range)
+    settings = [color, _size("crop", crop), _size("resize", resize), None if axes is None else list(axes), limits]
+    return fingerprint_of(STACK_KIND, STACK_VERSION, source.kind, source.fingerprint(), len(source), settings)
+
+
+def is_made_of(path: str | os.PathLike[str], content: str, *, stop: bool) -> bool:
+    """Tell whether a stack store is whole, by its manifest, and was made of what `content_of` gave this hash.
+
+    Parameters
+    ----------
+    path : path-like
+        Anything, or nothing.
+    content : str
+    stop : bool
+        Whether samples that were left out are an error.
+    """
+    try:
+        stack = open_stack(path)
+        facts = root_facts(zarr.open_group(os.fspath(path), mode="r"))
+        return facts.get("content") == content and not (stop and stack.rejected)
+    except (DataError, StoreError, OSError, ValueError):
+        return False
 
 
 def _cell_lengths(cell_shape: int | Sequence[int], reader: Reader) -> list[int]:
@@ -183,7 +224,7 @@ def _bytes_to_write(work: Workspace, n_items: int, form: Form, layout: Layout) -
     return max(0, whole - there)
 
 
-def _finish(work: Workspace, reader: Reader, form: Form, filling: Filling) -> None:
+def _finish(work: Workspace, reader: Reader, form: Form, filling: Filling, content: str) -> None:
     """Write all that stands beside the samples; done again as a whole if interrupted."""
     low, high = filling.data_range()
     root = create_root(
@@ -196,6 +237,7 @@ def _finish(work: Workspace, reader: Reader, form: Form, filling: Filling) -> No
         source={"kind": reader.kind, "name": reader.name, "count": len(reader)},
         color=form.color,
         ignored=reader.ignored,
+        content=content,
     )
     names = reader.names
     write_strings(root, "name", [names[i] for i in filling.kept.tolist()])

@@ -9,6 +9,7 @@
         scratch/               checkpoints
         store-<hash>/          becomes out.zarr by one rename
         replaced/              the old out.zarr, between two renames
+        kept/                  what a job of other settings leaves to this one, see `storage.heirloom`
 
 The order of the steps is what makes it safe. A journal appears after its folders and disappears before
 them, so a journal means that the rest can be trusted, and a folder without one is swept. A marker appears
@@ -38,6 +39,7 @@ from typing import Any, Literal, Self
 from storage.claim import JOURNAL, LOCK, Claim, read_json
 from storage.disk import atomic_write_bytes, is_full, refusal_of_disk, require_free_space, sync_folder, writing_errors
 from storage.errors import StoreError
+from storage.heirloom import KEPT, Heirloom
 from storage.manifest import write_manifest
 from storage.outputs import resolved_output, work_folder
 
@@ -45,7 +47,7 @@ __all__ = ["Workspace", "fingerprint_of", "require_free_space", "writing_errors"
 
 State = Literal["new", "resumed", "complete"]
 
-_PARTS = ("scratch", "done", "replaced")
+_PARTS = ("scratch", "done", "replaced", KEPT)
 _STORE = "store-"
 _PATIENCE = (0.1, 0.3, 1.0, 3.0)  # seconds between attempts to remove a folder that somebody writes to
 # how zarr's local store, and the manifest's writer, name a file until it is whole
@@ -91,6 +93,9 @@ class Workspace:
         Whether another Zarr store at the target, or an unfinished one of other settings, may be replaced. A
         file or a folder that is no Zarr store is never replaced; nor is a complete store of these very
         settings, which is kept.
+    heirloom : Heirloom, optional
+        A store inside the store that is taken over from an unfinished job of other settings or a store that is being
+        replaced. An unfinished job that holds nothing else is taken over without `overwrite`.
 
     Attributes
     ----------
@@ -121,12 +126,21 @@ class Workspace:
 
     state: State
 
-    def __init__(self, target: str | os.PathLike[str], *, kind: str, fingerprint: str, overwrite: bool = False) -> None:
+    def __init__(
+        self,
+        target: str | os.PathLike[str],
+        *,
+        kind: str,
+        fingerprint: str,
+        overwrite: bool = False,
+        heirloom: Heirloom | None = None,
+    ) -> None:
         self._real = resolved_output(target)
         self.target = Path(target)
         self.kind = kind
         self.fingerprint = fingerprint
         self.overwrite = overwrite
+        self._heirloom = heirloom
         # beside what a link points at, which the store replaces
         self._folder = work_folder(self._real)
         self.store = self._folder / f"{_STORE}{fingerprint_of(kind, fingerprint)[:12]}"
@@ -294,7 +308,7 @@ class Workspace:
                 self._remove_folder()
             self._release()
             return  # an unfinished run of other settings stays as it is
-        if journal is not None and not ours and not self.overwrite:
+        if journal is not None and not ours and not self.overwrite and not self._leaves_only_an_heirloom():
             raise StoreError(
                 f"'{self._display_folder}' is an unfinished {journal.get('kind')} store made from other "
                 f"input or with other settings: choose another output, or pass --overwrite "
@@ -302,13 +316,25 @@ class Workspace:
             )
         if ours:
             self.state = "resumed"
+            if self._heirloom is not None:
+                self._heirloom.hand_over(self._folder, self.store)
             _sweep(self.store)
             return
         self.state = "new"
-        self._clear()
+        if self._heirloom is not None:
+            self._heirloom.keep(self._folder, self._stores(), self._real if self.overwrite else None)
+        self._clear(but=KEPT if self._heirloom is not None else "")
         for folder in (self.store, self.scratch, self._done):
             folder.mkdir()
+        if self._heirloom is not None:
+            self._heirloom.hand_over(self._folder, self.store)
         atomic_write_bytes(self._folder / JOURNAL, json.dumps(mine).encode())
+
+    def _stores(self) -> list[Path]:
+        return sorted(entry for entry in self._folder.iterdir() if entry.name.startswith(_STORE))
+
+    def _leaves_only_an_heirloom(self) -> bool:
+        return self._heirloom is not None and self._heirloom.is_all(self._folder, self._stores())
 
     @property
     def _display_folder(self) -> Path:
@@ -332,12 +358,12 @@ class Workspace:
         if self._claim is not None:
             self._claim.release()
 
-    def _clear(self) -> None:
+    def _clear(self, but: str = "") -> None:
         (self._folder / JOURNAL).unlink(missing_ok=True)
         for entry in self._folder.iterdir():
             if entry.name.startswith(f".{JOURNAL}."):
                 entry.unlink()
-            elif entry.name in _PARTS or entry.name.startswith(_STORE):
+            elif entry.name != but and (entry.name in _PARTS or entry.name.startswith(_STORE)):
                 _remove_tree(entry)
 
     def _remove_folder(self) -> None:

@@ -6,7 +6,6 @@ What kind of model, its settings say: see `dpca.jobs.cell_compression` and `dpca
 from __future__ import annotations
 
 import os
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,13 +13,12 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dpca.engine.checkpoint import Checkpoints
+from dpca.jobs.own_stack import heirloom_of, own_stack
 from dpca.jobs.report_parts import read_report, report_folder
-from dpca.jobs.stages import NOTHING, StageCost, held_by
+from dpca.jobs.stages import NOTHING, StageCost
 from dpca.jobs.transform import fill_scores
 from dpca.models.scores import SCORES_VERSION
 from storage.errors import DataError
-from storage.ingest import ingest
-from storage.layout import axes_for
 from storage.outputs import check_output
 from storage.progress import Progress, no_progress
 from storage.readers import Reader, open_reader
@@ -52,6 +50,11 @@ class Settings(ABC):
     key: str | None = None
     axes: tuple[str, ...] | None = None
     data_range: tuple[float, float] | None = None
+
+    @property
+    def reading(self) -> dict[str, Any]:
+        """Options of `storage.ingest` for a reader."""
+        return {name: getattr(self, name) for name in ("color", "resize", "crop", "on_error", "data_range")}
 
     @property
     @abstractmethod
@@ -147,13 +150,18 @@ def compress(
     given = open_input(source, settings)
     if (done := find_done(given, output, settings, overwrite=overwrite)) is not None:
         return done
-    fingerprint = _fingerprint(given, settings)
     folder = report_folder(output)
-    with Workspace(output, kind=settings.scores_kind, fingerprint=fingerprint, overwrite=overwrite) as work:
+    with _workspace(given, output, settings, overwrite) as work:
         if work.state == "resumed":
             say(f"going on with the unfinished run in '{os.fspath(output)}.partial'")
         record = _Record(work)
-        stack = given if isinstance(given, Stack) else _ingest(given, work, settings, client, progress, say, record)
+        if isinstance(given, Stack):
+            stack = given
+        else:
+            stack, cost = own_stack(
+                given, work, settings.reading, cells=settings.cells, client=client, progress=progress, say=say
+            )
+            record.note("ingest", cost)
         say(settings.announce(stack))
         cost, notes = settings.fit(stack, work.store / "model", client, progress)
         record.note("fit", cost, notes)
@@ -165,7 +173,7 @@ def compress(
             stack,
             work.store / "model",
             work.store,
-            fingerprint,
+            work.fingerprint,
             Checkpoints(str(work.scratch / "records")),
             reconstruct,
             client,
@@ -199,8 +207,7 @@ def find_done(
     folder = report_folder(output)
     check_output(output, given, report=folder)
     settings.check(given.n_samples if isinstance(given, Stack) else len(given))
-    fingerprint = _fingerprint(given, settings)
-    with Workspace(output, kind=settings.scores_kind, fingerprint=fingerprint, overwrite=overwrite) as work:
+    with _workspace(given, output, settings, overwrite) as work:
         if work.state != "complete":
             return None
     stack = given if isinstance(given, Stack) else open_stack(Path(output) / "stack")
@@ -237,37 +244,14 @@ def _fingerprint(given: Stack | Reader, settings: Settings) -> str:
     return fingerprint_of(settings.scores_kind, SCORES_VERSION, content, asdict(settings))
 
 
-def _ingest(
-    reader: Reader,
-    work: Workspace,
-    settings: Settings,
-    client: Any,
-    progress: Progress,
-    say: Say,
-    record: _Record,
-) -> Stack:
-    """Make the stack inside the output, with chunks that fit the cells."""
-    target = work.store / "stack"
-    known = target.exists()
-    sample_axes = ("y", "x") if reader.encoded else reader.axes or axes_for(reader.sample_shape)
-    began = time.perf_counter()
-    if not known:
-        say(f"ingest {len(reader):,} samples from {reader.name}")
-    stack = ingest(
-        reader,
-        target,
-        cell_shape=settings.cells(sample_axes),
-        color=settings.color,
-        resize=settings.resize,
-        crop=settings.crop,
-        on_error=settings.on_error,
-        data_range=settings.data_range,
-        client=client,
-        progress=progress,
+def _workspace(given: Stack | Reader, output: str | os.PathLike[str], settings: Settings, overwrite: bool) -> Workspace:
+    return Workspace(
+        output,
+        kind=settings.scores_kind,
+        fingerprint=_fingerprint(given, settings),
+        overwrite=overwrite,
+        heirloom=heirloom_of(given, settings.reading),
     )
-    cost = NOTHING if known else StageCost(time.perf_counter() - began, stack.nbytes, held_by(client))
-    record.note("ingest", cost)
-    return stack
 
 
 class _Record:

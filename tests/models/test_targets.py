@@ -299,7 +299,7 @@ def test_ssim_of_what_has_no_structure(shape: tuple[int, ...]) -> None:
     x = np.random.default_rng(0).integers(0, 256, (20, *shape), dtype=np.uint8)
     with pytest.raises(DataError, match="SSIM needs images or volumes of at least 7 pixels along every axis of space"):
         BandPCA(band_size=6, target_ssim=0.9).fit(x)
-    with pytest.raises(DataError, match="give target_psnr or target_mse instead"):
+    with pytest.raises(DataError, match=r"--target-psnr DB \(target_psnr\) or --target-mse MSE \(target_mse\)"):
         CellPCA(cell_shape=3, target_ssim=0.9).fit(x)
 
 

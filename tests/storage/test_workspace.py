@@ -485,10 +485,10 @@ def test_space_is_asked_for_before_starting(tmp_path):
 
 def test_killed_before_every_single_change_to_the_disk(tmp_path):
     job = start_job("points", tmp_path)
-    out, _ = job.communicate(timeout=120)
+    out, _ = job.communicate(timeout=300)
     assert job.returncode == 0
     points = {scenario: int(n) for scenario, n in map(str.split, out.splitlines())}
-    assert list(points) == ["new", "replace", "discard", "both"]
+    assert list(points) == ["new", "replace", "discard", "both", "take-over", "inherit", "inherit-and-discard"]
     assert min(points.values()) > 25  # deaths in each
 
 
