@@ -1,7 +1,7 @@
-"""The two ways in which this package says no.
+"""The ways in which this package says no.
 
 Every message is one sentence that names the value, what was expected, and what to do about it, so that the
-command line can print it as it is. Both classes take that one string, which keeps them intact on their way
+command line can print it as it is. All classes take that one string, which keeps them intact on their way
 back from a worker.
 """
 
@@ -12,6 +12,10 @@ import unicodedata
 
 class DataError(ValueError):
     """The input is wrong: missing, empty, broken, of another size, without images, not finite."""
+
+
+class PlanError(ValueError):
+    """The work does not fit the memory budget; the message names the number, the limit and the setting that fits."""
 
 
 class StoreError(RuntimeError):

@@ -13,11 +13,16 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dpca.engine.checkpoint import Checkpoints
+from dpca.jobs.fit import fit_store
 from dpca.jobs.own_stack import heirloom_of, own_stack
+from dpca.jobs.planning import plan_compression
 from dpca.jobs.report_parts import read_report, report_folder
 from dpca.jobs.stages import NOTHING, StageCost
 from dpca.jobs.transform import fill_scores
+from dpca.models.band_pca import BandPCA
+from dpca.models.cell_pca import CellPCA
 from dpca.models.scores import SCORES_VERSION
+from dpca.models.streaming_pca import StreamingPCA
 from storage.errors import DataError
 from storage.outputs import check_output
 from storage.progress import Progress, no_progress
@@ -79,8 +84,13 @@ class Settings(ABC):
         """Say in a line what will be fitted."""
 
     @abstractmethod
+    def estimator(self) -> CellPCA | BandPCA | StreamingPCA:
+        """Return the model, not fitted."""
+
     def fit(self, stack: Stack, target: Path, client: Any, progress: Progress) -> tuple[StageCost, list[str]]:
         """Fit the model and store it; return what that cost and what there is to note."""
+        fitted = fit_store(stack, target, self.estimator(), client=client, progress=progress)
+        return fitted.cost, fitted.notes
 
     @abstractmethod
     def report(
@@ -144,12 +154,22 @@ def compress(
 
     Notes
     -----
-    Everything grows in ``<output>.partial`` and appears under ``output`` by one rename at the end. A stopped run goes
-    on where it was; a finished one is recognized by the fingerprint of source and settings.
+    The memory of every stage is planned before the first one begins. Everything grows in ``<output>.partial`` and
+    appears under ``output`` by one rename at the end. A stopped run goes on where it was; a finished one is recognized
+    by the fingerprint of source and settings.
     """
     given = open_input(source, settings)
     if (done := find_done(given, output, settings, overwrite=overwrite)) is not None:
         return done
+    plan_compression(
+        given,
+        settings.reading,
+        settings.cells,
+        settings.estimator(),
+        reconstruct=settings.reconstruct,
+        ssim=settings.ssim,
+        client=client,
+    )
     folder = report_folder(output)
     with _workspace(given, output, settings, overwrite) as work:
         if work.state == "resumed":

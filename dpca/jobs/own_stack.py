@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from dpca.engine.memory import task_budget, thread_count
 from dpca.jobs.stages import NOTHING, StageCost, held_by
 from storage.heirloom import Heirloom
 from storage.ingest import content_of, ingest, is_made_of
@@ -77,6 +78,7 @@ def own_stack(
         target,
         cell_shape=None if cells is None else cells(sample_axes),
         client=client,
+        budget=task_budget(client, thread_count()),
         progress=progress,
         **reading,
     )

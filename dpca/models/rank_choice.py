@@ -172,11 +172,12 @@ class RankChoice:
             return None  # the noise shows in the smallest
         if not self.adapts:
             return None if self.value is None else int(self.value)
-        mean = self._mean_rank(n_features, n_partitions)
+        mean = self.mean_rank(n_features, n_partitions)
         most = math.ceil(largest * _SHARE if mean is None else _TIMES_MEAN * mean)
         return max(1, min(self.max_components or most, largest, largest if n is None else n))
 
-    def _mean_rank(self, n_features: int, n_partitions: int) -> float | None:
+    def mean_rank(self, n_features: int, n_partitions: int) -> float | None:
+        """Return how many components a partition keeps on average, None where that depends on the data."""
         if self.name == "total_components":
             return float(self.value) / n_partitions
         if self.name == "ratio":

@@ -109,8 +109,10 @@ def test_replacing_a_finished_store_uses_its_stack_and_leaves_it_whole_until_the
     assert files(tmp_path / "out.zarr") == files(tmp_path / "calm.zarr")
 
 
-def _no_links(*args: Any, **options: Any) -> None:
-    raise PermissionError(1, "Operation not permitted")
+def _no_links(source: Any, target: Any, link: Any = os.link, **options: Any) -> None:
+    if "kept" in str(target):
+        raise PermissionError(1, "Operation not permitted")
+    link(source, target, **options)
 
 
 def test_other_cells_and_other_kinds_of_model_use_the_same_stack(source: Path, tmp_path: Path) -> None:
@@ -179,7 +181,7 @@ def test_another_source_makes_another_stack(source: Path, tmp_path: Path) -> Non
 
 def test_other_names_of_axes_make_another_stack(source: Path, tmp_path: Path) -> None:
     run(source, tmp_path / "out.zarr", FEW)
-    named = replace(FEW, axes=("z", "y", "x"))
+    named = StreamingSettings(n_components=2, axes=("z", "y", "x"))
     assert ingests(run(source, tmp_path / "out.zarr", named, overwrite=True)[1])
     assert open_stack(tmp_path / "out.zarr" / "stack").axes == ("sample", "z", "y", "x")
 
@@ -209,7 +211,7 @@ def tear_the_metadata(stack: Path) -> None:
 
 
 def lose_the_names(stack: Path) -> None:
-    next(p for p in (stack / "name").rglob("*") if p.is_file() and p.name != "zarr.json").unlink()
+    (stack / "name" / "c" / "0").unlink()
 
 
 def leave_it_unfinished(stack: Path) -> None:
