@@ -44,6 +44,7 @@ from matplotlib.figure import Figure
 from dpca import report_words as words
 from dpca.report_page import DataTable, Picture, html_page
 from storage.disk import atomic_write_bytes, writing_errors
+from storage.manifest import write_folder_manifest
 
 _KEYS = (
     *("samples", "sample_shape", "attributes"),
@@ -121,8 +122,8 @@ def write_report(
 
     Notes
     -----
-    Every file is written beside its name and renamed, the page last: a reader never sees half of one. The
-    same report and figures give the same bytes.
+    Every file is written beside its name and renamed, the page last but for a manifest of all of them: a reader never
+    sees half of one. The same report and figures give the same bytes.
     """
     known = _plain(report)
     texts = {**_CAPTIONS, **(captions or {})}
@@ -150,6 +151,7 @@ def write_report(
         target.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
             atomic_write_bytes(target / name, content)
+        write_folder_manifest(target, "report", files)
 
 
 def format_table(report: Mapping[str, Any]) -> str:

@@ -17,14 +17,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import zarr
 from numcodecs import Blosc  # type: ignore[import-untyped]
+from zarr.abc.store import SuffixByteRequest
 from zarr.codecs import BloscCodec, Crc32cCodec, ZstdCodec
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
-from storage.checked import CheckedStore, checked_store
+from storage.checked import DENSE_KEY, CheckedStore, checked_store
 from storage.direct import read_raw_shards
 from storage.errors import StoreError, one_line
 from storage.layout import Layout
+from storage.manifest import METADATA, digest_of
 
 if TYPE_CHECKING:
     from zarr.core.array_spec import ArrayConfigParams
@@ -37,8 +39,6 @@ _WORTHWHILE = 1.5
 _SAMPLE_BYTES = 4 << 20
 _ROOT_KEY = "dpca"
 _STRING_CHUNK = 65536
-# Stated in the attributes of every array made here, because Zarr reads a missing shard as zeros.
-_DENSE_KEY = "every_shard_is_stored"
 _DENSE: ArrayConfigParams = {"write_empty_chunks": True}
 
 
@@ -159,7 +159,7 @@ def create_array(
         compressors=(Crc32cCodec(),) if codec == "raw" else (blosc, Crc32cCodec()),
         fill_value=dtype.type(0),
         dimension_names=tuple(axes),
-        attributes={_DENSE_KEY: True, **(attributes or {})},
+        attributes={DENSE_KEY: True, **(attributes or {})},
         config=_DENSE,
     )
 
@@ -191,7 +191,7 @@ def write_strings(group: zarr.Group, name: str, values: Sequence[str], axis: str
         compressors=(ZstdCodec(level=3), Crc32cCodec()),
         fill_value="",
         dimension_names=(axis,),
-        attributes={_DENSE_KEY: True},
+        attributes={DENSE_KEY: True},
         overwrite=True,
         config=_DENSE,
     )
@@ -327,9 +327,27 @@ def read_into(array: zarr.Array[Any], selection: Any, out: np.ndarray[Any, Any])
         ) from error
 
 
+def read_values(array: zarr.Array[Any], selection: Any = ...) -> np.ndarray[Any, Any]:
+    """Read an array that `open_checked` opened, whole by default, numbers or texts, into new memory.
+
+    Raises
+    ------
+    StoreError
+        If a shard is missing or damaged.
+    """
+    try:
+        return np.asarray(array[selection])
+    except StoreError:
+        raise
+    except Exception as error:  # codecs of anyone's choice fail in ways of their own
+        raise StoreError(
+            f"'{array.store_path}' cannot be read ({one_line(error)}): `dpca verify` tells what is damaged"
+        ) from error
+
+
 def is_dense(array: zarr.Array[Any]) -> bool:
     """Tell whether every shard of an array must be there: `create_array` or `write_strings` made it."""
-    return bool(array.attrs.get(_DENSE_KEY, False))
+    return bool(array.attrs.get(DENSE_KEY, False))
 
 
 def is_vouched(array: zarr.Array[Any]) -> bool:
@@ -338,16 +356,45 @@ def is_vouched(array: zarr.Array[Any]) -> bool:
     return isinstance(store, CheckedStore) and store.vouches_for(array.path)
 
 
-def shard_bytes(array: zarr.Array[Any], index: Sequence[int]) -> int | None:
-    """Return the stored size of a shard in bytes, or None if it is missing; `index` counts shards."""
+def local_path(array: zarr.Array[Any]) -> str | None:
+    """Return the path of an array in a local store; arrays in memory or in archives have none."""
+    root = getattr(array.store, "root", None)
+    return None if root is None else os.path.normpath(os.path.join(root, array.path))
+
+
+def group_facts(array: zarr.Array[Any]) -> dict[str, Any]:
+    """Return what `create_root` stated about the local store that an array lies in; empty if there is none."""
+    path = local_path(array)
+    folder = None if path is None else os.path.dirname(path)
+    if folder is None or not os.path.isfile(os.path.join(folder, METADATA)):
+        return {}
+    try:
+        return root_facts(open_group(folder))
+    except StoreError:
+        if is_vouched(array):
+            raise
+        return {}  # the array is a store of its own that lies in somebody's folder
+
+
+def array_identity(array: zarr.Array[Any]) -> str:
+    """Return what tells an array from one that takes its place: its store's manifest, else its metadata alone."""
+    store = array.store_path.store
+    if isinstance(store, CheckedStore) and store.manifest is not None:
+        return store.manifest.digest
+    metadata = array.metadata.to_buffer_dict(default_buffer_prototype())
+    return digest_of(b"".join(metadata[name].to_bytes() for name in sorted(metadata)))
+
+
+def what_is_wrong_with(array: zarr.Array[Any], index: Sequence[int]) -> Literal["missing", "empty"] | None:
+    """Say whether a shard is missing or empty, without reading it; `index` counts shards."""
     key = array.store_path / array.metadata.encode_chunk_key(tuple(index))
     if (root := getattr(key.store, "root", None)) is not None:
         path = root / key.path
-        return os.stat(path).st_size if os.path.isfile(path) else None
-    try:
-        return sync(key.store.getsize(key.path))
-    except FileNotFoundError:
-        return None
+        size = os.stat(path).st_size if os.path.isfile(path) else None
+    else:
+        last = sync(key.store.get(key.path, default_buffer_prototype(), SuffixByteRequest(1)))
+        size = None if last is None else len(last)
+    return "missing" if size is None else None if size else "empty"
 
 
 def _require_shards(array: zarr.Array[Any], taken: Sequence[range]) -> None:
@@ -358,8 +405,43 @@ def _require_shards(array: zarr.Array[Any], taken: Sequence[range]) -> None:
         for rows, edge in zip(taken, edges, strict=True)
     )
     for index in product(*touched):
-        if not shard_bytes(array, index):
-            raise StoreError(f"shard {index} of '{array.store_path}' is missing or empty: make the store again")
+        if (wrong := what_is_wrong_with(array, index)) is not None:
+            raise StoreError(f"shard {index} of '{array.store_path}' is {wrong}: make the store again")
+
+
+def open_checked(path: str) -> zarr.Array[Any] | zarr.Group:
+    """Open whatever Zarr holds at a path or URL for reading, so that every read is checked.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is nothing that Zarr recognizes.
+    StoreError
+        If its metadata was changed, or names codecs that are not read.
+    Exception
+        Zarr's own, of many kinds, at metadata that is none.
+    """
+    store, inside = checked_store(path)
+    return zarr.open(store, path=inside, mode="r")
+
+
+def open_group(path: str | os.PathLike[str]) -> zarr.Group:
+    """Open a Zarr group for reading, so that every read of its arrays is checked.
+
+    Raises
+    ------
+    StoreError
+        If there is none, or its metadata is none.
+    """
+    try:
+        node = open_checked(os.fspath(path))
+    except StoreError:
+        raise
+    except Exception as error:  # metadata that is none makes Zarr fail in ways of its own
+        raise StoreError(f"there is no Zarr group at '{path}' ({one_line(error)}): check the path") from error
+    if not isinstance(node, zarr.Group):
+        raise StoreError(f"'{path}' is a Zarr array, not a group: give the store that holds it")
+    return node
 
 
 def open_array(path: str | os.PathLike[str], mode: Literal["r", "r+"] = "r") -> zarr.Array[Any]:
@@ -379,8 +461,10 @@ def open_array(path: str | os.PathLike[str], mode: Literal["r", "r+"] = "r") -> 
     """
     try:
         if mode == "r":
-            store, inside = checked_store(os.fspath(path))
-            return zarr.open_array(store, path=inside, mode=mode)
+            node = open_checked(os.fspath(path))
+            if not isinstance(node, zarr.Array):
+                raise TypeError("it is a group")
+            return node
         return zarr.open_array(os.fspath(path), mode=mode)
     except FileNotFoundError as error:
         raise StoreError(f"there is no Zarr array at '{path}': check the path") from error

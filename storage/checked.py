@@ -10,10 +10,11 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import stat
 import threading
 from collections import OrderedDict
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,20 +26,15 @@ from zarr.core.sync import sync
 from zarr.storage import LocalStore
 from zarr.storage._common import make_store
 
+from storage.codecs import check_codecs
 from storage.errors import StoreError
 from storage.manifest import CHECKSUMS, METADATA, Manifest, ShardChecksums, digest_of, read_manifest, shard_checksums
 
-# What this package and others write numbers and names with. Not among them: "pickle", which runs what it reads.
-_CODECS = frozenset(
-    (
-        *("bytes", "endian", "transpose", "sharding_indexed", "cast_value", "scale_offset", "vlen-utf8", "vlen-bytes"),
-        *("gzip", "zlib", "bz2", "lzma", "lz4", "zstd", "blosc", "pcodec", "zfpy", "packbits", "shuffle", "delta"),
-        *("astype", "bitround", "quantize", "fixedscaleoffset", "categorize", "vlen-array", "json2", "msgpack2"),
-        *("base64", "crc32c", "crc32", "adler32", "fletcher32", "jenkins_lookup3"),
-    )
-)
-_CODEC_KEYS = ("codecs", "index_codecs", "filters", "compressor")
 _METADATA = (METADATA, ".zarray", ".zmetadata", ".zgroup")
+# How Zarr's version 3 names chunks, behind the path of their array.
+_CHUNK = re.compile(r"(?:^|/)c(?:/[0-9]+)*$")
+#: Stated in the attributes of every array that this package makes, because Zarr reads a missing shard as fill values.
+DENSE_KEY = "every_shard_is_stored"
 _CRC_BYTES = 4
 # Shards whose indexes are remembered between the reads of their chunks.
 _INDEXES = 64
@@ -55,7 +51,7 @@ class CheckedStore(Store):
     where : str
         Path or URL of that root.
     manifest : Manifest, optional
-        Without one, only codecs are checked.
+        Without one, codecs are checked, and that arrays of this package lack no shard.
 
     Raises
     ------
@@ -90,6 +86,9 @@ class CheckedStore(Store):
     def __reduce__(self) -> Any:
         return _reopened, (self.where,)
 
+    def __str__(self) -> str:
+        return self.where
+
     def __repr__(self) -> str:
         return f"CheckedStore('{self.where}')"
 
@@ -103,15 +102,21 @@ class CheckedStore(Store):
         if home is not self:
             return await home.get(inner, prototype, byte_range)
         entry = self._entry(key)
-        if entry is not None and self.root is not None:
-            _require_file(self.root / key, entry.size, self.where, key)
+        if self.root is not None:
+            _require_file(self.root / key, None if entry is None else entry.size, self.where, key)
         content = await self._store.get(key, prototype or default_buffer_prototype(), byte_range)
         if entry is not None:
             if content is None:
-                raise StoreError(f"{key} of '{self.where}' is missing: make the store again")
+                raise _missing(key, self.where)
             await self._check_chunks(key, content, byte_range, entry)
         elif key.rpartition("/")[2] in _METADATA:
             self._check_metadata(key, content)
+        elif (
+            (content is None or not len(content))
+            and (chunk := _CHUNK.search(key))
+            and await self._is_dense(key[: chunk.start()])
+        ):
+            raise _missing(key, self.where)
         return content
 
     async def get_partial_values(
@@ -150,7 +155,7 @@ class CheckedStore(Store):
         """Fetch all checksums of a store that is no local one: inside of a read, nothing else can be waited for."""
         if self.root is None and self.manifest is not None:
             for array in self.manifest.arrays:
-                self._known(array)
+                self.entries(array)
             for name in self.manifest.stores:
                 self._home(f"{name}/")
 
@@ -188,17 +193,23 @@ class CheckedStore(Store):
     def _entry(self, key: str) -> ShardChecksums | None:
         if self.manifest is None:
             return None
-        array, _, place = f"/{key}".rpartition("/c")
-        if array[1:] not in self.manifest.arrays or place.strip("/0123456789"):
+        chunk = _CHUNK.search(key)
+        if chunk is None or (array := key[: chunk.start()]) not in self.manifest.arrays:
             return None
-        entries = self._known(array[1:])
-        name = key[len(array) :]
+        entries = self.entries(array)
+        name = key[chunk.start() :].lstrip("/")
         if name not in entries:
             raise StoreError(f"{key} of '{self.where}' is not among the files that were written: make the store again")
         return shard_checksums(entries[name])
 
-    def _known(self, array: str) -> Mapping[str, tuple[int, str]]:
-        """Return the entries of an array's file of checksums."""
+    def entries(self, array: str) -> Mapping[str, tuple[int, str]]:
+        """Return the size and the checksums of each file of chunks of an array, by its path in the array.
+
+        Raises
+        ------
+        StoreError
+            If the file that holds them is not the one that the manifest vouches for.
+        """
         assert self.manifest is not None
         name = f"{array}/{CHECKSUMS}"
         digest = self.manifest.files[name]
@@ -215,6 +226,13 @@ class CheckedStore(Store):
             _KNOWN.popitem(last=False)
         return entries
 
+    async def _is_dense(self, array: str) -> bool:
+        content = await self._store.get(f"{array}/{METADATA}".lstrip("/"), default_buffer_prototype())
+        try:
+            return content is not None and bool(json.loads(content.to_bytes())["attributes"][DENSE_KEY])
+        except (ValueError, KeyError, TypeError, RecursionError):
+            return False
+
     def _check_metadata(self, key: str, content: Buffer | None) -> None:
         text = None if content is None else content.to_bytes()
         if self.manifest is not None:
@@ -222,7 +240,7 @@ class CheckedStore(Store):
             if key == METADATA and (text is None or digest_of(text) != self.manifest.digest):
                 raise StoreError(f"'{self.where}' is not the store that was opened: it was replaced, open it again")
         if text is not None:
-            _check_codecs(text, f"{self.where}/{key}")
+            check_codecs(text, f"{self.where}/{key}")
 
     async def _check_chunks(
         self, key: str, content: Buffer, byte_range: ByteRequest | None, entry: ShardChecksums
@@ -336,6 +354,7 @@ def _plain_store(where: str) -> Store:
 
 def _content(store: Store, where: str, name: str) -> bytes | None:
     if isinstance(store, LocalStore):
+        _require_file(store.root / name, None, where, name)
         try:
             return (store.root / name).read_bytes()
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
@@ -354,55 +373,33 @@ def _refuse_links(root: str, inside: Iterable[str]) -> None:
             raise StoreError(f"'{path}' is a link inside a store, which is not followed: make the store again")
 
 
-def _require_file(path: Path, size: int, where: str, key: str) -> None:
-    """Refuse what is no file of the right size: a directory, a link, a pipe that would never end."""
+def _require_file(path: Path, size: int | None, where: str, key: str) -> None:
+    """Refuse what is no file, such as a pipe that would never end; where the size is known, also all but this file.
+
+    A directory, a link and a file of another size are then in its place, or nothing.
+    """
     try:
-        status = os.lstat(path)
+        status = os.stat(path, follow_symlinks=size is None)
     except (FileNotFoundError, NotADirectoryError):
-        raise StoreError(f"{key} of '{where}' is missing: make the store again") from None
+        if size is None:
+            return
+        raise _missing(key, where) from None
     except OSError as error:
         raise StoreError(f"{key} of '{where}' cannot be read ({error.strerror}): check its permissions") from error
+    if size is None and stat.S_ISDIR(status.st_mode):
+        return
     if not stat.S_ISREG(status.st_mode):
         raise StoreError(f"{key} of '{where}' is no file, or a link to one: make the store again")
-    if status.st_size != size:
+    if size is not None and status.st_size != size:
         raise StoreError(
             f"{key} of '{where}' is damaged (it has {status.st_size:,} bytes, expected {size:,}): make the store again"
         )
 
 
+def _missing(key: str, where: str) -> StoreError:
+    return StoreError(f"{key} of '{where}' is missing or empty: make the store again")
+
+
 def _crc_at(values: NDArray[np.uint8], end: int) -> int:
     """Return the CRC-32C that ends before ``end``; -1 where there is none."""
     return int.from_bytes(values[end - _CRC_BYTES : end].tobytes(), "little") if end >= _CRC_BYTES else -1
-
-
-def _check_codecs(content: bytes, where: str) -> None:
-    try:
-        metadata = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise StoreError(f"'{where}' is no metadata of a Zarr store ({error}): get the store again") from error
-    for name in _codecs_in(metadata):
-        if name.removeprefix("numcodecs.") not in _CODECS:
-            raise StoreError(
-                f"'{where}' names the codec {name!r}, which is not read here: write the array with one of Zarr's own"
-            )
-
-
-def _codecs_in(metadata: Any) -> Iterator[str]:
-    """Yield the names of all codecs and filters in a document of metadata, consolidated or not."""
-    waiting = [metadata]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, list):
-            waiting += part
-        if not isinstance(part, dict):
-            continue
-        for key, value in part.items():
-            if key == "attributes" or key.endswith(".zattrs"):
-                continue
-            waiting.append(value)
-            if key in _CODEC_KEYS:
-                for codec in value if isinstance(value, list) else [value]:
-                    if isinstance(codec, dict):
-                        yield str(codec.get("name", codec.get("id")))
-                    elif isinstance(codec, str):
-                        yield codec

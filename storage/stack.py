@@ -27,8 +27,7 @@ import zarr
 from zarr.core.buffer import default_buffer_prototype
 from zarr.errors import BaseZarrError
 
-from storage.arrays import root_facts
-from storage.checked import checked_store
+from storage.arrays import open_checked, read_values, root_facts
 from storage.errors import DataError, StoreError, one_line
 from storage.layout import CHANNEL, SAMPLE, axes_for
 from storage.workspace import fingerprint_of
@@ -117,7 +116,7 @@ class Stack:
         starts = [(length // 2 // edge * edge, edge) for length, edge in middles]
         tile = tuple(slice(start, start + edge) for start, edge in starts)
         for index in sorted({0, self.n_samples // 2, self.n_samples - 1}):
-            values = _read(self.path, self.samples, (slice(index, index + 1), *tile))
+            values = read_values(self.samples, (slice(index, index + 1), *tile))
             content.append([str(index), blake2b(values.tobytes(), digest_size=16).hexdigest()])
         return fingerprint_of(content)
 
@@ -146,11 +145,11 @@ class Stack:
     def _column(self, group: zarr.Group, name: str) -> np.ndarray[Any, Any]:
         try:
             array = group[name]
-        except (KeyError, ValueError, OSError) as error:
+        except (KeyError, ValueError, TypeError, OSError) as error:
             raise StoreError(f"'{self.path}' has no readable array {name!r}: ingest the source again") from error
         if not isinstance(array, zarr.Array):
             raise StoreError(f"'{self.path}' holds a group where array {name!r} is expected: ingest it again")
-        return _read(self.path, array, slice(None))
+        return read_values(array)
 
 
 def open_stack(
@@ -263,8 +262,7 @@ def open_node(where: str) -> zarr.Array[Any] | zarr.Group:
         If there is something else, or something broken.
     """
     try:
-        store, inside = checked_store(where)
-        return zarr.open(store, path=inside, mode="r")
+        return open_checked(where)
     except FileNotFoundError as error:
         if "://" in where or not os.path.lexists(where):
             raise DataError(f"there is nothing at '{where}': check the path") from error
@@ -343,12 +341,3 @@ def _range_of(dtype: np.dtype[Any]) -> tuple[float, float] | None:
 def absolute(path: str) -> str:
     """Return a path as workers with another working folder find it; URLs stay as they are."""
     return path if "://" in path else os.path.abspath(path)
-
-
-def _read(where: str, array: zarr.Array[Any], selection: Any) -> np.ndarray[Any, Any]:
-    try:
-        return np.asarray(array[selection])
-    except (OSError, ValueError, TypeError, RuntimeError) as error:
-        raise StoreError(
-            f"'{where}' cannot be read ({one_line(error)}): `dpca verify` tells what is damaged"
-        ) from error

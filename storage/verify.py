@@ -3,21 +3,37 @@
 from __future__ import annotations
 
 import os
+import stat
 import warnings
+from collections.abc import Iterator
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+import google_crc32c
 import numpy as np
 import zarr
 from zarr.errors import BaseZarrError
 
-from storage.arrays import is_dense, open_array, root_facts, shard_bytes
+from storage.arrays import is_dense, open_array, root_facts, what_is_wrong_with
+from storage.checked import CheckedStore, checked_store
 from storage.errors import DataError, StoreError, one_line
+from storage.manifest import (
+    CHECKSUMS,
+    FOLDER_MANIFEST,
+    METADATA,
+    Manifest,
+    ShardChecksums,
+    digest_of,
+    read_manifest,
+)
 from storage.progress import Progress, no_progress
 from storage.stack import STACK_KIND, absolute, open_node, open_stack
 from storage.tasks import run_in_order
 
 if TYPE_CHECKING:
     from distributed import Client
+
+_PIECE_BYTES = 1 << 20
 
 
 def verify(
@@ -26,29 +42,32 @@ def verify(
     client: Client | None = None,
     progress: Progress = no_progress,
 ) -> list[str]:
-    """Read every array of a store and report what is wrong.
+    """Read every file of a store and report what is wrong.
 
     Parameters
     ----------
     path : path-like or URL
-        A store of ours of any kind; a foreign array or group is checked as far as its format allows.
+        A store of ours of any kind, an array in it, or the folder of a report; a foreign array or group is checked as
+        far as its format allows.
     client : distributed.Client, optional
         Cluster to read on; by default threads of this process.
     progress : Progress
-        Counts shards.
+        Counts files of chunks.
 
     Returns
     -------
     list of str
-        One sentence a problem, empty if there is none: a shard that is missing (in a foreign array that
-        means the fill value and is right), a shard that cannot be decoded or fails its checksum, values
-        that are not finite (an array whose attributes say ``may_be_infinite`` may hold infinities), axes of
-        one name and several lengths in one group, a stack that lacks what a stack needs.
+        One sentence a problem, which begins with the file that it is about; empty if there is none. Of a store with a
+        manifest: a file that is missing, is no file or a link, was not written there, or differs in any bit from the
+        one that was, be it a whole one from another place. Of any store: a chunk that cannot be decoded or fails its
+        checksum, values that are not finite (an array whose attributes say ``may_be_infinite`` may hold infinities),
+        axes of one name and several lengths in one group, a stack that lacks what a stack needs. A chunk that is
+        missing in a foreign array stands for the fill value and is right.
 
     Raises
     ------
     DataError, StoreError
-        If there is no Zarr store at `path`.
+        If there is no Zarr store and no report at `path`.
 
     Notes
     -----
@@ -56,24 +75,210 @@ def verify(
     sample).
     """
     where = os.fspath(path)
-    root = open_node(where)
-    problems = _check_stack(where, root) if isinstance(root, zarr.Group) else []
-    arrays = _members(where, root, problems)
-    problems += _check_axes(arrays)
-    root_path = absolute(where.rstrip("/"))
-    calls = [
-        (f"{root_path}/{name}" if name else root_path, name or where, index)
-        for name, array in arrays.items()
-        for index in np.ndindex(*_grid(array))
-    ]
+    if _is_report(where):
+        return _check_folder(where)
+    try:
+        store, inside = checked_store(where)
+    except StoreError as error:
+        return [f"{METADATA}: {error}"]
+    if store.manifest is None and store.root is not None and any(store.root.glob(f"*/{CHECKSUMS}")):
+        return [f"{METADATA}: the manifest of the store is missing or damaged, which vouches for everything in it"]
+    problems: list[str] = []
+    calls: list[tuple[Any, ...]] = []
+    if store.manifest is not None and store.root is not None:
+        calls += [(store.where, name) for name in _vouched_files(store, inside, problems)]
+    else:
+        calls += _foreign_shards(where, problems)
     stage = progress("verify", len(calls), "shards")
     try:
-        for problem in run_in_order(_check_shard, calls, client=client):
+        for problem in run_in_order(_check, calls, client=client):
             problems += problem
             stage.advance(1)
     finally:
         stage.close()
+    if store.manifest is not None and not problems:
+        problems += _check_content(where)
     return problems
+
+
+# -- what a manifest vouches for
+
+
+def _vouched_files(store: CheckedStore, inside: str, problems: list[str], above: str = "") -> Iterator[str]:
+    """Yield the files of chunks that are there, by their paths in the outermost store, and note all that is wrong.
+
+    Only what lies below ``inside``, a path in the store, is looked at.
+    """
+    manifest, root = store.manifest, store.root
+    assert manifest is not None
+    assert root is not None
+
+    def wanted(name: str) -> bool:
+        return not inside or name == inside or name.startswith(f"{inside}/")
+
+    expected = {METADATA, *manifest.files}
+    chunks: list[str] = []
+    for array in sorted(manifest.arrays):
+        if wanted(array):
+            with suppress(StoreError):  # told below, by the name of the file
+                chunks += [f"{array}/{name}" for name in store.entries(array)]
+    expected.update(chunks)
+    found = dict(_entries(str(root), "", frozenset(manifest.stores)))
+    for name in sorted(filter(wanted, expected | found.keys())):
+        if (problem := _wrong_with(name, found.get(name), name in expected)) is not None:
+            problems.append(f"{above}{name}: {problem}")
+        elif name in manifest.files and digest_of((root / name).read_bytes()) != manifest.files[name]:
+            problems.append(f"{above}{name}: is not the file that was written there")
+    yield from (f"{above}{name}" for name in chunks if found.get(name) == "file" and wanted(name))
+    for name in sorted(manifest.stores):
+        if wanted(name) or inside.startswith(f"{name}/"):
+            yield from _inner_files(store, name, inside.removeprefix(name).lstrip("/"), problems, above)
+
+
+def _inner_files(store: CheckedStore, name: str, inside: str, problems: list[str], above: str) -> Iterator[str]:
+    """As `_vouched_files`, of a store inside another one."""
+    assert store.manifest is not None
+    assert store.root is not None
+    try:
+        manifest = read_manifest((store.root / name / METADATA).read_bytes(), f"{store.where}/{name}")
+    except (OSError, StoreError):
+        manifest = None
+    if manifest is None or manifest.digest != store.manifest.stores[name]:
+        problems.append(f"{above}{name}/{METADATA}: is not the file that was written there")
+    if manifest is not None:
+        inner, _ = checked_store(f"{store.where}/{name}")
+        yield from _vouched_files(inner, inside, problems, f"{above}{name}/")
+
+
+def _entries(root: str, folder: str, left_out: frozenset[str]) -> Iterator[tuple[str, str]]:
+    """Yield path and nature of all that is no folder; of folders only those that are empty."""
+    found = sorted(os.scandir(os.path.join(root, folder)), key=lambda entry: entry.name)
+    for entry in found:
+        name = f"{folder}/{entry.name}" if folder else entry.name
+        if entry.is_symlink():
+            yield name, "link"
+        elif entry.is_dir():
+            if name not in left_out:
+                yield from _entries(root, name, left_out)
+        else:
+            yield name, "file" if stat.S_ISREG(entry.stat().st_mode) else "device or pipe"
+    if folder and not found:
+        yield folder, "empty folder"
+
+
+def _wrong_with(name: str, nature: str | None, expected: bool) -> str | None:
+    if nature is None:
+        return "is missing"
+    if nature != "file":
+        return (
+            f"is a {nature}, not a file that was written there" if expected else f"is a {nature} that is none of ours"
+        )
+    return None if expected else "was not written with this store"
+
+
+def _is_report(where: str) -> bool:
+    names = [os.path.join(where, name) for name in (FOLDER_MANIFEST, "report.json")]
+    return not os.path.exists(os.path.join(where, METADATA)) and any(map(os.path.lexists, names))
+
+
+def _check_folder(where: str) -> list[str]:
+    """Check the folder of a report: plain files and a manifest of them."""
+    manifest: Manifest | None = None
+    try:
+        with open(os.path.join(where, FOLDER_MANIFEST), "rb") as file:
+            manifest = read_manifest(file.read(), where)
+    except (OSError, StoreError) as error:
+        return [f"{FOLDER_MANIFEST}: {one_line(error)}"]
+    if manifest is None:
+        return [f"{FOLDER_MANIFEST}: holds no manifest"]
+    problems = []
+    found = dict(_entries(where, "", frozenset()))
+    for name, digest in sorted(manifest.files.items()):
+        if (problem := _wrong_with(name, found.get(name), True)) is not None:
+            problems.append(f"{name}: {problem}")
+            continue
+        with open(os.path.join(where, name), "rb") as file:
+            if digest_of(file.read()) != digest:
+                problems.append(f"{name}: is not the file that was written there")
+    return problems
+
+
+def _check(path: str, name: str, index: tuple[int, ...] | None = None) -> list[str]:
+    """Check one file of chunks; the body of a task."""
+    return _check_file(path, name) if index is None else _check_shard(path, name, index)
+
+
+def _check_file(root: str, name: str) -> list[str]:
+    """Compare every byte of a shard with its checksums, and look for values that are not finite."""
+    store, _ = checked_store(root)
+    try:
+        known = store.checksums(name)
+        assert known is not None
+        with open(os.path.join(root, name), "rb", buffering=0) as file:
+            _compare(file.fileno(), known)
+        array_name, _, place = name.rpartition("/c")
+        array = open_array(f"{root}/{array_name}")
+    except (OSError, ValueError, StoreError) as error:
+        return [f"{name}: is damaged ({one_line(error)})"]
+    if array.dtype.kind not in "fc":
+        return []
+    problem = _wrong_values(array, tuple(int(i) for i in place.split("/")[1:]))
+    return [] if problem is None else [f"{name}: {problem}"]
+
+
+def _compare(file: int, known: ShardChecksums) -> None:
+    """Raise unless the bytes of a file are those that its checksums were computed from."""
+    size = os.fstat(file).st_size
+    if size != known.size:
+        raise ValueError(f"it has {size:,} bytes, expected {known.size:,}")
+    if known.index is None:
+        _compare_run(file, 0, size, int(known.chunks[0]))
+        return
+    n_index = 16 * len(known.chunks) + 4
+    _compare_run(file, size - n_index, size, known.index)
+    places = np.frombuffer(os.pread(file, n_index - 4, size - n_index), "<u8").reshape(-1, 2)
+    for (offset, length), checksum in zip(places.tolist(), known.chunks.tolist(), strict=True):
+        if length != np.iinfo(np.uint64).max:
+            _compare_run(file, offset, offset + length, checksum)
+
+
+def _compare_run(file: int, start: int, stop: int, expected: int) -> None:
+    """Compare a run of bytes that ends in its own CRC-32C with the one that belongs there."""
+    checksum = 0
+    for first in range(start, stop - 4, _PIECE_BYTES):
+        checksum = google_crc32c.extend(checksum, os.pread(file, min(_PIECE_BYTES, stop - 4 - first), first))
+    stored = int.from_bytes(os.pread(file, 4, stop - 4), "little")
+    if not checksum == stored == expected:
+        raise ValueError(f"bytes {start:,} to {stop:,} are not those that were written, by their checksum")
+
+
+# -- what any store shows
+
+
+def _check_content(where: str) -> list[str]:
+    """Check what the metadata of a store says of its parts."""
+    try:
+        root = open_node(where)
+        if isinstance(root, zarr.Array):
+            return []
+        problems = _check_stack(where, root)
+        return problems + _check_axes(_members(where, root, problems))
+    except (DataError, StoreError) as error:
+        return [f"{METADATA}: {error}"]
+
+
+def _foreign_shards(where: str, problems: list[str]) -> list[tuple[Any, ...]]:
+    """Return what to read of a store that has no manifest, and note what its metadata shows."""
+    root = open_node(where)
+    problems += _check_stack(where, root) if isinstance(root, zarr.Group) else []
+    arrays = _members(where, root, problems)
+    problems += _check_axes(arrays)
+    root_path = absolute(where.rstrip("/"))
+    return [
+        (f"{root_path}/{name}" if name else root_path, name or where, index)
+        for name, array in arrays.items()
+        for index in np.ndindex(*_grid(array))
+    ]
 
 
 def _check_stack(where: str, root: zarr.Group) -> list[str]:
@@ -82,9 +287,9 @@ def _check_stack(where: str, root: zarr.Group) -> list[str]:
         return []
     try:
         open_stack(where)
+        return [] if "name" in root else ["name: the names of the samples are missing"]
     except (DataError, StoreError) as error:
         return [str(error)]
-    return [] if "name" in root else ["name: the names of the samples are missing"]
 
 
 def _members(where: str, root: zarr.Array[Any] | zarr.Group, problems: list[str]) -> dict[str, zarr.Array[Any]]:
@@ -95,7 +300,7 @@ def _members(where: str, root: zarr.Array[Any] | zarr.Group, problems: list[str]
         warnings.simplefilter("always")
         try:
             members = dict(root.members(max_depth=None))
-        except (OSError, ValueError, TypeError, KeyError, BaseZarrError) as error:
+        except (OSError, ValueError, TypeError, KeyError, RuntimeError, BaseZarrError) as error:
             problems.append(f"the metadata of '{where}' cannot be read ({one_line(error)})")
             return {}
     if root_facts(root):
@@ -124,15 +329,23 @@ def _grid(array: zarr.Array[Any]) -> tuple[int, ...]:
 
 
 def _check_shard(path: str, name: str, index: tuple[int, ...]) -> list[str]:
-    array = open_array(path)
-    stored = shard_bytes(array, index)
-    if not stored and is_dense(array):
-        return [f"{name}: shard {index} is {'missing' if stored is None else 'empty'}"]
+    """Read a shard, or a chunk, of an array that no manifest vouches for."""
+    try:
+        array = open_array(path)
+    except StoreError as error:
+        return [f"{name}: {error}"]
+    if is_dense(array) and (wrong := what_is_wrong_with(array, index)) is not None:
+        return [f"{name}: shard {index} is {wrong}"]
+    problem = _wrong_values(array, index)
+    return [] if problem is None else [f"{name}: shard {index} {problem}"]
+
+
+def _wrong_values(array: zarr.Array[Any], index: tuple[int, ...]) -> str | None:
+    """Decode a shard, a row of chunks at a time, so that memory does not grow with it; say what is wrong."""
     edges = array.shards or array.chunks
     start = [i * edge for i, edge in zip(index, edges, strict=True)]
     stop = [min(s + edge, length) for s, edge, length in zip(start, edges, array.shape, strict=True)]
     rest = tuple(slice(s, e) for s, e in zip(start[1:], stop[1:], strict=True))
-    # a row of chunks at a time, so that memory does not grow with the shard
     blocks = [
         (slice(row, min(row + array.chunks[0], stop[0])), *rest)
         for row in (range(start[0], stop[0], array.chunks[0]) if start else ())
@@ -142,11 +355,11 @@ def _check_shard(path: str, name: str, index: tuple[int, ...]) -> list[str]:
         try:
             values = np.asarray(array[block])
         except Exception as error:  # codecs of anyone's choice fail in ways of their own
-            return [f"{name}: shard {index} is damaged ({one_line(error)})"]
+            return f"is damaged ({one_line(error)})"
         if values.dtype.kind in "fc":
             wrong = np.isnan(values) if may_be_infinite else ~np.isfinite(values)
             if wrong.any():
                 within = np.unravel_index(int(wrong.argmax()), values.shape)
                 at = [int(i) + part.start for i, part in zip(within, block, strict=True)]
-                return [f"{name}: shard {index} holds values that are not finite, the first at {at}"]
-    return []
+                return f"holds values that are not finite, the first at {at}"
+    return None

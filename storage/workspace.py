@@ -40,7 +40,7 @@ from storage.claim import JOURNAL, LOCK, Claim, read_json
 from storage.disk import atomic_write_bytes, is_full, refusal_of_disk, require_free_space, sync_folder, writing_errors
 from storage.errors import StoreError
 from storage.heirloom import KEPT, Heirloom
-from storage.manifest import write_manifest
+from storage.manifest import remove_manifest, write_manifest
 from storage.outputs import resolved_output, work_folder
 
 __all__ = ["Workspace", "fingerprint_of", "require_free_space", "writing_errors"]
@@ -319,6 +319,7 @@ class Workspace:
             if self._heirloom is not None:
                 self._heirloom.hand_over(self._folder, self.store)
             _sweep(self.store)
+            remove_manifest(self.store)  # of a run that died while publishing
             return
         self.state = "new"
         if self._heirloom is not None:

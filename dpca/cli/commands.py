@@ -20,10 +20,11 @@ from dpca.jobs.stages import NOTHING, StageCost
 from dpca.report_words import kept_components
 from dpca.rules.quality import WINDOW
 from storage import DataError, ingest, open_stack, verify
-from storage.arrays import root_facts
+from storage.arrays import open_array, open_group, read_values, root_facts
 from storage.progress import bar_progress
 from storage.readers import open_reader
 from storage.readers.zarr_array import ZarrReader
+from storage.stack import open_node
 
 
 def ingest_command(options: argparse.Namespace) -> int:
@@ -156,21 +157,16 @@ def _cell_option(text: str) -> int | tuple[int, ...]:
 
 
 def _quality(scores: str) -> dict[str, float]:
-    group = zarr.open_group(scores, mode="r")
-    found = {}
-    for name in ("mse", "psnr", "ssim"):
-        if name in group:
-            values = group[name]
-            assert isinstance(values, zarr.Array)
-            found[f"mean {name}"] = float(values[...].mean())  # type: ignore[union-attr]
-    return found
+    group = open_group(scores)
+    names = [name for name in ("mse", "psnr", "ssim") if name in group]
+    return {f"mean {name}": float(read_values(open_array(f"{scores}/{name}")).mean()) for name in names}
 
 
 def _facts(path: str) -> dict[str, Any]:
     """What there is to say of a store, or of a source that is not one yet."""
     stated = _stated(path)
     if stated is not None and stated.get("kind") != "stack":
-        group = zarr.open_group(path, mode="r")
+        group = open_group(path)
         arrays = {name: f"{tuple(a.shape)} {a.dtype}" for name, a in sorted(group.arrays())}
         return {**stated, "arrays": arrays, "bytes_on_disk": _disk_bytes(path)}
     reader = None if stated is not None else open_reader(path)
@@ -202,7 +198,7 @@ def _facts(path: str) -> dict[str, Any]:
 def _stated(path: str) -> dict[str, Any] | None:
     if not os.path.isfile(os.path.join(path, "zarr.json")):
         return None
-    node = zarr.open(path, mode="r")
+    node = open_node(path)
     return root_facts(node) or None if isinstance(node, zarr.Group) else None
 
 

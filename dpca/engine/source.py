@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 from dpca.engine.plan import read_rows
-from storage.arrays import open_array, read_into
+from storage.arrays import local_path, open_array, read_into
 from storage.errors import DataError
 from storage.stack import Stack, open_stack
 
@@ -120,7 +120,11 @@ class ArraySource:
 
         def read(samples: tuple[int, int], region: Region, out: Array) -> None:
             box = zip((samples, *region), corner, strict=True)
-            np.copyto(out, self.array[tuple(slice(a - c, b - c) for (a, b), c in box)])
+            selection = tuple(slice(a - c, b - c) for (a, b), c in box)
+            if isinstance(self.array, zarr.Array):
+                read_into(self.array, selection, out)
+            else:
+                np.copyto(out, self.array[selection])
 
         return read
 
@@ -250,7 +254,7 @@ def as_source(x: Any) -> Source:
         path, x = x.array_path, x.samples
     source: Source
     if isinstance(x, zarr.Array):
-        path = path or _local_path(x)
+        path = path or local_path(x)
         source = ZarrSource(path, tuple(x.shape), np.dtype(x.dtype), tuple(x.chunks)) if path else ArraySource(x)
     elif isinstance(x, da.Array):
         if any(np.isnan(length) for length in x.shape):
@@ -331,9 +335,3 @@ def check_finite(batch: Array, first: int, name: str) -> None:
                 f"sample {first + start + int(finite.argmin())} of {name} holds a value that is not finite: remove or "
                 f"repair it, since one NaN or infinity spoils every component"
             )
-
-
-def _local_path(array: zarr.Array[Any]) -> str | None:
-    """Path of an array in a local store; arrays in memory or in archives have none."""
-    root = getattr(array.store, "root", None)
-    return None if root is None else os.path.join(os.fspath(root), array.path)

@@ -24,6 +24,7 @@ from storage.arrays import (
     create_root,
     open_array,
     read_into,
+    read_values,
     write_shard,
     write_strings,
 )
@@ -134,7 +135,7 @@ def reconstruct_store(
                 peak = max(peak, held)
         finally:
             bar.close()
-        write_strings(root, "name", np.asarray(open_array(os.path.join(os.fspath(scores), "name"))[...]).tolist())
+        write_strings(root, "name", read_values(open_array(os.path.join(os.fspath(scores), "name"))).tolist())
         work.publish()
     return StageCost(time.perf_counter() - began, math.prod(shape) * dtype.itemsize, peak)
 

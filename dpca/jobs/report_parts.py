@@ -17,8 +17,9 @@ from dpca.models.basis import Basis
 from dpca.models.cell_basis import to_pixels
 from dpca.report import write_report
 from dpca.rules.quality import psnr_from_mse
-from storage.arrays import open_array
-from storage.errors import StoreError
+from storage.arrays import open_array, open_group, read_values
+from storage.errors import StoreError, one_line
+from storage.manifest import FOLDER_MANIFEST, read_manifest
 from storage.outputs import resolved_output
 from storage.stack import Stack
 
@@ -60,12 +61,27 @@ def report_folder(output: str | os.PathLike[str]) -> Path:
 
 
 def read_report(folder: Path) -> dict[str, Any] | None:
-    """Return the numbers of an earlier report, None if there is none."""
+    """Return the numbers of an earlier report, None if there is none.
+
+    Raises
+    ------
+    StoreError
+        If they are not those that were written.
+    """
+    names = {name: os.path.lexists(folder / name) for name in ("report.json", "index.html", FOLDER_MANIFEST)}
     try:
-        report = json.loads((folder / "report.json").read_bytes())
-    except (OSError, ValueError):
-        return None
-    return report if isinstance(report, dict) and (folder / "index.html").exists() else None
+        if names[FOLDER_MANIFEST]:  # reports of earlier versions have none
+            manifest = read_manifest((folder / FOLDER_MANIFEST).read_bytes(), str(folder))
+            if manifest is None:
+                raise ValueError("its manifest is none")
+            manifest.check("report.json", (folder / "report.json").read_bytes(), str(folder))
+        elif not (names["report.json"] and names["index.html"]):
+            return None
+        return dict(json.loads((folder / "report.json").read_bytes()))
+    except (OSError, ValueError, TypeError, StoreError) as error:
+        raise StoreError(
+            f"the report in '{folder}' is damaged ({one_line(error)}): remove that folder and run again"
+        ) from error
 
 
 def write_and_read_report(
@@ -91,9 +107,11 @@ def write_and_read_report(
 
 def read_quality(store: Path) -> Quality:
     """Read the quality record of a scores store."""
-    columns = {name: store / name for name in ("mse", "ssim")}
-    found = {name: np.asarray(open_array(path)[...]) for name, path in columns.items() if path.exists()}
-    return Quality(found["mse"], found.get("ssim"))
+    group = open_group(store)
+    mse, ssim = (read_values(open_array(store / name)) if name in group else None for name in ("mse", "ssim"))
+    if mse is None:
+        raise StoreError(f"'{store}' has no quality record: make it again")
+    return Quality(mse, ssim)
 
 
 def picture_samples(stack: Stack, store: Path, basis: Basis, quality: Quality) -> dict[str, Figure]:
@@ -105,8 +123,8 @@ def picture_samples(stack: Stack, store: Path, basis: Basis, quality: Quality) -
     goodness = ssim if ssim is not None else -quality.mse
 
     def pictured(draw: Any, indices: Sequence[int]) -> Figure:
-        originals = np.stack([np.asarray(stack.samples[i]) for i in indices])
-        rebuilt = basis.reconstruct(np.stack([np.asarray(scores[i]) for i in indices]))
+        originals = np.stack([read_values(stack.samples, i) for i in indices])
+        rebuilt = basis.reconstruct(np.stack([read_values(scores, i) for i in indices]))
         shown = to_pixels(rebuilt, stack.dtype, data_range)
         names = [str(stack.names[i]) for i in indices]
         values = None if ssim is None else ssim[list(indices)]

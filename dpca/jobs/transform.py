@@ -11,7 +11,7 @@ from typing import Any
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.source import as_source
 from dpca.jobs.stages import NOTHING, StageCost
-from dpca.models.basis import Basis
+from dpca.models.basis import MODEL_FACT, Basis, basis_fingerprint
 from dpca.models.score_write import write_scores
 from dpca.models.scores import SCORES_VERSION
 from dpca.models.stored_basis import load_any, model_fingerprint
@@ -107,6 +107,7 @@ def fill_scores(
         sample_shape=list(stack.sample_shape),
         n_components=len(basis.components),
         source=stack.source,
+        **{MODEL_FACT: basis_fingerprint(basis)},
         **_cells(basis),
     )
     peak = write_scores(

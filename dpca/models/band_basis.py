@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from dpca import linalg
-from dpca.models.basis import kept_rows
+from dpca.models.basis import array_digest, kept_rows
 from dpca.partition.bands import Bands
 from dpca.rules.state import working_dtype
 from storage.layout import CHANNEL
@@ -56,6 +56,11 @@ class BandBasis:
     def score_shape(self) -> tuple[int, ...]:
         """Shape of one sample's scores: (n_bands, n_components)."""
         return (self.bands.n_partitions, self.n_components)
+
+    @property
+    def split(self) -> list[Any]:
+        """What says how attributes are split: the band of each."""
+        return array_digest(self.bands.labels)
 
     def score_axes(self, axes: Sequence[str]) -> tuple[str, ...]:
         """Name the axes of one sample's scores."""

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from hashlib import blake2b
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from storage.errors import DataError
+from storage.workspace import fingerprint_of
 
 Array = NDArray[Any]
 
+#: Under this name a store of scores states the fingerprint of the basis that they were made with.
+MODEL_FACT = "model"
 # Squared length of a row that is zero but for rounding.
 _ZERO_ROW = 1e-6
 
@@ -42,6 +46,10 @@ class Basis(Protocol):
     def score_shape(self) -> tuple[int, ...]:
         """Shape of one sample's scores, components last."""
 
+    @property
+    def split(self) -> list[Any]:
+        """What says how attributes are split, in values that JSON holds."""
+
     def score_axes(self, axes: Sequence[str]) -> tuple[str, ...]:
         """Name the axes of one sample's scores, given those of a sample."""
 
@@ -59,6 +67,21 @@ class Basis(Protocol):
 
     def work_bytes(self, n_rows: int, dtype: DTypeLike) -> int:
         """Bytes of temporary arrays of projecting or reconstructing ``n_rows`` samples, results included."""
+
+
+def basis_fingerprint(basis: Basis) -> str:
+    """Return the hash by which scores know what they were made with: of the mean, the components and their places.
+
+    A model has the same one in memory and on disk. Costs one look at the arrays, about a second a gigabyte.
+    """
+    shapes = [list(basis.sample_shape), list(basis.score_shape)]
+    return fingerprint_of(basis.scores_kind, shapes, basis.split, *map(array_digest, (basis.mean, basis.components)))
+
+
+def array_digest(array: Array) -> list[Any]:
+    """Return a hash of an array's values, its shape and its type, in values that JSON holds."""
+    values = blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).hexdigest()
+    return [values, list(array.shape), str(array.dtype)]
 
 
 def kept_rows(rows: Array) -> int:

@@ -59,6 +59,11 @@ class CellBasis:
         """Shape of one sample's scores: (*grid_shape, n_components)."""
         return (*self.grid.grid_shape, self.n_components)
 
+    @property
+    def split(self) -> list[Any]:
+        """What says how attributes are split: the cells, and how far they reach into each other."""
+        return [list(self.cell_shape), getattr(self.grid, "overlap", 0)]
+
     def score_axes(self, axes: Sequence[str]) -> tuple[str, ...]:
         """Name the axes of one sample's scores, given those of a sample."""
         return (*(f"cell_{name}" for name in axes[: self.grid.n_spatial]), "component")

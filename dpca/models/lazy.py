@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import math
 import os
+from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import dask.array as da
@@ -13,7 +15,8 @@ from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from dpca.engine.source import check_finite
-from storage.arrays import open_array
+from storage.arrays import array_identity, local_path, open_array, read_into
+from storage.errors import StoreError
 from storage.stack import Stack, open_stack
 
 Array = NDArray[Any]
@@ -28,8 +31,50 @@ def as_lazy(x: Any) -> da.Array:
         return x
     array = zarr_array(x)
     sample_bytes = math.prod(array.shape[1:]) * np.dtype(array.dtype).itemsize
-    lazy: da.Array = da.from_zarr(array, chunks=(rows_of_a_task(array, sample_bytes), *array.shape[1:]))
+    return lazy_chunks(array, (rows_of_a_task(array, sample_bytes), *array.shape[1:]))
+
+
+def lazy_chunks(array: zarr.Array[Any], chunks: tuple[Any, ...]) -> da.Array:
+    """Return a Dask array over a Zarr array, whose tasks check what they read as `storage.arrays.read_into` does.
+
+    An array in a local store is opened again by its path in each process that reads it.
+    """
+    path, dtype = local_path(array), np.dtype(array.dtype)
+    identity = array_identity(array if path is None else open_array(path))
+    stored = _Stored(array if path is None else path, identity, tuple(array.shape), dtype)
+    lazy: da.Array = da.from_array(stored, chunks=chunks, fancy=False, meta=np.empty((0,) * array.ndim, dtype))
     return lazy
+
+
+@dataclass(frozen=True)
+class _Stored:
+    """What a task knows of a stored array."""
+
+    array: Any
+    identity: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+
+    @property
+    def ndim(self) -> int:
+        return len(self.shape)
+
+    def __getitem__(self, selection: Any) -> Array:
+        array = _opened(self.array, self.identity) if isinstance(self.array, str) else self.array
+        parts = selection if isinstance(selection, tuple) else (selection,)
+        parts += (slice(None),) * (self.ndim - len(parts))
+        lengths = [len(range(n)[p]) for p, n in zip(parts, self.shape, strict=True) if isinstance(p, slice)]
+        read_into(array, parts, out := np.empty(lengths, self.dtype))
+        return out
+
+
+@lru_cache(maxsize=16)
+def _opened(path: str, identity: str) -> zarr.Array[Any]:
+    """Open an array once a process, and refuse one that has taken the place of the one that was meant."""
+    array = open_array(path)
+    if array_identity(array) != identity:
+        raise StoreError(f"'{path}' is not the array that was opened: it was replaced meanwhile, open it again")
+    return array
 
 
 def zarr_array(x: Any) -> zarr.Array[Any]:

@@ -46,6 +46,11 @@ class LinearBasis:
         """Shape of one sample's scores: (n_components,)."""
         return (len(self.components),)
 
+    @property
+    def split(self) -> list[Any]:
+        """Attributes are not split."""
+        return []
+
     def score_axes(self, axes: Sequence[str]) -> tuple[str, ...]:
         """Name the axis of one sample's scores."""
         return ("component",)

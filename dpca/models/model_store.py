@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
-from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import zarr
 from numpy.typing import NDArray
 
-from storage.arrays import create_array, create_root, open_array, read_into, root_facts, write_shard
+from dpca.models.basis import array_digest
+from storage.arrays import create_array, create_root, open_array, open_group, read_into, root_facts, write_shard
 from storage.errors import StoreError, one_line
 from storage.layout import Layout
 from storage.workspace import Workspace, fingerprint_of
@@ -94,11 +93,9 @@ def stated_kind(path: str | os.PathLike[str]) -> str:
 
 def _stated_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
-        return root_facts(zarr.open_group(os.fspath(path), mode="r"))
-    except Exception as error:  # zarr raises many kinds for metadata that are none
-        raise StoreError(
-            f"there is no model at '{path}': give the path of a store that 'dpca fit' or save() made"
-        ) from error
+        return root_facts(open_group(path))
+    except StoreError as error:
+        raise StoreError(f"there is no model at '{path}' that can be read ({error}): give the path of one") from error
 
 
 def read_arrays(
@@ -135,11 +132,7 @@ def read_arrays(
 
 def content_fingerprint(kind: str, version: int, arrays: Mapping[str, Array], *facts: Any) -> str:
     """Return a fingerprint of a model's own content."""
-    digests = {
-        name: [blake2b(np.ascontiguousarray(a).tobytes(), digest_size=16).hexdigest(), list(a.shape), str(a.dtype)]
-        for name, a in arrays.items()
-    }
-    return fingerprint_of(kind, version, digests, *facts)
+    return fingerprint_of(kind, version, {name: array_digest(values) for name, values in arrays.items()}, *facts)
 
 
 def _by_component(values: Array) -> Layout:

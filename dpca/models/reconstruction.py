@@ -11,9 +11,10 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dpca.models.basis import Basis, checked_level
+from dpca.models.basis import MODEL_FACT, Basis, basis_fingerprint, checked_level
 from dpca.models.cell_basis import to_pixels
-from dpca.models.lazy import is_lazy, map_samples, rows_of_a_task, zarr_array
+from dpca.models.lazy import is_lazy, lazy_chunks, map_samples, rows_of_a_task, zarr_array
+from storage.arrays import group_facts
 from storage.errors import DataError
 
 Array = NDArray[Any]
@@ -52,6 +53,8 @@ def samples_of(basis: Basis, x: Any, n_components: int | None = None, pixels: Pi
     used = basis.leading(checked_level(n_components, basis.score_shape[-1]))
     level = used.score_shape[-1]
     scores = x if isinstance(x, da.Array) else zarr_array(x) if is_lazy(x) else np.asarray(x)
+    if isinstance(scores, zarr.Array):
+        check_stated_model(scores, basis)
     if tuple(scores.shape[1:]) not in (basis.score_shape, used.score_shape):
         raise DataError(f"scores have shape {scores.shape} but this model needs (n_samples, *{basis.score_shape})")
     if isinstance(scores, np.ndarray):
@@ -60,6 +63,18 @@ def samples_of(basis: Basis, x: Any, n_components: int | None = None, pixels: Pi
     lazy = leading_scores(scores, level, math.prod(used.sample_shape) * dtype.itemsize)
     dtype = dtype if pixels is None else pixels.dtype
     return map_samples(lazy, partial(_back, pixels=pixels), used, used.sample_shape, dtype)
+
+
+def check_stated_model(scores: zarr.Array[Any], basis: Basis) -> None:
+    """Refuse scores in a store that states to have been made with another model.
+
+    Raises
+    ------
+    DataError
+    """
+    facts = group_facts(scores)
+    if facts.get(MODEL_FACT, fingerprint := basis_fingerprint(basis)) != fingerprint:
+        raise DataError(f"the scores at '{scores.store_path}' are another model's: use the model that made them")
 
 
 def leading_scores(scores: zarr.Array[Any] | da.Array, n_components: int, sample_bytes: int = 0) -> da.Array:
@@ -80,8 +95,8 @@ def leading_scores(scores: zarr.Array[Any] | da.Array, n_components: int, sample
     # What is wanted is a chunk of its own: what is not goes out of the graph, whatever Dask fuses.
     levels = (n_components, k - n_components) if n_components < k else k
     rows = rows_of_a_task(scores, max(score_bytes, sample_bytes))
-    lazy: da.Array = da.from_zarr(scores, chunks=(rows, *grid, levels))[..., :n_components]
-    return lazy
+    first = lazy_chunks(scores, (rows, *grid, levels))[..., :n_components]
+    return first
 
 
 def _back(basis: Basis, scores: Array, pixels: Pixels | None) -> Array:

@@ -12,12 +12,12 @@ import numpy as np
 import zarr
 
 from dpca.models.band_basis import BandBasis
-from dpca.models.basis import Basis, checked_level
+from dpca.models.basis import MODEL_FACT, Basis, basis_fingerprint, checked_level
 from dpca.models.cell_basis import CellBasis
 from dpca.models.linear_basis import LinearBasis
 from dpca.models.reconstruction import Pixels, leading_scores, samples_of
 from dpca.models.stored_basis import load_any
-from storage.arrays import open_array, root_facts
+from storage.arrays import open_array, open_group, root_facts
 from storage.errors import DataError, StoreError
 
 SCORES_VERSION = 1
@@ -130,10 +130,9 @@ def read_scores_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
         If there is no such store, or one of another version.
     """
     try:
-        group = zarr.open_group(os.fspath(path), mode="r")
-    except (OSError, ValueError, KeyError) as error:
-        raise StoreError(f"there is no scores store at '{path}': give one that 'dpca transform' made") from error
-    facts = root_facts(group)
+        facts = root_facts(open_group(path))
+    except StoreError as error:
+        raise StoreError(f"there is no readable scores store at '{path}' ({error})") from error
     if facts.get("kind") not in _KINDS:
         raise StoreError(f"'{path}' is not a scores store: give one that 'dpca transform' made")
     if facts.get("version") != SCORES_VERSION:
@@ -145,7 +144,7 @@ def read_scores_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def check_match(path: str | os.PathLike[str], facts: Mapping[str, Any], shape: tuple[int, ...], basis: Basis) -> None:
-    """Refuse a model of other samples or scores than those of a store.
+    """Refuse a model that is not the one that made a store's scores.
 
     Raises
     ------
@@ -158,3 +157,5 @@ def check_match(path: str | os.PathLike[str], facts: Mapping[str, Any], shape: t
             f"model makes {basis.scores_kind} of {basis.score_shape} for {basis.sample_shape}: use the model that made "
             f"them"
         )
+    if facts.get(MODEL_FACT, fingerprint := basis_fingerprint(basis)) != fingerprint:
+        raise DataError(f"'{path}' holds scores of another model of the same shapes: use the model that made them")

@@ -44,7 +44,15 @@ def model_fingerprint(path: str | os.PathLike[str]) -> str:
 
 @lru_cache(maxsize=2)
 def stored_basis(model: str, fingerprint: str, n_components: int | None = None) -> Basis:
-    """Read a model once a worker; its fingerprint tells it from one that stood at this path before."""
+    """Read a model once a worker; its fingerprint tells it from one that stood at this path before.
+
+    Raises
+    ------
+    StoreError
+        If another model stands at this path by now.
+    """
+    if model_fingerprint(model) != fingerprint:
+        raise StoreError(f"the model at '{model}' was replaced while it was used: run the same command again")
     basis: Basis = load_any(model).basis_
     return basis if n_components is None else basis.leading(n_components)
 

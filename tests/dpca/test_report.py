@@ -104,7 +104,7 @@ def test_same_report_gives_the_same_bytes(tmp_path):
     for name in "ab":
         write_report(tmp_path / name, REPORT, {"comparison": figure()})
     files = sorted(path.name for path in (tmp_path / "a").iterdir())
-    assert files == ["comparison.png", "index.html", "report.json"]
+    assert files == ["comparison.png", "index.html", "manifest.json", "report.json"]
     for name in files:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +10,7 @@ import pytest
 
 from dpca import BandPCA, CellPCA
 from storage import StoreError
+from tests.resealing import edit_facts
 
 LEARNED = (
     "components_",
@@ -71,9 +71,6 @@ def test_other_stores_and_damage_are_refused(tmp_path: Path) -> None:
 def test_facts_that_contradict_the_arrays(fact: str, value: Any, tmp_path: Path) -> None:
     x = np.random.default_rng(0).integers(0, 200, (20, 8, 9), dtype=np.uint8)
     BandPCA(3, band_size=20).fit(x).save(tmp_path / "bands.zarr")
-    meta = tmp_path / "bands.zarr" / "zarr.json"
-    content = json.loads(meta.read_text())
-    content["attributes"]["dpca"][fact] = value
-    meta.write_text(json.dumps(content))
+    edit_facts(tmp_path / "bands.zarr", lambda facts: facts.update({fact: value}))
     with pytest.raises(StoreError, match="damaged"):
         BandPCA.load(tmp_path / "bands.zarr")

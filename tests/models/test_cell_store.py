@@ -17,6 +17,10 @@ from dpca import CellPCA
 from dpca.models.cell_store import load_model, save_model
 from dpca.models.stored_basis import model_fingerprint
 from storage import StoreError
+from storage.arrays import create_array, write_shard
+from storage.layout import Layout
+from storage.manifest import write_manifest
+from tests.resealing import edit_metadata
 
 LEARNED = (
     "components_",
@@ -123,7 +127,7 @@ def test_a_file_or_a_foreign_folder_is_never_replaced(tmp_path: Path) -> None:
 def test_nothing_in_a_model_can_run(stored: Path) -> None:
     """Numbers, JSON, and nothing else: no object of Python, no codec but the ones we write with."""
     names = {p.name for p in stored.rglob("*") if p.is_file() and not p.name.isdigit()}
-    assert names == {"zarr.json"}
+    assert names == {"zarr.json", "checksums.json"}
     for path in stored.rglob("zarr.json"):
         metadata = json.loads(path.read_text())
         if metadata["node_type"] == "array":
@@ -132,12 +136,6 @@ def test_nothing_in_a_model_can_run(stored: Path) -> None:
     group = zarr.open_group(str(stored), mode="r")  # plain zarr reads it
     assert sorted(group.array_keys()) == ["components", "explained_variance", "mean", "total_variance"]
     assert group["components"].metadata.dimension_names == ("component", "y", "x", "channel")
-
-
-def edit(path: Path, change: Callable[[dict[str, Any]], None]) -> None:
-    metadata = json.loads((path / "zarr.json").read_text())
-    change(metadata)
-    (path / "zarr.json").write_text(json.dumps(metadata))
 
 
 def facts(**changes: Any) -> Callable[[Path], None]:
@@ -149,7 +147,7 @@ def facts(**changes: Any) -> Callable[[Path], None]:
         for name in [name for name, value in changes.items() if value is None]:
             del stated[name]
 
-    return lambda path: edit(path, change)
+    return lambda path: edit_metadata(path, change)
 
 
 def shard_of(name: str) -> Callable[[Path], Path]:
@@ -178,7 +176,12 @@ def flip_bit(path: Path) -> None:
 
 def integer_components(path: Path) -> None:
     shutil.rmtree(path / "components")
-    zarr.create_array(str(path / "components"), data=np.ones((3, 8, 9, 3), np.int64))
+    group = zarr.open_group(str(path), mode="r+")
+    whole = Layout((3, 8, 9, 3), (3, 8, 9, 3))
+    write_shard(
+        create_array(group, "components", whole.chunks, np.int64, whole, "abcd"), 0, np.ones(whole.chunks, np.int64)
+    )
+    write_manifest(path)
 
 
 DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
@@ -186,9 +189,9 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
     "no metadata": (lambda path: (path / "zarr.json").unlink(), "no model at"),
     "torn metadata": (lambda path: (path / "zarr.json").write_text('{"zarr_format": 3, "no'), "no model at"),
     "metadata of another kind": (lambda path: (path / "zarr.json").write_text("[]"), "no model at"),
-    "another zarr version": (lambda path: edit(path, lambda m: m.update(zarr_format=4)), "no model at"),
+    "another zarr version": (lambda path: edit_metadata(path, lambda m: m.update(zarr_format=4)), "no model at"),
     "a stack": (facts(kind="stack"), "is a stack store, not a model"),
-    "somebody's group": (lambda path: edit(path, lambda m: m.update(attributes={})), "is a foreign store, not a model"),
+    "somebody's group": (lambda path: zarr.open_group(str(path), mode="w"), "is a foreign store, not a model"),
     "newer": (facts(version=3), "has version 3 and this program reads version 2: update dask-dpca"),
     "no version": (facts(version=None), "has version None"),
     "no fingerprint": (facts(fingerprint=None), "damaged.*fingerprint"),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +15,7 @@ from dpca.models.model_store import read_facts
 from dpca.models.stored_basis import load_any, model_fingerprint, stored_basis
 from dpca.partition import LappedGrid
 from storage import StoreError
+from tests.resealing import edit_facts
 
 
 def samples(shape: tuple[int, ...] = (20, 16, 18, 3), dtype: Any = np.uint8) -> np.ndarray:
@@ -86,8 +86,6 @@ def test_one_without_stays_of_the_version_that_such_a_program_reads(tmp_path: Pa
 
 @pytest.mark.parametrize("overlap", [None, 1, -3, 99, "much"])
 def test_an_overlap_that_is_none(overlap: Any, stored: Path) -> None:
-    metadata = json.loads((stored / "zarr.json").read_text())
-    metadata["attributes"]["dpca"]["overlap"] = overlap
-    (stored / "zarr.json").write_text(json.dumps(metadata))
+    edit_facts(stored, lambda facts: facts.update(overlap=overlap))
     with pytest.raises(StoreError, match="damaged"):
         CellPCA.load(stored)

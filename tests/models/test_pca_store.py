@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 
 from dpca import PCA, StreamingPCA
 from storage.errors import StoreError
+from tests.resealing import edit_facts
 
 
 @pytest.fixture
@@ -41,11 +41,8 @@ def test_what_is_no_such_model_is_refused(samples: np.ndarray, tmp_path: Path) -
     with pytest.raises(StoreError, match="streaming-pca store, not a model of kind pca"):
         PCA.load(tmp_path / "s.zarr")
     PCA(3).fit(samples).save(tmp_path / "m.zarr")
-    metadata = tmp_path / "m.zarr" / "zarr.json"
-    content = json.loads(metadata.read_text())
     for name, value in (("n_components", 4), ("kept", ["mean"]), ("n_passes", "two")):
-        spoiled = json.loads(json.dumps(content))
-        spoiled["attributes"]["dpca"][name] = value
-        metadata.write_text(json.dumps(spoiled))
+        PCA(3).fit(samples).save(tmp_path / "m.zarr", overwrite=True)
+        edit_facts(tmp_path / "m.zarr", lambda facts, name=name, value=value: facts.update({name: value}))
         with pytest.raises(StoreError, match="damaged"):
             PCA.load(tmp_path / "m.zarr")

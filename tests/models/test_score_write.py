@@ -19,6 +19,7 @@ from dpca.engine import PlanError, as_source
 from dpca.engine.checkpoint import Checkpoints
 from dpca.models import score_write
 from dpca.models.score_write import expected_mse, write_scores
+from dpca.models.stored_basis import model_fingerprint
 from storage import DataError, StoreError
 from storage.arrays import create_root
 from storage.layout import Layout, axes_for
@@ -302,7 +303,7 @@ def test_a_shard_takes_no_more_memory_than_planned(
     job = score_write.WriteJob(
         source=source,
         model=str(tmp_path / "model.zarr"),
-        fingerprint="f",
+        fingerprint=model_fingerprint(tmp_path / "model.zarr"),
         store=str(tmp_path / "out.zarr"),
         rows=score_write._prepare(source, basis, group, ("sample", "y", "x", "channel"), reconstruct),
         n_spatial=2,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -25,6 +24,7 @@ from dpca.models.score_write import expected_mse
 from dpca.rules import CovariancePCA
 from storage import DataError, StoreError
 from tests.conftest import smooth_images
+from tests.resealing import edit_facts
 
 LEARNED = ("components_", "mean_", "explained_variance_", "explained_variance_ratio_", "total_variance_", "ranks_")
 
@@ -306,9 +306,7 @@ def test_an_overlap_beside_is_exact_and_stored_too(images: np.ndarray, tmp_path:
 
 
 def _state(stored: Path, **facts: Any) -> None:
-    metadata = json.loads((stored / "zarr.json").read_text())
-    metadata["attributes"]["dpca"].update(facts)
-    (stored / "zarr.json").write_text(json.dumps(metadata))
+    edit_facts(stored, lambda stated: stated.update(facts))
 
 
 @pytest.mark.parametrize(

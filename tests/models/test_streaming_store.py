@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import numpy as np
@@ -10,6 +9,7 @@ import pytest
 
 from dpca import CellPCA, StreamingPCA
 from storage.errors import StoreError
+from tests.resealing import edit_facts
 
 
 @pytest.fixture
@@ -51,13 +51,9 @@ def test_what_is_no_such_model_is_refused(samples: np.ndarray, tmp_path: Path) -
     with pytest.raises(StoreError, match="cell-pca store, not a model of kind streaming-pca"):
         StreamingPCA.load(tmp_path / "cells.zarr")
     StreamingPCA(3).fit(samples).save(tmp_path / "m.zarr")
-    metadata = tmp_path / "m.zarr" / "zarr.json"
-    content = json.loads(metadata.read_text())
-    content["attributes"]["dpca"]["n_components"] = 4
-    metadata.write_text(json.dumps(content))
+    edit_facts(tmp_path / "m.zarr", lambda facts: facts.update(n_components=4))
     with pytest.raises(StoreError, match="damaged"):
         StreamingPCA.load(tmp_path / "m.zarr")
-    content["attributes"]["dpca"]["version"] = 99
-    metadata.write_text(json.dumps(content))
+    edit_facts(tmp_path / "m.zarr", lambda facts: facts.update(version=99))
     with pytest.raises(StoreError, match="version 99"):
         StreamingPCA.load(tmp_path / "m.zarr")

@@ -1,0 +1,28 @@
+"""No damage to a finished store is read in silence, and `verify` names every one."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from tests.trust.damage import STORES, Trial, make_stores
+
+
+@pytest.fixture(scope="module")
+def trial(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Trial:
+    folder = tmp_path_factory.mktemp("stores")
+    make_stores(folder, cluster)
+    return Trial(folder, tmp_path_factory.mktemp("damaged"))
+
+
+def test_whole_stores_are_read_in_every_way(trial: Trial) -> None:
+    wrong = {f"{s}: {w}": r for s, ways in trial.expected.items() for w, r in ways.items() if isinstance(r, Exception)}
+    assert not wrong
+
+
+@pytest.mark.parametrize("store", STORES)
+def test_damage_is_named_and_never_read(store: str, trial: Trial) -> None:
+    rng = np.random.default_rng(STORES.index(store))
+    assert [wrong for _ in range(12) for wrong in trial.run(store, rng)] == []
