@@ -27,6 +27,7 @@ from dpca.cli.running import guarded, say
 from dpca.jobs.reproduction import TABLES, MissingData, Table, markdown
 from dpca.jobs.reproduction.data import Setting
 from storage.disk import atomic_write_bytes, writing_errors
+from storage.outputs import check_output
 from storage.progress import bar_progress
 
 
@@ -38,10 +39,13 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     output = Path(options.output)
+    check_output(output, options.data)
     tables: list[Table] = []
     skipped: dict[str, str] = {}
     # Beside the output, where there is room: the photographs take 2.5 GB once decoded.
-    temporary = tempfile.TemporaryDirectory(dir=output.parent) if options.workspace is None else None
+    with writing_errors(output):
+        output.parent.mkdir(parents=True, exist_ok=True)
+        temporary = tempfile.TemporaryDirectory(dir=output.parent) if options.workspace is None else None
     with temporary or nullcontext(options.workspace) as folder:
         setting = Setting(Path(options.data), Path(folder), options.trials, bar_progress)
         for name in options.only or TABLES:

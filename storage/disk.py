@@ -9,15 +9,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from storage.errors import StoreError
+from storage.errors import StoreError, printable
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
+_NO_FOLDER = (errno.ENOTDIR, errno.EEXIST)
+_NO_PATH = {errno.ELOOP: "its links go round in a circle", errno.ENAMETOOLONG: "its name or path is too long"}
+_FAILED = (errno.EBUSY, errno.EIO, errno.EISDIR, errno.ENXIO, errno.ESTALE, errno.EXDEV)
 
 
 @contextmanager
 def writing_errors(path: str | os.PathLike[str], needed: int | None = None) -> Iterator[None]:
-    """Turn what a full or forbidden disk raises inside the block into one sentence.
+    """Turn what a disk raises inside the block that is full, forbidden or broken into one sentence.
 
     Parameters
     ----------
@@ -29,28 +32,50 @@ def writing_errors(path: str | os.PathLike[str], needed: int | None = None) -> I
     Raises
     ------
     StoreError
-        In place of an OSError for a full disk or quota, a missing permission, a read-only disk, or a parent
-        that is a file; every other error passes.
+        In place of an OSError that `refusal_of_disk` knows; every other error passes.
     """
     try:
         yield
     except OSError as error:
-        where = f"'{os.fspath(path)}'"
-        if error.errno in _FULL:
-            room = f"{_size(_free(path))} free" + (f" of {_size(needed)} needed" if needed is not None else "")
-            raise StoreError(
-                f"the disk is full while writing {where} ({error.strerror}, {room}): "
-                f"make room and run the same command again to continue, or choose another output"
-            ) from error
-        if error.errno in _FORBIDDEN:
-            raise StoreError(
-                f"{where} cannot be written ({error.strerror}): choose another output or change the permissions"
-            ) from error
-        if error.errno in (errno.ENOTDIR, errno.EEXIST):
-            raise StoreError(
-                f"{where} cannot be created (a part of its path is a file, not a folder): choose another output"
-            ) from error
+        if (refusal := refusal_of_disk(error, path, needed)) is not None:
+            raise refusal from error
         raise
+
+
+def refusal_of_disk(error: OSError, path: str | os.PathLike[str], needed: int | None = None) -> StoreError | None:
+    """Return the sentence for a disk or quota that is full, a missing permission, a path that cannot be; else None.
+
+    Parameters
+    ----------
+    error : OSError
+    path, needed
+        As for `writing_errors`.
+    """
+    where = f"'{printable(os.fspath(path))}'"
+    if is_full(error):
+        room = f"{_size(_free(path))} free" + (f" of {_size(needed)} needed" if needed is not None else "")
+        return StoreError(
+            f"the disk is full while writing {where} ({error.strerror}, {room}): "
+            f"make room and run the same command again to continue, or choose another output"
+        )
+    if error.errno in _FORBIDDEN:
+        return StoreError(
+            f"{where} cannot be written ({error.strerror}): choose another output or change the permissions"
+        )
+    if error.errno in _NO_FOLDER:
+        return StoreError(
+            f"{where} cannot be created (a part of its path is a file, not a folder): choose another output"
+        )
+    if error.errno in _NO_PATH:
+        return StoreError(f"{where} cannot be created ({_NO_PATH[error.errno]}): choose another output")
+    if error.errno in _FAILED:
+        return StoreError(f"{where} cannot be written ({error.strerror}): choose another output or repair the disk")
+    return None
+
+
+def is_full(error: BaseException) -> bool:
+    """Tell whether an error says that a disk, a quota or the largest file allowed is full."""
+    return isinstance(error, OSError) and error.errno in _FULL
 
 
 def require_free_space(path: str | os.PathLike[str], needed_bytes: int, what: str) -> None:

@@ -1,15 +1,21 @@
-"""The two ways in which this package says no.
+"""The ways in which this package says no.
 
 Every message is one sentence that names the value, what was expected, and what to do about it, so that the
-command line can print it as it is. Both classes take that one string, which keeps them intact on their way
+command line can print it as it is. All classes take that one string, which keeps them intact on their way
 back from a worker.
 """
 
 from __future__ import annotations
 
+import unicodedata
+
 
 class DataError(ValueError):
     """The input is wrong: missing, empty, broken, of another size, without images, not finite."""
+
+
+class PlanError(ValueError):
+    """The work does not fit the memory budget; the message names the number, the limit and the setting that fits."""
 
 
 class StoreError(RuntimeError):
@@ -22,3 +28,10 @@ class StoreError(RuntimeError):
 def one_line(error: BaseException) -> str:
     """Return the message of an error without line breaks, to be put inside a sentence."""
     return " ".join(str(error).split()) or type(error).__name__
+
+
+def printable(name: str) -> str:
+    """Return a name that can be stored as UTF-8 and printed: undecodable and control characters are escaped."""
+    if name.isprintable():
+        return name
+    return "".join(c.encode("unicode_escape").decode() if unicodedata.category(c) in ("Cc", "Cs") else c for c in name)

@@ -4,19 +4,21 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
 from typing import TYPE_CHECKING, Any, Literal
 
+import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from storage.arrays import create_array, create_root, write_strings
-from storage.errors import DataError
+from storage.arrays import create_array, create_root, root_facts, write_strings
+from storage.errors import DataError, PlanError, StoreError
 from storage.filling import Filling
 from storage.images import Color, Rules
 from storage.layout import CHANNEL, SAMPLE, Layout, axes_for, choose_layout
+from storage.outputs import check_output
 from storage.progress import Progress, no_progress
 from storage.readers import Reader, Source, open_reader
 from storage.readers.base import IMAGE_SUFFIXES
@@ -30,6 +32,9 @@ if TYPE_CHECKING:
 # what the codec saves at least where it is chosen
 _BLOSC_SAVES = 1.5
 _LABEL_CHUNK = 65536
+# Of the bytes of a shard, what a task holds at once (measured: 4.0): the values, the encoded chunks, these joined.
+_SHARD_COPIES = 4
+_TASK_OVERHEAD = 24 << 20
 
 
 def ingest(
@@ -46,6 +51,7 @@ def ingest(
     data_range: tuple[float, float] | None = None,
     client: Client | None = None,
     threads: int | None = None,
+    budget: int | None = None,
     overwrite: bool = False,
     progress: Progress = no_progress,
 ) -> Stack:
@@ -76,6 +82,8 @@ def ingest(
         Where the tasks run; without one, on threads of this process.
     threads : int, optional
         Number of these threads, by default one a processor.
+    budget : int, optional
+        Bytes that a task may take, by default as many as it needs.
     overwrite : bool
         Whether to replace another Zarr store, or an unfinished one of other settings.
     progress : callable
@@ -90,8 +98,10 @@ def ingest(
     ------
     DataError
         If the source or a sample of it is not acceptable; the first one in order is named.
+    PlanError
+        If a shard does not fit ``budget``.
     StoreError
-        If the store cannot be written.
+        If the store cannot be written; if it is, holds or lies in the source.
 
     Notes
     -----
@@ -103,6 +113,7 @@ def ingest(
     rules = Rules(color=color, crop=_size("crop", crop), resize=_size("resize", resize))
     limits = None if data_range is None else _checked_range(data_range)
     reader = source if isinstance(source, Reader) else open_reader(source, key=key, axes=axes)
+    check_output(target, reader)
     cells = None if cell_shape is None else _cell_lengths(cell_shape, reader)
     if not reader.encoded and rules != Rules():
         raise DataError(f"color, crop and resize are for images and '{reader.name}' is an array: leave them out")
@@ -116,6 +127,7 @@ def ingest(
             form = survey(reader, rules, stop=stop)
             form = form if limits is None else replace(form, data_range=limits)
             layout = _layout(len(reader), form, cells)
+            _check_memory(reader, form, layout, budget)
             needed = _bytes_to_write(work, len(reader), form, layout)
             with writing_errors(target, needed):
                 require_free_space(target, needed, f"the stack of '{reader.name}'")
@@ -123,7 +135,10 @@ def ingest(
                     work, reader, form, layout, stop=stop, client=client, threads=threads, progress=progress
                 )
                 filling.run()
-                _finish(work, reader, form, filling)
+                content = content_of(
+                    reader, color=color, resize=rules.resize, crop=rules.crop, data_range=limits, axes=axes
+                )
+                _finish(work, reader, form, filling, content)
                 work.publish()
     stack = open_stack(target)
     if stop and stack.rejected:
@@ -133,6 +148,92 @@ def ingest(
             f'which {reason}; accept that with --on-error skip (on_error="skip") or choose another output'
         )
     return stack
+
+
+def plan_ingest(
+    reader: Reader,
+    reading: Mapping[str, Any],
+    cells: Callable[[Sequence[str]], tuple[int, ...] | None],
+    budget: int | None,
+) -> tuple[tuple[int, ...], np.dtype[Any], Layout, tuple[str, ...]]:
+    """Return shape, type, layout and names of the axes of the stack that `ingest` would make, were no sample refused.
+
+    Parameters
+    ----------
+    reader : Reader
+        Its first few samples are read.
+    reading : mapping
+        Options of `ingest`: ``color``, ``resize``, ``crop``, ``on_error``.
+    cells : callable
+        Gives the cells, or None, from the names of a sample's axes.
+    budget : int, optional
+        Bytes that a task may take.
+
+    Raises
+    ------
+    DataError
+        If the source is not acceptable.
+    PlanError
+        If a shard does not fit ``budget``.
+    """
+    if not len(reader):
+        raise DataError(_empty(reader))
+    color = reading.get("color", "auto")
+    rules = Rules(color=color, crop=_size("crop", reading.get("crop")), resize=_size("resize", reading.get("resize")))
+    form = survey(reader, rules, stop=reading.get("on_error", "stop") == "stop")
+    layout = _layout(len(reader), form, cells(form.axes[1:] if not reader.encoded else ("y", "x")))
+    _check_memory(reader, form, layout, budget)
+    return (len(reader), *form.sample_shape), form.dtype, layout, form.axes
+
+
+def _check_memory(reader: Reader, form: Form, layout: Layout, budget: int | None) -> None:
+    shard = prod(layout.shards) * form.dtype.itemsize
+    # Of encoded images, what they were read as lies beside their pixels.
+    need = (_SHARD_COPIES + reader.encoded) * shard + _TASK_OVERHEAD
+    if budget is not None and need > budget:
+        raise PlanError(
+            f"reading '{reader.name}' and writing a shard of {layout.rows_per_shard:,} samples takes "
+            f"{need / 1e6:,.0f} MB but a task may take {budget / 1e6:,.0f} MB: allow each worker at least "
+            f"{math.ceil((need - budget) / 1e6):,} MB more"
+        )
+
+
+def content_of(
+    source: Reader,
+    *,
+    color: Color = "auto",
+    resize: tuple[int, int] | None = None,
+    crop: tuple[int, int] | None = None,
+    data_range: tuple[float, float] | None = None,
+    axes: Sequence[str] | None = None,
+) -> str:
+    """Return a hash of what determines the samples that `ingest` makes of a source, the cells left out.
+
+    They decide only how the samples are cut into chunks, so that a stack made for other cells serves as well.
+    """
+    axes = source.axes if axes is None else axes
+    limits = source.data_range if data_range is None else _checked_range(data_range)
+    settings = [color, _size("crop", crop), _size("resize", resize), None if axes is None else list(axes), limits]
+    return fingerprint_of(STACK_KIND, STACK_VERSION, source.kind, source.fingerprint(), len(source), settings)
+
+
+def is_made_of(path: str | os.PathLike[str], content: str, *, stop: bool) -> bool:
+    """Tell whether a stack store is whole, by its manifest, and was made of what `content_of` gave this hash.
+
+    Parameters
+    ----------
+    path : path-like
+        Anything, or nothing.
+    content : str
+    stop : bool
+        Whether samples that were left out are an error.
+    """
+    try:
+        stack = open_stack(path)
+        facts = root_facts(zarr.open_group(os.fspath(path), mode="r"))
+        return facts.get("content") == content and not (stop and stack.rejected)
+    except (DataError, StoreError, OSError, ValueError):
+        return False
 
 
 def _cell_lengths(cell_shape: int | Sequence[int], reader: Reader) -> list[int]:
@@ -181,7 +282,7 @@ def _bytes_to_write(work: Workspace, n_items: int, form: Form, layout: Layout) -
     return max(0, whole - there)
 
 
-def _finish(work: Workspace, reader: Reader, form: Form, filling: Filling) -> None:
+def _finish(work: Workspace, reader: Reader, form: Form, filling: Filling, content: str) -> None:
     """Write all that stands beside the samples; done again as a whole if interrupted."""
     low, high = filling.data_range()
     root = create_root(
@@ -194,6 +295,7 @@ def _finish(work: Workspace, reader: Reader, form: Form, filling: Filling) -> No
         source={"kind": reader.kind, "name": reader.name, "count": len(reader)},
         color=form.color,
         ignored=reader.ignored,
+        content=content,
     )
     names = reader.names
     write_strings(root, "name", [names[i] for i in filling.kept.tolist()])

@@ -205,6 +205,34 @@ def write_manifest(store: Path) -> None:
     _write_signed(root, metadata)
 
 
+def remove_manifest(store: Path) -> None:
+    """Take back what `write_manifest` wrote, or the part of it that it had come to; stores inside keep theirs.
+
+    A store that is being written again must not be compared with what it was.
+    """
+    root = store / METADATA
+    if root.is_file():
+        if has_manifest(content := root.read_bytes()):
+            metadata = json.loads(content)
+            del metadata["attributes"][_ROOT][_KEY]
+            atomic_write_bytes(root, json.dumps(metadata, indent=2, allow_nan=False).encode())
+        _remove_checksums(store)
+
+
+def _remove_checksums(folder: Path) -> None:
+    for entry in os.scandir(folder):
+        if not entry.is_dir(follow_symlinks=False):
+            continue
+        metadata = Path(entry.path) / METADATA
+        content = metadata.read_bytes() if metadata.is_file() else b""
+        if has_manifest(content):
+            continue
+        if json.loads(content or b"{}").get("node_type") == "array":
+            (Path(entry.path) / CHECKSUMS).unlink(missing_ok=True)
+        else:
+            _remove_checksums(Path(entry.path))
+
+
 def write_folder_manifest(folder: Path, kind: str, contents: Mapping[str, bytes]) -> None:
     """Write the manifest of a folder of plain files, which says what the folder is; see `read_manifest`."""
     files = {name: digest_of(content) for name, content in contents.items()}

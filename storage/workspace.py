@@ -3,12 +3,13 @@
 ::
 
     out.zarr.partial/          while the job works                out.zarr/    when it is whole
-        lock                   held (flock) by the one that works
+        lock                   held (flock) by the one that works, and the mark of the folder: see `storage.claim`
         journal.json           kind and fingerprint of the job
         done/<unit>.json       one marker a finished unit of work
         scratch/               checkpoints
         store-<hash>/          becomes out.zarr by one rename
         replaced/              the old out.zarr, between two renames
+        kept/                  what a job of other settings leaves to this one, see `storage.heirloom`
 
 The order of the steps is what makes it safe. A journal appears after its folders and disappears before
 them, so a journal means that the rest can be trusted, and a folder without one is swept. A marker appears
@@ -23,7 +24,6 @@ This guards against the death of processes. What a power cut took from the disk'
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import re
@@ -36,15 +36,18 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from storage.disk import atomic_write_bytes, require_free_space, sync_folder, writing_errors
+from storage.claim import JOURNAL, LOCK, Claim, read_json
+from storage.disk import atomic_write_bytes, is_full, refusal_of_disk, require_free_space, sync_folder, writing_errors
 from storage.errors import StoreError
-from storage.manifest import write_manifest
+from storage.heirloom import KEPT, Heirloom
+from storage.manifest import remove_manifest, write_manifest
+from storage.outputs import resolved_output, work_folder
 
 __all__ = ["Workspace", "fingerprint_of", "require_free_space", "writing_errors"]
 
 State = Literal["new", "resumed", "complete"]
 
-_PARTS = ("scratch", "done", "replaced")
+_PARTS = ("scratch", "done", "replaced", KEPT)
 _STORE = "store-"
 _PATIENCE = (0.1, 0.3, 1.0, 3.0)  # seconds between attempts to remove a folder that somebody writes to
 # how zarr's local store, and the manifest's writer, name a file until it is whole
@@ -90,6 +93,9 @@ class Workspace:
         Whether another Zarr store at the target, or an unfinished one of other settings, may be replaced. A
         file or a folder that is no Zarr store is never replaced; nor is a complete store of these very
         settings, which is kept.
+    heirloom : Heirloom, optional
+        A store inside the store that is taken over from an unfinished job of other settings or a store that is being
+        replaced. An unfinished job that holds nothing else is taken over without `overwrite`.
 
     Attributes
     ----------
@@ -120,33 +126,38 @@ class Workspace:
 
     state: State
 
-    def __init__(self, target: str | os.PathLike[str], *, kind: str, fingerprint: str, overwrite: bool = False) -> None:
-        if "://" in os.fspath(target):
-            raise StoreError(f"output '{target}' is a URL: stores are written to local folders, give a path")
+    def __init__(
+        self,
+        target: str | os.PathLike[str],
+        *,
+        kind: str,
+        fingerprint: str,
+        overwrite: bool = False,
+        heirloom: Heirloom | None = None,
+    ) -> None:
+        self._real = resolved_output(target)
         self.target = Path(target)
         self.kind = kind
         self.fingerprint = fingerprint
         self.overwrite = overwrite
-        # through links: the store replaces what a link points at, beside which the work folder lies
-        self._real = Path(os.path.realpath(self.target))
-        self._folder = self._real.with_name(self._real.name + ".partial")
+        self._heirloom = heirloom
+        # beside what a link points at, which the store replaces
+        self._folder = work_folder(self._real)
         self.store = self._folder / f"{_STORE}{fingerprint_of(kind, fingerprint)[:12]}"
         self.scratch = self._folder / "scratch"
         self._done = self._folder / "done"
-        self._lock: int | None = None
+        self._claim: Claim | None = None
 
     def __enter__(self) -> Self:
         with writing_errors(self.target):
-            created = not self._folder.exists()
-            if created and self._target_is_complete():
+            if not os.path.lexists(self._folder) and self._target_is_complete():
                 self.state = "complete"
                 return self
-            self._folder.mkdir(parents=True, exist_ok=True)
-            self._lock = self._acquire()
+            claim = self._claim = Claim(self._folder, os.fspath(self.target))
             try:
                 self._begin()
             except BaseException:
-                if created:
+                if claim.created:
                     self._remove_folder()
                 self._release()
                 raise
@@ -155,13 +166,32 @@ class Workspace:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._lock is None:
-            return
-        if not any(any(folder.iterdir()) for folder in (self._done, self.scratch)):
-            # nothing was finished that a later run could use (the first image was broken, say): leave no trace
-            with suppress(OSError):
-                self._remove_folder()
-        self._release()
+        if self._claim is not None and self._claim.held:
+            if not self._holds_finished_work():
+                # nothing that a later run could use (the first image was broken, say): leave no trace
+                with suppress(OSError):
+                    self._remove_folder()
+            self._release()
+        # Here, for all that was written inside the block, on whatever thread or worker.
+        if error is not None and (refusal := self._refusal(error)) is not None:
+            raise refusal from error
+
+    def _holds_finished_work(self) -> bool:
+        """Whether units were finished, checkpoints written, or stores made inside the store, in part or whole."""
+        if any(any(folder.iterdir()) for folder in (self._done, self.scratch)):
+            return True
+        inner = [entry for entry in self.store.iterdir() if entry.is_dir()]
+        return any(entry.suffix == self._folder.suffix or _root_facts(entry) for entry in inner)
+
+    def _refusal(self, error: BaseException) -> StoreError | None:
+        """Return the sentence for an error that was raised, at whatever depth, because the disk said no."""
+        seen: BaseException | None = error
+        while seen is not None and not isinstance(seen, StoreError):
+            ours = isinstance(seen, OSError) and str(seen.filename).startswith(os.fspath(self._folder))
+            if isinstance(seen, OSError) and (ours or is_full(seen)):
+                return refusal_of_disk(seen, self.target)
+            seen = seen.__cause__
+        return None
 
     def is_done(self, unit: str, fingerprint: str = "") -> bool:
         """Tell whether an earlier run, or this one, finished a unit of work with this fingerprint."""
@@ -207,7 +237,7 @@ class Workspace:
         RuntimeError
             If the store does not state its kind and fingerprint (a mistake of the caller).
         """
-        if self._lock is None:
+        if self._claim is None or not self._claim.held:
             raise RuntimeError("publish() outside of the workspace's with block, or of a complete store")
         if _root_facts(self.store) != (self.kind, self.fingerprint):
             raise RuntimeError(f"'{self.store}' does not state its kind and fingerprint: use create_root")
@@ -254,8 +284,8 @@ class Workspace:
         foreign = sorted(
             entry.name
             for entry in self._folder.iterdir()
-            if entry.name not in (*_PARTS, "lock", "journal.json")
-            and not entry.name.startswith((_STORE, ".journal.json.", ".nfs"))
+            if entry.name not in (*_PARTS, LOCK, JOURNAL)
+            and not entry.name.startswith((_STORE, f".{JOURNAL}.", ".nfs"))
         )
         if foreign:
             raise StoreError(
@@ -269,7 +299,7 @@ class Workspace:
                 _remove_tree(replaced)
             else:
                 os.rename(replaced, self._real)
-        journal = _read_json(self._folder / "journal.json")
+        journal = read_json(self._folder / JOURNAL)
         mine = {"kind": self.kind, "fingerprint": self.fingerprint}
         ours = journal == mine
         if self._target_is_complete():
@@ -278,7 +308,7 @@ class Workspace:
                 self._remove_folder()
             self._release()
             return  # an unfinished run of other settings stays as it is
-        if journal is not None and not ours and not self.overwrite:
+        if journal is not None and not ours and not self.overwrite and not self._leaves_only_an_heirloom():
             raise StoreError(
                 f"'{self._display_folder}' is an unfinished {journal.get('kind')} store made from other "
                 f"input or with other settings: choose another output, or pass --overwrite "
@@ -286,13 +316,26 @@ class Workspace:
             )
         if ours:
             self.state = "resumed"
+            if self._heirloom is not None:
+                self._heirloom.hand_over(self._folder, self.store)
             _sweep(self.store)
+            remove_manifest(self.store)  # of a run that died while publishing
             return
         self.state = "new"
-        self._clear()
+        if self._heirloom is not None:
+            self._heirloom.keep(self._folder, self._stores(), self._real if self.overwrite else None)
+        self._clear(but=KEPT if self._heirloom is not None else "")
         for folder in (self.store, self.scratch, self._done):
             folder.mkdir()
-        atomic_write_bytes(self._folder / "journal.json", json.dumps(mine).encode())
+        if self._heirloom is not None:
+            self._heirloom.hand_over(self._folder, self.store)
+        atomic_write_bytes(self._folder / JOURNAL, json.dumps(mine).encode())
+
+    def _stores(self) -> list[Path]:
+        return sorted(entry for entry in self._folder.iterdir() if entry.name.startswith(_STORE))
+
+    def _leaves_only_an_heirloom(self) -> bool:
+        return self._heirloom is not None and self._heirloom.is_all(self._folder, self._stores())
 
     @property
     def _display_folder(self) -> Path:
@@ -304,56 +347,30 @@ class Workspace:
         return self._done / f"{fingerprint_of(unit)}.json"
 
     def _read_marker(self, unit: str) -> dict[str, Any] | None:
-        marker = _read_json(self._marker(unit))
+        marker = read_json(self._marker(unit))
         # a marker that is torn, or not of the expected form, is none: the unit is done again
         if marker is None or marker.get("unit") != unit or not isinstance(marker.get("record"), dict):
             return None
         return marker
 
-    # -- the lock, and the end of the work folder
-
-    def _acquire(self) -> int:
-        path = self._folder / "lock"
-        while True:
-            self._folder.mkdir(exist_ok=True)
-            try:
-                handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-            except FileNotFoundError:
-                continue  # the run before us removed the folder just now
-            try:
-                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                os.close(handle)
-                raise StoreError(
-                    f"output '{self.target}' is being written by another run: wait for it, stop it, or "
-                    f"choose another output"
-                ) from error
-            except OSError:
-                return handle  # a network file system without locks: go on without
-            with suppress(FileNotFoundError):
-                if os.path.samestat(os.fstat(handle), os.stat(path)):
-                    return handle
-            os.close(handle)  # locked a file that its holder had removed already: take the new one
+    # -- the end of the work folder
 
     def _release(self) -> None:
-        if self._lock is not None:
-            os.close(self._lock)
-            self._lock = None
+        if self._claim is not None:
+            self._claim.release()
 
-    def _clear(self) -> None:
-        (self._folder / "journal.json").unlink(missing_ok=True)
+    def _clear(self, but: str = "") -> None:
+        (self._folder / JOURNAL).unlink(missing_ok=True)
         for entry in self._folder.iterdir():
-            if entry.name.startswith(".journal.json."):
+            if entry.name.startswith(f".{JOURNAL}."):
                 entry.unlink()
-            elif entry.name in _PARTS or entry.name.startswith(_STORE):
+            elif entry.name != but and (entry.name in _PARTS or entry.name.startswith(_STORE)):
                 _remove_tree(entry)
 
     def _remove_folder(self) -> None:
         self._clear()
-        (self._folder / "lock").unlink(missing_ok=True)
-        self._release()
-        with suppress(OSError):
-            self._folder.rmdir()  # not empty: another run waits in it already
+        if self._claim is not None:
+            self._claim.end()
 
 
 def _remove_tree(folder: Path) -> None:
@@ -371,18 +388,10 @@ def _remove_tree(folder: Path) -> None:
 
 
 def _root_facts(store: Path) -> tuple[Any, Any] | None:
-    metadata = _read_json(store / "zarr.json")
+    metadata = read_json(store / "zarr.json")
     attributes = metadata.get("attributes") if metadata is not None else None
     facts = attributes.get("dpca") if isinstance(attributes, dict) else None
     return (facts.get("kind"), facts.get("fingerprint")) if isinstance(facts, dict) else None
-
-
-def _read_json(path: Path) -> dict[str, Any] | None:
-    try:
-        value = json.loads(path.read_bytes())
-    except (OSError, ValueError):
-        return None
-    return value if isinstance(value, dict) else None
 
 
 def _sweep(store: Path) -> None:

@@ -13,6 +13,7 @@ import zarr
 from dpca.cli.arguments import cell_lengths, number_pair
 from dpca.cli.model_arguments import model_parameters
 from dpca.cli.running import cluster, say
+from dpca.engine.memory import task_budget, thread_count
 from dpca.jobs import fit_store, partitioned_model, reconstruct_store, transform_store
 from dpca.jobs.cell_report import rank_numbers
 from dpca.jobs.stages import NOTHING, StageCost
@@ -42,6 +43,7 @@ def ingest_command(options: argparse.Namespace) -> int:
             axes=options.axes,
             data_range=options.data_range,
             client=client,
+            budget=task_budget(client, thread_count()),
             overwrite=options.overwrite,
             progress=bar_progress,
         )

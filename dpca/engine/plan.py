@@ -25,6 +25,8 @@ from typing import Any, Protocol, cast
 import numpy as np
 from numpy.typing import DTypeLike
 
+from storage.errors import PlanError as PlanError
+
 Region = tuple[tuple[int, int], ...]
 
 # A task should outlast the scheduler's cost of 1.5 ms a thousand times, and a checkpoint should not be far away.
@@ -43,10 +45,6 @@ _ADDING, _MERGING = 1 / 3, 3
 # Interpreter and graph overhead of one task, and what the allocator loses between arrays (measured: up to a fifth).
 _TASK_OVERHEAD = 24 * 2**20
 _FRAGMENTATION = 1.25
-
-
-class PlanError(ValueError):
-    """The work does not fit the memory budget; the message names the number, the limit and the setting that fits."""
 
 
 class Partition(Protocol):

@@ -9,15 +9,12 @@ from typing import Any
 
 from dpca.jobs.cell_report import write_job_report
 from dpca.jobs.compression import Settings, describe, times
-from dpca.jobs.fit import fit_store
-from dpca.jobs.stages import StageCost
 from dpca.models.band_basis import BandBasis
 from dpca.models.band_pca import BandPCA
 from dpca.models.cell_basis import CellBasis
 from dpca.models.cell_pca import CellPCA, spatial_cell
 from dpca.models.rank_choice import RankChoice
 from storage.errors import DataError
-from storage.progress import Progress
 from storage.stack import Stack
 
 
@@ -64,10 +61,9 @@ class CompressionSettings(Settings):
         parts = f"bands of {self.model['band_size']:,} attributes" if cells is None else f"{times(cells)} cells"
         return f"fit {parts} to {describe(stack)}"
 
-    def fit(self, stack: Stack, target: Path, client: Any, progress: Progress) -> tuple[StageCost, list[str]]:
-        """Fit the model and store it."""
-        fitted = fit_store(stack, target, partitioned_model(self.model), client=client, progress=progress)
-        return fitted.cost, fitted.notes
+    def estimator(self) -> CellPCA | BandPCA:
+        """Return the model, not fitted."""
+        return partitioned_model(self.model)
 
     def report(
         self, stack: Stack, store: Path, folder: Path, stages: Mapping[str, Mapping[str, Any]], notes: Sequence[str]

@@ -6,7 +6,6 @@ What kind of model, its settings say: see `dpca.jobs.cell_compression` and `dpca
 from __future__ import annotations
 
 import os
-import time
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -14,13 +13,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 from dpca.engine.checkpoint import Checkpoints
+from dpca.jobs.fit import fit_store
+from dpca.jobs.own_stack import heirloom_of, own_stack
+from dpca.jobs.planning import plan_compression
 from dpca.jobs.report_parts import read_report, report_folder
-from dpca.jobs.stages import NOTHING, StageCost, held_by
+from dpca.jobs.stages import NOTHING, StageCost
 from dpca.jobs.transform import fill_scores
+from dpca.models.band_pca import BandPCA
+from dpca.models.cell_pca import CellPCA
 from dpca.models.scores import SCORES_VERSION
+from dpca.models.streaming_pca import StreamingPCA
 from storage.errors import DataError
-from storage.ingest import ingest
-from storage.layout import axes_for
+from storage.outputs import check_output
 from storage.progress import Progress, no_progress
 from storage.readers import Reader, open_reader
 from storage.readers.zarr_array import ZarrReader
@@ -53,6 +57,11 @@ class Settings(ABC):
     data_range: tuple[float, float] | None = None
 
     @property
+    def reading(self) -> dict[str, Any]:
+        """Options of `storage.ingest` for a reader."""
+        return {name: getattr(self, name) for name in ("color", "resize", "crop", "on_error", "data_range")}
+
+    @property
     @abstractmethod
     def scores_kind(self) -> str:
         """What the store of scores calls itself."""
@@ -75,8 +84,13 @@ class Settings(ABC):
         """Say in a line what will be fitted."""
 
     @abstractmethod
+    def estimator(self) -> CellPCA | BandPCA | StreamingPCA:
+        """Return the model, not fitted."""
+
     def fit(self, stack: Stack, target: Path, client: Any, progress: Progress) -> tuple[StageCost, list[str]]:
         """Fit the model and store it; return what that cost and what there is to note."""
+        fitted = fit_store(stack, target, self.estimator(), client=client, progress=progress)
+        return fitted.cost, fitted.notes
 
     @abstractmethod
     def report(
@@ -109,7 +123,7 @@ def compress(
     output: str | os.PathLike[str],
     settings: Settings,
     *,
-    client: Any,
+    client: Any | None = None,
     overwrite: bool = False,
     progress: Progress = no_progress,
     say: Say = lambda text: None,
@@ -125,8 +139,8 @@ def compress(
         Store of the scores. It holds the model as ``model``, and the ingested stack as ``stack``. The report goes to
         ``<output stem>.report``.
     settings : CompressionSettings or StreamingSettings
-    client : distributed.Client
-        Cluster to run on.
+    client : distributed.Client, optional
+        Cluster to run on; without one, threads of this process.
     overwrite : bool
         Whether an output of other settings may be replaced.
     progress : Progress
@@ -140,19 +154,34 @@ def compress(
 
     Notes
     -----
-    Everything grows in ``<output>.partial`` and appears under ``output`` by one rename at the end. A stopped run goes
-    on where it was; a finished one is recognized by the fingerprint of source and settings.
+    The memory of every stage is planned before the first one begins. Everything grows in ``<output>.partial`` and
+    appears under ``output`` by one rename at the end. A stopped run goes on where it was; a finished one is recognized
+    by the fingerprint of source and settings.
     """
     given = open_input(source, settings)
     if (done := find_done(given, output, settings, overwrite=overwrite)) is not None:
         return done
-    fingerprint = _fingerprint(given, settings)
+    plan_compression(
+        given,
+        settings.reading,
+        settings.cells,
+        settings.estimator(),
+        reconstruct=settings.reconstruct,
+        ssim=settings.ssim,
+        client=client,
+    )
     folder = report_folder(output)
-    with Workspace(output, kind=settings.scores_kind, fingerprint=fingerprint, overwrite=overwrite) as work:
+    with _workspace(given, output, settings, overwrite) as work:
         if work.state == "resumed":
             say(f"going on with the unfinished run in '{os.fspath(output)}.partial'")
         record = _Record(work)
-        stack = given if isinstance(given, Stack) else _ingest(given, work, settings, client, progress, say, record)
+        if isinstance(given, Stack):
+            stack = given
+        else:
+            stack, cost = own_stack(
+                given, work, settings.reading, cells=settings.cells, client=client, progress=progress, say=say
+            )
+            record.note("ingest", cost)
         say(settings.announce(stack))
         cost, notes = settings.fit(stack, work.store / "model", client, progress)
         record.note("fit", cost, notes)
@@ -164,7 +193,7 @@ def compress(
             stack,
             work.store / "model",
             work.store,
-            fingerprint,
+            work.fingerprint,
             Checkpoints(str(work.scratch / "records")),
             reconstruct,
             client,
@@ -195,12 +224,12 @@ def find_done(
     DataError, StoreError
         As `compress`.
     """
+    folder = report_folder(output)
+    check_output(output, given, report=folder)
     settings.check(given.n_samples if isinstance(given, Stack) else len(given))
-    fingerprint = _fingerprint(given, settings)
-    with Workspace(output, kind=settings.scores_kind, fingerprint=fingerprint, overwrite=overwrite) as work:
+    with _workspace(given, output, settings, overwrite) as work:
         if work.state != "complete":
             return None
-    folder = report_folder(output)
     stack = given if isinstance(given, Stack) else open_stack(Path(output) / "stack")
     return Outcome(read_report(folder) or settings.report(stack, Path(output), folder, {}, ()), folder, True)
 
@@ -235,42 +264,14 @@ def _fingerprint(given: Stack | Reader, settings: Settings) -> str:
     return fingerprint_of(settings.scores_kind, SCORES_VERSION, content, asdict(settings))
 
 
-def _ingest(
-    reader: Reader,
-    work: Workspace,
-    settings: Settings,
-    client: Any,
-    progress: Progress,
-    say: Say,
-    record: _Record,
-) -> Stack:
-    """Make the stack inside the output, with chunks that fit the cells."""
-    target = work.store / "stack"
-    known = target.exists()
-    sample_axes = ("y", "x") if reader.encoded else reader.axes or axes_for(reader.sample_shape)
-    began = time.perf_counter()
-    if not known:
-        say(f"ingest {len(reader):,} samples from {reader.name}")
-    try:
-        stack = ingest(
-            reader,
-            target,
-            cell_shape=settings.cells(sample_axes),
-            color=settings.color,
-            resize=settings.resize,
-            crop=settings.crop,
-            on_error=settings.on_error,
-            data_range=settings.data_range,
-            client=client,
-            progress=progress,
-        )
-    finally:
-        # Its own workspace keeps what it finished; this one must then stay around it.
-        if target.exists() or target.with_name("stack.partial").exists():
-            work.mark_done("begun")
-    cost = NOTHING if known else StageCost(time.perf_counter() - began, stack.nbytes, held_by(client))
-    record.note("ingest", cost)
-    return stack
+def _workspace(given: Stack | Reader, output: str | os.PathLike[str], settings: Settings, overwrite: bool) -> Workspace:
+    return Workspace(
+        output,
+        kind=settings.scores_kind,
+        fingerprint=_fingerprint(given, settings),
+        overwrite=overwrite,
+        heirloom=heirloom_of(given, settings.reading),
+    )
 
 
 class _Record:

@@ -15,6 +15,7 @@ import zarr
 from dpca.convergence_plots import convergence_curves
 from dpca.engine.source import as_source
 from dpca.jobs.courses import Course, marks_for, run_rule
+from dpca.jobs.own_stack import heirloom_of, own_stack
 from dpca.jobs.reference import Reference, exact_reference
 from dpca.jobs.report_parts import read_report, report_folder
 from dpca.models.streaming_methods import DEFAULT_BATCH, METHODS, make_rule
@@ -22,8 +23,8 @@ from dpca.report import write_report
 from dpca.report_page import DataTable
 from storage.arrays import create_array, create_root, write_shard, write_strings
 from storage.errors import DataError, StoreError
-from storage.ingest import ingest
 from storage.layout import Layout
+from storage.outputs import check_output
 from storage.progress import Progress, no_progress
 from storage.readers import Reader
 from storage.stack import Stack
@@ -107,7 +108,9 @@ def report_convergence(
     rules = _rules(settings)
     fingerprint = convergence_fingerprint(given, settings, reading)
     folder = report_folder(output)
-    with Workspace(output, kind=KIND, fingerprint=fingerprint, overwrite=overwrite) as work:
+    check_output(output, given, report=folder)
+    heirloom = heirloom_of(given, reading or {})
+    with Workspace(output, kind=KIND, fingerprint=fingerprint, overwrite=overwrite, heirloom=heirloom) as work:
         if work.state == "complete":
             if (known := read_report(folder)) is not None:
                 return known, True
@@ -116,7 +119,11 @@ def report_convergence(
             )
         if work.state == "resumed":
             say(f"going on with the unfinished run in '{os.fspath(output)}.partial'")
-        stack = given if isinstance(given, Stack) else ingested(given, work, reading or {}, progress, say)
+        stack = (
+            given
+            if isinstance(given, Stack)
+            else own_stack(given, work, reading or {}, client=None, progress=progress, say=say)[0]
+        )
         marks = marks_for(stack.n_samples, settings.points, settings.batch_size)
         say(f"exact reference of {stack.n_samples:,} samples with {math.prod(stack.sample_shape):,} attributes")
         reference = exact_reference(as_source(stack), settings.n_components, progress=progress)
@@ -155,26 +162,6 @@ def _rules(settings: ConvergenceSettings) -> dict[str, Any]:
         )
         for method in settings.methods
     }
-
-
-def ingested(
-    reader: Reader,
-    work: Workspace,
-    reading: Mapping[str, Any],
-    progress: Progress,
-    say: Callable[[str], None],
-    client: Any = None,
-) -> Stack:
-    """Ingest a reader into the store of a report, or find it there."""
-    target = work.store / "stack"
-    if not target.exists():
-        say(f"ingest {len(reader):,} samples from {reader.name}")
-    try:
-        return ingest(reader, target, client=client, progress=progress, **reading)
-    finally:
-        # Its own workspace keeps what it finished; this one must then stay around it.
-        if target.exists() or target.with_name("stack.partial").exists():
-            work.mark_done("begun")
 
 
 def convergence_fingerprint(

@@ -18,6 +18,7 @@ from dpca.models.rank import UnmetError
 from dpca.models.rank_choice import RankChoice
 from dpca.models.streaming_methods import describe_option
 from dpca.models.streaming_pca import StreamingPCA
+from storage.outputs import check_output
 from storage.progress import Progress, no_progress
 from storage.stack import Stack
 from storage.workspace import Workspace, fingerprint_of
@@ -69,8 +70,9 @@ def fit_store(
     DataError, PlanError
         As the model's ``fit``. Where the components that it found cannot be what was asked for, nothing of it stays.
     StoreError
-        If ``target`` is something else, or the stack cannot be read.
+        If ``target`` is something else, or is, holds or lies in the stack, or the stack cannot be read.
     """
+    check_output(target, stack)
     store = _STORES[type(model)]
     settings = {name: describe_option(value) for name, value in model.get_params().items()}
     # An array of someone else's does not state its range, on which some choices of components depend.

@@ -29,6 +29,7 @@ from storage.arrays import (
 )
 from storage.disk import require_free_space
 from storage.layout import choose_layout
+from storage.outputs import check_output
 from storage.progress import Progress, no_progress
 from storage.stack import STACK_KIND, STACK_VERSION
 from storage.tasks import run_in_order
@@ -79,6 +80,7 @@ def reconstruct_store(
     DataError
         If it does not belong to the model, or has not so many components.
     """
+    check_output(target, model, scores)
     facts = read_scores_facts(scores)
     basis: Basis = load_any(model).basis_
     scores_array = open_array(os.path.join(os.fspath(scores), "scores"))

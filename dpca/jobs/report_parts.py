@@ -20,6 +20,7 @@ from dpca.rules.quality import psnr_from_mse
 from storage.arrays import array_in, open_array, open_group
 from storage.errors import StoreError, one_line
 from storage.manifest import FOLDER_MANIFEST, read_manifest
+from storage.outputs import resolved_output
 from storage.stack import Stack
 
 Array = NDArray[Any]
@@ -47,7 +48,14 @@ class Quality(NamedTuple):
 
 
 def report_folder(output: str | os.PathLike[str]) -> Path:
-    """Return where the report of an output goes: ``out.report`` for ``out.zarr``."""
+    """Return where the report of an output goes: ``out.report`` for ``out.zarr``.
+
+    Raises
+    ------
+    StoreError
+        If no output can be there.
+    """
+    resolved_output(output)
     path = Path(output)
     return path.with_name(f"{path.stem if path.suffix == '.zarr' else path.name}.report")
 

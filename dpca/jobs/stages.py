@@ -27,6 +27,8 @@ class StageCost:
 NOTHING = StageCost(0.0, 0, 0)
 
 
-def held_by(client: Any) -> int:
-    """Most memory that any one process of a cluster ever held."""
+def held_by(client: Any | None) -> int:
+    """Most memory that any one process of a cluster, or without one this process, ever held."""
+    if client is None:
+        return peak_resident_bytes()
     return max(client.run(peak_resident_bytes, on_error="ignore").values(), default=0)

@@ -8,14 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from dpca.jobs.compression import Settings, describe
-from dpca.jobs.fit import fit_store
-from dpca.jobs.stages import StageCost
 from dpca.jobs.stream_report import write_stream_report
 from dpca.models.linear_basis import LinearBasis
 from dpca.models.streaming_methods import make_rule
 from dpca.models.streaming_pca import StreamingPCA
 from storage.errors import DataError
-from storage.progress import Progress
 from storage.stack import Stack
 
 
@@ -77,9 +74,9 @@ class StreamingSettings(Settings):
         passes = "1 pass" if self.n_passes == 1 else f"{self.n_passes} passes"
         return f"fit {self.n_components} components by {self.method} in {passes} to {describe(stack)}"
 
-    def fit(self, stack: Stack, target: Path, client: Any, progress: Progress) -> tuple[StageCost, list[str]]:
-        """Fit a `StreamingPCA` and store it."""
-        model = StreamingPCA(
+    def estimator(self) -> StreamingPCA:
+        """Return the model, not fitted."""
+        return StreamingPCA(
             self.n_components,
             method=self.method,
             n_passes=self.n_passes,
@@ -88,8 +85,6 @@ class StreamingSettings(Settings):
             shuffle=self.shuffle,
             random_state=self.seed,
         )
-        fitted = fit_store(stack, target, model, client=client, progress=progress)
-        return fitted.cost, fitted.notes
 
     def report(
         self, stack: Stack, store: Path, folder: Path, stages: Mapping[str, Mapping[str, Any]], notes: Sequence[str]

@@ -19,6 +19,7 @@ from storage.arrays import create_root, write_strings
 from storage.disk import require_free_space
 from storage.errors import DataError
 from storage.layout import CHANNEL
+from storage.outputs import check_output
 from storage.progress import Progress, no_progress
 from storage.stack import Stack
 from storage.workspace import Workspace, fingerprint_of
@@ -56,6 +57,7 @@ def transform_store(
     PlanError, StoreError
         As `fit_store`.
     """
+    check_output(target, stack, model)
     known = model_fingerprint(model)
     kind = load_any(model).basis_.scores_kind
     # An array of someone else's does not state its range, on which the quality depends.

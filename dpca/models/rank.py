@@ -48,7 +48,8 @@ def ranks_by_threshold(variances: Array, totals: Array, threshold: float, max_co
         if most > variances.shape[1] or max_components is None:
             raise UnmetError(
                 f"{int((~enough).sum())} partitions need more than {variances.shape[1]} components to explain "
-                f"{threshold:.4g} of their variance: raise max_components, or lower the threshold"
+                f"{threshold:.4g} of their variance: raise --max-components K (max_components=K) above "
+                f"{variances.shape[1]}, or lower --threshold SHARE (threshold=SHARE)"
             )
         ranks[~enough] = most
     clipped: Array = np.minimum(ranks, most)
@@ -79,7 +80,7 @@ def spread(variances: Array, total_components: int) -> Array:
     if total_components > len(order):
         raise UnmetError(
             f"total_components is {total_components:,} but only {len(order):,} components have variance: ask for at "
-            "most that many, or raise max_components"
+            "most that many, or raise --max-components K (max_components=K)"
         )
     return np.bincount(order[:total_components] // variances.shape[1], minlength=len(variances))
 

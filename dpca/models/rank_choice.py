@@ -135,7 +135,10 @@ class RankChoice:
         if bound is not None:
             _check_count("max_components", bound)
             if name == "n_components" and value != NOISE:
-                raise DataError("max_components bounds ranks that differ: with n_components, leave it out")
+                raise DataError(
+                    f"{_option('max_components')} bounds ranks that differ: leave it out where --components "
+                    f"(n_components) is given"
+                )
         if name == "total_components":
             _check_count(name, value)
         elif name != "n_components" and not _is_positive(value):
@@ -149,7 +152,7 @@ class RankChoice:
             if name not in TARGETS:
                 raise DataError(
                     f"validation_fraction is {fraction!r} but there is no target to meet on these samples: give one of "
-                    f"{', '.join(TARGETS)}, or leave it out"
+                    f"{', '.join(map(_option, TARGETS))}, or leave it out"
                 )
         return cls(name, value, None if bound is None else int(bound), fraction)
 
@@ -169,11 +172,12 @@ class RankChoice:
             return None  # the noise shows in the smallest
         if not self.adapts:
             return None if self.value is None else int(self.value)
-        mean = self._mean_rank(n_features, n_partitions)
+        mean = self.mean_rank(n_features, n_partitions)
         most = math.ceil(largest * _SHARE if mean is None else _TIMES_MEAN * mean)
         return max(1, min(self.max_components or most, largest, largest if n is None else n))
 
-    def _mean_rank(self, n_features: int, n_partitions: int) -> float | None:
+    def mean_rank(self, n_features: int, n_partitions: int) -> float | None:
+        """Return how many components a partition keeps on average, None where that depends on the data."""
         if self.name == "total_components":
             return float(self.value) / n_partitions
         if self.name == "ratio":
@@ -201,7 +205,7 @@ class RankChoice:
             if len(counts) > 1 and total < counts[1]:
                 raise rank.UnmetError(
                     f"{total:,} components in all are fewer than the {counts[1]:,} cells that share the first one: "
-                    f"ask for at least that many, or for shared=False"
+                    f"ask for at least that many, or leave out --shared (shared=False)"
                 )
             if total <= counts[-1]:
                 total = int(counts[counts <= total][-1])
@@ -245,7 +249,7 @@ class RankChoice:
         """Return the error that says what can be reached instead of the target."""
         n, most = len(rank.falling(known.variances)), known.variances.shape[1]
         short = most < min(int(known.sizes.max()), known.n_samples)
-        remedy = f"raise max_components above {most}" if short else "fit more samples"
+        remedy = f"raise --max-components K (max_components=K) above {most}" if short else "fit more samples"
         return rank.UnmetError(
             f"{self.name} is {self.value:g} but all {n:,} components that were computed reach only {best:.6g} on "
             f"{samples}: {remedy}, or relax the target"
@@ -258,10 +262,15 @@ class RankChoice:
         if capped and self.max_components is None:
             warnings.warn(
                 f"{capped} partitions keep all {most} components that were computed and might have kept more: "
-                f"raise max_components for the least error",
+                f"raise --max-components K (max_components=K) for the least error",
                 RankWarning,
                 stacklevel=4,
             )
+
+
+def _option(name: str) -> str:
+    """Return what a command calls a parameter, and its own name."""
+    return f"--{name.replace('_', '-')} ({name})"
 
 
 def standard_error(means: Array) -> float:

@@ -162,12 +162,7 @@ def write_scores(
         checkpoints,
     )
     limit = budget if budget is not None else task_budget(client, thread_count())
-    need = task_bytes(job, fitted)
-    if need > limit:
-        raise PlanError(
-            f"writing a shard of {job.rows:,} samples takes {need / 1e6:,.0f} MB but a task may take "
-            f"{limit / 1e6:,.0f} MB: allow each worker at least {math.ceil((need - limit) / 1e6):,} MB more"
-        )
+    _check_task(job, fitted, limit)
     n = source.shape[0]
     bar = progress("scores", n, "samples")
     todo = [shard for shard in range(job.n_shards) if checkpoints.load(job.unit(shard)) is None]
@@ -231,6 +226,30 @@ def task_bytes(job: WriteJob, basis: Basis) -> int:
     ssim = 12 * (1 << 16) * 8 + 2 * sample * 8
     model = 3 * basis.components.nbytes + 2 * basis.mean.nbytes
     return reading + writing + 2 * basis.work_bytes(block, job.source.dtype) + ssim + model + 24 * 2**20
+
+
+def plan_scores(
+    source: Source, basis: Basis, axes: Sequence[str], *, reconstruct: bool, ssim: bool, budget: int
+) -> None:
+    """Refuse a pass of `write_scores` that would not fit ``budget`` bytes a task; nothing is read or written.
+
+    Raises
+    ------
+    PlanError
+    """
+    rows = choose_layout(source.shape, source.dtype.itemsize, axes, basis.cell_shape).shards[0]
+    n_spatial = basis.n_spatial(axes[1:])
+    job = WriteJob(source, "", "", "", rows, n_spatial, (0.0, 1.0), reconstruct, ssim, Checkpoints(""))
+    _check_task(job, basis, budget)
+
+
+def _check_task(job: WriteJob, basis: Basis, limit: int) -> None:
+    need = task_bytes(job, basis)
+    if need > limit:
+        raise PlanError(
+            f"writing a shard of {job.rows:,} samples takes {need / 1e6:,.0f} MB but a task may take "
+            f"{limit / 1e6:,.0f} MB: allow each worker at least {math.ceil((need - limit) / 1e6):,} MB more"
+        )
 
 
 def expected_mse(model: Any, data_range: tuple[float, float]) -> float:

@@ -88,7 +88,8 @@ def check_for(
         if n_spatial < 2 or min(shape[:n_spatial]) < WINDOW:
             raise DataError(
                 f"target_ssim is {choice.value:g} but samples are {shape}, and SSIM needs images or volumes of at "
-                f"least {WINDOW} pixels along every axis of space: give target_psnr or target_mse instead"
+                f"least {WINDOW} pixels along every axis of space: give --target-psnr DB (target_psnr) or "
+                f"--target-mse MSE (target_mse) instead"
             )
         candidates = np.arange(source.shape[0]) if left_out is None else left_out
         samples = candidates[spread_samples(len(candidates), min(SSIM_SAMPLES, len(candidates)), rng)]

@@ -16,7 +16,6 @@ import hashlib
 import importlib
 import os
 import re
-import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.errors import DataError
+from storage.errors import printable as printable
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff")
 
@@ -70,6 +70,8 @@ class Reader(ABC):
     sample_shape, dtype, axes, data_range :
         Of arrays: shape of one sample, native numpy dtype, names of the sample's axes and declared range of
         the values where the source states them.
+    paths : tuple of str
+        What `open_reader` opened it at: files, folders, URLs, matches of a glob each.
     """
 
     kind: str = ""
@@ -83,6 +85,7 @@ class Reader(ABC):
     dtype: np.dtype[Any] = np.dtype(np.uint8)
     axes: tuple[str, ...] | None = None
     data_range: tuple[float, float] | None = None
+    paths: tuple[str, ...] = ()
 
     @property
     @abstractmethod
@@ -188,13 +191,6 @@ def judge_member(name: str, size: int, nature: str) -> Verdict | str:
 def too_large(size: int) -> str:
     """Return the reason for refusing an encoded image of `size` bytes."""
     return f"has {size:,} bytes, more than the {MAX_ENCODED:,} read for one image"
-
-
-def printable(name: str) -> str:
-    """Return a name that can be stored as UTF-8 and printed: undecodable and control characters are escaped."""
-    if name.isprintable():
-        return name
-    return "".join(c.encode("unicode_escape").decode() if unicodedata.category(c) in ("Cc", "Cs") else c for c in name)
 
 
 def runs(indices: Sequence[int]) -> Iterator[tuple[int, int]]:

@@ -76,6 +76,7 @@ def open_reader(source: Source, *, key: str | None = None, axes: Sequence[str] |
     if reader.encoded and (key is not None or axes is not None):
         option, value = ("key", key) if key is not None else ("axes", axes)
         raise DataError(f"{option}={value!r} chooses within arrays and '{reader.name}' holds images: leave it out")
+    reader.paths = tuple(path if "://" in path else os.path.abspath(path) for path in paths)
     return reader
 
 

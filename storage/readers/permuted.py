@@ -41,7 +41,7 @@ class Permuted(Reader):
         self.kind, self.name = f"permuted {reader.kind}", reader.name
         self.encoded, self.ignored = reader.encoded, reader.ignored
         self.sample_shape, self.dtype = reader.sample_shape, reader.dtype
-        self.axes, self.data_range = reader.axes, reader.data_range
+        self.axes, self.data_range, self.paths = reader.axes, reader.data_range, reader.paths
         self.order = np.random.default_rng(seed).permutation(len(reader))
         self.labels = None if reader.labels is None else np.asarray(reader.labels)[self.order]
 

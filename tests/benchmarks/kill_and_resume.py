@@ -1,9 +1,11 @@
-"""Kill the main job, or one of its workers, with SIGKILL at random moments of every stage; compare what comes out.
+"""Kill whole jobs and commands, or one of their workers, with SIGKILL at random moments; compare what comes out.
 
-    python tests/benchmarks/kill_and_resume.py --rounds 10 --source ../shared/data/lfw-deepfunneled-03.tar
+    python tests/benchmarks/kill_and_resume.py --kills 100 --source ../shared/data/lfw-deepfunneled-03.tar
 
-Each killed program is started again with the same command; each killed worker must be replaced by the run itself. In
-end the store must equal that of an undisturbed run, byte for byte. Prints a line a run; exits with 1 at a difference.
+Strikes in every stage of the main job (ingest, fit, scores) and in `dpca fit`, `dpca transform --reconstruct` and
+`dpca reconstruct`. Each killed program is started again with the same command; each killed worker must be replaced by
+the run itself. In the end the store must equal that of an undisturbed run, byte for byte. Prints a line a run; exits
+with 1 at a difference.
 """
 
 from __future__ import annotations
@@ -12,94 +14,178 @@ import argparse
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
 
 import psutil
 
 PROGRAM = Path(__file__).parents[2] / "pipelines" / "celeba_cpca.py"
-#: How the program announces each stage, and the stage's name in the report.
-STAGES = {"ingest": "ingest ", "fit": "fit ", "scores": "write "}
+COMMAND = (sys.executable, "-c", "import sys; from dpca.cli import main; sys.exit(main())")
+#: How a program announces each stage, and the stage's name in the report.
+STAGES = {"ingest": ("ingest ",), "fit": ("fit ",), "scores": ("write ",)}
+#: How a command announces that its work begins; its only stage is called as it is.
+BEGINS = ("2 worker(s)",)
+
+
+@dataclass(frozen=True)
+class Job:
+    """What is killed.
+
+    Parameters
+    ----------
+    name : str
+    command : callable
+        Gives the command line that makes a store at a path.
+    seconds : callable
+        Gives how long each stage took, from the path of a store and what the run that made it printed.
+    announced : mapping
+        How each stage is announced.
+    """
+
+    name: str
+    command: Callable[[Path], list[str]]
+    seconds: Callable[[Path, str], dict[str, float]]
+    announced: Mapping[str, tuple[str, ...]]
 
 
 def main() -> int:
     """Kill, compare, tell."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--source", required=True)
-    parser.add_argument("--rounds", type=int, default=10, help="kills of the program, and of a worker, in each stage")
+    parser.add_argument("--kills", type=int, default=100, help="at least so many (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--program", type=Path, default=PROGRAM, help="another job that takes the same options")
     options = parser.parse_args()
-    with tempfile.TemporaryDirectory(dir=".") as folder:
-        differences = kill_everywhere(
-            options.source, Path(folder), options.rounds, options.seed, program=options.program
-        )
-    print(f"{differences} differences")
+    kills = differences = turn = 0
+    rng = random.Random(options.seed)
+    with tempfile.TemporaryDirectory(dir=".") as name:
+        folder = Path(name)
+        jobs = [whole_job(options.source, program=options.program), *commands(options.source, folder)]
+        calm = {job.name: undisturbed(job, folder) for job in jobs}
+        while kills < options.kills:
+            for job in jobs:
+                struck, different = disturbed(job, folder, *calm[job.name], turn, rng)
+                kills, differences = kills + struck, differences + different
+            turn += 1
+    print(f"{kills} kills, {differences} differences")
     return 1 if differences else 0
 
 
-def kill_everywhere(
-    source: str,
-    folder: Path,
-    rounds: int,
-    seed: int,
-    arguments: tuple[str, ...] = (),
-    program: Path = PROGRAM,
-    stages: tuple[str, ...] = tuple(STAGES),
-) -> int:
-    """Return how many of the disturbed runs made another store than the undisturbed one.
+def whole_job(source: str, arguments: Sequence[str] = (), program: Path = PROGRAM, stages: Sequence[str] = ()) -> Job:
+    """Return the job of a pipeline, all stages of it or some."""
 
-    A round kills the program once in every stage, each time starting it again, and in a second run one worker in every
-    stage.
+    def command(output: Path) -> list[str]:
+        settled = ["--source", source, "--reconstruct", "--workers", "2", *arguments]
+        return [sys.executable, str(program), *settled, "--output", str(output)]
+
+    def seconds(output: Path, printed: str) -> dict[str, float]:
+        costs = json.loads((output.with_suffix(".report") / "report.json").read_text())["stages"]
+        return {name: cost["seconds"] for name, cost in costs.items() if name in (stages or STAGES)}
+
+    return Job(program.stem, command, seconds, STAGES)
+
+
+def commands(source: str, folder: Path, arguments: Sequence[str] = ()) -> list[Job]:
+    """Return the commands that fit, transform and reconstruct; makes what they read in a folder."""
+    stack, model, scores = (str(folder / f"{name}.zarr") for name in ("stack", "model", "scores"))
+    where = ("--workers", "2", *arguments)
+    fit = ("--cell", "10", "--components", "20")
+    for made in (
+        ("ingest", source, stack, "--cell", "10"),
+        ("fit", stack, model, *fit),
+        ("transform", model, stack, scores),
+    ):
+        subprocess.run([*COMMAND, *made, *where], check=True, stdout=subprocess.DEVNULL)
+
+    def job(name: str, *inputs: str, options: Sequence[str] = ()) -> Job:
+        def seconds(output: Path, printed: str) -> dict[str, float]:
+            (taken,) = re.findall(r"in ([\d.]+) s \(", printed)
+            return {name: float(taken)}
+
+        return Job(
+            name,
+            lambda output: [*COMMAND, name, *inputs, str(output), *options, *where],
+            seconds,
+            {name: BEGINS},
+        )
+
+    return [
+        job("fit", stack, options=fit),
+        job("transform", model, stack, options=("--reconstruct",)),
+        job("reconstruct", model, scores),
+    ]
+
+
+def undisturbed(job: Job, folder: Path) -> tuple[dict[str, str], dict[str, float]]:
+    """Run a job; return its store and how long each stage took."""
+    output = folder / f"{job.name}-calm.zarr"
+    run = subprocess.run(job.command(output), check=True, stdout=subprocess.PIPE, text=True)
+    return _tree(output), job.seconds(output, run.stdout)
+
+
+def disturbed(
+    job: Job, folder: Path, calm: dict[str, str], costs: dict[str, float], turn: int, rng: random.Random
+) -> tuple[int, int]:
+    """Run a job twice; return how often something was killed, and how many of the stores differ.
+
+    The first time the program is killed once in every stage, each time starting it again; the second time one worker in
+    every stage.
     """
-    rng = random.Random(seed)
-    common = [sys.executable, str(program), "--source", source, "--reconstruct", "--workers", "2", *arguments]
-    subprocess.run([*common, "--output", str(folder / "calm.zarr")], check=True, stdout=subprocess.DEVNULL)
-    calm = _tree(folder / "calm.zarr")
-    costs = json.loads((folder / "calm.report" / "report.json").read_text())["stages"]
-    differences = 0
-    for turn in range(rounds):
-        for victim in ("program", "worker"):
-            output = folder / f"{victim}-{turn}.zarr"
-            command = [*common, "--output", str(output)]
-            moments = {stage: rng.uniform(0, costs[stage]["seconds"]) for stage in stages}
-            if victim == "program":
-                for stage, delay in moments.items():
-                    _run_and_kill(command, {stage: delay}, victim, rng)
-                subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
-            else:
-                _run_and_kill(command, moments, victim, rng)
-            same = _tree(output) == calm and not output.with_name(f"{output.name}.partial").exists()
-            differences += not same
-            when = ", ".join(f"{delay:.2f} s into {stage}" for stage, delay in moments.items())
-            print(f"{victim} killed {when}: {'same' if same else 'DIFFERENT'}", flush=True)
-            shutil.rmtree(output)
-            shutil.rmtree(output.with_suffix(".report"))
-    return differences
+    kills = differences = 0
+    for victim in ("program", "worker"):
+        output = folder / f"{job.name}-{victim}-{turn}.zarr"
+        command = job.command(output)
+        moments = {stage: rng.uniform(0, seconds) for stage, seconds in costs.items()}
+        if victim == "program":
+            for stage, delay in moments.items():
+                kills += _run_and_kill(command, {stage: delay}, job.announced, victim, rng)
+            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+        else:
+            kills += _run_and_kill(command, moments, job.announced, victim, rng)
+        same = _tree(output) == calm and not output.with_name(f"{output.name}.partial").exists()
+        differences += not same
+        when = ", ".join(f"{delay:.2f} s into {stage}" for stage, delay in moments.items())
+        print(f"{job.name}: {victim} killed {when}: {'same' if same else 'DIFFERENT'}", flush=True)
+        shutil.rmtree(output)
+        shutil.rmtree(output.with_suffix(".report"), ignore_errors=True)
+    return kills, differences
 
 
-def _run_and_kill(command: list[str], moments: dict[str, float], victim: str, rng: random.Random) -> None:
-    """Start the program, strike so many seconds into each of these stages, and wait for its end."""
+def _run_and_kill(
+    command: list[str],
+    moments: dict[str, float],
+    announced: Mapping[str, tuple[str, ...]],
+    victim: str,
+    rng: random.Random,
+) -> int:
+    """Start the program, strike so many seconds into each of these stages, wait for its end; return the strikes."""
+    kills = 0
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
         assert program.stdout is not None
         for line in program.stdout:
-            stage = next((name for name in moments if line.startswith(STAGES[name])), None)
+            stage = next((name for name in moments if line.startswith(announced[name])), None)
             if stage is None:
                 continue
             time.sleep(moments[stage])
             if victim == "program":
+                kills += program.poll() is None
                 program.kill()
             elif workers := _workers(program.pid):
                 os.kill(rng.choice(workers), signal.SIGKILL)
+                kills += 1
         code = program.wait()
     if victim == "worker" and code != 0:
         raise SystemExit(f"the run did not survive the death of a worker: exit code {code}")
+    return kills
 
 
 def _workers(pid: int) -> list[int]:

@@ -269,14 +269,14 @@ def test_the_seed_decides_what_is_left_out() -> None:
         ({"target_psnr": 30, "validation_fraction": 0}, "above 0 and at most 0.5"),
         ({"target_psnr": 30, "validation_fraction": True}, "above 0 and at most 0.5"),
         ({"target_psnr": 30, "validation_fraction": 0.01}, "0.01 of 40 samples is 0"),
-        ({"ratio": 8, "validation_fraction": 0.2}, "there is no target to meet .* give one of target_mse, target_psnr"),
+        ({"ratio": 8, "validation_fraction": 0.2}, r"there is no target to meet .*--target-mse \(target_mse\)"),
         ({"target_ssim": 0.9, "target_psnr": 30}, "target_psnr and target_ssim are given"),
         ({"target_ssim": 1.1}, "target_ssim is 1.1: give a number of at most 1"),
         ({"target_ssim": 0}, "target_ssim is 0: give a positive number"),
         (
             {"target_ssim": 0.99, "max_components": 2},
             r"target_ssim is 0.99 but all 24 components that were computed reach only 0\.\d+ on the 40 samples "
-            "measured: raise max_components above 2, or relax the target",
+            r"measured: raise --max-components K \(max_components=K\) above 2, or relax the target",
         ),
         (
             {"target_psnr": 60, "validation_fraction": 0.25},
@@ -285,7 +285,8 @@ def test_the_seed_decides_what_is_left_out() -> None:
         ),
         (
             {"target_mse": 1e-5, "validation_fraction": 0.25, "max_components": 20},
-            r"target_mse is 1e-05 but all \d+ .* on the 10 samples held out: raise max_components above 20, or relax",
+            r"target_mse is 1e-05 but all \d+ .* on the 10 samples held out: raise --max-components K "
+            r"\(max_components=K\) above 20",
         ),
     ],
 )
@@ -299,7 +300,7 @@ def test_ssim_of_what_has_no_structure(shape: tuple[int, ...]) -> None:
     x = np.random.default_rng(0).integers(0, 256, (20, *shape), dtype=np.uint8)
     with pytest.raises(DataError, match="SSIM needs images or volumes of at least 7 pixels along every axis of space"):
         BandPCA(band_size=6, target_ssim=0.9).fit(x)
-    with pytest.raises(DataError, match="give target_psnr or target_mse instead"):
+    with pytest.raises(DataError, match=r"--target-psnr DB \(target_psnr\) or --target-mse MSE \(target_mse\)"):
         CellPCA(cell_shape=3, target_ssim=0.9).fit(x)
 
 

@@ -19,10 +19,13 @@ from pathlib import Path
 import numpy as np
 
 from storage.arrays import create_array, create_root, open_array, write_shard, write_strings
+from storage.claim import MARK
+from storage.heirloom import Heirloom
 from storage.layout import Layout
 from storage.tasks import run_in_order
 from storage.workspace import Workspace
 
+INNER = ("take over", "inherit", "inherit and discard")
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link"}
 
 
@@ -33,10 +36,13 @@ def tree(root: Path) -> dict[str, bytes]:
 # -- a job of plain files, so that a process that runs no thread can be forked in the middle of it
 
 
-def small_job(target: Path, fingerprint: str, overwrite: bool) -> None:
-    with Workspace(target, kind="stack", fingerprint=fingerprint, overwrite=overwrite) as work:
+def small_job(target: Path, fingerprint: str, overwrite: bool, inner: bool = False) -> None:
+    heirloom = Heirloom("stack", is_whole) if inner else None
+    with Workspace(target, kind="stack", fingerprint=fingerprint, overwrite=overwrite, heirloom=heirloom) as work:
         if work.state == "complete":
             return
+        if inner and not (work.store / "stack").exists():
+            ingest_small(work.store / "stack")
         root = {"attributes": {"dpca": {"kind": "stack", "fingerprint": fingerprint}}}
         put(work.store / "zarr.json", json.dumps(root))
         for unit in range(2):
@@ -46,6 +52,21 @@ def small_job(target: Path, fingerprint: str, overwrite: bool) -> None:
                 work.mark_done(f"shard {unit}", record={"unit": unit})
             assert work.record(f"shard {unit}") == {"unit": unit}
         work.publish()
+
+
+def is_whole(stack: Path) -> bool:
+    return tree(stack).keys() == {"zarr.json", "c"}
+
+
+def ingest_small(stack: Path) -> None:
+    growing = stack.with_name("stack.partial")
+    shutil.rmtree(growing, ignore_errors=True)
+    growing.mkdir()
+    put(growing / "zarr.json", json.dumps({"attributes": {"dpca": {"kind": "stack", "fingerprint": "inner"}}}))
+    put(growing / "c", "samples")
+    growing.rename(stack)
+    with open(os.environ["INGESTED"], "a") as file:
+        file.write("once\n")
 
 
 def put(path: Path, text: str) -> None:
@@ -70,6 +91,13 @@ def kill_before_change(n: int, folder: str) -> None:
 
     sys.addaudithook(hook)
 
+    # the one change that Python does not tell a hook of
+    def pwrite(handle: int, text: bytes, offset: int, write: Callable[[int, bytes, int], int] = os.pwrite) -> int:
+        hook("os.rename", (os.readlink(f"/proc/self/fd/{handle}"),))
+        return write(handle, text, offset)
+
+    os.pwrite = pwrite
+
 
 def in_a_child(task: Callable[..., None], *args: object) -> bool:
     """Run in a fork; True if it ended by itself."""
@@ -87,13 +115,21 @@ def in_a_child(task: Callable[..., None], *args: object) -> bool:
     return os.WIFEXITED(status)
 
 
-def killed_job(n: int, folder: Path, overwrite: bool) -> None:
+def killed_job(n: int, folder: Path, overwrite: bool, inner: bool) -> None:
     kill_before_change(n, str(folder))
-    small_job(folder / "out.zarr", "new", overwrite)
+    small_job(folder / "out.zarr", "new", overwrite, inner)
 
 
 def prepare(scenario: str, folder: Path) -> None:
     folder.mkdir(parents=True)
+    if scenario in ("inherit", "inherit and discard"):
+        small_job(folder / "out.zarr", "old", False, inner=True)
+    if scenario in ("take over", "inherit and discard"):
+        with Workspace(folder / "out.zarr", kind="stack", fingerprint="other", overwrite=True) as work:
+            ingest_small(work.store / "stack")
+            work.mark_done("stage ingest")
+            if scenario == "inherit and discard":
+                put(work.store / "c", "other")
     if scenario in ("replace", "both"):
         small_job(folder / "out.zarr", "old", False)
     if scenario in ("discard", "both"):
@@ -102,26 +138,45 @@ def prepare(scenario: str, folder: Path) -> None:
             work.mark_done("shard 0")
 
 
+def is_ours_or_bare(work: Path) -> bool:
+    """Tell whether a work folder says whose it is, has nothing in it that matters, or is gone."""
+    if not work.exists():
+        return True
+    lock = work / "lock"
+    return set(os.listdir(work)) <= {"lock"} or (lock.exists() and lock.read_bytes() == MARK)
+
+
+def ingested(base: Path) -> int:
+    """How often something was ingested so far."""
+    return len((base / "ingested").read_text().splitlines()) if (base / "ingested").exists() else 0
+
+
 def kill_at_every_point(scenario: str, base: Path) -> int:
-    overwrite = scenario != "new"
+    overwrite, inner = scenario not in ("new", "take over"), scenario in INNER
+    os.environ["INGESTED"] = str(base / "ingested")
     prepare(scenario, base / "undisturbed")
     before = tree(base / "undisturbed" / "out.zarr")
-    small_job(base / "undisturbed" / "out.zarr", "new", overwrite)
+    made = ingested(base)
+    small_job(base / "undisturbed" / "out.zarr", "new", overwrite, inner)
+    assert ingested(base) == made, f"{scenario}: ingested again"
     whole = tree(base / "undisturbed" / "out.zarr")
     n = 0
     while True:
         n += 1
         folder = base / str(n)
         prepare(scenario, folder)
-        if in_a_child(killed_job, n, folder, overwrite):
+        made = ingested(base)
+        if in_a_child(killed_job, n, folder, overwrite, inner):
             return n - 1
+        assert is_ours_or_bare(folder / "out.zarr.partial"), f"{scenario}, killed at {n}: a folder without its mark"
         target = folder / "out.zarr"
         if target.exists():
             assert tree(target) in (before, whole), f"{scenario}, killed at {n}: half a store at the target"
         elif before:
             aside = folder / "out.zarr.partial" / "replaced"
             assert tree(aside) == before, f"{scenario}, killed at {n}: the old store is lost"
-        small_job(target, "new", overwrite)
+        small_job(target, "new", overwrite, inner)
+        assert ingested(base) == made, f"{scenario}, killed at {n}: ingested again"
         assert tree(target) == whole, f"{scenario}, killed at {n}: another store"
         assert os.listdir(folder) == ["out.zarr"], f"{scenario}, killed at {n}: {os.listdir(folder)} left"
         shutil.rmtree(folder)
@@ -156,7 +211,7 @@ def zarr_job(target: str) -> None:
 if __name__ == "__main__":
     if sys.argv[1] == "points":
         os.fsync = lambda handle: None  # no power is cut here, and a busy disk would make this slow
-        for scenario in ("new", "replace", "discard", "both"):
-            print(scenario, kill_at_every_point(scenario, Path(sys.argv[2]) / scenario))
+        for scenario in ("new", "replace", "discard", "both", *INNER):
+            print(scenario.replace(" ", "-"), kill_at_every_point(scenario, Path(sys.argv[2]) / scenario))
     else:
         zarr_job(sys.argv[2])

@@ -13,7 +13,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dpca.jobs.convergence import ingested
+from dpca.jobs.own_stack import heirloom_of, own_stack
 from dpca.jobs.partition_report.analogy import Analogy, angles_between
 from dpca.jobs.partition_report.checks import Check, all_checks
 from dpca.jobs.partition_report.contents import Findings, all_tables, conditions
@@ -38,6 +38,7 @@ from dpca.report_page import DataTable
 from storage.arrays import create_array, create_root, write_shard, write_strings
 from storage.errors import StoreError
 from storage.layout import Layout
+from storage.outputs import check_output
 from storage.progress import Progress, no_progress
 from storage.readers import Reader
 from storage.stack import Stack
@@ -96,14 +97,18 @@ def report_partitions(
     A pass or two over the stack for each of about twenty strategies; a stopped run goes on inside the fit that it was
     at. Until the end, the measured samples lie on disk a second time.
     """
-    fingerprint = _fingerprint(given, settings, reading)
     folder = report_folder(output)
-    with Workspace(output, kind=KIND, fingerprint=fingerprint, overwrite=overwrite) as work:
+    check_output(output, given, report=folder)
+    with _workspace(given, output, settings, reading, overwrite) as work:
         if work.state == "complete":
             return _known(output, folder)
         if work.state == "resumed":
             say(f"going on with the unfinished run in '{os.fspath(output)}.partial'")
-        stack = given if isinstance(given, Stack) else ingested(given, work, reading or {}, progress, say, client)
+        stack = (
+            given
+            if isinstance(given, Stack)
+            else own_stack(given, work, reading or {}, client=client, progress=progress, say=say)[0]
+        )
         stated_range(stack)
         plan = design(settings, stack.n_samples, stack.sample_shape, stack.axes[1:])
         samples = gather(stack, settings, plan, work.scratch / "samples")
@@ -115,7 +120,7 @@ def report_partitions(
         records = _records(settings, plan, samples, work, client, progress, say)
         say("bands at random beside whole samples")
         found = Findings(settings, plan, samples, records, _analogy(records, samples, work, client, progress))
-        _write_store(work.store, fingerprint, found)
+        _write_store(work.store, work.fingerprint, found)
         tables, checks = all_tables(found), all_checks(found)
         # Before the store: a store under its final name always has its report.
         _write_report(folder, found, tables, checks)
@@ -141,12 +146,29 @@ def known_report(
         For settings that make no sense, and what stands in the way of the output.
     """
     check(settings)
+    check_output(output, given, report=report_folder(output))
     if isinstance(given, Stack):
         stated_range(given)
         design(settings, given.n_samples, given.sample_shape, given.axes[1:])
-    with Workspace(output, kind=KIND, fingerprint=_fingerprint(given, settings, reading), overwrite=overwrite) as work:
+    with _workspace(given, output, settings, reading, overwrite) as work:
         complete = work.state == "complete"
     return _known(output, report_folder(output)) if complete else None
+
+
+def _workspace(
+    given: Stack | Reader,
+    output: str | os.PathLike[str],
+    settings: PartitionSettings,
+    reading: Mapping[str, Any] | None,
+    overwrite: bool,
+) -> Workspace:
+    return Workspace(
+        output,
+        kind=KIND,
+        fingerprint=_fingerprint(given, settings, reading),
+        overwrite=overwrite,
+        heirloom=heirloom_of(given, reading or {}),
+    )
 
 
 def _fingerprint(given: Stack | Reader, settings: PartitionSettings, reading: Mapping[str, Any] | None) -> str:

@@ -1,0 +1,188 @@
+"""A folder that is ours for as long as it is there: marked from its first moment to its last, and held by one run.
+
+::
+
+    out.zarr.partial/           made, empty                      may be taken over
+        lock                    made, empty                      may be taken over while nothing is beside it
+        lock                    holds MARK                       ours: only now anything else may appear
+        lock                    removed when all else is gone, then the folder
+
+So a folder with anything in it but an empty lock, and without the mark, is somebody else's: it is refused and left as
+it is. The folders of version 1, whose lock is empty, are known by their journal.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from storage.errors import StoreError, printable
+
+MARK = b"work folder of dpca: the output appears beside it when it is whole\n"
+LOCK, JOURNAL = "lock", "journal.json"
+
+# how network file systems call what was removed while somebody had it open
+_STALE = ".nfs"
+
+
+class Claim:
+    """A work folder that this run alone may change.
+
+    Parameters
+    ----------
+    folder : Path
+        Absolute; made if it is not there.
+    shown : str
+        What errors call the output.
+
+    Attributes
+    ----------
+    created : bool
+        Whether the folder was not there before.
+
+    Raises
+    ------
+    StoreError
+        If another run holds the folder, or it is somebody else's, or a link, or a link lies in it.
+    """
+
+    def __init__(self, folder: Path, shown: str) -> None:
+        self.folder, self._shown = folder, shown
+        self._path = folder / LOCK
+        self.created = not os.path.lexists(folder)
+        self._handle: int | None = None
+        try:
+            self._handle = self._acquire()
+            self._make_ours()
+        except BaseException as error:
+            if self.created and isinstance(error, OSError):
+                self._leave_no_trace()
+            self.release()
+            raise
+
+    @property
+    def held(self) -> bool:
+        """Whether the folder is still held."""
+        return self._handle is not None
+
+    def release(self) -> None:
+        """Let others have the folder, which stays."""
+        if self._handle is not None:
+            os.close(self._handle)
+            self._handle = None
+
+    def end(self) -> None:
+        """Remove the folder, of which only the lock may be left."""
+        self._path.unlink(missing_ok=True)
+        self.release()
+        with suppress(OSError):
+            self.folder.rmdir()  # not empty: another run waits in it already
+
+    def _leave_no_trace(self) -> None:
+        """Remove what a disk that is full, say, let us make."""
+        with suppress(OSError):
+            if self._handle is not None:
+                self._path.unlink(missing_ok=True)
+            self.folder.rmdir()
+
+    def _acquire(self) -> int:
+        while True:
+            if self.folder.is_symlink():
+                raise self._refusal("is a link, which is never followed")
+            if self.folder.exists() and not self.folder.is_dir():
+                raise self._refusal("is a file")
+            try:
+                self.folder.mkdir(parents=True, exist_ok=True)
+            except FileNotFoundError as error:  # a folder of the system's, say
+                raise StoreError(
+                    f"output '{self._shown}' cannot be created (nothing can in its folder): choose another output"
+                ) from error
+            try:
+                # without making it in a folder that may be somebody else's
+                handle = os.open(self._path, os.O_RDWR | os.O_NOFOLLOW | self._making())
+            except FileNotFoundError:
+                continue  # the run before us removed the folder just now
+            except OSError as error:
+                if self._path.is_symlink():
+                    raise self._refusal(f"holds the link '{LOCK}', which is never followed") from error
+                raise
+            try:
+                fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                os.close(handle)
+                raise StoreError(
+                    f"output '{self._shown}' is being written by another run: wait for it, stop it, or "
+                    f"choose another output"
+                ) from error
+            except OSError:
+                return handle  # a network file system without locks: go on without
+            with suppress(FileNotFoundError):
+                if os.path.samestat(os.fstat(handle), os.stat(self._path)):
+                    return handle
+            os.close(handle)  # locked a file that its holder had removed already: take the new one
+
+    def _making(self) -> int:
+        """Return the flag that makes the lock, where it is not there and may be made."""
+        with suppress(FileNotFoundError):
+            others = self._others()
+            if others and not self._path.exists() and not self._is_of_version_1():
+                raise self._foreign(others[0])
+            if not others or self._is_of_version_1():
+                return os.O_CREAT
+        return 0
+
+    def _make_ours(self) -> None:
+        assert self._handle is not None
+        found, others = os.pread(self._handle, len(MARK) + 1, 0), self._others()
+        if found != MARK:
+            if not MARK.startswith(found) or (others and not self._is_of_version_1()):
+                raise self._foreign(others[0] if others else LOCK)
+            os.pwrite(self._handle, MARK, 0)
+        if (link := _first_link(self.folder)) is not None:
+            raise self._refusal(f"holds the link '{printable(link)}', which is never followed")
+
+    def _others(self) -> list[str]:
+        names = (entry.name for entry in os.scandir(self.folder))
+        return sorted(name for name in names if name != LOCK and not name.startswith(_STALE))
+
+    def _is_of_version_1(self) -> bool:
+        """Whether a journal tells that the folder is ours, although it was made before folders were marked."""
+        path = self.folder / JOURNAL
+        journal = None if path.is_symlink() else read_json(path)
+        return (
+            journal is not None
+            and journal.keys() == {"kind", "fingerprint"}
+            and all(isinstance(value, str) for value in journal.values())
+        )
+
+    def _foreign(self, name: str) -> StoreError:
+        return self._refusal(f"holds {printable(name)!r}, which is none of ours")
+
+    def _refusal(self, why: str) -> StoreError:
+        return StoreError(f"work folder '{self._shown}.partial' {why}: choose another output or remove it")
+
+
+def _first_link(folder: Path) -> str | None:
+    """Return the path, relative to a folder, of a link anywhere in it."""
+    waiting = [os.fspath(folder)]
+    while waiting:
+        with suppress(FileNotFoundError), os.scandir(waiting.pop()) as entries:  # a worker may still be tidying up
+            for entry in entries:
+                if entry.is_symlink():
+                    return os.path.relpath(entry.path, folder)
+                if entry.is_dir(follow_symlinks=False):
+                    waiting.append(entry.path)
+    return None
+
+
+def read_json(path: Path) -> dict[str, Any] | None:
+    """Return the JSON object in a file; None if there is none, or it is torn."""
+    try:
+        value = json.loads(path.read_bytes())
+    except (OSError, ValueError, RecursionError):
+        return None
+    return value if isinstance(value, dict) else None

@@ -1,0 +1,173 @@
+"""Where an output may be written: refused in a sentence, before anything is made, where it would do harm."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from storage.disk import writing_errors
+from storage.errors import StoreError, printable
+
+__all__ = ["check_output", "resolved_output", "work_folder"]
+
+_SUFFIX = ".partial"
+# Room in a path for the files of a store below it.
+_BELOW = 256
+_MOUNTS, _ESCAPED = "/proc/self/mountinfo", re.compile(r"\\(\d{3})")
+
+Key = tuple[int, int] | str
+
+
+def work_folder(output: Path) -> Path:
+    """Return the folder in which an output grows: ``out.zarr.partial`` for ``out.zarr``."""
+    return output.with_name(output.name + _SUFFIX)
+
+
+def check_output(target: str | os.PathLike[str], *inputs: Any, report: str | os.PathLike[str] | None = None) -> None:
+    """Refuse an output that is, holds, or lies in an input.
+
+    What a job writes is its target, the work folder beside it and, where it makes one, its report. Each is compared
+    with every input by real paths and by identity, so that neither links nor ``..`` nor a second mount hide anything.
+
+    Parameters
+    ----------
+    target : path-like
+        Of the output; neither it nor its parents need exist.
+    *inputs : path-like, Stack, Reader, None, or iterable of these
+        What the job reads; URLs and what has no path pass.
+    report : path-like, optional
+        Folder of the report.
+
+    Raises
+    ------
+    StoreError
+        Also for a target that is none, see `resolved_output`.
+    """
+    real = resolved_output(target)
+    written = {f"output '{target}'": real, f"the work folder of output '{target}'": work_folder(real)}
+    if report is not None:
+        written[f"the report folder '{report}'"] = Path(os.path.realpath(report))
+        if os.path.lexists(report) and not os.path.isdir(report):
+            raise StoreError(f"the report folder '{report}' is a file: choose another output or remove it")
+    chains = {what: _chain(path) for what, path in written.items()}
+    for name in _paths(inputs):
+        read = _chain(Path(os.path.realpath(name)))
+        for what, path in chains.items():
+            if read[0] in path or path[0] in read:
+                relation = "is" if path[0] == read[0] else "lies in" if read[0] in path else "holds"
+                raise StoreError(
+                    f"{what} {relation} the input '{printable(name)}', which must stay as it is: choose another output"
+                )
+
+
+def resolved_output(target: str | os.PathLike[str]) -> Path:
+    """Return the real path of an output, through links; what a link points at is what a store replaces.
+
+    Raises
+    ------
+    StoreError
+        For a URL, a name that no file can have, the root folder, the working folder or one that holds it, and a folder
+        on which a disk is mounted.
+    """
+    text = os.fspath(target)
+    shown_path = printable(text)
+    shown = f"output '{shown_path}'"
+    if "://" in text:
+        raise StoreError(f"{shown} is a URL: stores are written to local folders, give a path")
+    if "\0" in text:
+        raise StoreError(f"{shown} holds a NUL character, which no path can: choose another output")
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise StoreError(f"{shown} is not UTF-8, in which names are written and shown: choose another output") from None
+    here = _working_folder()
+    if here is None and not os.path.isabs(text):
+        raise StoreError(f"{shown} lies in a working folder that was removed: change to another folder")
+    with writing_errors(shown_path):
+        real = Path(os.path.realpath(text))
+        exists = _exists(real)
+        if real.parent == real:
+            raise StoreError(f"{shown} is the root folder: choose another output")
+        _check_lengths(shown, real)
+        if exists and here is not None and _key(real) in _chain(here):
+            raise StoreError(f"{shown} is the working folder or holds it: give the name of a new folder")
+        if exists and (os.path.ismount(real) or os.fspath(real) in _mount_points()):
+            raise StoreError(f"{shown} is a folder on which a disk is mounted: give the name of a new folder in it")
+    return real
+
+
+def _working_folder() -> Path | None:
+    try:
+        return Path.cwd()
+    except FileNotFoundError:
+        return None  # removed under our feet: a full path still means something
+
+
+def _exists(path: Path) -> bool:
+    try:
+        os.stat(path)  # unlike Path.exists, says so where links go round in a circle
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def _check_lengths(shown: str, real: Path) -> None:
+    folder = next(folder for folder in real.parents if folder.is_dir())
+    longest, most = (_limit(folder, name, usual) for name, usual in (("PC_NAME_MAX", 255), ("PC_PATH_MAX", 4096)))
+    if (size := len(os.fsencode(real.name))) > longest - len(_SUFFIX):
+        raise StoreError(
+            f"the name of {shown} has {size} bytes and its work folder, {_SUFFIX!r} longer, may have {longest}: choose "
+            f"a shorter one"
+        )
+    if (size := len(os.fsencode(real))) > most - _BELOW:
+        raise StoreError(
+            f"the path of {shown} has {size:,} bytes and leaves no room for the files below it, whose paths may have "
+            f"{most:,}: choose a shorter one"
+        )
+
+
+def _limit(folder: Path, name: str, usual: int) -> int:
+    try:
+        return os.pathconf(folder, name)
+    except (OSError, ValueError):
+        return usual
+
+
+def _mount_points() -> set[str]:
+    """Return where disks are mounted, also parts of the same one, which look like any folder; nothing off Linux."""
+    try:
+        with open(_MOUNTS, errors="surrogateescape") as file:
+            return {_ESCAPED.sub(lambda m: chr(int(m[1], 8)), line.split()[4]) for line in file}
+    except (OSError, IndexError):
+        return set()
+
+
+def _chain(path: Path) -> list[Key]:
+    """Return what tells a folder and all that hold it from any other: the identity of what exists, else the path."""
+    return [_key(folder) for folder in (path, *path.parents)]
+
+
+def _key(path: Path) -> Key:
+    try:
+        status = os.stat(path)
+    except OSError:
+        return os.fspath(path)
+    return status.st_dev, status.st_ino
+
+
+def _paths(inputs: Any) -> Iterable[str]:
+    if inputs is None:
+        return
+    if isinstance(inputs, str | os.PathLike):
+        if "://" not in (text := os.fspath(inputs)):
+            yield text
+    elif isinstance(inputs, list | tuple):
+        for one in inputs:
+            yield from _paths(one)
+    else:
+        # of a stack where its samples are, of a reader what it was opened at
+        for name in ("path", "array_path", "paths"):
+            yield from _paths(getattr(inputs, name, None))

@@ -1,0 +1,89 @@
+"""A disk that becomes full at any write of any job: one sentence, nothing half-written, and the same call goes on."""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dpca.cli import main as dpca_main
+from pipelines.celeba_cpca import main as job
+from tests.conftest import smooth_images
+
+ROOT = Path(__file__).parents[2]
+#: Of how many writes the disk is full from one on; 1 tries every one (`disk_to_fill.py` says how).
+EVERY = {
+    "ingest": 2,
+    "save CellPCA": 5,
+    "save BandPCA": 5,
+    "save StreamingPCA": 5,
+    "save PCA": 5,
+    "fit cells": 3,
+    "fit stream": 5,
+    "transform": 5,
+    "reconstruct": 3,
+    "compress cells": 13,
+    "compress stream": 17,
+    "convergence": 7,
+}
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_a_disk_that_is_full_from_any_write_on(name: str, tmp_path: Path) -> None:
+    env = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = [sys.executable, str(ROOT / "tests" / "jobs" / "disk_to_fill.py"), str(tmp_path), name, str(EVERY[name])]
+    run = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
+    assert run.returncode == 0, run.stderr
+    assert int(run.stdout) >= 10  # writes
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 16 MB."""
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "none", str(folder)]
+    if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
+        pytest.skip("mounting is not allowed here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_disk_of_a_few_megabytes_and_workers_of_a_cluster(
+    small_disk: Path, tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.save(tmp_path / "a.npy", smooth_images(300, (40, 36, 3)))
+    where = ["--scheduler", scheduler]
+    stack, model, scores = (str(tmp_path / name) for name in ("s", "m", "sc"))
+    assert dpca_main(["ingest", str(tmp_path / "a.npy"), stack, *where]) == 0
+    assert dpca_main(["fit", stack, model, "--cell", "10", "--components", "30", *where]) == 0
+    assert dpca_main(["transform", model, stack, scores, *where]) == 0
+    ballast = small_disk / "ballast"
+    for name, command, argv in (
+        ("again", dpca_main, ["reconstruct", model, scores]),
+        ("fitted", dpca_main, ["fit", stack]),
+        ("moved", dpca_main, ["transform", model, stack]),
+        ("done", job, ["--source", str(tmp_path / "a.npy"), "--cell", "10", "--components", "3"]),
+    ):
+        target = small_disk / name
+        options = ["--cell", "10", "--components", "30"] if argv[0] == "fit" else []
+        named = ["--output", str(target)] if command is job else [str(target)]
+        for free in (5_000, 60_000, 300_000):
+            ballast.write_bytes(b"x" * (shutil.disk_usage(small_disk).free - free))
+            capsys.readouterr()
+            assert command([*argv, *named, *options, *where]) == 4
+            error = capsys.readouterr().err
+            assert re.match(r"error: .*(the disk is full|free: make room)", error)
+            assert error.count("\n") == 1
+            assert not target.exists()
+            ballast.unlink()
+        assert command([*argv, *named, *options, *where]) == 0
+        shutil.rmtree(target)
+        shutil.rmtree(small_disk / f"{name}.report", ignore_errors=True)

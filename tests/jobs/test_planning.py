@@ -1,0 +1,131 @@
+"""A job of which the last stage does not fit the memory is refused before the first one begins."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpca.engine.cluster import open_client
+from dpca.engine.memory import task_budget
+from dpca.engine.plan import PlanError
+from dpca.engine.source import as_source
+from dpca.jobs import CompressionSettings, StreamingSettings, compress, open_input
+from dpca.jobs.compression import Settings
+from dpca.jobs.planning import plan_compression
+from dpca.models.planning import Outline, plan_fit
+from dpca.models.score_write import plan_scores
+from pipelines.celeba_cpca import main as job
+from storage import ingest
+from storage.ingest import plan_ingest
+from storage.readers import open_reader
+from tests.conftest import smooth_images
+
+ALL = CompressionSettings(model={"n_components": None, "cell_shape": 10})
+KINDS: dict[str, Settings] = {
+    "cells": CompressionSettings(model={"n_components": 3, "cell_shape": 8}),
+    "all of cells": CompressionSettings(model={"n_components": None, "cell_shape": 8}),
+    "shared cells": CompressionSettings(model={"n_components": 3, "cell_shape": 8, "shared": True}),
+    "lapped cells": CompressionSettings(model={"n_components": 3, "cell_shape": 8, "overlap": 2}),
+    "a ratio": CompressionSettings(model={"ratio": 12.0, "cell_shape": 8}),
+    "a target": CompressionSettings(model={"target_psnr": 30.0, "cell_shape": 8}),
+    "bands": CompressionSettings(model={"n_components": 3, "band_size": 90}),
+    "bands by chance": CompressionSettings(model={"n_components": 3, "band_size": 90, "mapping": "random"}),
+    "a stream": StreamingSettings(n_components=3),
+    "a shuffled stream": StreamingSettings(n_components=3, method="oja", shuffle=True),
+}
+
+
+@pytest.fixture(scope="module")
+def client() -> Iterator[Any]:
+    with open_client(workers=1, memory="900MB") as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("a") / "a.npy"
+    np.save(path, np.random.default_rng(0).integers(0, 256, (12, 250, 200, 3), dtype=np.uint8))
+    return path
+
+
+def test_only_the_last_stage_does_not_fit_and_nothing_is_begun(source: Path, tmp_path: Path, client: Any) -> None:
+    said: list[str] = []
+    with pytest.raises(PlanError) as caught:
+        compress(open_input(source, ALL), tmp_path / "out.zarr", ALL, client=client, say=said.append)
+    told = re.fullmatch(
+        r"stage 'scores' of this job does not fit the memory: writing a shard of \d+ samples takes ([\d,]+) MB but a "
+        r"task may take ([\d,]+) MB: allow each worker at least ([\d,]+) MB more",
+        str(caught.value),
+    )
+    assert told is not None, str(caught.value)
+    need, limit, more = (int(number.replace(",", "")) for number in told.groups())
+    assert limit == pytest.approx(task_budget(client, 1) / 1e6, abs=30)
+    assert need - limit == pytest.approx(more, abs=1)
+    assert said == []
+    assert os.listdir(tmp_path) == []
+
+
+def test_the_program_says_so_with_its_exit_code(
+    source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], client: Any
+) -> None:
+    argv = ["--source", str(source), "--output", str(tmp_path / "out.zarr"), "--components", "all"]
+    assert job([*argv, "--scheduler", client.scheduler.address]) == 5
+    error = capsys.readouterr().err
+    assert error.startswith("error: stage 'scores' of this job does not fit the memory")
+    assert error.count("\n") == 1
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_planned_from_a_reader_is_what_comes_of_it(tmp_path: Path, kind: str) -> None:
+    """Shape, type, chunks and the size of the model, or less of it where the data decides."""
+    settings = KINDS[kind]
+    np.save(tmp_path / "a.npy", smooth_images(40, (30, 26, 3)))
+    reader = open_reader(tmp_path / "a.npy")
+    shape, dtype, layout, axes = plan_ingest(reader, settings.reading, settings.cells, None)
+    stack = ingest(reader, tmp_path / "s.zarr", cell_shape=settings.cells(axes[1:]))
+    made = as_source(stack)
+    assert (shape, dtype, layout.chunks, axes) == (made.shape, made.dtype, made.chunks, stack.axes)
+    outline = Outline("a.npy", shape, dtype, layout.chunks)
+    planned, known = plan_fit(settings.estimator(), outline, axes[1:], None)
+    fitted = settings.estimator().fit(stack).basis_
+    assert type(planned) is type(fitted)
+    assert planned.components.shape[1:] == fitted.components.shape[1:]
+    assert planned.components.dtype == fitted.components.dtype
+    assert planned.mean.nbytes == fitted.mean.nbytes
+    if known:
+        assert planned.components.shape == fitted.components.shape
+        assert planned.score_shape == fitted.score_shape
+    else:
+        assert len(planned.components) <= len(fitted.components)
+        assert np.prod(planned.score_shape) <= np.prod(fitted.score_shape)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_limit_is_refused_by_a_stage_by_name_or_by_none(tmp_path: Path, kind: str) -> None:
+    settings = KINDS[kind]
+    np.save(tmp_path / "a.npy", smooth_images(40, (30, 26, 3)))
+    reader = open_reader(tmp_path / "a.npy")
+    shape, dtype, layout, axes = plan_ingest(reader, settings.reading, settings.cells, None)
+    outline = Outline("a.npy", shape, dtype, layout.chunks)
+    basis, _ = plan_fit(settings.estimator(), outline, axes[1:], None)
+    with pytest.raises(PlanError, match=r"writing a shard .* takes \d+ MB .* MB more"):
+        plan_scores(outline, basis, axes, reconstruct=True, ssim=True, budget=1)
+    with pytest.raises(PlanError, match=r"reading 'a.npy' and writing a shard .* takes \d+ MB .* MB more"):
+        plan_ingest(reader, settings.reading, settings.cells, 1)
+    model = settings.estimator().set_params(memory_budget=1)
+    with pytest.raises(PlanError, match="stage 'fit' of this job does not fit the memory: "):
+        plan_compression(reader, settings.reading, settings.cells, model, reconstruct=False, ssim=True, client=None)
+
+
+def test_ingest_itself_is_refused_before_it_makes_anything(source: Path, tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=r"takes \d+ MB but a task may take 20 MB"):
+        ingest(source, tmp_path / "out.zarr", budget=20_000_000)
+    assert os.listdir(tmp_path) == []
+    assert ingest(source, tmp_path / "out.zarr", budget=80_000_000).n_samples == 12
