@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dpca.engine.memory import peak_resident_bytes
+from storage.clusters import cluster_errors
 
 
 @dataclass(frozen=True)
@@ -29,4 +30,5 @@ NOTHING = StageCost(0.0, 0, 0)
 
 def held_by(client: Any) -> int:
     """Most memory that any one process of a cluster ever held."""
-    return max(client.run(peak_resident_bytes, on_error="ignore").values(), default=0)
+    with cluster_errors(client):
+        return max(client.run(peak_resident_bytes, on_error="ignore").values(), default=0)
