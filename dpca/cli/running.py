@@ -11,8 +11,10 @@ code  meaning
 5     the work does not fit the memory it may take
 6     the Dask cluster cannot be reached, was lost, or cannot run this package
 70    a fault of this software; the only case that shows a traceback
-129   stopped by the closing of the terminal; 130 by Ctrl-C; 143 by SIGTERM
+129   stopped by the closing of its terminal
+130   stopped by Ctrl-C
 141   nobody reads what is printed any more (``| head``)
+143   stopped by SIGTERM
 ====  ===========================================================================
 
 What was stopped or lost its cluster goes on where it was when the same command is given again.

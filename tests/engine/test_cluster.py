@@ -110,7 +110,8 @@ def silent_port() -> Iterator[int]:
         "",
     ],
 )
-def test_nobody_at_the_address(address: str, silent_port: int) -> None:
+def test_nobody_at_the_address(address: str, silent_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpca.engine.cluster._ANSWER", 3.0)
     address = address.format(silent=silent_port)
     with pytest.raises(ClusterError) as error, open_client(address):
         pytest.fail("opened")
