@@ -1,7 +1,7 @@
 """The ways in which this package says no.
 
 Every message is one sentence that names the value, what was expected, and what to do about it, so that the
-command line can print it as it is. All classes take that one string, which keeps them intact on their way
+command line can print it as it is. Each class takes that one string, which keeps it intact on its way
 back from a worker.
 """
 
@@ -23,6 +23,10 @@ class StoreError(RuntimeError):
 
     It exists and is something else, it comes from a newer version, another run holds it, or the disk is full.
     """
+
+
+class ClusterError(RuntimeError):
+    """The Dask cluster cannot be reached, was lost, or cannot run this package; what was finished is kept."""
 
 
 def one_line(error: BaseException) -> str:

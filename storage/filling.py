@@ -25,7 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.arrays import create_array, create_root, open_array, write_shard
-from storage.errors import DataError, one_line
+from storage.clusters import cluster_errors
+from storage.errors import ClusterError, DataError, one_line
 from storage.images import decode
 from storage.layout import Layout
 from storage.progress import Progress, Stage
@@ -184,11 +185,14 @@ class Filling:
             try:
                 if self._run_pass():
                     return
-            except CancelledError:
+            except CancelledError as error:
                 # a worker died with blocks of a sequential source that only it had: stream what is missing again
                 lost += 1
                 if self._reader.random_access or lost == _ATTEMPTS:
-                    raise
+                    raise ClusterError(
+                        f"workers of the Dask cluster died {lost} times with what they had been sent of the source: "
+                        f"give each more memory, the same command goes on with what is finished"
+                    ) from error
 
     def data_range(self) -> tuple[float, float]:
         """Return the range the form states, or that of the values in the filled shards."""
@@ -281,18 +285,20 @@ class Filling:
         """Put a block where a task of the cluster finds it, without carrying it through the scheduler's graph."""
         if self._client is None:
             return block
-        try:
-            return self._client.scatter([block], hash=False)[0]
-        except (OSError, TimeoutError) as error:
-            # the worker it was going to died, or none is left until a new one has started
-            raise CancelledError(str(error)) from error
+        with cluster_errors(self._client):
+            try:
+                return self._client.scatter([block], hash=False)[0]
+            except (OSError, TimeoutError) as error:
+                # the worker it was going to died, or none is left until a new one has started
+                raise CancelledError(str(error)) from error
 
     def _window(self) -> int | None:
         if self._reader.random_access:
             return None
         threads = self._threads or os.cpu_count() or 1
         if self._client is not None:
-            threads = sum(self._client.nthreads().values())
+            with cluster_errors(self._client):
+                threads = sum(self._client.nthreads().values())
         # encoded images take less than their pixels
         shard_bytes = prod(self._layout.shards) * self._form.dtype.itemsize
         return max(2, min(2 * threads, _WAITING_BYTES // shard_bytes))

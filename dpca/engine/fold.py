@@ -22,6 +22,7 @@ from dpca.engine.shuffled import ShuffledSource
 from dpca.engine.source import ArraySource, DaskSource, Source, batches
 from dpca.linalg import release_scratch
 from dpca.rules.state import Rule, State
+from storage.clusters import cluster_errors
 from storage.progress import Progress, no_progress
 from storage.tasks import one_blas_thread, run_in_order
 
@@ -122,7 +123,8 @@ def fold(
         kept = {g: found for g in range(len(plan.groups)) if (found := checkpoints.load_results(group_name(g)))}
     missing = [g for g in range(len(plan.groups)) if g not in kept]
     graph = {g: _group_graph(rule, source, partition, plan, g, checkpoints) for g in missing}
-    outcomes = _compute(graph, plan, source, client, threads, progress, stage)
+    with cluster_errors(client):
+        outcomes = _compute(graph, plan, source, client, threads, progress, stage)
     results: Results = [{} for _ in range(partition.n_partitions)]
     for g, group in enumerate(plan.groups):
         for index, result in zip(group.partitions, kept[g] if g in kept else outcomes[g][0], strict=True):

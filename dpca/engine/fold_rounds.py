@@ -22,6 +22,7 @@ from dpca.engine.rounds import Run, Scheme, rounds, segments
 from dpca.engine.source import ArraySource, DaskSource, DerivedSource, Reader, Source, batches
 from dpca.linalg import release_scratch
 from dpca.rules.state import State
+from storage.clusters import cluster_errors
 from storage.progress import Progress, no_progress
 from storage.tasks import one_blas_thread
 
@@ -180,7 +181,8 @@ class _Work:
         reached, done = self.begin(group, name, checkpoints)
         bar.advance(row_bytes * (cuts[done - 1][1] if done else 0))
         for s in range(done, len(cuts)):
-            reached = self.run(self.segment_graph(group, cuts[s], reached))
+            with cluster_errors(self.client):
+                reached = self.run(self.segment_graph(group, cuts[s], reached))
             if checkpoints is not None:
                 checkpoints.save_states(_segment_name(name, s), reached[0])
                 # The one before stays: a power cut may spoil the newest.
