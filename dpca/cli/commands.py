@@ -23,6 +23,7 @@ from storage.arrays import root_facts
 from storage.progress import bar_progress
 from storage.readers import open_reader
 from storage.readers.zarr_array import ZarrReader
+from storage.stack import open_node
 
 
 def ingest_command(options: argparse.Namespace) -> int:
@@ -173,7 +174,7 @@ def _facts(path: str) -> dict[str, Any]:
         return {**stated, "arrays": arrays, "bytes_on_disk": _disk_bytes(path)}
     reader = None if stated is not None else open_reader(path)
     if reader is None or isinstance(reader, ZarrReader):
-        stack = open_stack(path)
+        stack = open_stack(path) if reader is None else reader.stack
         return {
             "kind": "stack",
             "samples": stack.n_samples,
@@ -200,7 +201,7 @@ def _facts(path: str) -> dict[str, Any]:
 def _stated(path: str) -> dict[str, Any] | None:
     if not os.path.isfile(os.path.join(path, "zarr.json")):
         return None
-    node = zarr.open(path, mode="r")
+    node = open_node(path)
     return root_facts(node) or None if isinstance(node, zarr.Group) else None
 
 

@@ -19,6 +19,7 @@ import re
 import unicodedata
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from types import ModuleType
@@ -195,6 +196,23 @@ def printable(name: str) -> str:
     if name.isprintable():
         return name
     return "".join(c.encode("unicode_escape").decode() if unicodedata.category(c) in ("Cc", "Cs") else c for c in name)
+
+
+@contextmanager
+def within_memory(what: str) -> Iterator[None]:
+    """Turn exhausted memory into the sentence that says which source claims so much.
+
+    Parameters
+    ----------
+    what : str
+        How the sentence speaks of the source.
+    """
+    try:
+        yield
+    except MemoryError as error:
+        raise DataError(
+            f"{what} needs more memory than there is: give this process more, or the source in smaller parts"
+        ) from error
 
 
 def runs(indices: Sequence[int]) -> Iterator[tuple[int, int]]:
