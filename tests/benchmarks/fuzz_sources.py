@@ -23,12 +23,13 @@ def main() -> int:
     parser.add_argument("--n", type=int, default=1000, help="number of sources")
     parser.add_argument("--start", type=int, default=0, help="number of the first one")
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="", metavar="TEXT", help="only formats with this in their names, as HDF5")
     parser.add_argument("--folder", type=Path, help="where the sources are made (default: a temporary folder)")
     options = parser.parse_args()
     folder = options.folder or Path(tempfile.mkdtemp(prefix="fuzz-"))
     folder.mkdir(parents=True, exist_ok=True)
     faults = Counter()  # type: ignore[var-annotated]
-    for fault in run_fuzzed(options.seed, options.start, options.start + options.n, folder):
+    for fault in run_fuzzed(options.seed, options.start, options.start + options.n, folder, options.only):
         faults[fault.kind] += 1
         print(f"{fault.number} {fault.kind}: {fault.what.rstrip()}\n", flush=True)
     print(

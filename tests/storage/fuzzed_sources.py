@@ -368,10 +368,16 @@ def _chosen_files(source: Path, form: str, rng: Rng) -> list[Path]:
     return [files[int(i)] for i in rng.choice(len(files), size=min(len(files), int(rng.integers(1, 3))), replace=False)]
 
 
-def make_fuzzed(number: int, seed: int, folder: Path) -> tuple[str, Path]:
+def form_of(number: int, only: str) -> str:
+    """Return the format of a source; formats take turns, those with `only` in their names."""
+    forms = [form for form in FORMATS if only in form]
+    return forms[number % len(forms)]
+
+
+def make_fuzzed(number: int, seed: int, folder: Path, only: str) -> tuple[str, Path]:
     """Make source `number` of a seed in an empty folder; return its format and its path."""
     rng = np.random.default_rng([seed, number])
-    form = list(FORMATS)[number % len(FORMATS)]
+    form = form_of(number, only)
     source = FORMATS[form](folder)
     for path in _chosen_files(source, form, rng):
         path.write_bytes(_damaged(path.read_bytes(), path.name, form, rng))
@@ -429,7 +435,7 @@ def _sentence(message: str, names: list[str]) -> str:
     return ""
 
 
-def _child(seed: int, start: int, stop: int, folder: Path) -> None:
+def _child(seed: int, start: int, stop: int, folder: Path, only: str) -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     warnings.simplefilter("error")
@@ -440,7 +446,7 @@ def _child(seed: int, start: int, stop: int, folder: Path) -> None:
         work = folder / str(number)
         work.mkdir()
         (work / "in").mkdir()
-        form, source = make_fuzzed(number, seed, work / "in")
+        form, source = make_fuzzed(number, seed, work / "in", only)
         print(f"begin {number}", flush=True)
         try:
             fault = trial(source, work)
@@ -451,10 +457,10 @@ def _child(seed: int, start: int, stop: int, folder: Path) -> None:
             shutil.rmtree(work)
 
 
-def run_fuzzed(seed: int, start: int, stop: int, folder: Path) -> Iterator[Fault]:
+def run_fuzzed(seed: int, start: int, stop: int, folder: Path, only: str = "") -> Iterator[Fault]:
     """Try the sources from `start` up to `stop`; yield what went wrong. Those at fault are left in the folder."""
     while start < stop:
-        command = [sys.executable, __file__, str(seed), str(start), str(stop), str(folder)]
+        command = [sys.executable, __file__, str(seed), str(start), str(stop), str(folder), only]
         with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
             assert child.stdout is not None
             assert child.stderr is not None
@@ -464,7 +470,7 @@ def run_fuzzed(seed: int, start: int, stop: int, folder: Path) -> Iterator[Fault
                 # the first one has the imports before it
                 if not select.select([child.stdout], [], [], 2 * SECONDS)[0]:
                     child.kill()
-                    yield Fault(current, "hang", f"no end after {time.monotonic() - since:.0f} s")
+                    yield Fault(current, form_of(current, only), f"no end after {time.monotonic() - since:.0f} s")
                     break
                 read = child.stdout.read()
                 if not read:
@@ -485,11 +491,14 @@ def run_fuzzed(seed: int, start: int, stop: int, folder: Path) -> Iterator[Fault
             code = child.wait()
             if current < stop:
                 if code != -9:
-                    form = list(FORMATS)[current % len(FORMATS)]
-                    yield Fault(current, form, f"process ended with {code}: {child.stderr.read().decode()[-500:]}")
+                    yield Fault(
+                        current,
+                        form_of(current, only),
+                        f"process ended with {code}: {child.stderr.read().decode()[-500:]}",
+                    )
                 current += 1
         start = current
 
 
 if __name__ == "__main__":
-    _child(*map(int, sys.argv[1:4]), folder=Path(sys.argv[4]))
+    _child(*map(int, sys.argv[1:4]), folder=Path(sys.argv[4]), only=sys.argv[5])
