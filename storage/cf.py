@@ -238,7 +238,8 @@ def _data_type(stored: np.dtype[Any], scale: np.dtype[Any] | None, offset: np.dt
     single = np.dtype(np.float32)
     narrow = stored.itemsize <= 2 or stored == single
     # an offset of another type than the factor may be a large integer
-    agreed = scale is not None and scale == single and offset in (None, single)
+    # (numpy holds None to be equal to float64)
+    agreed = scale is not None and scale == single and (offset is None or offset == single)
     return single if narrow and agreed else np.dtype(np.float64)
 
 
