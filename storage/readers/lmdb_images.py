@@ -32,7 +32,7 @@ _MAGIC, _VERSION = 0xBEEFC0DE, 1
 _PAGE_HEADER = struct.Struct("<QHHHH")  # number, padding, flags, end of the node list, begin of the nodes
 _BRANCH, _LEAF, _OVERFLOW = 1, 2, 4
 _NODE = struct.Struct("<HHHH")  # low and high half of size or page number, flags or its highest part, size of the key
-_ELSEWHERE, _DUPLICATES = 1, 4
+_ELSEWHERE = 1
 # magic number, version, address, size of the map; of the free pages: size of a page; ...
 _META = struct.Struct("<IIQQI44xIHHQQQQQQQ")
 _META_AT = 16
@@ -44,7 +44,7 @@ class LmdbReader(Reader):
     """Images in a database, in the order of its keys.
 
     Opening lists the keys (for LSUN's 3 million bedrooms they and their places fit in 350 MB); values are read by the
-    tasks. Databases of 64-bit machines with one value a key are read, as all published ones are.
+    tasks. Read are databases of 64-bit machines with one value a key, as all published ones are.
 
     Parameters
     ----------
@@ -199,8 +199,8 @@ class _Tree:
             size = low | high << 16
             start = at + _NODE.size + key_size
             key = page[at + _NODE.size : start]
-            if flags & _DUPLICATES:
-                raise DataError(f"'{self._name}' keeps several values under one key, which is not read: split them")
+            if flags & ~_ELSEWHERE:
+                raise DataError(f"'{self._name}' keeps several values or a database under a key: give plain ones")
             if not flags & _ELSEWHERE:
                 offset, end = number * self._page_size + start, (number + 1) * self._page_size
             elif start + 8 <= len(page):

@@ -435,13 +435,17 @@ def _sentence(message: str, names: list[str]) -> str:
     return ""
 
 
-def _child(seed: int, start: int, stop: int, folder: Path, only: str) -> None:
+def _limit() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     warnings.simplefilter("error")
     import dpca.cli.main
 
     assert dpca.cli.main
+
+
+def _child(seed: int, start: int, stop: int, folder: Path, only: str) -> None:
+    _limit()
     for number in range(start, stop):
         work = folder / str(number)
         work.mkdir()
@@ -500,5 +504,33 @@ def run_fuzzed(seed: int, start: int, stop: int, folder: Path, only: str = "") -
         start = current
 
 
-if __name__ == "__main__":
+def run_given(sources: list[Path], folder: Path) -> list[str]:
+    """Try sources as they are, in one process under the limit of memory; return how each ended."""
+    given, told = folder / "given.json", folder / "told.json"
+    given.write_text(json.dumps([os.fspath(source) for source in sources]))
+    subprocess.run([sys.executable, __file__, os.fspath(given), os.fspath(told)], check=True, timeout=4 * SECONDS)
+    ends: list[str] = json.loads(told.read_text())
+    return ends
+
+
+def _given(given: Path, told: Path) -> None:
+    from storage import DataError, StoreError, ingest
+
+    _limit()
+    ends = []
+    for i, source in enumerate(map(Path, json.loads(given.read_text()))):
+        target = given.with_name(f"out-{i}.zarr")
+        fault = trial(source, source.parent)
+        try:
+            ingest(source, target, threads=1)
+            end = "ingested"
+        except (DataError, StoreError) as error:
+            end = f"refused: {error}"
+        ends.append(fault or ("half-written" if target.exists() and end != "ingested" else end))
+    told.write_text(json.dumps(ends))
+
+
+if __name__ == "__main__" and len(sys.argv) == 3:
+    _given(*map(Path, sys.argv[1:]))
+elif __name__ == "__main__":
     _child(*map(int, sys.argv[1:4]), folder=Path(sys.argv[4]), only=sys.argv[5])
