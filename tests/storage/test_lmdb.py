@@ -18,7 +18,7 @@ from storage.readers import Refused, open_reader
 from storage.readers.lmdb_images import LmdbReader
 
 # inline values of all sizes, and some that have pages of their own
-MANY = {b"%05d" % i: os.urandom(0) + bytes([i % 251]) * (i * 37 % 1900) for i in range(3000)}
+MANY = {b"%05d" % i: bytes([i % 251]) * (i * 37 % 1900) for i in range(3000)}
 LARGE = {b"%03d" % i: bytes([i]) * (i * 977) for i in range(120)}
 
 
@@ -56,13 +56,10 @@ def test_a_database_that_was_changed_often_is_read_as_it_is_now(tmp_path: Path) 
     assert reader.fetch(range(len(reader))) == [content[key] for key in sorted(content)]
 
 
-def test_several_values_a_key_are_refused(tmp_path: Path) -> None:
+def test_databases_inside_a_database_are_refused(tmp_path: Path) -> None:
     with lmdb.open(os.fspath(tmp_path / "l"), max_dbs=1, map_size=1 << 24) as environment:
-        database = environment.open_db(None, dupsort=True)
-        with environment.begin(write=True, db=database) as transaction:
-            transaction.put(b"a", b"1")
-            transaction.put(b"a", b"2")
-    with pytest.raises(DataError, match="'l' keeps several values under one key"):
+        environment.open_db(b"inner")
+    with pytest.raises(DataError, match="'l' keeps several values or a database under a key"):
         open_reader(tmp_path / "l")
 
 
@@ -89,12 +86,9 @@ def test_any_number_may_be_false(sound: tuple[Path, bytes], at: int, size: int, 
     damaged[at : at + size] = (value & ((1 << 8 * size) - 1)).to_bytes(size, "little")
     path.write_bytes(damaged)
     try:
-        reader = open_reader(path.parent)
+        reader = LmdbReader(str(path))
         block = reader.fetch(range(len(reader)))
-    except DataError as error:
-        assert "'l'" in str(error) or "data.mdb" in str(error) or "no images" in str(error)
-    else:
-        assert all(isinstance(payload, bytes | Refused) for payload in block)
-        assert sum(len(payload) for payload in block if isinstance(payload, bytes)) < 1e9
-    finally:
-        path.write_bytes(content)
+    except DataError:
+        return
+    assert all(isinstance(payload, bytes | Refused) for payload in block)
+    assert sum(len(payload) for payload in block if isinstance(payload, bytes)) < 1e9
