@@ -82,12 +82,12 @@ def _idx(suffix: str) -> Callable[[Path], Path]:
     return make
 
 
-def _hdf5(**options: Any) -> Callable[[Path], Path]:
+def _hdf5(libver: str = "earliest", dtype: Any = np.float32, **options: Any) -> Callable[[Path], Path]:
     def make(path: Path) -> Path:
         import h5py
 
-        with h5py.File(path / "s.h5", "w") as file:
-            file.create_dataset("g/images", data=_values().astype(np.float32), **options)
+        with h5py.File(path / "s.h5", "w", libver=libver) as file:
+            file.create_dataset("g/images", data=_values().astype(dtype), **options)
             file["g/labels"] = np.arange(12)
             file["g/images"].attrs["scale_factor"] = np.float32(0.5)
         return path / "s.h5"
@@ -140,6 +140,8 @@ FORMATS: dict[str, Callable[[Path], Path]] = {
     "HDF5": _hdf5(),
     "chunked HDF5": _hdf5(chunks=(3, 12, 5, 3)),
     "gzipped HDF5": _hdf5(chunks=(3, 12, 5, 3), compression="gzip", shuffle=True, fletcher32=True),
+    "HDF5 of the newest layout": _hdf5("latest", chunks=(3, 12, 5, 3), compression="lzf"),
+    "HDF5 of scaled integers": _hdf5("latest", np.int32, chunks=(3, 12, 5, 3), scaleoffset=0),
     "LMDB": _lmdb,
     "Zarr v2": _zarr(2),
     "Zarr v3": _zarr(3),
