@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import unicodedata
 
+_LONGEST = 300  # some libraries put the file into the message
+
 
 class DataError(ValueError):
     """The input is wrong: missing, empty, broken, of another size, without images, not finite."""
@@ -30,8 +32,9 @@ class ClusterError(RuntimeError):
 
 
 def one_line(error: BaseException) -> str:
-    """Return the message of an error without line breaks, to be put inside a sentence."""
-    return " ".join(str(error).split()) or type(error).__name__
+    """Return the message of an error without line breaks and of bearable length, to be put inside a sentence."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def printable(name: str) -> str:

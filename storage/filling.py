@@ -31,6 +31,7 @@ from storage.images import decode
 from storage.layout import Layout
 from storage.progress import Progress, Stage
 from storage.readers import Block, Reader
+from storage.readers.base import within_memory
 from storage.stack import STACK_KIND, STACK_VERSION
 from storage.survey import Form, nothing_left, payload_or_refusal, refusal
 from storage.tasks import run_in_order
@@ -93,8 +94,8 @@ def fill_shard(
         ) from error
     rejected: list[tuple[int, str]] = []
     if isinstance(block, np.ndarray):
-        values = block
-        rejected += _not_finite(values)
+        values = np.ma.getdata(block)
+        rejected += _no_data(block)
     else:
         values = np.empty((len(block), *form.sample_shape), form.dtype)
         for i, payload in enumerate(block):
@@ -112,13 +113,22 @@ def fill_shard(
     return Outcome((), float(values.min()), float(values.max()))
 
 
-def _not_finite(values: NDArray[Any]) -> Iterator[tuple[int, str]]:
-    if values.dtype.kind != "f":
+def _no_data(block: NDArray[Any]) -> Iterator[tuple[int, str]]:
+    """Yield the samples with a value that is missing (masked) or not finite, and what they hold where."""
+    values = np.ma.getdata(block)
+    masked = np.ma.is_masked(block)
+    if values.dtype.kind != "f" and not masked:
         return
-    finite = np.isfinite(values)
-    for i in np.flatnonzero(~finite.reshape(len(values), -1).all(axis=1)):
-        where = tuple(int(j) for j in np.argwhere(~finite[i])[0])
-        yield int(i), f"holds {values[i][where]} at {where}: every value must be finite"
+    absent = np.ma.getmaskarray(block) if masked else np.zeros((), bool)
+    bad = ~np.isfinite(values) if values.dtype.kind == "f" else absent
+    if masked:
+        bad = bad | absent
+    for i in np.flatnonzero(bad.reshape(len(values), -1).any(axis=1)):
+        where = tuple(int(j) for j in np.argwhere(bad[i])[0])
+        if masked and absent[i][where]:
+            yield int(i), f"holds a missing value at {where}: every value must be there"
+        else:
+            yield int(i), f"holds {values[i][where]} at {where}: every value must be finite"
 
 
 class Filling:
@@ -162,10 +172,11 @@ class Filling:
         self._work, self._reader, self._form, self._layout = work, reader, form, layout
         self._stop, self._client, self._threads, self._progress = stop, client, threads, progress
         self._path = str(work.store / "samples")
-        self.rejected = dict(reader.refused)
-        for shard in range(layout.n_shards(len(reader))):
-            self.rejected.update(self._recorded(shard))
-        self._recount()
+        with within_memory(f"'{reader.name}'"):
+            self.rejected = dict(reader.refused)
+            for shard in range(layout.n_shards(len(reader))):
+                self.rejected.update(self._recorded(shard))
+            self._recount()
 
     def run(self) -> None:
         """Fill all shards.
@@ -183,8 +194,9 @@ class Filling:
                 raise error(self._reader, first, self.rejected[first])
             self._size_array()
             try:
-                if self._run_pass():
-                    return
+                with within_memory(f"'{self._reader.name}'"):
+                    if self._run_pass():
+                        return
             except CancelledError as error:
                 # a worker died with blocks of a sequential source that only it had: stream what is missing again
                 lost += 1

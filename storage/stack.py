@@ -27,6 +27,7 @@ import zarr
 from zarr.core.buffer import default_buffer_prototype
 from zarr.errors import BaseZarrError
 
+from storage import cf
 from storage.arrays import array_in, open_checked, root_facts
 from storage.errors import DataError, StoreError, one_line
 from storage.layout import CHANNEL, SAMPLE, axes_for
@@ -151,6 +152,7 @@ def open_stack(
     *,
     data_range: tuple[float, float] | None = None,
     axes: Sequence[str] | None = None,
+    decoded: bool = True,
 ) -> Stack:
     """Open a stack store, or a Zarr array (version 2 or 3) with samples on its first axis.
 
@@ -165,6 +167,8 @@ def open_stack(
     axes : sequence of str, optional
         Names of the axes of one sample. By default what a stack store states; for a foreign array its
         ``dimension_names`` (or xarray's ``_ARRAY_DIMENSIONS``), else those of `storage.layout.axes_for`.
+    decoded : bool
+        Whether the stored values must be the data; False where the caller decodes them, see `storage.cf`.
 
     Returns
     -------
@@ -189,7 +193,7 @@ def open_stack(
         samples, array_path = _choose(where, node)
     else:
         samples, array_path = node, where
-    _check_samples(where, samples)
+    _check_samples(where, samples, decoded)
     source = {"kind": "zarr", "name": os.path.basename(where.rstrip("/")), "count": samples.shape[0]}
     return Stack(
         path=where,
@@ -290,7 +294,7 @@ def _choose(where: str, group: zarr.Group) -> tuple[zarr.Array[Any], str]:
     return array_in(group, found[0]), f"{where.rstrip('/')}/{found[0]}"
 
 
-def _check_samples(where: str, samples: zarr.Array[Any]) -> None:
+def _check_samples(where: str, samples: zarr.Array[Any], decoded: bool) -> None:
     if samples.ndim < 2:
         raise DataError(
             f"'{where}' has shape {samples.shape}: a stack needs samples on axis 0 and at least one more axis"
@@ -299,6 +303,8 @@ def _check_samples(where: str, samples: zarr.Array[Any]) -> None:
         raise DataError(f"'{where}' has shape {samples.shape}: a stack needs at least one sample and no empty axis")
     if np.dtype(samples.dtype).kind not in _KINDS:
         raise DataError(f"'{where}' holds {samples.dtype}: a stack holds integers, truth values or real floats")
+    if decoded:
+        cf.require_plain(where, samples)
 
 
 def _foreign_axes(samples: zarr.Array[Any]) -> tuple[str, ...]:

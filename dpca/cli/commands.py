@@ -171,7 +171,7 @@ def _facts(path: str) -> dict[str, Any]:
         return {**stated, "arrays": arrays, "bytes_on_disk": _disk_bytes(path)}
     reader = None if stated is not None else open_reader(path)
     if reader is None or isinstance(reader, ZarrReader):
-        stack = open_stack(path)
+        stack = open_stack(path) if reader is None else reader.stack
         return {
             "kind": "stack",
             "samples": stack.n_samples,

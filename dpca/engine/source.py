@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 from scipy.sparse import issparse
 
 from dpca.engine.plan import read_rows
+from storage import cf
 from storage.arrays import local_path, open_array, read_into
 from storage.errors import DataError
 from storage.stack import Stack, open_stack
@@ -249,6 +250,8 @@ def as_source(x: Any) -> Source:
         return x
     if isinstance(x, str | os.PathLike):
         x = open_stack(x)
+    if isinstance(x, zarr.Array):
+        cf.require_plain(str(x.store_path), x)
     path = None
     if isinstance(x, Stack):
         path, x = x.array_path, x.samples

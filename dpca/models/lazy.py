@@ -15,6 +15,7 @@ from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from dpca.engine.source import check_finite
+from storage import cf
 from storage.arrays import array_identity, local_path, open_array, read_into
 from storage.errors import StoreError
 from storage.stack import Stack, open_stack
@@ -81,7 +82,10 @@ def zarr_array(x: Any) -> zarr.Array[Any]:
     """Return the Zarr array behind a stack, a path, or itself."""
     if isinstance(x, str | os.PathLike):
         x = open_stack(x)
-    array: zarr.Array[Any] = x.samples if isinstance(x, Stack) else x
+    if isinstance(x, Stack):
+        return x.samples
+    array: zarr.Array[Any] = x
+    cf.require_plain(str(array.store_path), array)
     return array
 
 
