@@ -395,6 +395,7 @@ def make_fuzzed(number: int, seed: int, folder: Path, only: str) -> tuple[str, P
 def trial(source: Path, folder: Path) -> str:
     """Use a source in every way; return what is wrong with how that ended, nothing if all is well."""
     from dpca.cli.main import main
+
     from storage import DataError, StoreError, ingest, open_stack
     from storage.readers import open_reader
 
