@@ -33,6 +33,7 @@ def test_scikit_learns_own_checks() -> None:
         "check_dtype_object": "arrays of Python objects are refused: they cannot be large",
         "check_estimators_empty_data_messages": "its wording for an array without features",
         "check_fit2d_1feature": "a cell of two is larger than one feature, and the message says that",
+        "check_fit_score_takes_y": "calls partial_fit on what fit has fitted, and fit keeps no state to go on from",
         "check_fit2d_predict1d": "its wording for a missing axis",
     }
     with pytest.warns() as caught:
