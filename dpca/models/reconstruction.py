@@ -11,7 +11,8 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dpca.models.basis import Basis, checked_level
+from dpca.engine.source import as_samples
+from dpca.models.basis import Basis, checked_level, rebuilt
 from dpca.models.cell_basis import to_pixels
 from dpca.models.lazy import is_lazy, map_samples, rows_of_a_task, zarr_array
 from storage.errors import DataError
@@ -51,7 +52,7 @@ def samples_of(basis: Basis, x: Any, n_components: int | None = None, pixels: Pi
     """
     used = basis.leading(checked_level(n_components, basis.score_shape[-1]))
     level = used.score_shape[-1]
-    scores = x if isinstance(x, da.Array) else zarr_array(x) if is_lazy(x) else np.asarray(x)
+    scores = x if isinstance(x, da.Array) else zarr_array(x) if is_lazy(x) else as_samples(x, "X")
     if tuple(scores.shape[1:]) not in (basis.score_shape, used.score_shape):
         raise DataError(f"scores have shape {scores.shape} but this model needs (n_samples, *{basis.score_shape})")
     if isinstance(scores, np.ndarray):
@@ -85,5 +86,5 @@ def leading_scores(scores: zarr.Array[Any] | da.Array, n_components: int, sample
 
 
 def _back(basis: Basis, scores: Array, pixels: Pixels | None) -> Array:
-    samples = basis.reconstruct(scores)
+    samples = rebuilt(basis, scores, "the scores")
     return samples if pixels is None else to_pixels(samples, *pixels)
