@@ -236,8 +236,10 @@ def task_bytes(job: WriteJob, basis: Basis) -> int:
 def expected_mse(model: Any, data_range: tuple[float, float]) -> float:
     """Mean squared error that the eigenvalues promise for the samples of the fit, before rounding to pixels."""
     lost = np.sum(model.total_variance_) - model.explained_variance_.sum()
-    n = model.n_samples_seen_
-    return float(max(lost, 0.0) * (n - 1) / n / model.n_features_in_ / (data_range[1] - data_range[0]) ** 2)
+    n, width = model.n_samples_seen_, float(data_range[1] - data_range[0])
+    per_value = float(max(lost, 0.0) * (n - 1) / n / model.n_features_in_)
+    # One division after the other: the square of an extreme range is out of range itself.
+    return per_value / width / width
 
 
 def _prepare(source: Source, basis: Basis, group: zarr.Group, axes: tuple[str, ...], reconstruct: bool) -> int:
