@@ -40,7 +40,7 @@ def guarded(function: Callable[..., T], name: str, samples: tuple[int, int] | No
                 return function(*arguments)
         except (DataError, PlanError):
             raise
-        except (ValueError, ArithmeticError) as error:
+        except (ValueError, ArithmeticError, RuntimeWarning) as error:  # a warning that the caller turned into an error
             where = name if samples is None else f"samples {samples[0]} to {samples[1] - 1} of {name}"
             raise DataError(
                 f"{where} cannot be analyzed ({one_line(error)}): divide all values by a constant so that their "

@@ -343,10 +343,15 @@ def as_dense(x: Any) -> Array:
     """
     if issparse(x):
         raise DataError(f"a sparse matrix of {x.shape} is not supported: pass dense samples, x.toarray()")
+    if np.ma.is_masked(x):
+        raise DataError(f"an array of {x.shape} has masked values, which are no data: fill them first, x.filled(value)")
     try:
         array = np.asarray(x)
-    except ValueError as error:
-        raise DataError(f"samples of different lengths are no array ({one_line(error)}): make them alike") from error
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"an object of type {type(x).__name__} is no array of samples ({one_line(error)}): give samples of one "
+            f"shape and one type"
+        ) from error
     if array.ndim == 0:
         raise DataError(
             f"an object of type {type(x).__name__} is no stack of samples: give an array, a Dask or Zarr array, a "

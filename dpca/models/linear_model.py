@@ -12,7 +12,7 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpca.engine.boundary import guarded
-from dpca.engine.source import Source, as_dense, as_source, check_finite, is_source, opened
+from dpca.engine.source import Source, as_dense, as_source, check_finite, check_numeric, is_source, opened
 from dpca.models.lazy import as_lazy, is_lazy, map_samples, scores_of
 from dpca.models.linear_basis import LinearBasis
 from dpca.models.outliers import residual_scores
@@ -40,12 +40,15 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def _dense(self, X: Any, *, reset: bool) -> Array:
         """Check samples in memory by scikit-learn's conventions, which count features along a single axis only."""
-        shape = as_dense(X).shape
+        dense = as_dense(X)
+        shape = dense.shape
         if len(shape) < 2:
             raise DataError(
                 f"X has shape {shape} but samples on axis 0 and at least one axis of attributes are needed: Reshape "
                 f"your data"
             )
+        if dense.dtype.kind not in "buifO":
+            check_numeric(shape, dense.dtype, "X")
         samples: Array
         try:
             # Values that are not finite are for our own sentence, which names the sample.
@@ -132,6 +135,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         if not is_lazy(X):
             return guarded(function, "X")(basis, self._checked(self._dense(X, reset=False)))
         lazy = self._checked(as_lazy(X))
+        check_numeric(lazy.shape, lazy.dtype, "X")
         return map_samples(lazy, function, basis, shape, np.result_type(working_dtype(lazy.dtype), dtype))
 
     def _checked(self, X: Any) -> Any:

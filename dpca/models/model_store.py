@@ -96,8 +96,9 @@ def _stated_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         return root_facts(zarr.open_group(os.fspath(path), mode="r"))
     except Exception as error:  # zarr raises many kinds for metadata that are none
+        called = f"'{path}'" if isinstance(path, str | os.PathLike) else f"an object of type {type(path).__name__}"
         raise StoreError(
-            f"there is no model at '{path}': give the path of a store that 'dpca fit' or save() made"
+            f"there is no model at {called}: give the path of a store that 'dpca fit' or save() made"
         ) from error
 
 

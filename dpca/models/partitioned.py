@@ -17,7 +17,7 @@ from dpca.engine.boundary import guarded
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import FoldReport, Partitioned, fold
 from dpca.engine.held_out import RemainingSource, hold_out
-from dpca.engine.source import Source, as_samples, as_source, check_finite, opened
+from dpca.engine.source import Source, as_samples, as_source, check_finite, check_numeric, opened
 from dpca.models.basis import Basis
 from dpca.models.convergence import check_result
 from dpca.models.going_on import refuse_to_go_on
@@ -372,6 +372,7 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
             self._check_samples(samples.shape)
             return scores_of(self._basis, samples, "X")
         lazy = as_lazy(X)
+        check_numeric(lazy.shape, lazy.dtype, "X")
         self._check_samples(lazy.shape)
         dtype = np.result_type(working_dtype(lazy.dtype), self.components_.dtype)
         return map_samples(lazy, scores_of, self._basis, (*self._grid_shape, self.n_components_), dtype)

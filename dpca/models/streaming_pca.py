@@ -288,6 +288,10 @@ class StreamingPCA(LinearModel):
             If the method cannot merge, or the two did not see samples of one shape and dtype with the same parameters.
         """
         check_is_fitted(self)
+        if not isinstance(other, StreamingPCA):
+            raise DataError(
+                f"merge takes in another StreamingPCA, and this is of type {type(other).__name__}: give one"
+            )
         check_is_fitted(other)
         if self._state is None or other._state is None:
             raise DataError(
