@@ -359,8 +359,8 @@ def is_vouched(array: zarr.Array[Any]) -> bool:
     return isinstance(store, CheckedStore) and store.vouches_for(array.path)
 
 
-def local_path(array: zarr.Array[Any]) -> str | None:
-    """Return the path of an array in a local store; arrays in memory or in archives have none."""
+def local_path(array: zarr.Array[Any] | zarr.Group) -> str | None:
+    """Return the path of an array or a group in a local store; those in memory or in archives have none."""
     root = getattr(array.store, "root", None)
     return None if root is None else os.path.normpath(os.path.join(root, array.path))
 

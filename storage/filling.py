@@ -30,6 +30,7 @@ from storage.errors import ClusterError, DataError, one_line
 from storage.images import decode
 from storage.layout import Layout
 from storage.progress import Progress, Stage
+from storage.ranges import found_range
 from storage.readers import Block, Reader
 from storage.readers.base import within_memory
 from storage.stack import STACK_KIND, STACK_VERSION
@@ -211,7 +212,7 @@ class Filling:
         if self._form.data_range is not None:
             return self._form.data_range
         records = [self._work.record(_unit(shard)) for shard in range(self._layout.n_shards(len(self.kept)))]
-        return min(record["low"] for record in records), max(record["high"] for record in records)
+        return found_range(min(record["low"] for record in records), max(record["high"] for record in records))
 
     def _size_array(self) -> None:
         """Create the array, or give it as many rows as are kept; between passes, when no task has it open."""

@@ -31,6 +31,7 @@ from storage import cf
 from storage.arrays import array_in, open_checked, root_facts
 from storage.errors import DataError, StoreError, one_line
 from storage.layout import CHANNEL, SAMPLE, axes_for
+from storage.ranges import checked_range, found_range
 from storage.workspace import fingerprint_of
 
 STACK_KIND = "stack"
@@ -200,7 +201,7 @@ def open_stack(
         array_path=absolute(array_path),
         samples=samples,
         axes=_check_axes(axes, samples) if axes is not None else _foreign_axes(samples),
-        data_range=_check_range(data_range) if data_range is not None else _range_of(np.dtype(samples.dtype)),
+        data_range=checked_range(data_range) if data_range is not None else _range_of(np.dtype(samples.dtype)),
         source=source,
     )
 
@@ -227,7 +228,8 @@ def _open_ours(
     try:
         samples = array_in(group, "samples")
         stated_axes = tuple(str(axis) for axis in facts["axes"])
-        low, high = (float(value) for value in facts["data_range"])
+        # A store of before stated a constant as [c, c].
+        low, high = found_range(*(float(value) for value in facts["data_range"]))
         fingerprint, source = str(facts["fingerprint"]), dict(facts["source"])
     except (KeyError, TypeError, ValueError, OSError) as error:
         raise StoreError(
@@ -242,7 +244,7 @@ def _open_ours(
         array_path=absolute(f"{where.rstrip('/')}/samples"),
         samples=samples,
         axes=_check_axes(axes, samples) if axes is not None else stated_axes,
-        data_range=_check_range(data_range) if data_range is not None else (low, high),
+        data_range=checked_range(data_range) if data_range is not None else (low, high),
         source=source,
         _fingerprint=fingerprint,
         _group=group,
@@ -321,13 +323,6 @@ def _check_axes(axes: Sequence[str], samples: zarr.Array[Any]) -> tuple[str, ...
     if len(named) != samples.ndim or len(set(named)) != len(named):
         raise DataError(f"axes {tuple(axes)} do not name a sample of shape {samples.shape[1:]}: give one name an axis")
     return named
-
-
-def _check_range(data_range: tuple[float, float]) -> tuple[float, float]:
-    low, high = (float(value) for value in data_range)
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise DataError(f"data_range is ({low:g}, {high:g}): give two finite numbers, the lower first")
-    return low, high
 
 
 def _range_of(dtype: np.dtype[Any]) -> tuple[float, float] | None:

@@ -171,8 +171,8 @@ def _facts(
         fitted.model_bytes,
         seconds,
         whole,
-        fitted.total / width**2,
-        fitted.left / width**2,
+        fitted.total / width / width,
+        fitted.left / width / width,
         fitted.exact,
         tuple(notes),
     )
