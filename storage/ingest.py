@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -212,7 +213,7 @@ def content_of(
     They decide only how the samples are cut into chunks, so that a stack made for other cells serves as well.
     """
     axes = source.axes if axes is None else axes
-    limits = source.data_range if data_range is None else _checked_range(data_range)
+    limits = source.data_range if data_range is None else checked_range(data_range)
     settings = [color, _size("crop", crop), _size("resize", resize), None if axes is None else list(axes), limits]
     return fingerprint_of(STACK_KIND, STACK_VERSION, source.kind, source.fingerprint(), len(source), settings)
 
