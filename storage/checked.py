@@ -329,6 +329,7 @@ def checked_store(where: str) -> tuple[CheckedStore, str]:
             name = "/".join(reversed(inside))
             if isinstance(store, LocalStore):
                 _refuse_links(root, inside)
+                _require_known_outside(root, manifest)
             checked = CheckedStore(store, root, manifest)
             checked.prepare()
             return checked, name
@@ -363,6 +364,18 @@ def _content(store: Store, where: str, name: str) -> bytes | None:
             raise StoreError(f"'{where}/{name}' cannot be read ({error.strerror}): check its permissions") from error
     content = sync(store.get(name, default_buffer_prototype()))
     return None if content is None else content.to_bytes()
+
+
+def _require_known_outside(root: str, manifest: Manifest) -> None:
+    """Refuse a whole store that lies in another one in the place of the store that was written there."""
+    outer, inside = os.path.dirname(root), os.path.basename(root)
+    while outer != "/" and (content := _content(LocalStore(outer), outer, METADATA)) is not None:
+        above = read_manifest(content, outer)
+        if above is not None:
+            if above.stores.get(inside, manifest.digest) != manifest.digest:
+                raise StoreError(f"'{root}' is not the store that was written there: make '{outer}' again")
+            return
+        outer, inside = os.path.dirname(outer), f"{os.path.basename(outer)}/{inside}"
 
 
 def _refuse_links(root: str, inside: Iterable[str]) -> None:
