@@ -27,6 +27,7 @@ from zarr.storage import LocalStore
 from zarr.storage._common import make_store
 
 from storage.codecs import check_codecs
+from storage.disk import read_file
 from storage.errors import StoreError
 from storage.manifest import CHECKSUMS, METADATA, Manifest, ShardChecksums, digest_of, read_manifest, shard_checksums
 
@@ -355,9 +356,8 @@ def _plain_store(where: str) -> Store:
 
 def _content(store: Store, where: str, name: str) -> bytes | None:
     if isinstance(store, LocalStore):
-        _require_file(store.root / name, None, where, name)
         try:
-            return (store.root / name).read_bytes()
+            return read_file(store.root / name)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
         except OSError as error:

@@ -20,6 +20,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from storage.disk import read_file
 from storage.errors import StoreError, printable
 
 MARK = b"work folder of dpca: the output appears beside it when it is whole\n"
@@ -182,7 +183,7 @@ def _first_link(folder: Path) -> str | None:
 def read_json(path: Path) -> dict[str, Any] | None:
     """Return the JSON object in a file; None if there is none, or it is torn."""
     try:
-        value = json.loads(path.read_bytes())
+        value = json.loads(read_file(path))
     except (OSError, ValueError, RecursionError):
         return None
     return value if isinstance(value, dict) else None

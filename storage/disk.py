@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import os
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -101,6 +102,20 @@ def require_free_space(path: str | os.PathLike[str], needed_bytes: int, what: st
             f"{what} takes {_size(needed_bytes)} and the disk of '{os.fspath(path)}' has {_size(free)} free: "
             f"make room or choose another output"
         )
+
+
+def read_file(path: str | os.PathLike[str]) -> bytes:
+    """Return the content of a file; a pipe in its place would be waited for without end, and is no file.
+
+    Raises
+    ------
+    OSError
+        If there is none, also where there is a directory, a device or a pipe.
+    """
+    with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise FileNotFoundError(errno.ENOENT, "it is no file", os.fspath(path))
+        return file.readall()
 
 
 def atomic_write_bytes(path: Path, content: bytes) -> None:

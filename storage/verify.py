@@ -16,6 +16,7 @@ from zarr.errors import BaseZarrError
 
 from storage.arrays import is_dense, open_array, root_facts, what_is_wrong_with
 from storage.checked import CheckedStore, checked_store
+from storage.disk import read_file
 from storage.errors import DataError, StoreError, one_line
 from storage.manifest import (
     CHECKSUMS,
@@ -127,7 +128,7 @@ def _vouched_files(store: CheckedStore, inside: str, problems: list[str], above:
     for name in sorted(filter(wanted, expected | found.keys())):
         if (problem := _wrong_with(name, found.get(name), name in expected)) is not None:
             problems.append(f"{above}{name}: {problem}")
-        elif name in manifest.files and digest_of((root / name).read_bytes()) != manifest.files[name]:
+        elif name in manifest.files and digest_of(read_file(root / name)) != manifest.files[name]:
             problems.append(f"{above}{name}: is not the file that was written there")
     yield from (f"{above}{name}" for name in chunks if found.get(name) == "file" and wanted(name))
     for name in sorted(manifest.stores):
@@ -140,7 +141,7 @@ def _inner_files(store: CheckedStore, name: str, inside: str, problems: list[str
     assert store.manifest is not None
     assert store.root is not None
     try:
-        manifest = read_manifest((store.root / name / METADATA).read_bytes(), f"{store.where}/{name}")
+        manifest = read_manifest(read_file(store.root / name / METADATA), f"{store.where}/{name}")
     except (OSError, StoreError):
         manifest = None
     if manifest is None or manifest.digest != store.manifest.stores[name]:
@@ -185,8 +186,7 @@ def _check_folder(where: str) -> list[str]:
     """Check the folder of a report: plain files and a manifest of them."""
     manifest: Manifest | None = None
     try:
-        with open(os.path.join(where, FOLDER_MANIFEST), "rb") as file:
-            manifest = read_manifest(file.read(), where)
+        manifest = read_manifest(read_file(os.path.join(where, FOLDER_MANIFEST)), where)
     except (OSError, StoreError) as error:
         return [f"{FOLDER_MANIFEST}: {one_line(error)}"]
     if manifest is None:
@@ -196,10 +196,8 @@ def _check_folder(where: str) -> list[str]:
     for name, digest in sorted(manifest.files.items()):
         if (problem := _wrong_with(name, found.get(name), True)) is not None:
             problems.append(f"{name}: {problem}")
-            continue
-        with open(os.path.join(where, name), "rb") as file:
-            if digest_of(file.read()) != digest:
-                problems.append(f"{name}: is not the file that was written there")
+        elif digest_of(read_file(os.path.join(where, name))) != digest:
+            problems.append(f"{name}: is not the file that was written there")
     return problems
 
 

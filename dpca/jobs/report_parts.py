@@ -18,6 +18,7 @@ from dpca.models.cell_basis import to_pixels
 from dpca.report import write_report
 from dpca.rules.quality import psnr_from_mse
 from storage.arrays import array_in, open_array, open_group
+from storage.disk import read_file
 from storage.errors import StoreError, one_line
 from storage.manifest import FOLDER_MANIFEST, read_manifest
 from storage.outputs import resolved_output
@@ -71,13 +72,13 @@ def read_report(folder: Path) -> dict[str, Any] | None:
     names = {name: os.path.lexists(folder / name) for name in ("report.json", "index.html", FOLDER_MANIFEST)}
     try:
         if names[FOLDER_MANIFEST]:  # reports of earlier versions have none
-            manifest = read_manifest((folder / FOLDER_MANIFEST).read_bytes(), str(folder))
+            manifest = read_manifest(read_file(folder / FOLDER_MANIFEST), str(folder))
             if manifest is None:
                 raise ValueError("its manifest is none")
-            manifest.check("report.json", (folder / "report.json").read_bytes(), str(folder))
+            manifest.check("report.json", read_file(folder / "report.json"), str(folder))
         elif not (names["report.json"] and names["index.html"]):
             return None
-        return dict(json.loads((folder / "report.json").read_bytes()))
+        return dict(json.loads(read_file(folder / "report.json")))
     except (OSError, ValueError, TypeError, StoreError) as error:
         raise StoreError(
             f"the report in '{folder}' is damaged ({one_line(error)}): remove that folder and run again"
