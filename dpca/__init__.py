@@ -2,8 +2,29 @@
 
 from __future__ import annotations
 
-from dpca import metrics
-from dpca.models import PCA, BandPCA, CellPCA, StreamingPCA, open_scores
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dpca import metrics
+    from dpca.models import PCA, BandPCA, CellPCA, StreamingPCA, open_scores
 
 __all__ = ["PCA", "BandPCA", "CellPCA", "StreamingPCA", "metrics", "open_scores"]
 __version__ = "0.1.0"
+
+
+def __getattr__(name: str) -> Any:
+    # On first use: the libraries behind them take seconds to import, in which a program would not be its own yet.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = importlib.import_module("dpca.metrics") if name == "metrics" else getattr(_models(), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})
+
+
+def _models() -> Any:
+    return importlib.import_module("dpca.models")

@@ -218,8 +218,8 @@ def _pair(x: Array, y: Array, data_range: float) -> tuple[Array, Array]:
     x, y = np.asarray(x), np.asarray(y)
     if x.shape != y.shape:
         raise ValueError(f"shapes {x.shape} and {y.shape} differ: compare samples of one shape")
-    if not data_range > 0:
-        raise ValueError(f"data_range is {data_range}: give the largest minus the smallest possible value")
+    if not 0 < data_range < math.inf:
+        raise ValueError(f"data_range is {data_range}: give the largest less the smallest possible value")
     if x.dtype != y.dtype:
         common = np.result_type(x, y)
         x, y = x.astype(common), y.astype(common)

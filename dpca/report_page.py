@@ -161,6 +161,7 @@ _PAGE = """<!doctype html>
 <meta charset="utf-8">
 <meta http-equiv="Content-Security-Policy" content="default-src 'none'; img-src data:; style-src 'unsafe-inline'">
 <meta name="viewport" content="width=device-width, initial-scale=1">
+<meta name="generator" content="dask-dpca">
 <title>{title}</title>
 <style>{style}</style>
 </head>

@@ -11,6 +11,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+if __name__ == "__main__":
+    from dpca.cli.starting import stop_quietly
+
+    stop_quietly()
+
 from dpca.cli.jobs import add_common_options, job_parser, run_job
 from dpca.cli.model_arguments import add_model_options, model_parameters
 from dpca.cli.running import guarded
@@ -23,8 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = job_parser("celeba_cpca.py", __doc__)
     add_model_options(parser, required=False)
     add_common_options(parser, measured="quality is measured in any case")
-    options = parser.parse_args(argv)
-    return guarded(lambda: _run(options))
+    return guarded(lambda: _run(parser.parse_args(argv)))
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -11,6 +11,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+if __name__ == "__main__":
+    from dpca.cli.starting import stop_quietly
+
+    stop_quietly()
+
 from dpca.cli.arguments import add_overwrite, add_source_options, positive
 from dpca.cli.running import guarded, say
 from dpca.jobs import CompressionSettings, ConvergenceSettings, open_input, report_convergence
@@ -26,8 +31,7 @@ from storage.readers.permuted import Permuted
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code (see `dpca.cli.running`)."""
-    options = _parser().parse_args(argv)
-    return guarded(lambda: _run(options))
+    return guarded(lambda: _run(_parser().parse_args(argv)))
 
 
 def _run(options: argparse.Namespace) -> int:

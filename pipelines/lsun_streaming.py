@@ -11,6 +11,11 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+if __name__ == "__main__":
+    from dpca.cli.starting import stop_quietly
+
+    stop_quietly()
+
 from dpca.cli.arguments import add_streaming_options
 from dpca.cli.jobs import add_common_options, job_parser, run_job
 from dpca.cli.running import guarded
@@ -24,8 +29,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = job_parser("lsun_streaming.py", __doc__)
     add_streaming_options(parser, METHODS)
     add_common_options(parser, measured="their MSE and PSNR are measured in any case, their SSIM only if they are kept")
-    options = parser.parse_args(argv)
-    return guarded(lambda: _run(options))
+    return guarded(lambda: _run(parser.parse_args(argv)))
 
 
 def _run(options: argparse.Namespace) -> int:

@@ -14,6 +14,11 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+if __name__ == "__main__":
+    from dpca.cli.starting import stop_quietly
+
+    stop_quietly()
+
 from dpca.cli.arguments import add_cluster_options, add_overwrite, add_source_options, cell_lengths, natural, positive
 from dpca.cli.running import cluster, guarded, say
 from dpca.jobs import CompressionSettings, PartitionSettings, known_report, open_input, report_partitions
@@ -26,8 +31,7 @@ from storage.progress import bar_progress
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code (see `dpca.cli.running`)."""
-    options = _parser().parse_args(argv)
-    return guarded(lambda: _run(options))
+    return guarded(lambda: _run(_parser().parse_args(argv)))
 
 
 def _run(options: argparse.Namespace) -> int:

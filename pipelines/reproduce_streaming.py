@@ -22,6 +22,11 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
+if __name__ == "__main__":
+    from dpca.cli.starting import stop_quietly
+
+    stop_quietly()
+
 from dpca.cli.arguments import positive
 from dpca.cli.running import guarded, say
 from dpca.jobs.reproduction import TABLES, MissingData, Table, markdown
@@ -33,8 +38,7 @@ from storage.progress import bar_progress
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code (see `dpca.cli.running`)."""
-    options = _parser().parse_args(argv)
-    return guarded(lambda: _run(options))
+    return guarded(lambda: _run(_parser().parse_args(argv)))
 
 
 def _run(options: argparse.Namespace) -> int:

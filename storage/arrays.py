@@ -10,7 +10,8 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -314,34 +315,36 @@ def read_into(array: zarr.Array[Any], selection: Any, out: np.ndarray[Any, Any])
     if is_dense(array) and not is_vouched(array):
         _require_shards(array, taken)
     box = out.reshape([len(rows) for rows in taken])  # axes that an integer took away are one long
-    try:
+    with _damage_named(array):
         if not (is_dense(array) and read_raw_shards(array, taken, box)):
             buffer = default_buffer_prototype().nd_buffer.from_numpy_array(out)
             array.get_basic_selection(selection, out=buffer)
-    except StoreError:
-        raise
-    except Exception as error:  # codecs of anyone's choice fail in ways of their own
-        raise StoreError(
-            f"'{array.store_path}' is damaged in {selection} ({one_line(error)}): "
-            f"`dpca verify` tells where, make the store again"
-        ) from error
 
 
-def read_values(array: zarr.Array[Any], selection: Any = ...) -> np.ndarray[Any, Any]:
-    """Read an array that `open_checked` opened, whole by default, numbers or texts, into new memory.
+class StoredArray(zarr.Array[Any]):
+    """A Zarr array, opened for reading, that says which store is damaged where Zarr says what went wrong."""
 
-    Raises
-    ------
-    StoreError
-        If a shard is missing or damaged.
-    """
+    def __getitem__(self, selection: Any) -> Any:
+        """Return the values of a selection.
+
+        Raises
+        ------
+        StoreError
+            If a shard is missing or damaged.
+        """
+        with _damage_named(self):
+            return super().__getitem__(selection)
+
+
+@contextmanager
+def _damage_named(array: zarr.Array[Any]) -> Iterator[None]:
     try:
-        return np.asarray(array[selection])
-    except StoreError:
+        yield
+    except (StoreError, IndexError):
         raise
     except Exception as error:  # codecs of anyone's choice fail in ways of their own
         raise StoreError(
-            f"'{array.store_path}' cannot be read ({one_line(error)}): `dpca verify` tells what is damaged"
+            f"'{array.store_path}' is damaged ({one_line(error)}): `dpca verify` tells where, make the store again"
         ) from error
 
 
@@ -356,8 +359,8 @@ def is_vouched(array: zarr.Array[Any]) -> bool:
     return isinstance(store, CheckedStore) and store.vouches_for(array.path)
 
 
-def local_path(array: zarr.Array[Any]) -> str | None:
-    """Return the path of an array in a local store; arrays in memory or in archives have none."""
+def local_path(array: zarr.Array[Any] | zarr.Group) -> str | None:
+    """Return the path of an array or a group in a local store; those in memory or in archives have none."""
     root = getattr(array.store, "root", None)
     return None if root is None else os.path.normpath(os.path.join(root, array.path))
 
@@ -422,7 +425,29 @@ def open_checked(path: str) -> zarr.Array[Any] | zarr.Group:
         Zarr's own, of many kinds, at metadata that is none.
     """
     store, inside = checked_store(path)
-    return zarr.open(store, path=inside, mode="r")
+    node = zarr.open(store, path=inside, mode="r")
+    return StoredArray(node.async_array) if isinstance(node, zarr.Array) else node
+
+
+def array_in(group: zarr.Group, name: str) -> StoredArray:
+    """Return an array of a group that `open_checked` opened.
+
+    Raises
+    ------
+    StoreError
+        If there is none of that name, or its metadata is damaged.
+    """
+    try:
+        node = group[name]
+        if not isinstance(node, zarr.Array):
+            raise TypeError("it is a group")
+    except StoreError:
+        raise
+    except Exception as error:  # metadata that is none makes Zarr fail in ways of its own
+        raise StoreError(
+            f"'{group.store_path}' has no readable array {name!r} ({one_line(error)}): make the store again"
+        ) from error
+    return StoredArray(node.async_array)
 
 
 def open_group(path: str | os.PathLike[str]) -> zarr.Group:

@@ -1,13 +1,15 @@
 """The ways in which this package says no.
 
 Every message is one sentence that names the value, what was expected, and what to do about it, so that the
-command line can print it as it is. All classes take that one string, which keeps them intact on their way
+command line can print it as it is. Each class takes that one string, which keeps it intact on its way
 back from a worker.
 """
 
 from __future__ import annotations
 
 import unicodedata
+
+_LONGEST = 300  # some libraries put the file into the message
 
 
 class DataError(ValueError):
@@ -25,9 +27,14 @@ class StoreError(RuntimeError):
     """
 
 
+class ClusterError(RuntimeError):
+    """The Dask cluster cannot be reached, was lost, or cannot run this package; what was finished is kept."""
+
+
 def one_line(error: BaseException) -> str:
-    """Return the message of an error without line breaks, to be put inside a sentence."""
-    return " ".join(str(error).split()) or type(error).__name__
+    """Return the message of an error without line breaks and of bearable length, to be put inside a sentence."""
+    text = " ".join(str(error).split()) or type(error).__name__
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def printable(name: str) -> str:

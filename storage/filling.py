@@ -25,11 +25,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.arrays import create_array, create_root, open_array, write_shard
-from storage.errors import DataError, one_line
+from storage.clusters import cluster_errors
+from storage.errors import ClusterError, DataError, one_line
 from storage.images import decode
 from storage.layout import Layout
 from storage.progress import Progress, Stage
+from storage.ranges import found_range
 from storage.readers import Block, Reader
+from storage.readers.base import within_memory
 from storage.stack import STACK_KIND, STACK_VERSION
 from storage.survey import Form, nothing_left, payload_or_refusal, refusal
 from storage.tasks import run_in_order
@@ -92,8 +95,8 @@ def fill_shard(
         ) from error
     rejected: list[tuple[int, str]] = []
     if isinstance(block, np.ndarray):
-        values = block
-        rejected += _not_finite(values)
+        values = np.ma.getdata(block)
+        rejected += _no_data(block)
     else:
         values = np.empty((len(block), *form.sample_shape), form.dtype)
         for i, payload in enumerate(block):
@@ -111,13 +114,22 @@ def fill_shard(
     return Outcome((), float(values.min()), float(values.max()))
 
 
-def _not_finite(values: NDArray[Any]) -> Iterator[tuple[int, str]]:
-    if values.dtype.kind != "f":
+def _no_data(block: NDArray[Any]) -> Iterator[tuple[int, str]]:
+    """Yield the samples with a value that is missing (masked) or not finite, and what they hold where."""
+    values = np.ma.getdata(block)
+    masked = np.ma.is_masked(block)
+    if values.dtype.kind != "f" and not masked:
         return
-    finite = np.isfinite(values)
-    for i in np.flatnonzero(~finite.reshape(len(values), -1).all(axis=1)):
-        where = tuple(int(j) for j in np.argwhere(~finite[i])[0])
-        yield int(i), f"holds {values[i][where]} at {where}: every value must be finite"
+    absent = np.ma.getmaskarray(block) if masked else np.zeros((), bool)
+    bad = ~np.isfinite(values) if values.dtype.kind == "f" else absent
+    if masked:
+        bad = bad | absent
+    for i in np.flatnonzero(bad.reshape(len(values), -1).any(axis=1)):
+        where = tuple(int(j) for j in np.argwhere(bad[i])[0])
+        if masked and absent[i][where]:
+            yield int(i), f"holds a missing value at {where}: every value must be there"
+        else:
+            yield int(i), f"holds {values[i][where]} at {where}: every value must be finite"
 
 
 class Filling:
@@ -161,10 +173,11 @@ class Filling:
         self._work, self._reader, self._form, self._layout = work, reader, form, layout
         self._stop, self._client, self._threads, self._progress = stop, client, threads, progress
         self._path = str(work.store / "samples")
-        self.rejected = dict(reader.refused)
-        for shard in range(layout.n_shards(len(reader))):
-            self.rejected.update(self._recorded(shard))
-        self._recount()
+        with within_memory(f"'{reader.name}'"):
+            self.rejected = dict(reader.refused)
+            for shard in range(layout.n_shards(len(reader))):
+                self.rejected.update(self._recorded(shard))
+            self._recount()
 
     def run(self) -> None:
         """Fill all shards.
@@ -182,20 +195,24 @@ class Filling:
                 raise error(self._reader, first, self.rejected[first])
             self._size_array()
             try:
-                if self._run_pass():
-                    return
-            except CancelledError:
+                with within_memory(f"'{self._reader.name}'"):
+                    if self._run_pass():
+                        return
+            except CancelledError as error:
                 # a worker died with blocks of a sequential source that only it had: stream what is missing again
                 lost += 1
                 if self._reader.random_access or lost == _ATTEMPTS:
-                    raise
+                    raise ClusterError(
+                        f"workers of the Dask cluster died {lost} times with what they had been sent of the source: "
+                        f"give each more memory, the same command goes on with what is finished"
+                    ) from error
 
     def data_range(self) -> tuple[float, float]:
         """Return the range the form states, or that of the values in the filled shards."""
         if self._form.data_range is not None:
             return self._form.data_range
         records = [self._work.record(_unit(shard)) for shard in range(self._layout.n_shards(len(self.kept)))]
-        return min(record["low"] for record in records), max(record["high"] for record in records)
+        return found_range(min(record["low"] for record in records), max(record["high"] for record in records))
 
     def _size_array(self) -> None:
         """Create the array, or give it as many rows as are kept; between passes, when no task has it open."""
@@ -281,18 +298,20 @@ class Filling:
         """Put a block where a task of the cluster finds it, without carrying it through the scheduler's graph."""
         if self._client is None:
             return block
-        try:
-            return self._client.scatter([block], hash=False)[0]
-        except (OSError, TimeoutError) as error:
-            # the worker it was going to died, or none is left until a new one has started
-            raise CancelledError(str(error)) from error
+        with cluster_errors(self._client):
+            try:
+                return self._client.scatter([block], hash=False)[0]
+            except (OSError, TimeoutError) as error:
+                # the worker it was going to died, or none is left until a new one has started
+                raise CancelledError(str(error)) from error
 
     def _window(self) -> int | None:
         if self._reader.random_access:
             return None
         threads = self._threads or os.cpu_count() or 1
         if self._client is not None:
-            threads = sum(self._client.nthreads().values())
+            with cluster_errors(self._client):
+                threads = sum(self._client.nthreads().values())
         # encoded images take less than their pixels
         shard_bytes = prod(self._layout.shards) * self._form.dtype.itemsize
         return max(2, min(2 * threads, _WAITING_BYTES // shard_bytes))

@@ -20,6 +20,7 @@ from storage.images import Color, Rules
 from storage.layout import CHANNEL, SAMPLE, Layout, axes_for, choose_layout
 from storage.outputs import check_output
 from storage.progress import Progress, no_progress
+from storage.ranges import checked_range
 from storage.readers import Reader, Source, open_reader
 from storage.readers.base import IMAGE_SUFFIXES
 from storage.stack import STACK_KIND, STACK_VERSION, Stack, open_stack
@@ -111,7 +112,7 @@ def ingest(
     if on_error not in ("stop", "skip"):
         raise DataError(f"on_error {on_error!r} is unknown: choose 'stop' or 'skip'")
     rules = Rules(color=color, crop=_size("crop", crop), resize=_size("resize", resize))
-    limits = None if data_range is None else _checked_range(data_range)
+    limits = None if data_range is None else checked_range(data_range)
     reader = source if isinstance(source, Reader) else open_reader(source, key=key, axes=axes)
     check_output(target, reader)
     cells = None if cell_shape is None else _cell_lengths(cell_shape, reader)
@@ -212,7 +213,7 @@ def content_of(
     They decide only how the samples are cut into chunks, so that a stack made for other cells serves as well.
     """
     axes = source.axes if axes is None else axes
-    limits = source.data_range if data_range is None else _checked_range(data_range)
+    limits = source.data_range if data_range is None else checked_range(data_range)
     settings = [color, _size("crop", crop), _size("resize", resize), None if axes is None else list(axes), limits]
     return fingerprint_of(STACK_KIND, STACK_VERSION, source.kind, source.fingerprint(), len(source), settings)
 
@@ -249,13 +250,6 @@ def _size(option: str, size: Sequence[int] | None) -> tuple[int, int] | None:
     if len(size) != 2 or any(int(length) != length for length in size):
         raise DataError(f"{option} {size!r} is no image size: give (height, width) in whole pixels")
     return int(size[0]), int(size[1])
-
-
-def _checked_range(data_range: Sequence[float]) -> tuple[float, float]:
-    low, high = (float(value) for value in data_range)
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise DataError(f"data_range is ({low:g}, {high:g}): give two finite numbers, the lower first")
-    return low, high
 
 
 def _empty(reader: Reader) -> str:

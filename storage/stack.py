@@ -27,9 +27,11 @@ import zarr
 from zarr.core.buffer import default_buffer_prototype
 from zarr.errors import BaseZarrError
 
-from storage.arrays import open_checked, read_values, root_facts
+from storage import cf
+from storage.arrays import array_in, open_checked, root_facts
 from storage.errors import DataError, StoreError, one_line
 from storage.layout import CHANNEL, SAMPLE, axes_for
+from storage.ranges import checked_range, found_range
 from storage.workspace import fingerprint_of
 
 STACK_KIND = "stack"
@@ -116,7 +118,7 @@ class Stack:
         starts = [(length // 2 // edge * edge, edge) for length, edge in middles]
         tile = tuple(slice(start, start + edge) for start, edge in starts)
         for index in sorted({0, self.n_samples // 2, self.n_samples - 1}):
-            values = read_values(self.samples, (slice(index, index + 1), *tile))
+            values = np.asarray(self.samples[(slice(index, index + 1), *tile)])
             content.append([str(index), blake2b(values.tobytes(), digest_size=16).hexdigest()])
         return fingerprint_of(content)
 
@@ -143,13 +145,7 @@ class Stack:
         return list(zip(name.tolist(), reason.tolist(), strict=True))
 
     def _column(self, group: zarr.Group, name: str) -> np.ndarray[Any, Any]:
-        try:
-            array = group[name]
-        except (KeyError, ValueError, TypeError, OSError) as error:
-            raise StoreError(f"'{self.path}' has no readable array {name!r}: ingest the source again") from error
-        if not isinstance(array, zarr.Array):
-            raise StoreError(f"'{self.path}' holds a group where array {name!r} is expected: ingest it again")
-        return read_values(array)
+        return np.asarray(array_in(group, name)[...])
 
 
 def open_stack(
@@ -157,6 +153,7 @@ def open_stack(
     *,
     data_range: tuple[float, float] | None = None,
     axes: Sequence[str] | None = None,
+    decoded: bool = True,
 ) -> Stack:
     """Open a stack store, or a Zarr array (version 2 or 3) with samples on its first axis.
 
@@ -171,6 +168,8 @@ def open_stack(
     axes : sequence of str, optional
         Names of the axes of one sample. By default what a stack store states; for a foreign array its
         ``dimension_names`` (or xarray's ``_ARRAY_DIMENSIONS``), else those of `storage.layout.axes_for`.
+    decoded : bool
+        Whether the stored values must be the data; False where the caller decodes them, see `storage.cf`.
 
     Returns
     -------
@@ -195,14 +194,14 @@ def open_stack(
         samples, array_path = _choose(where, node)
     else:
         samples, array_path = node, where
-    _check_samples(where, samples)
+    _check_samples(where, samples, decoded)
     source = {"kind": "zarr", "name": os.path.basename(where.rstrip("/")), "count": samples.shape[0]}
     return Stack(
         path=where,
         array_path=absolute(array_path),
         samples=samples,
         axes=_check_axes(axes, samples) if axes is not None else _foreign_axes(samples),
-        data_range=_check_range(data_range) if data_range is not None else _range_of(np.dtype(samples.dtype)),
+        data_range=checked_range(data_range) if data_range is not None else _range_of(np.dtype(samples.dtype)),
         source=source,
     )
 
@@ -227,9 +226,10 @@ def _open_ours(
             f"{STACK_VERSION}: update it (pip install --upgrade dask-dpca) or ingest the source again"
         )
     try:
-        samples = group["samples"]
+        samples = array_in(group, "samples")
         stated_axes = tuple(str(axis) for axis in facts["axes"])
-        low, high = (float(value) for value in facts["data_range"])
+        # A store of before stated a constant as [c, c].
+        low, high = found_range(*(float(value) for value in facts["data_range"]))
         fingerprint, source = str(facts["fingerprint"]), dict(facts["source"])
     except (KeyError, TypeError, ValueError, OSError) as error:
         raise StoreError(
@@ -244,7 +244,7 @@ def _open_ours(
         array_path=absolute(f"{where.rstrip('/')}/samples"),
         samples=samples,
         axes=_check_axes(axes, samples) if axes is not None else stated_axes,
-        data_range=_check_range(data_range) if data_range is not None else (low, high),
+        data_range=checked_range(data_range) if data_range is not None else (low, high),
         source=source,
         _fingerprint=fingerprint,
         _group=group,
@@ -293,10 +293,10 @@ def _choose(where: str, group: zarr.Group) -> tuple[zarr.Array[Any], str]:
             f"'{where}' is a Zarr group with no obvious stack (arrays of two or more axes: {listed}): "
             f"give '{where}/<array>'"
         )
-    return arrays[found[0]], f"{where.rstrip('/')}/{found[0]}"
+    return array_in(group, found[0]), f"{where.rstrip('/')}/{found[0]}"
 
 
-def _check_samples(where: str, samples: zarr.Array[Any]) -> None:
+def _check_samples(where: str, samples: zarr.Array[Any], decoded: bool) -> None:
     if samples.ndim < 2:
         raise DataError(
             f"'{where}' has shape {samples.shape}: a stack needs samples on axis 0 and at least one more axis"
@@ -305,6 +305,8 @@ def _check_samples(where: str, samples: zarr.Array[Any]) -> None:
         raise DataError(f"'{where}' has shape {samples.shape}: a stack needs at least one sample and no empty axis")
     if np.dtype(samples.dtype).kind not in _KINDS:
         raise DataError(f"'{where}' holds {samples.dtype}: a stack holds integers, truth values or real floats")
+    if decoded:
+        cf.require_plain(where, samples)
 
 
 def _foreign_axes(samples: zarr.Array[Any]) -> tuple[str, ...]:
@@ -321,13 +323,6 @@ def _check_axes(axes: Sequence[str], samples: zarr.Array[Any]) -> tuple[str, ...
     if len(named) != samples.ndim or len(set(named)) != len(named):
         raise DataError(f"axes {tuple(axes)} do not name a sample of shape {samples.shape[1:]}: give one name an axis")
     return named
-
-
-def _check_range(data_range: tuple[float, float]) -> tuple[float, float]:
-    low, high = (float(value) for value in data_range)
-    if not (math.isfinite(low) and math.isfinite(high) and low < high):
-        raise DataError(f"data_range is ({low:g}, {high:g}): give two finite numbers, the lower first")
-    return low, high
 
 
 def _range_of(dtype: np.dtype[Any]) -> tuple[float, float] | None:

@@ -14,6 +14,7 @@ from storage.errors import DataError
 from storage.images import Rules, decode
 from storage.layout import CHANNEL, SAMPLE, axes_for
 from storage.readers import Payload, Reader, Refused
+from storage.readers.base import within_memory
 
 # the codec is tried on this many samples, or on as many as fit in this many bytes
 _TRIED, _TRIED_BYTES = 8, 4 << 20
@@ -76,6 +77,11 @@ def survey(reader: Reader, rules: Rules, *, stop: bool) -> Form:
     DataError
         If no image is acceptable, or with `stop` if one is not, of those looked at or known to be refused.
     """
+    with within_memory(f"'{reader.name}'"):
+        return _form(reader, rules, stop)
+
+
+def _form(reader: Reader, rules: Rules, stop: bool) -> Form:
     if stop and reader.refused:
         first = min(reader.refused)
         raise refusal(reader, first, reader.refused[first])

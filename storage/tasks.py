@@ -24,6 +24,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from threadpoolctl import ThreadpoolController
 
+from storage.clusters import cluster_errors
+
 if TYPE_CHECKING:
     from distributed import Client
 
@@ -64,6 +66,8 @@ def run_in_order(
     ------
     ValueError
         If `threads` or `window` is below 1.
+    ClusterError
+        If the cluster is lost, has no workers left, or cannot run this package.
     Exception
         What the first failing call (in order) raised, unchanged. Calls that wait are cancelled, local calls
         that run are waited for; the same happens when the iteration is given up early or interrupted.
@@ -78,7 +82,8 @@ def run_in_order(
     if window is not None and window < 1:
         raise ValueError(f"window is {window}: give at least 1")
     if client is not None:
-        on_cluster = sum(client.nthreads().values())
+        with cluster_errors(client):
+            on_cluster = sum(client.nthreads().values())
         return _run(partial(_Cluster, client), function, calls, window or 2 * max(1, on_cluster))
     threads = threads or os.cpu_count() or 1
     if threads == 1:
@@ -88,6 +93,8 @@ def run_in_order(
 
 class _Pool(Protocol):
     def submit(self, function: Callable[..., Any], call: tuple[Any, ...]) -> Any: ...
+
+    def result(self, submitted: Any) -> Any: ...
 
     def close(self, outstanding: list[Any]) -> None: ...
 
@@ -101,6 +108,9 @@ class _Threads:
     def submit(self, function: Callable[..., Any], call: tuple[Any, ...]) -> Any:
         return self._pool.submit(_call, function, *call)
 
+    def result(self, submitted: Any) -> Any:
+        return submitted.result()
+
     def close(self, outstanding: list[Any]) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
         _drop_blas()
@@ -112,10 +122,16 @@ class _Cluster:
 
     def submit(self, function: Callable[..., Any], call: tuple[Any, ...]) -> Any:
         # pure=False: the call's effect is a file, so an equal call of an earlier run is no reason to skip it
-        return self._client.submit(_call, function, *call, pure=False)
+        with cluster_errors(self._client):
+            return self._client.submit(_call, function, *call, pure=False)
+
+    def result(self, submitted: Any) -> Any:
+        with cluster_errors(self._client):
+            return submitted.result()
 
     def close(self, outstanding: list[Any]) -> None:
-        if outstanding:
+        # A cluster that is lost has forgotten them, and what is being raised says so.
+        if outstanding and self._client.status == "running":
             self._client.cancel(outstanding)
 
 
@@ -138,7 +154,7 @@ def _run(
             if not outstanding:
                 return
             # taken off the queue only when done: an interrupted wait leaves it among those to cancel
-            result = outstanding[0].result()
+            result = pool.result(outstanding[0])
             outstanding.popleft()
             yield result
             del result

@@ -355,7 +355,7 @@ def _wrong_values(array: zarr.Array[Any], index: tuple[int, ...]) -> str | None:
         try:
             values = np.asarray(array[block])
         except Exception as error:  # codecs of anyone's choice fail in ways of their own
-            return f"is damaged ({one_line(error)})"
+            return f"is damaged ({one_line(error.__cause__ or error)})"
         if values.dtype.kind in "fc":
             wrong = np.isnan(values) if may_be_infinite else ~np.isfinite(values)
             if wrong.any():

@@ -2,6 +2,17 @@
 
 from __future__ import annotations
 
-from dpca.cli.main import main
+from collections.abc import Sequence
+
+from dpca.cli.starting import stop_quietly
 
 __all__ = ["main"]
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run ``dpca`` and return its exit code (see `dpca.cli.running`)."""
+    if argv is None:
+        stop_quietly()
+    from dpca.cli.program import run
+
+    return run(argv)

@@ -20,7 +20,7 @@ from dpca.jobs.stages import NOTHING, StageCost
 from dpca.report_words import kept_components
 from dpca.rules.quality import WINDOW
 from storage import DataError, ingest, open_stack, verify
-from storage.arrays import open_array, open_group, read_values, root_facts
+from storage.arrays import array_in, open_group, root_facts
 from storage.progress import bar_progress
 from storage.readers import open_reader
 from storage.readers.zarr_array import ZarrReader
@@ -159,7 +159,7 @@ def _cell_option(text: str) -> int | tuple[int, ...]:
 def _quality(scores: str) -> dict[str, float]:
     group = open_group(scores)
     names = [name for name in ("mse", "psnr", "ssim") if name in group]
-    return {f"mean {name}": float(read_values(open_array(f"{scores}/{name}")).mean()) for name in names}
+    return {f"mean {name}": float(array_in(group, name)[...].mean()) for name in names}
 
 
 def _facts(path: str) -> dict[str, Any]:
@@ -171,7 +171,7 @@ def _facts(path: str) -> dict[str, Any]:
         return {**stated, "arrays": arrays, "bytes_on_disk": _disk_bytes(path)}
     reader = None if stated is not None else open_reader(path)
     if reader is None or isinstance(reader, ZarrReader):
-        stack = open_stack(path)
+        stack = open_stack(path) if reader is None else reader.stack
         return {
             "kind": "stack",
             "samples": stack.n_samples,

@@ -7,53 +7,130 @@ code  meaning
 1     ``dpca verify`` found damage
 2     the command line is wrong
 3     the input is wrong
-4     a store cannot be read or written (exists, damaged, newer version, disk full)
+4     a file or store cannot be read or written (exists, damaged, newer version, disk full)
 5     the work does not fit the memory it may take
-130   stopped by Ctrl-C; 143 by SIGTERM. The same command goes on where it was
+6     the Dask cluster cannot be reached, was lost, or cannot run this package
+70    a fault of this software; the only case that shows a traceback
+129   stopped by the closing of its terminal
+130   stopped by Ctrl-C
+141   nobody reads what is printed any more (``| head``)
+143   stopped by SIGTERM
 ====  ===========================================================================
+
+What was stopped or lost its cluster goes on where it was when the same command is given again.
 """
 
 from __future__ import annotations
 
-import logging
+import os
 import sys
+import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from dpca.engine.cluster import open_client
 from dpca.engine.plan import PlanError
-from dpca.engine.stopping import Stopped, stop_on_signals
-from storage.errors import DataError, StoreError
+from dpca.engine.stopping import STOPPED, Stopped, stop_on_signals
+from storage.clusters import cluster_errors
+from storage.errors import ClusterError, DataError, StoreError
 
-EXIT_CODES: dict[type[BaseException], int] = {DataError: 3, StoreError: 4, PlanError: 5}
+EXIT_CODES: dict[type[BaseException], int] = {DataError: 3, StoreError: 4, PlanError: 5, ClusterError: 6}
+FAULT = 70
+UNREAD = 141
 
 
 def guarded(job: Callable[[], int]) -> int:
     """Run a program's body; turn what can go wrong into one sentence on standard error and an exit code."""
     try:
         with stop_on_signals():
-            return job()
-    except tuple(EXIT_CODES) as error:
-        print(f"error: {error}", file=sys.stderr)
-        return next(code for kind, code in EXIT_CODES.items() if isinstance(error, kind))
+            try:
+                code = job()
+            except SystemExit:  # argparse has said all there is to say
+                _flush()
+                raise
+            _flush()
+            return code
+    except BrokenPipeError:
+        _abandon_output()
+        return UNREAD
     except KeyboardInterrupt as stop:
-        print("stopped: what is finished is kept, the same command goes on from there", file=sys.stderr)
+        _complain(STOPPED)
         return 128 + stop.number if isinstance(stop, Stopped) else 130
+    except Exception as error:
+        return _explained(error)
 
 
 @contextmanager
 def cluster(scheduler: str | None, workers: int | None, memory: str | None) -> Iterator[Any]:
     """Open the cluster that the options ask for and say where to watch it."""
-    # Workers that end with their cluster, or are replaced, say so at length; what matters reaches the caller.
-    for name in ("distributed.nanny", "distributed.worker", "distributed.scheduler", "distributed.core"):
-        logging.getLogger(name).setLevel(logging.CRITICAL)
     with open_client(scheduler, workers=workers, memory=memory) as client:
-        threads = client.nthreads()
-        say(f"{len(threads)} worker(s), dashboard {client.dashboard_link}")
+        with cluster_errors(client):
+            threads, dashboard = client.nthreads(), client.dashboard_link
+        say(f"{len(threads)} worker(s), dashboard {dashboard}")
         yield client
 
 
 def say(text: str) -> None:
     """Print a line at once, also into a pipe."""
-    print(text, flush=True)
+    encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
+    with _output_errors():
+        # Names of files may hold what the terminal cannot show.
+        print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
+
+
+def _explained(error: Exception) -> int:
+    """Say what went wrong; return the exit code."""
+    for kind, code in EXIT_CODES.items():
+        if isinstance(error, kind):
+            _complain(f"error: {error}")
+            return code
+    if isinstance(error, MemoryError):
+        _complain(
+            f"error: there is not enough memory ({error or 'no size given'}): ask for fewer workers or smaller parts"
+        )
+        return EXIT_CODES[PlanError]
+    if isinstance(error, OSError) and error.errno is not None:
+        where = "a file" if error.filename is None else f"'{error.filename}'"
+        _complain(
+            f"error: {where} cannot be read or written ({error.strerror}): see to it and run the same command again"
+        )
+        return EXIT_CODES[StoreError]
+    with suppress(OSError, ValueError):
+        traceback.print_exception(error)
+    _complain("error: this is a fault of dpca, not of what it was given: please report the lines above")
+    return FAULT
+
+
+def _complain(sentence: str) -> None:
+    """Print one line on standard error, whatever has become of it."""
+    if sys.stderr is not None:
+        with suppress(OSError, ValueError):
+            print("\\n".join(sentence.splitlines()), file=sys.stderr, flush=True)
+
+
+def _flush() -> None:
+    if sys.stdout is not None:
+        with _output_errors():
+            sys.stdout.flush()
+
+
+@contextmanager
+def _output_errors() -> Iterator[None]:
+    try:
+        yield
+    except BrokenPipeError:
+        raise
+    except OSError as error:
+        _abandon_output()
+        raise StoreError(
+            f"standard output cannot be written ({error.strerror}): make room, or send it elsewhere"
+        ) from error
+
+
+def _abandon_output() -> None:
+    """Send nowhere what the interpreter would try to write at its end, to fail again with an exit code of its own."""
+    with suppress(OSError, ValueError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)

@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
+import signal
+import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
 import dask
-from dask.utils import parse_bytes
+from dask.utils import parse_bytes, parse_timedelta
 
+import dpca
 from dpca.engine.memory import thread_count, usable_bytes
-from storage.errors import DataError
+from dpca.engine.stopping import unstopped
+from dpca.engine.worker_setup import quiet
+from storage.clusters import cluster_errors, watched
+from storage.errors import ClusterError, DataError, one_line
 
 # glibc returns large blocks to the system at once and so pays a page fault for every 4 KiB of every chunk read:
 # keeping them makes reading a store a third faster. Threads that keep heaps of their own would keep too much.
@@ -28,6 +35,10 @@ _PATIENCE = {
     "distributed.deploy.lost-worker-timeout": "1 hour",
     "distributed.scheduler.no-workers-timeout": "5 minutes",
 }
+# Seconds that a scheduler may take to answer its address, and that a given cluster may be without any worker. Dask's
+# distributed.scheduler.no-workers-timeout, where it is set, says the latter: for workers that wait in a queue.
+_ANSWER = 10.0
+_ALONE = 15.0
 
 
 @contextmanager
@@ -53,38 +64,137 @@ def open_client(
 
     Raises
     ------
+    ClusterError
+        If no scheduler answers, or a worker has another version of this package or none.
     DataError
-        If no scheduler answers, or a number makes no sense.
+        If a number makes no sense.
     """
-    from distributed import Client, LocalCluster
-
     if scheduler is not None:
-        try:
-            client = Client(scheduler, timeout="10s")
-        except (OSError, TimeoutError, ValueError) as error:
-            raise DataError(
-                f"no Dask scheduler answers at '{scheduler}': start one or leave --scheduler out"
-            ) from error
-        with client:
+        with _joined(scheduler) as client:
             yield client
         return
+    from distributed import Client, LocalCluster
+
     n_workers = thread_count() if workers is None else workers
     if n_workers < 1:
         raise DataError(f"{n_workers} workers cannot do anything: give at least 1")
+    limit = _limit(memory, n_workers)
     with (
         dask.config.set({"distributed.nanny.pre-spawn-environ": _KEEP_FREED_MEMORY, **_PATIENCE}),
-        LocalCluster(
-            n_workers=n_workers,
-            threads_per_worker=1,
-            processes=True,
-            preload=["dpca.engine.worker_setup"],
-            memory_limit=_limit(memory, n_workers),
-            host="127.0.0.1",
-            dashboard_address="127.0.0.1:0",
-        ) as cluster,
-        Client(cluster) as client,
+        ExitStack() as stack,
     ):
+        stack.enter_context(quiet())
+        # Half a cluster cannot be closed.
+        with unstopped(), _workers_ignore(signal.SIGINT, signal.SIGHUP):
+            try:
+                cluster = LocalCluster(
+                    n_workers=n_workers,
+                    threads_per_worker=1,
+                    processes=True,
+                    preload=["dpca.engine.worker_setup"],
+                    memory_limit=limit,
+                    host="127.0.0.1",
+                    dashboard_address="127.0.0.1:0",
+                )
+                stack.callback(_close, cluster)
+                client = Client(cluster)
+                stack.callback(_close, client)
+            except (OSError, RuntimeError) as error:
+                raise ClusterError(
+                    f"{n_workers} workers could not be started on this machine ({one_line(error)}): ask for fewer"
+                ) from error
         yield client
+
+
+@contextmanager
+def _joined(address: str) -> Iterator[Any]:
+    """Connect to a running cluster that can do this package's work."""
+    from distributed import Client
+
+    patience = parse_timedelta(dask.config.get("distributed.scheduler.no-workers-timeout") or _ALONE)
+    with dask.config.set({"distributed.comm.timeouts.connect": _ANSWER}), ExitStack() as stack:
+        stack.enter_context(quiet())
+        _greet(address)
+        with unstopped():
+            try:
+                client = Client(address, timeout=_ANSWER)
+            except (OSError, ImportError, ValueError) as error:
+                raise _unreachable(address, error) from error
+            stack.callback(_close, client)
+        stack.enter_context(watched(client, patience))
+        _require_same_package(client, address)
+        yield client
+
+
+def _greet(address: str) -> None:
+    """Refuse an address where nobody shakes hands: what Dask does in a handshake has no limit of time."""
+    failure: list[BaseException] = [TimeoutError(f"no answer within {_ANSWER:.0f} seconds")]
+
+    async def greet() -> None:
+        from distributed.comm.core import connect
+        from distributed.security import Security
+
+        arguments = Security().get_connection_args("client")
+        comm = await asyncio.wait_for(connect(address, timeout=_ANSWER / 2, **arguments), _ANSWER - 2)
+        await comm.close()
+
+    def attempt() -> None:
+        try:
+            asyncio.run(greet())
+        except Exception as error:
+            failure[0] = error
+        else:
+            failure.clear()
+
+    # A thread of its own, left behind where the name of a host takes longer to be looked up.
+    thread = threading.Thread(target=attempt, daemon=True)
+    thread.start()
+    thread.join(_ANSWER)
+    if failure:
+        raise _unreachable(address, failure[0]) from failure[0]
+
+
+def _unreachable(address: str, error: BaseException) -> ClusterError:
+    return ClusterError(
+        f"no Dask scheduler answers at '{address}' ({one_line(error)}): start one or leave --scheduler out"
+    )
+
+
+def _require_same_package(client: Any, address: str) -> None:
+    with cluster_errors(client):
+        versions = client.run(package_version)
+    ours = package_version()
+    for worker, version in versions.items():
+        if version != ours:
+            raise ClusterError(
+                f"worker '{worker}' of the Dask scheduler at '{address}' has version {version} of this package and "
+                f"this program {ours}: install the same version everywhere"
+            )
+
+
+def package_version() -> str:
+    """Version of this package in this process."""
+    return dpca.__version__
+
+
+@contextmanager
+def _workers_ignore(*signals: signal.Signals) -> Iterator[None]:
+    """Let processes that are started by threads that are started here never see these signals.
+
+    A terminal sends them to every process of a program, to workers in the middle of their imports, too. Those end with
+    their cluster anyway.
+    """
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, signals)
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+
+
+def _close(opened: Any) -> None:
+    # The work is done or given up; workers that cannot be closed end with this process.
+    with unstopped(), suppress(Exception):
+        opened.close(timeout=_ANSWER)
 
 
 def _limit(memory: str | int | None, n_workers: int) -> int:

@@ -13,15 +13,15 @@ from dask.base import compute
 from dask.delayed import delayed
 from numpy.typing import NDArray
 
+from dpca.engine.boundary import guarded
 from dpca.engine.checkpoint import Checkpoints
-from dpca.engine.held_out import RemainingSource
 from dpca.engine.identity import digest
 from dpca.engine.memory import parallel_tasks, peak_resident_bytes, task_budget, thread_count, usable_bytes
 from dpca.engine.plan import FoldPlan, Group, Partition, PlanError, plan_fold
-from dpca.engine.shuffled import ShuffledSource
-from dpca.engine.source import ArraySource, DaskSource, Source, batches
+from dpca.engine.source import DaskSource, Source, batches, held_by, is_in_memory, numbers_of
 from dpca.linalg import release_scratch
 from dpca.rules.state import Rule, State
+from storage.clusters import cluster_errors
 from storage.progress import Progress, no_progress
 from storage.tasks import one_blas_thread, run_in_order
 
@@ -29,8 +29,6 @@ Array = NDArray[Any]
 Results = list[dict[str, Array]]
 Outcome = tuple[Results, int]
 """Results of a group, and the most memory that the process that made them ever held."""
-
-_WINDOWED = (ShuffledSource, RemainingSource)  # whose readers hold samples of another source
 
 
 @dataclass(frozen=True)
@@ -105,7 +103,7 @@ def fold(
         At a value that is not finite.
     """
     began = time.perf_counter()
-    if _in_memory(source):
+    if is_in_memory(source):
         client = None
     threads = thread_count()
     plan = plan_for(rule, source, partition, client=client, budget=budget)
@@ -122,7 +120,8 @@ def fold(
         kept = {g: found for g in range(len(plan.groups)) if (found := checkpoints.load_results(group_name(g)))}
     missing = [g for g in range(len(plan.groups)) if g not in kept]
     graph = {g: _group_graph(rule, source, partition, plan, g, checkpoints) for g in missing}
-    outcomes = _compute(graph, plan, source, client, threads, progress, stage)
+    with cluster_errors(client):
+        outcomes = _compute(graph, plan, source, client, threads, progress, stage)
     results: Results = [{} for _ in range(partition.n_partitions)]
     for g, group in enumerate(plan.groups):
         for index, result in zip(group.partitions, kept[g] if g in kept else outcomes[g][0], strict=True):
@@ -139,7 +138,7 @@ def plan_for(
     Partitions that lie all over a sample, as bands do, are read once by each of several tasks. In one process they are
     left to the threads of a single task instead, where that saves reading.
     """
-    if _in_memory(source):
+    if is_in_memory(source):
         client = None
     threads = thread_count()
     plan = partial(
@@ -149,8 +148,7 @@ def plan_for(
         source.chunks,
         partition,
         rule,
-        held_whole=source.segment_bytes if isinstance(source, DaskSource) else None,
-        held_rows=source.window_rows if isinstance(source, _WINDOWED) else 0,
+        held=held_by(source),
     )
     side_by_side = plan(
         budget=task_budget(client, threads) if budget is None else budget, n_parallel=parallel_tasks(client, threads)
@@ -162,13 +160,6 @@ def plan_for(
     except PlanError:
         return side_by_side
     return together if together.read_bytes < side_by_side.read_bytes else side_by_side
-
-
-def _in_memory(source: Source) -> bool:
-    """Say whether the values are in this process, where tasks of a cluster could not read them."""
-    while isinstance(source, _WINDOWED):
-        source = source.source
-    return isinstance(source, ArraySource)
 
 
 def _group_graph(
@@ -193,9 +184,10 @@ def _group_graph(
             leaf(rule, piece, partition, group, samples, plan.batch_rows, checkpoints, place, plan.threads, before)
         )
     while len(states) > 1:
-        pairs = [merge(rule, *states[i : i + 2]) for i in range(0, len(states) - 1, 2)]
+        pairs = [merge(rule, source.name, *states[i : i + 2]) for i in range(0, len(states) - 1, 2)]
         states = pairs + states[2 * len(pairs) :]
-    return delayed(finish_group, pure=False)(rule, states[0], checkpoints, name, len(plan.segments), plan.threads)
+    finish = delayed(finish_group, pure=False)
+    return finish(rule, source.name, states[0], checkpoints, name, len(plan.segments), plan.threads)
 
 
 def _compute(
@@ -258,13 +250,16 @@ def fold_segment(
         return kept
     sizes = [partition.n_features(i) for i in group.partitions]
     dtype = partition.split_dtype(source.dtype)
-    states = [rule.init(d, dtype) for d in sizes] if before is None else [state.copy() for state in before]
+    init = guarded(rule.init, source.name)
+    states = [init(d, dtype) for d in sizes] if before is None else [state.copy() for state in before]
     origin = tuple(start for start, _ in group.region)
     buffer = np.empty(min(rows, samples[1] - samples[0]) * sum(sizes), dtype)
     with one_blas_thread():
-        for _, block in batches(source, samples, group.region, rows):
-            parts = partition.split(block, group.partitions, origin, buffer)
-            states = list(run_in_order(rule.update, zip(states, parts, strict=True), threads=threads))
+        for first, block in batches(source, samples, group.region, rows):
+            here = numbers_of(source, first, first + len(block))
+            parts = guarded(partition.split, source.name, here)(block, group.partitions, origin, buffer)
+            update = guarded(rule.update, source.name, here)
+            states = list(run_in_order(update, zip(states, parts, strict=True), threads=threads))
     release_scratch()
     if checkpoints is not None:
         checkpoints.save_states(name, states)
@@ -284,20 +279,27 @@ def fold_group(
 ) -> Outcome:
     """Fold and finish a group of a single segment where it is: its states never travel."""
     states = fold_segment(rule, source, partition, group, samples, rows, None, name, threads)
-    return finish_states(rule, states, checkpoints, name, threads)
+    return finish_states(rule, source.name, states, checkpoints, name, threads)
 
 
-def merge_states(rule: Rule, a: list[State], b: list[State]) -> list[State]:
-    """Merge the states of two neighboring segments."""
+def merge_states(rule: Rule, called: str, a: list[State], b: list[State]) -> list[State]:
+    """Merge the states of two neighboring segments of a source."""
+    merge = guarded(rule.merge, called)
     with one_blas_thread():  # or the bytes would depend on how many threads BLAS has left
-        return [rule.merge(x.copy(), y) for x, y in zip(a, b, strict=True)]
+        return [merge(x.copy(), y) for x, y in zip(a, b, strict=True)]
 
 
 def finish_group(
-    rule: Rule, states: list[State], checkpoints: Checkpoints | None, name: str, n_segments: int, threads: int = 1
+    rule: Rule,
+    called: str,
+    states: list[State],
+    checkpoints: Checkpoints | None,
+    name: str,
+    n_segments: int,
+    threads: int = 1,
 ) -> Outcome:
     """Finish a merged group; once its result is on disk, its segments are not needed any more."""
-    outcome = finish_states(rule, list(states), checkpoints, name, threads, copy=True)
+    outcome = finish_states(rule, called, list(states), checkpoints, name, threads, copy=True)
     if checkpoints is not None:
         for s in range(n_segments):
             checkpoints.remove(segment_name(name, s))
@@ -316,6 +318,7 @@ def segment_name(group: str, s: int) -> str:
 
 def finish_states(
     rule: Rule,
+    called: str,
     states: list[State],
     checkpoints: Checkpoints | None,
     name: str,
@@ -333,7 +336,10 @@ def finish_states(
     with one_blas_thread():
         results = list(
             run_in_order(
-                rule.finish, ((state.copy() if copy else state,) for state in taken), threads=threads, window=threads
+                guarded(rule.finish, called),
+                ((state.copy() if copy else state,) for state in taken),
+                threads=threads,
+                window=threads,
             )
         )
     release_scratch()

@@ -21,11 +21,12 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from dpca.engine.boundary import guarded
 from dpca.engine.device import Device
 from dpca.engine.fold import Partitioned, Results
 from dpca.engine.memory import thread_count
 from dpca.engine.plan import PlanError
-from dpca.engine.source import Source, ThreadedSource, batches
+from dpca.engine.source import Source, ThreadedSource, batches, numbers_of
 from dpca.namespace import empty, namespace, to_numpy
 from dpca.rules.state import Rule, State
 
@@ -143,7 +144,7 @@ def _fold(
     origin = tuple(start for start, _ in region)
     states: list[State] = []
     together = ThreadedSource(source, thread_count())
-    for _, batch in batches(together, (0, source.shape[0]), region, rows):
+    for first, batch in batches(together, (0, source.shape[0]), region, rows):
         block = device.send(batch)
         if not states:
             states = [_start(rule, partition.split_dtype(source.dtype), piece, block) for piece in pieces]
@@ -151,10 +152,12 @@ def _fold(
             buffer = empty((most,), partition.split_dtype(source.dtype), block)
         for number, piece in enumerate(pieces):
             parts = partition.split(block, piece.partitions, origin, buffer)
-            states[number] = rule.update(states[number], _stacked(parts, buffer) if rule.stackable else parts[0])
+            update = guarded(rule.update, source.name, numbers_of(source, first, first + len(batch)))
+            states[number] = update(states[number], _stacked(parts, buffer) if rule.stackable else parts[0])
     states.reverse()
+    finish = guarded(rule.finish, source.name)
     while states:
-        yield {name: to_numpy(array) for name, array in rule.finish(states.pop()).items()}
+        yield {name: to_numpy(array) for name, array in finish(states.pop()).items()}
 
 
 def _start(rule: StackingRule, dtype: np.dtype[Any], piece: Piece, block: Array) -> State:

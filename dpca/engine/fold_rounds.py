@@ -13,15 +13,17 @@ from dask.base import compute
 from dask.delayed import delayed
 from numpy.typing import DTypeLike
 
+from dpca.engine.boundary import guarded
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import FoldReport, Partitioned, Results, finish_states, group_name
 from dpca.engine.identity import digest
 from dpca.engine.memory import parallel_tasks, peak_resident_bytes, task_budget, thread_count, usable_bytes
 from dpca.engine.plan import LINK_BYTES, FoldPlan, Group, PlanError, plan_fold
 from dpca.engine.rounds import Run, Scheme, rounds, segments
-from dpca.engine.source import ArraySource, DaskSource, DerivedSource, Reader, Source, batches
+from dpca.engine.source import DaskSource, DerivedSource, Reader, Source, batches, held_by, is_in_memory, numbers_of
 from dpca.linalg import release_scratch
 from dpca.rules.state import State
+from storage.clusters import cluster_errors
 from storage.progress import Progress, no_progress
 from storage.tasks import one_blas_thread
 
@@ -84,7 +86,7 @@ def fold_in_rounds(
     shorter than that, or there is nobody to share the work with, one task takes all the rounds of a segment.
     """
     began = time.perf_counter()
-    if isinstance(source, ArraySource):
+    if is_in_memory(source):
         client = None
     threads = thread_count()
     n_parallel = parallel_tasks(client, threads)
@@ -117,14 +119,14 @@ def plan_rounds(rule: Any, source: Source, partition: Partitioned, scheme: Schem
         If one partition, and what the streams of one round leave, exceed the budget.
     """
     n, row_bytes = source.shape[0], int(np.prod(source.shape[1:])) * source.dtype.itemsize
-    longest, held = LINK_BYTES, None
-    if isinstance(source, DaskSource):
-        longest = source.segment_bytes
+    longest, held = LINK_BYTES, held_by(source)
+    if held.whole is not None:
+        longest = held.whole
         # Dask may compute all values of a segment before the first round has ended.
-        held = max(longest, min(scheme.round_rows, n) * row_bytes)
+        held = replace(held, whole=max(longest, min(scheme.round_rows, n) * row_bytes))
     cost = _RoundCost(rule, scheme)
     try:
-        plan = plan_fold(source.shape, source.dtype, source.chunks, partition, cost, budget=budget, held_whole=held)
+        plan = plan_fold(source.shape, source.dtype, source.chunks, partition, cost, budget=budget, held=held)
     except PlanError as error:
         raise PlanError(f"{error}; each of the {scheme.n_streams} streams of a round takes a state more") from error
     if plan.result_bytes > usable_bytes():
@@ -180,13 +182,14 @@ class _Work:
         reached, done = self.begin(group, name, checkpoints)
         bar.advance(row_bytes * (cuts[done - 1][1] if done else 0))
         for s in range(done, len(cuts)):
-            reached = self.run(self.segment_graph(group, cuts[s], reached))
+            with cluster_errors(self.client):
+                reached = self.run(self.segment_graph(group, cuts[s], reached))
             if checkpoints is not None:
                 checkpoints.save_states(_segment_name(name, s), reached[0])
                 # The one before stays: a power cut may spoil the newest.
                 checkpoints.remove(_segment_name(name, s - 2))
             bar.advance(row_bytes * (cuts[s][1] - cuts[s][0]))
-        results, peak = finish_states(self.rule, reached[0], checkpoints, name)
+        results, peak = finish_states(self.rule, self.source.name, reached[0], checkpoints, name)
         if checkpoints is not None:
             for s in range(len(cuts)):
                 checkpoints.remove(_segment_name(name, s))
@@ -200,7 +203,8 @@ class _Work:
                     return (kept, 0), s + 1
         sizes = [self.partition.n_features(i) for i in group.partitions]
         dtype = self.partition.split_dtype(self.source.dtype)
-        return ([self.rule.init(d, dtype) for d in sizes], 0), 0
+        init = guarded(self.rule.init, self.source.name)
+        return ([init(d, dtype) for d in sizes], 0), 0
 
     def segment_graph(self, group: Group, samples: Run, reached: Reached) -> Any:
         """Delayed `Reached` after all the rounds of a segment."""
@@ -214,7 +218,7 @@ class _Work:
             return delayed(run_rounds, pure=False)(*common, self.piece(samples, group), dealt, node)
         for runs in dealt:
             pieces = [delayed(run_stream, pure=False)(*common, self.piece(run, group), run, node) for run in runs]
-            node = delayed(join_streams, pure=False)(self.rule, self.scheme, node, pieces)
+            node = delayed(join_streams, pure=False)(self.rule, self.scheme, self.source.name, node, pieces)
         return node
 
     def piece(self, samples: Run, group: Group) -> Any:
@@ -255,19 +259,20 @@ def run_stream(
     n_values = min(rows, samples[1] - samples[0]) * sum(map(partition.n_features, group.partitions))
     buffer = np.empty(n_values, partition.split_dtype(source.dtype))
     with one_blas_thread():
-        for _, block in batches(source, samples, group.region, rows):
-            parts = partition.split(block, group.partitions, origin, buffer)
-            pieces = [
-                scheme.take(rule, state, piece, part) for state, piece, part in zip(states, pieces, parts, strict=True)
-            ]
+        for first, block in batches(source, samples, group.region, rows):
+            here = numbers_of(source, first, first + len(block))
+            parts = guarded(partition.split, source.name, here)(block, group.partitions, origin, buffer)
+            take = guarded(scheme.take, source.name, here)
+            pieces = [take(rule, state, piece, part) for state, piece, part in zip(states, pieces, parts, strict=True)]
     release_scratch()
     return [piece for piece in pieces if piece is not None], max(reached[1], peak_resident_bytes())
 
 
-def join_streams(rule: Any, scheme: Scheme, reached: Reached, pieces: Sequence[Reached]) -> Reached:
-    """End a round: the body of a task."""
+def join_streams(rule: Any, scheme: Scheme, called: str, reached: Reached, pieces: Sequence[Reached]) -> Reached:
+    """End a round over a source: the body of a task."""
+    join = guarded(scheme.join, called)
     with one_blas_thread():
-        joined = [scheme.join(rule, state, [stream[0][i] for stream in pieces]) for i, state in enumerate(reached[0])]
+        joined = [join(rule, state, [stream[0][i] for stream in pieces]) for i, state in enumerate(reached[0])]
     release_scratch()
     return joined, max([peak_resident_bytes(), *(peak for _, peak in pieces)])
 
@@ -286,7 +291,7 @@ def run_rounds(
     opened = _Opened(source, source.reader())
     for runs in dealt:
         pieces = [run_stream(rule, scheme, partition, group, rows, opened, run, reached) for run in runs]
-        reached = join_streams(rule, scheme, reached, pieces)
+        reached = join_streams(rule, scheme, source.name, reached, pieces)
     return reached
 
 
@@ -295,6 +300,10 @@ class _Opened(DerivedSource):
     """A source that is opened once for many short runs."""
 
     opened: Reader
+
+    @property
+    def window_rows(self) -> int:
+        return 0
 
     def reader(self) -> Reader:
         return self.opened

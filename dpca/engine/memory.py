@@ -8,12 +8,13 @@ from typing import Any
 
 import psutil
 
-from storage.errors import DataError
+from storage.clusters import cluster_errors
+from storage.errors import ClusterError
 
 # distributed spills a worker's results to disk from 60 % of its limit on and restarts it at 95 %: plan to stay below.
 _USABLE = 0.6
 # Seconds to wait for the first worker of a cluster.
-_PATIENCE = 30
+_PATIENCE = 15
 
 
 def resident_bytes() -> int:
@@ -53,7 +54,8 @@ def parallel_tasks(client: Any | None, n_threads: int) -> int:
         return n_threads
     ours = getattr(client.cluster, "worker_spec", None) or {}
     known = sum(int(worker["options"].get("nthreads") or 1) for worker in ours.values())
-    return known or sum(client.nthreads().values())
+    with cluster_errors(client):
+        return known or sum(client.nthreads().values())
 
 
 def task_budget(client: Any | None, n_threads: int) -> int:
@@ -66,17 +68,18 @@ def task_budget(client: Any | None, n_threads: int) -> int:
 
     Raises
     ------
-    DataError
-        If the cluster has no worker to ask.
+    ClusterError
+        If the cluster has no worker to ask, or is lost.
     """
     if client is None:
         return usable_bytes() // n_threads
     # All of them may have been killed just now, and be on their way back.
-    with suppress(TimeoutError):
-        client.wait_for_workers(1, timeout=_PATIENCE)
-    rooms = client.run(_worker_room, on_error="ignore")
+    with cluster_errors(client):
+        with suppress(TimeoutError):
+            client.wait_for_workers(1, timeout=_PATIENCE)
+        rooms = client.run(_worker_room, on_error="ignore")
     if not rooms:
-        raise DataError("the Dask cluster has no workers yet: start some, or give a memory budget")
+        raise ClusterError("the Dask cluster has no workers yet: start some, or give a memory budget")
     return int(max(0, min(rooms.values())))
 
 

@@ -91,6 +91,21 @@ class RuleCost(Protocol):
 
 
 @dataclass(frozen=True)
+class Held:
+    """What reading a source takes, beside the box that is asked for and the chunks that it is cut from."""
+
+    whole: int | None = None
+    """For sources that give a task all values of its segment at once: the most bytes of them."""
+    rows: int = 0
+    """For sources whose reader holds samples of its own: how many."""
+    readers: int = 1
+    """How many boxes are read at once."""
+
+
+NOTHING_HELD = Held()
+
+
+@dataclass(frozen=True)
 class Group:
     """Partitions that one task folds together, and the box of a sample that it reads for them."""
 
@@ -123,8 +138,7 @@ def plan_fold(
     *,
     budget: int,
     n_parallel: int = 1,
-    held_whole: int | None = None,
-    held_rows: int = 0,
+    held: Held = NOTHING_HELD,
     threads: int = 1,
 ) -> FoldPlan:
     """Plan the fold of a rule over every partition of a stack.
@@ -141,10 +155,8 @@ def plan_fold(
         Bytes that one task may take beyond what its process holds anyway.
     n_parallel : int
         Tasks that can run at once. It decides only how many segments there are when there are fewer groups than that.
-    held_whole : int, optional
-        For sources that give a task all values of its segment at once: the most bytes of them.
-    held_rows : int
-        For sources whose reader holds samples of its own: how many.
+    held : Held
+        What the source takes; see `dpca.engine.source.held_by`.
     threads : int
         Threads of one task, each of which works on a partition.
 
@@ -157,7 +169,7 @@ def plan_fold(
     PlanError
         If even one partition at a time, read one chunk of samples at a time, exceeds the budget.
     """
-    planner = _Planner(tuple(shape), np.dtype(dtype), tuple(chunks), partition, rule, held_whole, held_rows, threads)
+    planner = _Planner(tuple(shape), np.dtype(dtype), tuple(chunks), partition, rule, held, threads)
     groups, segments, rows = planner.cheapest(list(partition.tiles(tuple(chunks[1:]))), budget, n_parallel)
     task_bytes = max(planner.task_bytes(g.partitions, rows, len(segments)) for g in groups)
     read = sum(planner.region_bytes(g.partitions) for g in groups) * shape[0]
@@ -187,8 +199,7 @@ class _Planner:
     chunks: tuple[int, ...]
     partition: Partition
     rule: RuleCost
-    held_whole: int | None
-    held_rows: int
+    held: Held
     threads: int
 
     @cached_property
@@ -232,12 +243,13 @@ class _Planner:
         decoded = decoded_row_bytes(box, self.chunks, self.dtype.itemsize)
         work = self.threads * self.rule.work_bytes(rows, d, self.values) + self.partition.split_bytes(box, self.dtype)
         # Encoded chunks and the values cut from them, of one read; a chunk more where Zarr joins parts of one.
-        at_once = min(read_rows(box, self.chunks, self.dtype.itemsize), max(rows, self.held_rows))
-        reading = at_once * (region + decoded) + 2 * math.prod(self.chunks) * self.dtype.itemsize
-        reading += self.held_rows * region
-        if self.held_whole is not None:
+        held = self.held
+        at_once = min(held.readers * read_rows(box, self.chunks, self.dtype.itemsize), max(rows, held.rows))
+        reading = at_once * (region + decoded) + 2 * held.readers * math.prod(self.chunks) * self.dtype.itemsize
+        reading += held.rows * region
+        if held.whole is not None:
             # What Dask computed for a segment, beside the chunks that it was cut from.
-            reading += min(self.held_whole // region + rows, self.shape[0]) * (region + decoded)
+            reading += min(held.whole // region + rows, self.shape[0]) * (region + decoded)
         arrays = self.state_bytes(partitions) + rows * (2 * region + copy) + work + reading
         return math.ceil(_FRAGMENTATION * arrays) + _TASK_OVERHEAD
 
@@ -324,7 +336,7 @@ class _Planner:
         try:
             groups = self.groups(tiles, rows, budget, most)
         except PlanError:
-            if self.held_whole is not None:
+            if self.held.whole is not None:
                 raise
             return groups, ((0, self.shape[0]),)  # one after the other rather than not at all
         return groups, self.segments(groups, rows, n_parallel, most)
@@ -366,7 +378,7 @@ class _Planner:
         """Cut the samples so that tasks are neither endless nor fewer than what can run at once."""
         n = self.shape[0]
         largest = max(self.region_bytes(g.partitions) for g in groups) * n
-        longest = self.held_whole or (SEGMENT_BYTES if self.rule.mergeable else LINK_BYTES)
+        longest = self.held.whole or (SEGMENT_BYTES if self.rule.mergeable else LINK_BYTES)
         side_by_side = math.ceil(n_parallel / len(groups)) if self.rule.mergeable else 1
         wanted = max(math.ceil(largest / longest), side_by_side, 1)
         wanted = min(wanted, most or wanted)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import os
+from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -17,9 +18,10 @@ from dask.delayed import delayed
 from numpy.typing import NDArray
 from scipy.sparse import issparse
 
-from dpca.engine.plan import read_rows
+from dpca.engine.plan import Held, read_rows
+from storage import cf
 from storage.arrays import local_path, open_array, read_into
-from storage.errors import DataError
+from storage.errors import DataError, one_line
 from storage.stack import Stack, open_stack
 
 Array = NDArray[Any]
@@ -171,10 +173,24 @@ class DaskSource:
 
 
 @dataclass(frozen=True, eq=False)
-class DerivedSource:
+class DerivedSource(ABC):
     """What is the same of a source that is read through another one."""
 
     source: Source
+
+    @property
+    @abstractmethod
+    def window_rows(self) -> int:
+        """Samples of the other source that a reader holds, in an order of its own; 0 for those asked for, in place."""
+
+    @property
+    def n_readers(self) -> int:
+        """How many boxes of the other source are read at once."""
+        return 1
+
+    @abstractmethod
+    def reader(self) -> Reader:
+        """Open the source in the calling process."""
 
     @property
     def name(self) -> str:
@@ -210,6 +226,16 @@ class ThreadedSource(DerivedSource):
 
     n_threads: int
 
+    @property
+    def window_rows(self) -> int:
+        """Nothing is held from one call to the next."""
+        return 0
+
+    @property
+    def n_readers(self) -> int:
+        """One for each thread."""
+        return self.n_threads
+
     def reader(self) -> Reader:
         """Open the source once for each thread; the threads end with the reader."""
         readers = [self.source.reader() for _ in range(self.n_threads)]
@@ -235,7 +261,7 @@ def as_source(x: Any) -> Source:
 
     Parameters
     ----------
-    x : str, path-like, storage.Stack, zarr.Array, dask.array.Array, array_like, or Source
+    x : str, path-like, storage.Stack, zarr.Array or Group, dask.array.Array, array_like, or Source
         Samples on axis 0. A source is returned as it is.
 
     Raises
@@ -247,9 +273,7 @@ def as_source(x: Any) -> Source:
     """
     if is_source(x):
         return x
-    if isinstance(x, str | os.PathLike):
-        x = open_stack(x)
-    path = None
+    x, path = opened(x), None
     if isinstance(x, Stack):
         path, x = x.array_path, x.samples
     source: Source
@@ -266,16 +290,93 @@ def as_source(x: Any) -> Source:
     return source
 
 
+def opened(x: Any) -> Any:
+    """Open what only says where a stack is: a path, or a Zarr group, which stands for what it holds.
+
+    Raises
+    ------
+    DataError
+        If there is nothing, no obvious array, or a group that is no folder, in memory or in an archive.
+    StoreError
+        If a path holds nothing readable.
+    """
+    if isinstance(x, zarr.Group):
+        path = local_path(x)
+        if path is None:
+            raise DataError(f"the Zarr group {x.name!r} is not in a folder: give one of its arrays, group[name]")
+        return open_stack(path)
+    if isinstance(x, zarr.Array):
+        cf.require_plain(str(x.store_path), x)
+    return open_stack(x) if isinstance(x, str | os.PathLike) else x
+
+
+def innermost(source: Source) -> Source:
+    """Return where the values of a source are in the end."""
+    while isinstance(source, DerivedSource):
+        source = source.source
+    return source
+
+
+def held_by(source: Source) -> Held:
+    """Return what reading a source takes, that of the sources behind it included."""
+    rows, readers = 0, 1
+    while isinstance(source, DerivedSource):
+        rows, readers, source = rows + source.window_rows, readers * source.n_readers, source.source
+    return Held(source.segment_bytes if isinstance(source, DaskSource) else None, rows, readers)
+
+
+def is_in_memory(source: Source) -> bool:
+    """Say whether the values are in this process, where tasks of a cluster could not read them."""
+    return isinstance(innermost(source), ArraySource)
+
+
+def numbers_of(source: Source, start: int, stop: int) -> tuple[int, int] | None:
+    """Return the numbers of samples in the stack, first and behind the last; None where these are in another order."""
+    return None if held_by(source).rows else (start, stop)
+
+
 def is_source(x: Any) -> TypeGuard[Source]:
     """Say whether something is a source already. Arrays are not asked for attributes, which some have to compute."""
     return hasattr(type(x), "reader") and isinstance(x, Source)
 
 
 def as_dense(x: Any) -> Array:
-    """Return what numpy can hold as an array; numpy itself would wrap a sparse matrix into one that holds nothing."""
+    """Return what numpy can hold as an array; numpy itself would wrap what it does not know into one that holds that.
+
+    Raises
+    ------
+    DataError
+        For what is no array of samples, whatever its values.
+    """
     if issparse(x):
         raise DataError(f"a sparse matrix of {x.shape} is not supported: pass dense samples, x.toarray()")
-    return np.asarray(x)
+    if np.ma.is_masked(x):
+        raise DataError(f"an array of {x.shape} has masked values, which are no data: fill them first, x.filled(value)")
+    try:
+        array = np.asarray(x)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"an object of type {type(x).__name__} is no array of samples ({one_line(error)}): give samples of one "
+            f"shape and one type"
+        ) from error
+    if array.ndim == 0:
+        raise DataError(
+            f"an object of type {type(x).__name__} is no stack of samples: give an array, a Dask or Zarr array, a "
+            f"Stack, or the path of one"
+        )
+    if array.dtype.kind in "USTO" and array.ndim == 1:
+        raise DataError(
+            f"a list of {len(array)} names or other objects is no stack of samples: give one path, or make a stack of "
+            f"several sources with storage.ingest"
+        )
+    return array
+
+
+def as_samples(x: Any, name: str) -> Array:
+    """Return samples in memory as an array that a rule or a basis can take in, or refuse them; see `as_dense`."""
+    array = as_dense(x)
+    check_numeric(array.shape, array.dtype, name)
+    return array
 
 
 def check_numeric(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> None:

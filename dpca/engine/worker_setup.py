@@ -2,10 +2,41 @@
 
 from __future__ import annotations
 
-import signal
+import logging
+import multiprocessing
+import os
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
+
+# Those that Dask gives levels of their own, and that of a loop whose tasks end with it.
+_LOGGERS = ("distributed", "distributed.client", "bokeh", "tornado", "tornado.application", "asyncio")
 
 
 def dask_setup(worker: Any) -> None:
-    """Leave Ctrl-C to the program: a terminal sends it to every process, and workers end with their cluster anyway."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    """End with the program, however it ends, and say nothing: a worker's errors reach the program as exceptions."""
+    for logger in map(logging.getLogger, _LOGGERS):
+        logger.setLevel(logging.CRITICAL + 1)
+    threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Keep Dask from telling at length, with tracebacks, what reaches the caller as an exception."""
+    loggers = [logging.getLogger(name) for name in _LOGGERS]
+    before = [logger.level for logger in loggers]
+    try:
+        for logger in loggers:
+            logger.setLevel(logging.CRITICAL + 1)
+        yield
+    finally:
+        for logger, level in zip(loggers, before, strict=True):
+            logger.setLevel(level)
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)

@@ -235,13 +235,13 @@ def find_done(
 
 
 def open_input(source: Source | Stack | Reader, settings: Settings) -> Stack | Reader:
-    """Open a Zarr source as a stack, to be read where it is, and anything else as a reader, to be ingested."""
+    """Open plain Zarr sources as stacks, to be read where they are, and anything else as a reader, to be ingested."""
     if isinstance(source, Reader | Stack):
         return source
     if not isinstance(source, str | os.PathLike) and len(source) == 1:
         source = source[0]
     reader = open_reader(source, key=settings.key, axes=settings.axes)
-    if not isinstance(reader, ZarrReader):
+    if not isinstance(reader, ZarrReader) or reader.decodes:
         return reader
     if not isinstance(source, str | os.PathLike):
         raise DataError(f"{len(source)} sources were given and one is a Zarr array: give that one alone")

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from dpca.engine.memory import peak_resident_bytes, thread_count
 from dpca.jobs.stages import NOTHING, StageCost
-from dpca.models.basis import Basis, checked_level
+from dpca.models.basis import Basis, checked_level, rebuilt
 from dpca.models.cell_basis import to_pixels
 from dpca.models.scores import check_match, read_scores_facts
 from dpca.models.stored_basis import load_any, model_fingerprint, stored_basis
@@ -24,7 +24,6 @@ from storage.arrays import (
     create_root,
     open_array,
     read_into,
-    read_values,
     write_shard,
     write_strings,
 )
@@ -119,7 +118,7 @@ def reconstruct_store(
             dtype.name,
             (low, high),
         )
-        first = to_pixels(basis.reconstruct(_read(scores_array, 0, min(8, n), basis)), dtype, job.data_range)
+        first = to_pixels(rebuilt(basis, _read(scores_array, 0, min(8, n), basis), job.scores), dtype, job.data_range)
         create_array(root, "samples", shape, dtype, layout, axes, codec=choose_codec(first))
         starts = [s for s in range(0, n, job.rows) if not work.is_done(str(s))]
         bar = progress("reconstruct", n, "samples")
@@ -135,7 +134,7 @@ def reconstruct_store(
                 peak = max(peak, held)
         finally:
             bar.close()
-        write_strings(root, "name", read_values(open_array(os.path.join(os.fspath(scores), "name"))).tolist())
+        write_strings(root, "name", np.asarray(open_array(os.path.join(os.fspath(scores), "name"))[...]).tolist())
         work.publish()
     return StageCost(time.perf_counter() - began, math.prod(shape) * dtype.itemsize, peak)
 
@@ -150,7 +149,8 @@ def reconstruct_one(job: _Job, start: int) -> int:
     block = max(1, 2**24 // (4 * math.prod(samples.shape[1:])))
     part = _read(scores, start, stop, basis)
     for row in range(0, stop - start, block):
-        values[row : row + block] = to_pixels(basis.reconstruct(part[row : row + block]), values.dtype, job.data_range)
+        some = rebuilt(basis, part[row : row + block], job.scores, start + row)
+        values[row : row + block] = to_pixels(some, values.dtype, job.data_range)
     write_shard(samples, start, values)
     return peak_resident_bytes()
 

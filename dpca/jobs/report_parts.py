@@ -17,7 +17,7 @@ from dpca.models.basis import Basis
 from dpca.models.cell_basis import to_pixels
 from dpca.report import write_report
 from dpca.rules.quality import psnr_from_mse
-from storage.arrays import open_array, open_group, read_values
+from storage.arrays import array_in, open_array, open_group
 from storage.errors import StoreError, one_line
 from storage.manifest import FOLDER_MANIFEST, read_manifest
 from storage.outputs import resolved_output
@@ -108,10 +108,7 @@ def write_and_read_report(
 def read_quality(store: Path) -> Quality:
     """Read the quality record of a scores store."""
     group = open_group(store)
-    mse, ssim = (read_values(open_array(store / name)) if name in group else None for name in ("mse", "ssim"))
-    if mse is None:
-        raise StoreError(f"'{store}' has no quality record: make it again")
-    return Quality(mse, ssim)
+    return Quality(array_in(group, "mse")[...], array_in(group, "ssim")[...] if "ssim" in group else None)
 
 
 def picture_samples(stack: Stack, store: Path, basis: Basis, quality: Quality) -> dict[str, Figure]:
@@ -123,8 +120,8 @@ def picture_samples(stack: Stack, store: Path, basis: Basis, quality: Quality) -
     goodness = ssim if ssim is not None else -quality.mse
 
     def pictured(draw: Any, indices: Sequence[int]) -> Figure:
-        originals = np.stack([read_values(stack.samples, i) for i in indices])
-        rebuilt = basis.reconstruct(np.stack([read_values(scores, i) for i in indices]))
+        originals = np.stack([np.asarray(stack.samples[i]) for i in indices])
+        rebuilt = basis.reconstruct(np.stack([np.asarray(scores[i]) for i in indices]))
         shown = to_pixels(rebuilt, stack.dtype, data_range)
         names = [str(stack.names[i]) for i in indices]
         values = None if ssim is None else ssim[list(indices)]

@@ -6,6 +6,7 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dpca.engine.memory import peak_resident_bytes
+from storage.clusters import cluster_errors
 
 
 @dataclass(frozen=True)
@@ -31,4 +32,5 @@ def held_by(client: Any | None) -> int:
     """Most memory that any one process of a cluster, or without one this process, ever held."""
     if client is None:
         return peak_resident_bytes()
-    return max(client.run(peak_resident_bytes, on_error="ignore").values(), default=0)
+    with cluster_errors(client):
+        return max(client.run(peak_resident_bytes, on_error="ignore").values(), default=0)

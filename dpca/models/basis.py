@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Any, ClassVar, Protocol
@@ -9,6 +10,8 @@ from typing import Any, ClassVar, Protocol
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from dpca.engine.boundary import guarded
+from dpca.engine.source import check_finite
 from storage.errors import DataError
 from storage.workspace import fingerprint_of
 
@@ -82,6 +85,49 @@ def array_digest(array: Array) -> list[Any]:
     """Return a hash of an array's values, its shape and its type, in values that JSON holds."""
     values = blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).hexdigest()
     return [values, list(array.shape), str(array.dtype)]
+
+
+def projected(basis: Basis, samples: Array, name: str, first: int = 0) -> Array:
+    """Return the scores of samples, refusing those that are not finite, on either side.
+
+    Parameters
+    ----------
+    basis : Basis
+    samples : array (n, *sample_shape)
+    name : str
+        What errors call them.
+    first : int
+        Number of the first one.
+
+    Raises
+    ------
+    DataError
+    """
+    if samples.dtype.kind == "f":
+        check_finite(samples, first, name)
+    scores = guarded(basis.project, name)(samples)
+    if samples.dtype.kind == "f":
+        _check_range(scores, first, name, "scores")
+    return scores
+
+
+def rebuilt(basis: Basis, scores: Array, name: str, first: int = 0) -> Array:
+    """Return the samples that scores stand for, refusing those that are not finite, on either side; see `projected`."""
+    check_finite(scores, first, name)
+    samples = guarded(basis.reconstruct, name)(scores)
+    # Samples are sums of at most some thousand scores, and a mean that is finite: a look at all of them is seldom due.
+    if scores.size and max(scores.max(), -scores.min()) > math.sqrt(np.finfo(samples.dtype).max):
+        _check_range(samples, first, name, "samples")
+    return samples
+
+
+def _check_range(values: Array, first: int, name: str, what: str) -> None:
+    finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
+    if not finite.all():
+        raise DataError(
+            f"the {what} of sample {first + int(finite.argmin())} of {name} are beyond the range of {values.dtype}: "
+            f"divide all values by a constant, or give them as float64"
+        )
 
 
 def kept_rows(rows: Array) -> int:

@@ -166,6 +166,9 @@ def to_pixels(values: Array, dtype: DTypeLike, data_range: tuple[float, float]) 
     """
     dtype = np.dtype(dtype)
     if dtype.kind == "f":
+        if dtype.itemsize < values.dtype.itemsize:
+            most = np.finfo(dtype).max  # what was at the end of a narrow type may come back a little beyond it
+            np.clip(values, -most, most, out=values)
         return values.astype(dtype, copy=False)
     info_min, info_max = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
     low, high = max(data_range[0], info_min), min(data_range[1], info_max)

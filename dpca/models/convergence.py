@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -13,6 +14,8 @@ from storage.errors import DataError
 
 Array = NDArray[Any]
 
+#: What every fit finds.
+RESULT = ("components", "explained_variance", "total_variance", "mean")
 # Share of the captured variance that the last part of a stream may move.
 MOST_MOVED = 0.02
 # Guaranteed share of the best components' variance above which movement of the default method is of no concern: in a
@@ -45,16 +48,30 @@ def unsettled(method: str, variance_moved: float, angle_moved: float, captured_b
     )
 
 
-def check_result(found: dict[str, Array], method: str) -> dict[str, Array]:
-    """Return what a rule found, refusing what is not finite."""
-    wrong = [
-        name
-        for name in ("components", "explained_variance", "total_variance", "mean")
-        if not np.isfinite(found[name]).all()
-    ]
+def check_result(
+    found: dict[str, Array], what: str, names: Sequence[str] = RESULT, otherwise: str = ""
+) -> dict[str, Array]:
+    """Return what was found, refusing what is not finite.
+
+    Parameters
+    ----------
+    found : dict
+    what : str
+        What found it.
+    names : sequence of str
+        What to look at.
+    otherwise : str
+        Another remedy than to scale the samples, for the end of the sentence.
+
+    Raises
+    ------
+    DataError
+    """
+    wrong = [name for name in names if name in found and not np.isfinite(found[name]).all()]
     if wrong:
+        dtype = found[names[0]].dtype
         raise DataError(
-            f"{method} diverged: its {' and '.join(wrong)} are not finite numbers: divide the samples by a constant so "
-            f"that their squares stay in the range of {found['components'].dtype}, or use method='incremental-svd'"
+            f"{what} diverged, since its {' and '.join(wrong)} are not finite: divide the samples by a constant so "
+            f"that their squares stay in the range of {dtype}{otherwise}"
         )
     return found

@@ -14,10 +14,11 @@ import zarr
 from dask.delayed import delayed
 from numpy.typing import NDArray
 
-from dpca.engine.source import check_finite
+from dpca.engine.source import opened
+from dpca.models.basis import projected
 from storage.arrays import array_identity, local_path, open_array, read_into
 from storage.errors import StoreError
-from storage.stack import Stack, open_stack
+from storage.stack import Stack
 
 Array = NDArray[Any]
 
@@ -79,8 +80,7 @@ def _opened(path: str, identity: str) -> zarr.Array[Any]:
 
 def zarr_array(x: Any) -> zarr.Array[Any]:
     """Return the Zarr array behind a stack, a path, or itself."""
-    if isinstance(x, str | os.PathLike):
-        x = open_stack(x)
+    x = opened(x)
     array: zarr.Array[Any] = x.samples if isinstance(x, Stack) else x
     return array
 
@@ -108,7 +108,7 @@ def default_client() -> Any | None:
 
 def is_lazy(x: Any) -> bool:
     """Say whether the answer about these samples should be a Dask array: they are one, or lie in a store."""
-    return isinstance(x, str | os.PathLike | Stack | zarr.Array | da.Array)
+    return isinstance(x, str | os.PathLike | Stack | zarr.Array | zarr.Group | da.Array)
 
 
 def map_samples(lazy: da.Array, function: Any, basis: Any, shape: tuple[int, ...], dtype: Any) -> da.Array:
@@ -134,10 +134,7 @@ def map_samples(lazy: da.Array, function: Any, basis: Any, shape: tuple[int, ...
 
 def scores_of(basis: Any, samples: Array, name: str = "a chunk") -> Array:
     """Project samples on a basis; NaN and infinity are refused, which would spoil scores in silence."""
-    if samples.dtype.kind == "f":
-        check_finite(samples, 0, name)
-    scores: Array = basis.project(samples)
-    return scores
+    return projected(basis, samples, name)
 
 
 def _apply(block: Array, *, function: Any, basis: Any) -> Array:

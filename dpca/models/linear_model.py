@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from typing import Any
 
 import numpy as np
@@ -12,14 +11,14 @@ from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, Transfo
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dpca.engine.source import Source, as_source, is_source
+from dpca.engine.boundary import guarded
+from dpca.engine.source import Source, as_dense, as_source, check_finite, check_numeric, is_source, opened
 from dpca.models.lazy import as_lazy, is_lazy, map_samples, scores_of
 from dpca.models.linear_basis import LinearBasis
 from dpca.models.outliers import residual_scores
 from dpca.models.reconstruction import samples_of
 from dpca.rules.state import working_dtype
 from storage.errors import DataError
-from storage.stack import open_stack
 
 Array = NDArray[Any]
 
@@ -31,7 +30,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def _source(self, X: Any) -> Source:
         if is_lazy(X) or is_source(X):
-            source = as_source(open_stack(X) if isinstance(X, str | os.PathLike) else X)
+            source = as_source(opened(X))
             self.n_features_in_ = math.prod(source.shape[1:])
         else:
             source = as_source(np.ascontiguousarray(self._dense(X, reset=True)))
@@ -41,11 +40,29 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
 
     def _dense(self, X: Any, *, reset: bool) -> Array:
         """Check samples in memory by scikit-learn's conventions, which count features along a single axis only."""
-        if getattr(X, "ndim", 2) <= 2:
-            rows: Array = validate_data(self, X, dtype="numeric", reset=reset)
-            return rows
-        samples: Array = check_array(X, dtype="numeric", allow_nd=True, estimator=self, input_name="X")
-        if reset:
+        dense = as_dense(X)
+        shape = dense.shape
+        if len(shape) < 2:
+            raise DataError(
+                f"X has shape {shape} but samples on axis 0 and at least one axis of attributes are needed: Reshape "
+                f"your data"
+            )
+        if dense.dtype.kind not in "buifO":
+            check_numeric(shape, dense.dtype, "X")
+        samples: Array
+        try:
+            # Values that are not finite are for our own sentence, which names the sample.
+            if len(shape) == 2:
+                samples = validate_data(self, X, dtype="numeric", reset=reset, ensure_all_finite=False)
+            else:
+                samples = check_array(
+                    X, dtype="numeric", allow_nd=True, ensure_all_finite=False, estimator=self, input_name="X"
+                )
+        except ValueError as error:
+            raise DataError(str(error)) from error
+        if samples.dtype.kind == "f":
+            check_finite(samples, 0, "X")
+        if reset and len(shape) > 2:
             self.n_features_in_ = math.prod(samples.shape[1:])
         return samples
 
@@ -57,7 +74,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         self.total_variance_ = float(found["total_variance"])
         total = self.total_variance_
         self.explained_variance_ratio_ = self.explained_variance_ / total if total > 0 else 0 * self.explained_variance_
-        self.singular_values_ = np.sqrt(np.maximum(self.explained_variance_, 0) * max(n - 1, 0))
+        self.singular_values_ = np.sqrt(np.maximum(self.explained_variance_, 0)) * math.sqrt(max(n - 1, 0))
         self.n_samples_seen_ = n
         self.n_components_ = len(self.components_)
         self.sample_shape_ = sample_shape
@@ -116,8 +133,9 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     def _each_sample(self, X: Any, function: Any, basis: Any, shape: tuple[int, ...], dtype: Any) -> Any:
         """Apply ``function(basis, samples)`` to samples in memory, or lazily to each chunk of them."""
         if not is_lazy(X):
-            return function(basis, self._checked(self._dense(X, reset=False)))
+            return guarded(function, "X")(basis, self._checked(self._dense(X, reset=False)))
         lazy = self._checked(as_lazy(X))
+        check_numeric(lazy.shape, lazy.dtype, "X")
         return map_samples(lazy, function, basis, shape, np.result_type(working_dtype(lazy.dtype), dtype))
 
     def _checked(self, X: Any) -> Any:

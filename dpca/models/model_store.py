@@ -94,8 +94,9 @@ def stated_kind(path: str | os.PathLike[str]) -> str:
 def _stated_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
     try:
         return root_facts(open_group(path))
-    except StoreError as error:
-        raise StoreError(f"there is no model at '{path}' that can be read ({error}): give the path of one") from error
+    except (StoreError, TypeError) as error:
+        called = f"'{path}'" if isinstance(path, str | os.PathLike) else f"an object of type {type(path).__name__}"
+        raise StoreError(f"there is no model at {called} that can be read ({error}): give the path of one") from error
 
 
 def read_arrays(

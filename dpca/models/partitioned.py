@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Any, ClassVar, Protocol, Self, cast
@@ -14,21 +13,24 @@ from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from dpca.engine.boundary import guarded
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import FoldReport, Partitioned, fold
 from dpca.engine.held_out import RemainingSource, hold_out
-from dpca.engine.source import Source, as_dense, as_source, check_finite, check_numeric
+from dpca.engine.source import Source, as_samples, as_source, check_finite, check_numeric, opened
 from dpca.models.basis import Basis
+from dpca.models.convergence import check_result
+from dpca.models.going_on import refuse_to_go_on
 from dpca.models.lazy import as_lazy, default_client, is_lazy, map_samples, scores_of
 from dpca.models.partition_rule import by_partition, choose_rule, exact_rule
 from dpca.models.rank_choice import RankChoice, Reached
 from dpca.models.reconstruction import samples_of
-from dpca.models.targets import check_for, keep_chosen, value_range_for
+from dpca.models.targets import Check, check_for, keep_chosen, value_range_for
 from dpca.rules.state import Rule, State, working_dtype
 from storage.errors import DataError
 from storage.layout import CHANNEL, axes_for
 from storage.progress import Progress, no_progress
-from storage.stack import Stack, open_stack
+from storage.stack import Stack
 
 Array = NDArray[Any]
 
@@ -55,6 +57,10 @@ class Partition(Partitioned, Protocol):
         """Return the samples that all partitions, put into a block of whole samples, stand for; may overwrite it."""
 
 
+_Stream = tuple[Partition, Partitioned, Rule, np.dtype[Any]]
+"""What the first batch fixes: partitions, what is folded, by which rule, and the type of the samples."""
+
+
 class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Base of the estimators with one principal component analysis for each partition.
 
@@ -70,6 +76,9 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
     data_range: tuple[float, float] | None
     random_state: Any
     memory_budget: int | None
+
+    _states: list[State] | None = None  # of what partial_fit has seen
+    _stream: _Stream
 
     @abstractmethod
     def _partition(self, source: Source, axes: Sequence[str] | None, **running: Any) -> Partition:
@@ -127,7 +136,7 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
         PlanError
             When one partition at a time does not fit the memory budget.
         """
-        stack = open_stack(X) if isinstance(X, str | os.PathLike) else X
+        stack = opened(X)
         source = whole = as_source(stack)
         choice, left_out = RankChoice.of(self.get_params()), None
         value_range = value_range_for(choice, self.data_range, stack, whole.dtype)
@@ -150,12 +159,10 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
         budget = self.memory_budget
         rule, note = choose_rule(k, source, folded, f"{self.part_name}s", client=running["client"], budget=budget)
         results, report = fold(rule, source, folded, budget=budget, note=note, **running)
+        settle = guarded(self._settle, source.name)
+        settle(choice, rule, partition, folded, results, source.shape[0], source.dtype, value_range, check, left_out)
         self.fit_report_: FoldReport = report
-        self._states: list[State] | None = None
-        results, places = by_partition(rule, folded, results, source.dtype)
-        reached = keep_chosen(choice, partition, results, source.shape[0], value_range, check, places)
-        self._learn(partition, results, source.shape[0], source.dtype)
-        self._remember(reached, left_out)
+        self._states = None
         return self
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
@@ -164,16 +171,24 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
         Parameters
         ----------
         X : array (n_samples, *sample_shape)
-            The first call fixes the sample shape, the dtype and the partitions.
+            The first call fixes the sample shape, the dtype and the partitions. A batch that is refused changes
+            nothing.
 
         Notes
         -----
-        Keeps all covariances in memory and solves every eigenproblem at each call: for many batches, or when they
-        lie in a store, `fit` is far cheaper. The attributes are there once two samples were seen. What `fit` learned
-        or `load` read is forgotten: it keeps no covariances.
+        Keeps all covariances in memory, twice while it takes in a batch, and solves every eigenproblem at each call:
+        for many batches, or when they lie in a store, `fit` is far cheaper. The attributes are there once two samples
+        were seen.
+
+        Raises
+        ------
+        DataError
+            For a model that `fit` fitted or `load` read, which keeps no covariances to go on from; for samples that do
+            not go with those before.
         """
-        X = np.ascontiguousarray(as_dense(X))
-        check_numeric(X.shape, X.dtype, "X")
+        if self._states is None:
+            refuse_to_go_on(self)
+        X = np.ascontiguousarray(as_samples(X, "X"))
         choice = RankChoice.of(self.get_params())
         if choice.validation_fraction is not None or choice.name == "target_ssim":
             raise DataError(
@@ -183,30 +198,53 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
         value_range = value_range_for(choice, self.data_range, X, X.dtype)
         if X.dtype.kind == "f":
             check_finite(X, 0, "X")
-        if getattr(self, "_states", None) is None:
+        if self._states is None:
             partition = self._partition(as_source(X), None)
             folded = self._folded(partition)
             rule, values = exact_rule(self._to_compute(choice, None, partition), folded), folded.split_dtype(X.dtype)
-            self._states = [rule.init(folded.n_features(i), values) for i in range(folded.n_partitions)]
-            self._stream: tuple[Partition, Partitioned, Rule, np.dtype[Any]] = (partition, folded, rule, X.dtype)
+            before = [rule.init(folded.n_features(i), values) for i in range(folded.n_partitions)]
+            self._stream = (partition, folded, rule, X.dtype)
+        else:
+            before = self._states
         partition, folded, rule, dtype = self._stream
         if (X.shape[1:], X.dtype) != (partition.sample_shape, dtype):
             raise DataError(
                 f"this batch has samples of {X.shape[1:]} {X.dtype} but the first one had "
                 f"{partition.sample_shape} {dtype}: all batches must agree"
             )
-        states, everywhere = cast("list[State]", self._states), (0,) * (X.ndim - 1)
-        parts = folded.split(X, range(len(states)), everywhere, np.empty(X.size, folded.split_dtype(dtype)))
-        for i, part in enumerate(parts):
-            states[i] = rule.update(states[i], part)
+        everywhere, buffer = (0,) * (X.ndim - 1), np.empty(X.size, folded.split_dtype(dtype))
+        parts = guarded(folded.split, "X")(X, range(len(before)), everywhere, buffer)
+        update, finish = guarded(rule.update, "X"), guarded(rule.finish, "X")
+        # What is updated is a copy: a batch that turns out to be beyond arithmetic leaves no trace.
+        states = [update(state.copy(), part) for state, part in zip(before, parts, strict=True)]
         n = states[0].counts["n_samples"]
         if n >= 2:
-            copies = (State({k: v.copy() for k, v in s.arrays.items()}, dict(s.counts)) for s in states)
-            results, places = by_partition(rule, folded, [rule.finish(state) for state in copies], dtype)
-            reached = keep_chosen(choice, partition, results, n, value_range, None, places)
-            self._learn(partition, results, n, dtype)
-            self._remember(reached, None)
+            results = [finish(state.copy()) for state in states]
+            settle = guarded(self._settle, "X")
+            settle(choice, rule, partition, folded, results, n, dtype, value_range, None, None)
+        self._states = states
         return self
+
+    def _settle(
+        self,
+        choice: RankChoice,
+        rule: Rule,
+        partition: Partition,
+        folded: Partitioned,
+        results: list[dict[str, Array]],
+        n: int,
+        dtype: np.dtype[Any],
+        value_range: tuple[float, float] | None,
+        check: Check | None,
+        left_out: Array | None,
+    ) -> None:
+        """Choose what is kept of what was found in n samples, and learn it."""
+        results, places = by_partition(rule, folded, results, dtype)
+        for result in results:
+            check_result(result, f"the analysis of a {self.part_name}")
+        reached = keep_chosen(choice, partition, results, n, value_range, check, places)
+        self._learn(partition, results, n, dtype)
+        self._remember(reached, left_out)
 
     def _to_compute(self, choice: RankChoice, n: int | None, partition: Partition) -> int | None:
         """Return how many components of each partition the rule is to find, None for all."""
@@ -270,7 +308,7 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
         share = np.zeros_like(explained_variance)
         np.divide(explained_variance, total_variance[..., None], out=share, where=total_variance[..., None] > 0)
         self.explained_variance_ratio_ = share
-        self.singular_values_ = np.sqrt(explained_variance * (n_samples - 1))
+        self.singular_values_ = np.sqrt(explained_variance) * math.sqrt(n_samples - 1)
         self.n_samples_seen_ = n_samples
         self.n_components_ = len(components)
         self.sample_shape_ = partition.sample_shape
@@ -330,10 +368,11 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
         """
         check_is_fitted(self, "components_")
         if not is_lazy(X):
-            samples = as_dense(X)
+            samples = as_samples(X, "X")
             self._check_samples(samples.shape)
             return scores_of(self._basis, samples, "X")
         lazy = as_lazy(X)
+        check_numeric(lazy.shape, lazy.dtype, "X")
         self._check_samples(lazy.shape)
         dtype = np.result_type(working_dtype(lazy.dtype), self.components_.dtype)
         return map_samples(lazy, scores_of, self._basis, (*self._grid_shape, self.n_components_), dtype)

@@ -13,8 +13,10 @@ from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
+from dpca.engine.boundary import guarded
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.source import Source
+from dpca.models.convergence import RESULT, check_result
 from dpca.models.lazy import default_client
 from dpca.models.linear_model import LinearModel
 from dpca.models.outliers import LeastComponents, least_scores
@@ -194,7 +196,8 @@ class PCA(LinearModel):
         k, n_least = self._wanted(n, d)
         solver, reason = self._choice(n, d, k, n_least, passes.budget, source.dtype)
         problem = self._problem(solver, source, k, n_least)
-        found = SOLVERS[solver](problem, passes)
+        found = guarded(SOLVERS[solver], source.name)(problem, passes)
+        check_result(found, solver, (*RESULT, "residual_norms", "least_components", "least_variance"))
         self.solver_, self.solver_reason_ = solver, reason
         self.n_passes_, self.fit_report_ = passes.count, passes.report
         found["components"] = found["components"].astype(problem.dtype, copy=False)

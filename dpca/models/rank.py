@@ -133,7 +133,7 @@ def total_for_ratio(n_features: int, ratio: float) -> int:
 
 def mse_of_psnr(psnr: float, data_range: float) -> float:
     """Return the mean squared error of a peak signal-to-noise ratio in dB (T 2.25), for values that span data_range."""
-    return float(data_range**2 / 10.0 ** (psnr / 10))
+    return float(data_range**2 / 10.0 ** min(psnr / 10, 300.0))
 
 
 def ranks_by_noise(variances: Array, sizes: Array, n_samples: int, places: Array | None = None) -> Array:

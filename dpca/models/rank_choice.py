@@ -285,4 +285,4 @@ def _check_count(name: str, value: Any) -> None:
 
 def _is_positive(value: Any) -> bool:
     number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    return number and bool(value > 0)
+    return number and bool(0 < value < math.inf)

@@ -11,7 +11,8 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dpca.models.basis import MODEL_FACT, Basis, basis_fingerprint, checked_level
+from dpca.engine.source import as_samples
+from dpca.models.basis import MODEL_FACT, Basis, basis_fingerprint, checked_level, rebuilt
 from dpca.models.cell_basis import to_pixels
 from dpca.models.lazy import is_lazy, lazy_chunks, map_samples, rows_of_a_task, zarr_array
 from storage.arrays import group_facts
@@ -52,7 +53,7 @@ def samples_of(basis: Basis, x: Any, n_components: int | None = None, pixels: Pi
     """
     used = basis.leading(checked_level(n_components, basis.score_shape[-1]))
     level = used.score_shape[-1]
-    scores = x if isinstance(x, da.Array) else zarr_array(x) if is_lazy(x) else np.asarray(x)
+    scores = x if isinstance(x, da.Array) else zarr_array(x) if is_lazy(x) else as_samples(x, "X")
     if isinstance(scores, zarr.Array):
         check_stated_model(scores, basis)
     if tuple(scores.shape[1:]) not in (basis.score_shape, used.score_shape):
@@ -100,5 +101,5 @@ def leading_scores(scores: zarr.Array[Any] | da.Array, n_components: int, sample
 
 
 def _back(basis: Basis, scores: Array, pixels: Pixels | None) -> Array:
-    samples = basis.reconstruct(scores)
+    samples = rebuilt(basis, scores, "the scores")
     return samples if pixels is None else to_pixels(samples, *pixels)

@@ -15,9 +15,9 @@ from numpy.typing import NDArray
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.memory import peak_resident_bytes, task_budget, thread_count
 from dpca.engine.plan import PlanError
-from dpca.engine.source import ArraySource, Source, batches
+from dpca.engine.source import Source, batches, is_in_memory
 from dpca.linalg import release_scratch
-from dpca.models.basis import Basis
+from dpca.models.basis import Basis, projected, rebuilt
 from dpca.models.cell_basis import to_pixels
 from dpca.models.score_layout import score_layout
 from dpca.models.stored_basis import model_fingerprint, stored_basis
@@ -144,7 +144,7 @@ def write_scores(
     DataError
         At a value that is not finite.
     """
-    if isinstance(source, ArraySource):
+    if is_in_memory(source):
         client = None  # its memory is here
     fingerprint = model_fingerprint(model)
     fitted = stored_basis(os.fspath(model), fingerprint)
@@ -197,8 +197,8 @@ def write_one(job: WriteJob, shard: int) -> int:
         for row in range(0, len(samples), block):
             x = samples[row : row + block]
             here = slice(first - start + row, first - start + row + len(x))
-            scores[here] = basis.project(x)
-            y = to_pixels(basis.reconstruct(scores[here]), dtype, job.data_range)
+            scores[here] = projected(basis, x, job.source.name, first + row)
+            y = to_pixels(rebuilt(basis, scores[here], "the scores", first + row), dtype, job.data_range)
             quality["mse"].append(mse_per_sample(x, y, data_range=width))
             if job.ssim:
                 quality["ssim"].append(ssim_per_sample(x, y, data_range=width, n_spatial=job.n_spatial))
@@ -255,8 +255,10 @@ def _check_task(job: WriteJob, basis: Basis, limit: int) -> None:
 def expected_mse(model: Any, data_range: tuple[float, float]) -> float:
     """Mean squared error that the eigenvalues promise for the samples of the fit, before rounding to pixels."""
     lost = np.sum(model.total_variance_) - model.explained_variance_.sum()
-    n = model.n_samples_seen_
-    return float(max(lost, 0.0) * (n - 1) / n / model.n_features_in_ / (data_range[1] - data_range[0]) ** 2)
+    n, width = model.n_samples_seen_, float(data_range[1] - data_range[0])
+    per_value = float(max(lost, 0.0) * (n - 1) / n / model.n_features_in_)
+    # One division after the other: the square of an extreme range is out of range itself.
+    return per_value / width / width
 
 
 def _prepare(source: Source, basis: Basis, group: zarr.Group, axes: tuple[str, ...], reconstruct: bool) -> int:

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
+from dpca.engine.boundary import guarded
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import FoldReport, fold
 from dpca.engine.fold_rounds import fold_in_rounds
@@ -20,6 +21,7 @@ from dpca.engine.shuffled import shuffle
 from dpca.engine.source import Source
 from dpca.models.convergence import ConvergenceWarning, OrderWarning, check_result, unsettled
 from dpca.models.execution import executed
+from dpca.models.going_on import refuse_to_go_on
 from dpca.models.lazy import default_client, is_lazy
 from dpca.models.linear_model import LinearModel
 from dpca.models.streaming_methods import OPTIONS, check_passes, check_rank, draw_seed, make_rule
@@ -128,6 +130,8 @@ class StreamingPCA(LinearModel):
     (300, 5)
     """
 
+    _state: State | None = None  # of what partial_fit has seen
+
     def __init__(
         self,
         n_components: int,
@@ -229,16 +233,16 @@ class StreamingPCA(LinearModel):
                 OrderWarning,
                 stacklevel=2,
             )
-        self._state: State | None = None
         stream = shuffle(source, seed) if self.shuffle else source
         results, self.fit_report_ = self._fold(work, stream, client, checkpoints, progress, "fit", scheme)
-        self.restore(check_result(results[0], self.method), shape, source.shape[0])
+        settle = guarded(self._settle, source.name)
+        settle(results[0], self.method, shape, source.shape[0])
+        self._state = None
         for turn in range(1, n_passes):
             before = self.components_
             refine = Refinement(before, self.mean_, bool(self.center))
             found, _ = self._fold(refine, source, client, checkpoints, progress, f"pass {turn + 1}")
-            self.restore(found[0], shape, source.shape[0])
-            self.angle_moved_, self.variance_moved_ = moved(before, self.components_, self.explained_variance_)
+            settle(found[0], f"pass {turn + 1}", shape, source.shape[0], before)
         if advice := unsettled(self.method, self.variance_moved_, self.angle_moved_, self.captured_bound_):
             warnings.warn(advice, ConvergenceWarning, stacklevel=2)
         return self
@@ -249,21 +253,30 @@ class StreamingPCA(LinearModel):
         Parameters
         ----------
         X : array (n_samples, *sample_shape)
-            The first call fixes the sample shape and dtype. What `fit` learned is forgotten: it keeps no state.
+            The first call fixes the sample shape and dtype. A batch that is refused changes nothing.
+
+        Raises
+        ------
+        DataError
+            For a model that `fit` fitted or `load` read, which keeps no state to go on from; for samples that do not go
+            with those before, or with which the rule diverges.
         """
-        fresh = getattr(self, "_state", None) is None
+        state, fresh = self._state, self._state is None
+        if fresh:
+            refuse_to_go_on(self)
         X = self._dense(X, reset=fresh)
         rows = np.ascontiguousarray(X.reshape(len(X), -1))
         if fresh:
             self._stream_rule = self._rule(rows.shape[1], None, draw_seed(self.random_state))
-            self._state = self._stream_rule.init(rows.shape[1], rows.dtype)
             self._stream_dtype, self.sample_shape_ = rows.dtype, tuple(X.shape[1:])
         if rows.dtype != self._stream_dtype or tuple(X.shape[1:]) != self.sample_shape_:
             raise DataError(
                 f"this batch has samples of {tuple(X.shape[1:])} {rows.dtype} but the first one had "
                 f"{self.sample_shape_} {self._stream_dtype}: all batches must agree"
             )
-        self._go_on(self._stream_rule.update(self._state, rows), None if fresh else self.components_)
+        rule = self._stream_rule
+        before = guarded(rule.init, "X")(rows.shape[1], rows.dtype) if state is None else state.copy()
+        self._go_on(guarded(rule.update, "X")(before, rows), None if fresh else self.components_)
         return self
 
     def merge(self, other: StreamingPCA) -> Self:
@@ -275,23 +288,39 @@ class StreamingPCA(LinearModel):
             If the method cannot merge, or the two did not see samples of one shape and dtype with the same parameters.
         """
         check_is_fitted(self)
+        if not isinstance(other, StreamingPCA):
+            raise DataError(
+                f"merge takes in another StreamingPCA, and this is of type {type(other).__name__}: give one"
+            )
         check_is_fitted(other)
-        if getattr(self, "_state", None) is None or getattr(other, "_state", None) is None:
-            raise DataError("merge joins what partial_fit has seen: fit keeps no state, give it all the data at once")
+        if self._state is None or other._state is None:
+            raise DataError(
+                "merge joins what partial_fit has seen, and a model that fit() fitted or load() read keeps no state: "
+                "give all the data to one fit()"
+            )
         rule = self._stream_rule
         if not rule.mergeable:
             raise DataError(f"{self.method} cannot merge: use method='incremental-svd'")
         alike = other._stream_rule == rule and other._stream_dtype == self._stream_dtype
         if not alike or other.sample_shape_ != self.sample_shape_:
             raise DataError("the two estimators differ in parameters, sample shape or dtype: they must be alike")
-        self._go_on(rule.merge(self._state, other._state), self.components_)
+        merged = guarded(rule.merge, "the other estimator")(self._state.copy(), other._state)
+        self._go_on(merged, self.components_)
         return self
 
     def _go_on(self, state: State, before: Array | None) -> None:
-        self._state = state
         n = state.counts["n_samples"] + state.counts["n_held"]
         # ``finish`` uses a state up.
-        self.restore(check_result(self._stream_rule.finish(state.copy()), self.method), self.sample_shape_, n)
+        found = guarded(self._stream_rule.finish, "X")(state.copy())
+        guarded(self._settle, "X")(found, self.method, self.sample_shape_, n, before)
+        self._state = state
+
+    def _settle(
+        self, found: dict[str, Array], what: str, sample_shape: tuple[int, ...], n: int, before: Array | None = None
+    ) -> None:
+        """Learn what was found, unless it is not finite; ``before`` are the components until then, if any."""
+        remedy = "" if self.method == "incremental-svd" else ", or use method='incremental-svd'"
+        self.restore(check_result(found, what, otherwise=remedy), sample_shape, n)
         if before is not None:
             self.angle_moved_, self.variance_moved_ = moved(before, self.components_, self.explained_variance_)
 
@@ -354,7 +383,7 @@ class StreamingPCA(LinearModel):
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> StreamingPCA:
-        """Read a model that `save` wrote; nothing in it is executed. It knows no samples to go on from.
+        """Read a model that `save` wrote; nothing in it is executed. It keeps no state for `partial_fit` and `merge`.
 
         Raises
         ------

@@ -27,6 +27,7 @@ from dpca.models.rank_choice import Captured, RankChoice, Reached, Spectrum, sta
 from dpca.rules.quality import WINDOW, ssim_per_sample
 from dpca.rules.state import working_dtype
 from storage.errors import DataError
+from storage.ranges import checked_range
 from storage.tasks import run_in_order
 
 Array = NDArray[Any]
@@ -118,10 +119,7 @@ def value_range_for(
         raise DataError(
             f"{choice.name} needs the range of the values: give data_range=(low, high) (--data-range LOW,HIGH)"
         )
-    low, high = map(float, known)
-    if not low < high:
-        raise DataError(f"data_range is {tuple(known)}: give the smallest and the largest possible value")
-    return low, high
+    return checked_range(known)
 
 
 def keep_chosen(

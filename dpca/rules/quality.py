@@ -45,12 +45,14 @@ def mse_per_sample(x: Array, y: Array, *, data_range: float) -> Array:
         with np.errstate(over="ignore"):
             squares = [float(block @ block) for block in blocks]
         total = math.fsum(squares) if all(map(math.isfinite, squares)) else math.inf
+        # One division after the other: the square of an extreme range is out of range itself.
+        result[i] = total / a.size / data_range / data_range
         if not _SMALL < total < math.inf and difference.any():
             # Squares out of float32's range, as of densities in SI units.
-            total = float(np.square(difference, dtype=np.float64).sum())
-        result[i] = total / a.size
-    # One division after the other: the square of an extreme range is out of range itself.
-    return result / data_range / data_range
+            with np.errstate(over="ignore"):
+                scaled = difference.astype(np.float64) / data_range
+                result[i] = float(np.square(scaled, out=scaled).mean())
+    return result
 
 
 def psnr_from_mse(mse: Array) -> Array:

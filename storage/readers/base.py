@@ -18,6 +18,7 @@ import os
 import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import Enum
 from types import ModuleType
@@ -191,6 +192,23 @@ def judge_member(name: str, size: int, nature: str) -> Verdict | str:
 def too_large(size: int) -> str:
     """Return the reason for refusing an encoded image of `size` bytes."""
     return f"has {size:,} bytes, more than the {MAX_ENCODED:,} read for one image"
+
+
+@contextmanager
+def within_memory(what: str) -> Iterator[None]:
+    """Turn exhausted memory into the sentence that says which source claims so much.
+
+    Parameters
+    ----------
+    what : str
+        How the sentence speaks of the source.
+    """
+    try:
+        yield
+    except MemoryError as error:
+        raise DataError(
+            f"{what} needs more memory than there is: give this process more, or the source in smaller parts"
+        ) from error
 
 
 def runs(indices: Sequence[int]) -> Iterator[tuple[int, int]]:

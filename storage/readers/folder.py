@@ -20,6 +20,11 @@ from storage.readers.base import (
     too_large,
 )
 
+# what the page of every report says in its head
+REPORT_MARK = b'<meta name="generator" content="dask-dpca">'
+
+_HEAD = 4096
+
 
 class _ImageFiles(Reader):
     def __init__(self, name: str, root: str, files: Sequence[tuple[str, int]]) -> None:
@@ -47,7 +52,8 @@ class FolderReader(_ImageFiles):
     """All images below a folder, sorted by their path relative to it (as text, ``/`` between the parts).
 
     Links to files and folders are followed, each folder at most once on a path; hidden files and ``__MACOSX`` are
-    passed over, other files without an image's suffix are counted as `ignored`. A scan costs one ``stat`` a file.
+    passed over, as are Zarr stores and reports, which earlier runs may have put there; other files without an image's
+    suffix are counted as `ignored`. A scan costs one ``stat`` a file.
 
     Parameters
     ----------
@@ -88,6 +94,8 @@ class FilesReader(_ImageFiles):
 
 def _walk(root: str) -> Iterator[tuple[str, int]]:
     """Yield path below `root` and size (-1 if unknown) of everything that is neither a folder nor hidden."""
+    if os.stat(root).st_dev in (system := _system_devices()):
+        raise DataError(f"folder '{root}' is made by the system and holds no images: give another folder")
     above: dict[str, tuple[tuple[int, int], ...]] = {"": (_identity(root),)}
     waiting = [""]
     while waiting:
@@ -99,26 +107,52 @@ def _walk(root: str) -> Iterator[tuple[str, int]]:
             raise DataError(
                 f"folder '{os.path.join(root, folder)}' cannot be read ({error.strerror}): change its permissions"
             ) from error
-        if folder and _is_store({entry.name for entry in entries}, folder):
+        if folder and _is_ours({entry.name for entry in entries}, os.path.join(root, folder)):
             continue
         for entry in entries:
             relative = os.path.join(folder, entry.name) if folder else entry.name
             if judge(relative) is Verdict.HIDDEN:
                 continue
-            if not entry.is_dir():
+            if not _is_folder(entry):
                 yield relative, _size(entry.path)
-            elif (identity := _identity(entry.path)) not in trail:  # else a link back up: its images are in already
+                continue
+            identity = _identity(entry.path)
+            # else a link back up, whose images are in already, or one to where links lead everywhere
+            if identity not in trail and identity[0] not in system:
                 above[relative] = (*trail, identity)
                 waiting.append(relative)
 
 
-def _is_store(names: set[str], folder: str) -> bool:
-    """Whether a folder is a Zarr store, or the work folder of one being made: the output may lie in the source."""
-    return bool(names & {"zarr.json", ".zarray", ".zgroup"}) or (folder.endswith(".partial") and "lock" in names)
+def _is_ours(names: set[str], folder: str) -> bool:
+    """Whether a folder is a Zarr store, the work folder of one being made, or a report: outputs may lie here."""
+    if names & {"zarr.json", ".zarray", ".zgroup"} or (folder.endswith(".partial") and "lock" in names):
+        return True
+    if not {"report.json", "index.html"} <= names:
+        return False
+    try:
+        with open(os.path.join(folder, "index.html"), "rb") as page:
+            return REPORT_MARK in page.read(_HEAD)
+    except OSError:
+        return False
+
+
+def _system_devices() -> set[int]:
+    """Return the file systems in which the system shows itself: folders without end, files that are none."""
+    return {os.stat(folder).st_dev for folder in ("/proc", "/sys") if os.path.ismount(folder)}
+
+
+def _is_folder(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_dir()
+    except OSError:
+        return False  # a link that leads nowhere, say: refused by name when it is read
 
 
 def _identity(folder: str) -> tuple[int, int]:
-    status = os.stat(folder)
+    try:
+        status = os.stat(folder)
+    except OSError as error:
+        raise DataError(f"folder '{folder}' cannot be read ({error.strerror}): change its permissions") from error
     return status.st_dev, status.st_ino
 
 
@@ -136,12 +170,13 @@ def _read_files(root: str, paths: Sequence[str]) -> list[Payload]:
 def _read_file(path: str) -> Payload:
     try:
         # non-blocking: opening a pipe would wait for somebody to write into it
-        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as file:
+        with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb") as file:
             status = os.fstat(file.fileno())
             if not stat.S_ISREG(status.st_mode):
                 return Refused("is a device or pipe, not a file")
             if status.st_size > MAX_ENCODED:
                 return Refused(too_large(status.st_size))
-            return file.readall()
+            # no more than it says it has: some files of the system say nothing and never end
+            return file.read(status.st_size)
     except OSError as error:
         return Refused(f"cannot be read ({error.strerror})")

@@ -1,22 +1,34 @@
-"""One dataset of an HDF5 file (NetCDF-4 files are such), through h5py."""
+"""One dataset of an HDF5 file (NetCDF-4 files are such), through h5py, decoded by the conventions of netCDF."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.errors import DataError
+from storage import cf
+from storage.errors import DataError, one_line
 from storage.readers.base import digest, digest_file, require, runs
-from storage.readers.raw import LABELS, ArrayReader, choose_key, gather
+from storage.readers.raw import LABELS, MAX_CHUNK, ArrayReader, choose_key, gather
+
+# By their registered numbers: HDF5's own (deflate, shuffle, Fletcher-32, szip, n-bit, scale-offset), lzf, blosc, lz4,
+# bitshuffle, zfp, zstd and blosc2. Others could be any program that lies in a folder of plugins.
+FILTERS = frozenset({1, 2, 3, 4, 5, 6, 32000, 32001, 32004, 32008, 32013, 32015, 32026})
+
+# a checksum alone takes so many bytes, and libhdf5 dies on less
+_LEAST_CHUNK = 4
+
+# A broken file can end in any of these inside h5py.
+_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, OverflowError, SystemError)
 
 
 class Hdf5Reader(ArrayReader):
-    """Rows of one dataset, in any layout and compression that the installed HDF5 reads.
+    """Rows of one dataset that lies whole in this file, in any layout and compression of `FILTERS`.
 
     Parameters
     ----------
@@ -24,14 +36,19 @@ class Hdf5Reader(ArrayReader):
         The file.
     key : str, optional
         Path of the dataset inside, see `storage.readers.raw.choose_key`. Only datasets of numbers count; a dataset
-        ``labels`` (or ``label``, ``y``, ``targets``) beside it with one entry a sample becomes the labels.
+        ``labels`` (or ``label``, ``y``, ``targets``) beside it with one entry a sample becomes the labels. Links that
+        are not hard ones are not followed.
     axes : sequence of str, optional
         See `ArrayReader`.
 
     Raises
     ------
     DataError
-        If h5py is missing, the file is broken, or the dataset is not determined.
+        If h5py is missing, the file is broken, the dataset is not determined, or its values lie in other files.
+
+    Notes
+    -----
+    A dataset some of which was never written is refused: HDF5 reads its fill value there.
     """
 
     kind = "hdf5"
@@ -43,18 +60,32 @@ class Hdf5Reader(ArrayReader):
         try:
             with h5py.File(path, "r") as file:
                 datasets: dict[str, Any] = {}
-                # visits what lies in this file only: external links could lead anywhere
+                # visits what lies in this file only: links that are not hard ones could lead anywhere
                 file.visititems(lambda k, v: datasets.update({k: v}) if isinstance(v, h5py.Dataset) else None)
                 numeric = {k: v.shape for k, v in datasets.items() if v.shape is not None and v.dtype.kind in "buif"}
                 self._key = choose_key(name, numeric, key.strip("/") if key is not None else None)
                 dataset = datasets[self._key]
-                super().__init__(f"{name}/{self._key}", dataset.shape, dataset.dtype, axes)
-                folder = self._key.rpartition("/")[0]
-                beside = (f"{folder}/{label}".lstrip("/") for label in LABELS)
-                found = next((k for k in beside if numeric.get(k) in ((len(self),), (len(self), 1))), None)
-                self.labels = None if found is None else np.asarray(datasets[found][()]).reshape(-1)
-        except (OSError, RuntimeError, KeyError) as error:
-            raise DataError(f"'{name}' is truncated or no HDF5 file ({error}): get it again") from error
+                what = f"'{name}/{self._key}'"
+                _require_whole(dataset, what)
+                self._coding = cf.coding_of(_attributes(dataset), dataset.dtype, what, fill=_fill_value(dataset))
+                dtype = dataset.dtype if self._coding is None else self._coding.dtype
+                super().__init__(what[1:-1], dataset.shape, dtype, axes)
+                self.labels = self._labels(datasets, numeric, name)
+        except MemoryError as error:
+            raise DataError(f"'{name}' claims more than the memory there is: get it again") from error
+        except DataError:
+            raise
+        except _ERRORS as error:
+            raise DataError(f"'{name}' is truncated or no HDF5 file ({one_line(error)}): get it again") from error
+
+    def _labels(self, datasets: Mapping[str, Any], numeric: Mapping[str, Any], name: str) -> NDArray[Any] | None:
+        folder = self._key.rpartition("/")[0]
+        beside = (f"{folder}/{label}".lstrip("/") for label in LABELS)
+        found = next((k for k in beside if numeric.get(k) in ((len(self),), (len(self), 1))), None)
+        if found is None:
+            return None
+        _require_whole(datasets[found], f"'{name}/{found}'")
+        return np.asarray(datasets[found][()]).reshape(-1)
 
     def fingerprint(self) -> str:
         """Hash of size and ends of the file, and of the dataset's path."""
@@ -62,11 +93,85 @@ class Hdf5Reader(ArrayReader):
 
     def part(self, indices: Sequence[int]) -> Callable[[], NDArray[Any]]:
         """Ship the file's path and which rows are wanted."""
-        return partial(_read, self._path, self._key, self.axis, list(runs(indices)), self.dtype, self.name)
+        return partial(
+            _read, self._path, self._key, self.axis, list(runs(indices)), self.dtype, self.name, self._coding
+        )
+
+
+def _attributes(dataset: Any) -> dict[str, Any]:
+    return {name: dataset.attrs[name] for name in cf.ATTRIBUTES if name in dataset.attrs}
+
+
+def _fill_value(dataset: Any) -> Any:
+    """Return the fill value that somebody chose for a dataset; single bytes are set to anything."""
+    chosen = dataset.id.get_create_plist().fill_value_defined() == 2  # H5D_FILL_VALUE_USER_DEFINED
+    return dataset.fillvalue if chosen and dataset.dtype.itemsize > 1 else None
+
+
+def _require_whole(dataset: Any, what: str) -> None:
+    """Refuse a dataset whose values lie in other files, need other programs, or are not there."""
+    layout = dataset.id.get_create_plist()
+    if layout.get_external_count():
+        raise DataError(f"{what} keeps its values in other files (external storage), which is not read: copy them in")
+    if dataset.is_virtual:
+        raise DataError(f"{what} is made of other files (a virtual dataset), which is not read: give those instead")
+    for i in range(layout.get_nfilters()):
+        number, _, _, filter_name = layout.get_filter(i)
+        if number not in FILTERS:
+            called = filter_name.decode("ascii", "backslashreplace")[:40]
+            raise DataError(
+                f"{what} is packed by the filter {called!r} (number {number}), which is not among those that are "
+                f"read: save it with gzip"
+            )
+    if 0 in dataset.shape:
+        return
+    if dataset.chunks is None:
+        there, wanted = dataset.id.get_storage_size(), prod(dataset.shape) * dataset.dtype.itemsize
+        if there < wanted:
+            raise DataError(f"{what} has {there:,} of {wanted:,} bytes, the rest was never written: get it again")
+        return
+    chunk_bytes = prod(dataset.chunks) * dataset.dtype.itemsize
+    if chunk_bytes > MAX_CHUNK:
+        raise DataError(f"{what} has chunks of {chunk_bytes:,} bytes, more than the {MAX_CHUNK:,} read: rechunk it")
+    grid = [-(-n // edge) for n, edge in zip(dataset.shape, dataset.chunks, strict=True)]
+    there = dataset.id.get_num_chunks()
+    if there >= prod(grid):  # a claim that the index of chunks bears out, so that memory may be taken for it
+        there = prod(grid) - _check_index(dataset, grid, chunk_bytes if layout.get_nfilters() == 0 else None, what)
+    if there < prod(grid):
+        raise DataError(f"{what} has {there:,} of {prod(grid):,} chunks, the rest was never written: write it first")
+
+
+def _check_index(dataset: Any, grid: Sequence[int], plain_bytes: int | None, what: str) -> int:
+    """Return how many chunks of the grid the index leaves out; raise where libhdf5 would follow it out of the file."""
+    file_bytes = os.path.getsize(dataset.file.filename)
+    edges, missing = dataset.chunks, bytearray(b"\1") * prod(grid)
+    wrong: list[tuple[int, int]] = []
+
+    def visit(chunk: Any) -> None:
+        place, odd = 0, 0
+        for start, edge, n in zip(chunk.chunk_offset, edges, grid, strict=True):
+            at, rest = divmod(start, edge)
+            place, odd = place * n + at, odd or rest or at >= n
+        sound = chunk.size >= _LEAST_CHUNK if plain_bytes is None else chunk.size == plain_bytes
+        if odd or not sound or chunk.byte_offset + chunk.size > file_bytes:
+            wrong.append((chunk.byte_offset, chunk.size))
+        else:
+            missing[place] = 0
+
+    dataset.id.chunk_iter(visit)
+    if wrong:
+        raise DataError(f"{what} is broken (a chunk of {wrong[0][1]:,} bytes at byte {wrong[0][0]:,}): get it again")
+    return sum(missing)
 
 
 def _read(
-    path: str, key: str, axis: int, wanted: list[tuple[int, int]], dtype: np.dtype[Any], name: str
+    path: str,
+    key: str,
+    axis: int,
+    wanted: list[tuple[int, int]],
+    dtype: np.dtype[Any],
+    name: str,
+    coding: cf.Coding | None,
 ) -> NDArray[Any]:
     import h5py  # an optional library, and only tasks on HDF5 files get here
 
@@ -74,12 +179,15 @@ def _read(
         with h5py.File(path, "r") as file:
             dataset = file[key]
             before = (slice(None),) * axis
-            return gather(
+            rows = gather(
                 lambda start, stop: np.moveaxis(dataset[(*before, slice(start, stop))], axis, 0),
                 wanted,
-                dtype,
+                dtype if coding is None else dataset.dtype.newbyteorder("="),
             )
-    except (OSError, RuntimeError, KeyError) as error:
+    except MemoryError as error:
+        raise DataError(f"'{name}' needs more memory than there is for its chunks: save it in smaller ones") from error
+    except _ERRORS as error:
         raise DataError(
-            f"'{name}' cannot be read from sample {wanted[0][0]:,} on ({error}): get the file again"
+            f"'{name}' cannot be read from sample {wanted[0][0]:,} on ({one_line(error)}): get the file again"
         ) from error
+    return rows if coding is None else coding.decode(rows)

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from storage.errors import DataError
 from storage.readers.base import Reader, digest_file
-from storage.readers.raw import Raw, RawReader, StreamReader
+from storage.readers.raw import Raw, RawReader, StreamReader, require_possible
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _ERRORS = (EOFError, OSError, zlib.error)
@@ -59,6 +59,7 @@ def open_idx(path: str, axes: Sequence[str] | None = None) -> Reader:
             shape,
             dtype,
             errors=_ERRORS,
+            packed=os.path.getsize(path),
             kind="idx",
             identity=identity,
             name=name,
@@ -112,6 +113,7 @@ def _labels(path: str, n: int) -> NDArray[Any] | None:
         if shape != (n,):
             raise DataError(f"'{name}' holds labels of shape {shape} for {n:,} samples: get it again or move it away")
         n_bytes = prod(shape) * dtype.itemsize
+        require_possible(n_bytes, os.path.getsize(found), f"'{name}'")
         try:
             values = file.read(n_bytes)
         except _ERRORS as error:

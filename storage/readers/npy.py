@@ -14,8 +14,8 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from storage.errors import DataError, one_line
-from storage.readers.base import Reader, digest, digest_file
-from storage.readers.raw import LABELS, Raw, RawReader, StreamReader, choose_key
+from storage.readers.base import Reader, digest, digest_file, printable
+from storage.readers.raw import LABELS, Raw, RawReader, StreamReader, choose_key, require_possible
 from storage.readers.zip import data_start, entries, place_of
 
 
@@ -63,24 +63,22 @@ def open_npz(path: str, key: str | None = None, axes: Sequence[str] | None = Non
     members = {entry.filename.removesuffix(".npy"): entry for entry in entries(path) if entry.filename.endswith(".npy")}
     headers = {}
     for member, entry in members.items():
-        with _opened(path, entry) as file:
-            headers[member] = _read_header(file, f"{name}/{member}")
+        with _opened(path, entry, f"{name}/{printable(member)}") as file:
+            headers[member] = _read_header(file, f"{name}/{printable(member)}")
     key = choose_key(name, {member: header.shape for member, header in headers.items()}, key)
     entry, header = members[key], headers[key]
     identity = partial(digest, [digest_file(path), key])
-    label = f"{name}/{key}"
+    label = f"{name}/{printable(key)}"
     reader: Reader
     if entry.compress_type == zipfile.ZIP_STORED:
         with open(path, "rb", buffering=0) as plain:
-            plain.seek(data_start(plain.fileno(), place_of(entry)))
-            _read_header(plain, label)
-            raw = Raw(
-                os.path.abspath(path),
-                plain.tell(),
-                header.shape,
-                header.dtype.str,
-                "F" if header.fortran else "C",
-            )
+            try:
+                plain.seek(data_start(plain.fileno(), place_of(entry)))
+            except ValueError as error:
+                raise DataError(f"'{label}' {error}: get the archive again") from error
+            mapped = _read_header(plain, label)
+            order = "F" if mapped.fortran else "C"
+            raw = Raw(os.path.abspath(path), plain.tell(), mapped.shape, mapped.dtype.str, order)
         reader = RawReader(raw, kind="npz", identity=identity, name=label, axes=axes)
     else:
         if header.fortran:
@@ -90,6 +88,7 @@ def open_npz(path: str, key: str | None = None, axes: Sequence[str] | None = Non
             header.shape,
             header.dtype,
             errors=(zipfile.BadZipFile, zlib.error, EOFError, OSError),
+            packed=entry.compress_size,
             kind="npz",
             identity=identity,
             name=label,
@@ -100,14 +99,22 @@ def open_npz(path: str, key: str | None = None, axes: Sequence[str] | None = Non
 
 
 @contextmanager
-def _opened(path: str, entry: zipfile.ZipInfo) -> Iterator[IO[bytes]]:
-    with zipfile.ZipFile(path) as archive, archive.open(entry) as file:
+def _opened(path: str, entry: zipfile.ZipInfo, name: str) -> Iterator[IO[bytes]]:
+    if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED) or entry.flag_bits & 1:
+        raise DataError(f"'{name}' is neither stored nor deflated, or is encrypted: save it again")
+    try:
+        archive = zipfile.ZipFile(path)
+        file = archive.open(entry)
+    except Exception as error:
+        # A hostile directory can end in any exception inside zipfile; all of them mean the same here.
+        raise DataError(f"'{name}' is truncated or broken ({one_line(error)}): get the archive again") from error
+    with archive, file:
         yield file
 
 
 @contextmanager
 def _values(path: str, entry: zipfile.ZipInfo, name: str) -> Iterator[IO[bytes]]:
-    with _opened(path, entry) as file:
+    with _opened(path, entry, name) as file:
         _read_header(file, name)
         yield file
 
@@ -116,8 +123,10 @@ def _read_header(file: IO[bytes], name: str) -> _Header:
     try:
         version = npy_format.read_magic(file)
         read = npy_format.read_array_header_1_0 if version == (1, 0) else npy_format.read_array_header_2_0
-        header = _Header(*read(file))
-    except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+        shape, fortran, dtype = read(file)
+        header = _Header(tuple(map(int, shape)), fortran, dtype)  # truth values are integers to numpy's parser
+    except Exception as error:
+        # numpy parses the header as Python: what is wrong with it can end in any exception there
         raise DataError(f"'{name}' is no array numpy can read ({one_line(error)}): save it again") from error
     if header.dtype.hasobject:
         raise DataError(f"'{name}' holds Python objects, which are never unpickled: save it as numbers")
@@ -127,8 +136,16 @@ def _read_header(file: IO[bytes], name: str) -> _Header:
 def _labels(
     path: str, members: dict[str, zipfile.ZipInfo], headers: dict[str, _Header], n: int
 ) -> np.ndarray[Any, Any] | None:
-    for label in LABELS:
-        if label in headers and np.prod(headers[label].shape) == n and len(headers[label].shape) <= 2:
-            with _opened(path, members[label]) as file:
-                return np.asarray(npy_format.read_array(file, allow_pickle=False)).reshape(n)
-    return None
+    label = next((label for label in LABELS if label in headers and headers[label].shape in ((n,), (n, 1))), None)
+    if label is None:
+        return None
+    name, entry, claimed = f"{os.path.basename(path)}/{label}", members[label], n * headers[label].dtype.itemsize
+    if entry.compress_type == zipfile.ZIP_DEFLATED:
+        require_possible(claimed, entry.compress_size, f"'{name}'")
+    elif claimed > entry.compress_size:
+        raise DataError(f"'{name}' is truncated: it has {entry.compress_size:,} of {claimed:,} bytes; get it again")
+    with _opened(path, entry, name) as file:
+        try:
+            return np.asarray(npy_format.read_array(file, allow_pickle=False)).reshape(n)
+        except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
+            raise DataError(f"'{name}' is truncated or broken ({one_line(error)}): get it again") from error

@@ -7,8 +7,8 @@ import os
 from collections.abc import Sequence
 from typing import TypeAlias
 
-from storage.errors import DataError
-from storage.readers.base import IMAGE_SUFFIXES, Reader
+from storage.errors import DataError, one_line
+from storage.readers.base import IMAGE_SUFFIXES, Reader, within_memory
 from storage.readers.folder import FilesReader, FolderReader
 from storage.readers.hdf5 import Hdf5Reader
 from storage.readers.idx import is_idx, open_idx
@@ -93,25 +93,32 @@ def _matches(path: str) -> list[str]:
 
 def _open_one(path: str, key: str | None, axes: Sequence[str] | None) -> Reader:
     try:
-        if "://" in path or any(os.path.isfile(os.path.join(path, name)) for name in _ZARR_METADATA):
-            return ZarrReader(path, key, axes)
-        if is_lmdb(path):
-            return LmdbReader(path)
-        if os.path.isdir(path):
-            return FolderReader(path)
-        if not os.path.isfile(path):
-            raise DataError(f"'{path}' is a device or pipe: give a file or a folder")
-        return _open_file(path, key, axes)
+        with within_memory(f"'{path}'"):
+            return _open_any(path, key, axes)
     except PermissionError as error:
         raise DataError(f"'{path}' cannot be read ({error.strerror}): change its permissions") from error
+    except OSError as error:
+        raise DataError(f"'{path}' cannot be read ({one_line(error)}): give a file or folder of a disk") from error
+
+
+def _open_any(path: str, key: str | None, axes: Sequence[str] | None) -> Reader:
+    if "://" in path or any(os.path.isfile(os.path.join(path, name)) for name in _ZARR_METADATA):
+        return ZarrReader(path, key, axes)
+    if os.path.isdir(path):
+        return LmdbReader(path) if is_lmdb(path) else FolderReader(path)
+    if not os.path.isfile(path):
+        raise DataError(f"'{path}' is a device or pipe: give a file or a folder")
+    if not os.path.getsize(path):  # as files of the system say they are, whatever comes out of them
+        raise DataError(f"'{path}' is empty (0 bytes): get it again")
+    if is_lmdb(path):
+        return LmdbReader(path)
+    return _open_file(path, key, axes)
 
 
 def _open_file(path: str, key: str | None, axes: Sequence[str] | None) -> Reader:
     with open(path, "rb") as file:
         head = file.read(_HEAD)
     lower = path.lower()
-    if not head:
-        raise DataError(f"'{path}' is empty (0 bytes): get it again")
     if head.startswith(b"\x93NUMPY"):
         return open_npy(path, axes)
     if head.startswith(_HDF5_MAGIC):

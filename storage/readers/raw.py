@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from math import prod
 from typing import IO, Any
 
@@ -23,7 +24,14 @@ from storage.readers.base import Numbered, Reader, runs, stack_dtype
 PREFERRED = ("samples", "images", "data")
 LABELS = ("labels", "label", "y", "targets")
 
+# of chunked sources: what a task must hold to read a single value
+MAX_CHUNK = 4 << 30
+
 _SKIP = 4 << 20
+_LISTED = 8
+# no byte of a deflated file holds more: two bits can repeat 258 bytes
+_DEFLATE_RATIO = 1032
+_MOST_SAMPLES, _MOST_AXES = 2**62, 64  # what len() and numpy can tell
 
 
 class ArrayReader(Reader):
@@ -46,6 +54,8 @@ class ArrayReader(Reader):
     def __init__(
         self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], axes: Sequence[str] | None = None
     ) -> None:
+        if not all(0 <= n <= _MOST_SAMPLES for n in shape) or len(shape) > _MOST_AXES:
+            raise DataError(f"'{name}' claims the shape {str(shape)[:200]}, which no array has: get it again")
         if len(shape) < 2:
             raise DataError(f"'{name}' has the shape {shape}: a stack needs a sample axis and at least one more")
         named = tuple(axes or ())
@@ -158,6 +168,20 @@ def gather(
     return np.concatenate(pieces, out=rows, casting="unsafe")
 
 
+def require_possible(claimed: int, packed: int, what: str) -> None:
+    """Refuse a claim that a deflated file of this size cannot keep, before memory is taken for it.
+
+    Parameters
+    ----------
+    claimed, packed : int
+        Bytes once inflated, as a header says, and bytes of the file.
+    what : str
+        How the sentence speaks of the array.
+    """
+    if claimed > packed * _DEFLATE_RATIO:
+        raise DataError(f"{what} claims {claimed:,} bytes, which {packed:,} deflated ones cannot hold: get it again")
+
+
 def choose_key(name: str, shapes: dict[str, tuple[int, ...]], key: str | None) -> str:
     """Choose the array of a file that holds several.
 
@@ -176,7 +200,9 @@ def choose_key(name: str, shapes: dict[str, tuple[int, ...]], key: str | None) -
     DataError
         If there is no such array.
     """
-    listed = ", ".join(f"{k} {shape}" for k, shape in shapes.items()) or "none"
+    listed = ", ".join(f"{k} {shape}" for k, shape in islice(shapes.items(), _LISTED)) or "none"
+    if len(shapes) > _LISTED:
+        listed += f" and {len(shapes) - _LISTED:,} more"
     if key is not None:
         if key not in shapes:
             raise DataError(f"'{name}' has no array {key!r}: its arrays are {listed}")
@@ -207,6 +233,8 @@ class StreamReader(ArrayReader):
         Of the array, in C order.
     errors : tuple of exception types
         What reading raises when the file is broken.
+    packed : int
+        Bytes of the deflated file, which say how much it can hold at most.
     kind, identity, name, axes :
         As for `RawReader`; the samples must be on the first axis.
     """
@@ -220,6 +248,7 @@ class StreamReader(ArrayReader):
         dtype: np.dtype[Any],
         *,
         errors: tuple[type[Exception], ...],
+        packed: int,
         kind: str,
         identity: Callable[[], str],
         name: str,
@@ -231,6 +260,7 @@ class StreamReader(ArrayReader):
                 f"'{name}' is compressed, so its samples must be on the first axis, not on axis {self.axis}: "
                 f"save it uncompressed"
             )
+        require_possible(prod(shape) * dtype.itemsize, packed, f"'{name}'")
         self.kind = kind
         self._opener, self._identity, self._errors, self._stored = opener, identity, errors, dtype
 

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import IO, Any
 
-from storage.errors import DataError
+from storage.errors import DataError, one_line
 from storage.readers.base import (
     MAX_ENCODED,
     Payload,
@@ -165,10 +165,11 @@ class TarReader(Reader):
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        except (*DECOMPRESSION_ERRORS, tarfile.TarError, ValueError) as error:
-            if isinstance(error, DataError):
-                raise
-            raise DataError(self._broken(str(error) or type(error).__name__)) from error
+        except (DataError, MemoryError):
+            raise
+        except Exception as error:
+            # A hostile header can end in any exception inside tarfile; all of them mean the same here.
+            raise DataError(self._broken(one_line(error))) from error
 
     def _broken(self, why: str) -> str:
         return f"archive '{self.name}' is truncated or broken ({why}): get it again or repack it"
@@ -205,7 +206,8 @@ def _read_places(path: str, places: Sequence[tuple[int, int] | str]) -> list[Pay
                 block.append(Refused(place))
                 continue
             offset, size = place
-            payload = os.pread(file.fileno(), size, offset)
+            there = os.fstat(file.fileno()).st_size - offset
+            payload = os.pread(file.fileno(), max(0, min(size, there)), offset) if there > 0 else b""
             whole = len(payload) == size
             block.append(payload if whole else Refused(f"is cut off after {len(payload)} of {size} bytes"))
     return block

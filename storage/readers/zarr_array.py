@@ -5,20 +5,26 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
+from itertools import islice
+from math import prod
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from storage import cf
 from storage.arrays import open_array
-from storage.errors import StoreError, one_line
+from storage.errors import DataError, StoreError, one_line
 from storage.readers.base import runs
-from storage.readers.raw import ArrayReader, gather
-from storage.stack import open_stack
+from storage.readers.raw import MAX_CHUNK, ArrayReader, gather
+from storage.stack import Stack, open_stack
+
+# Chunks of zeros need not be stored, and one in so many is enough to believe that all of them are meant.
+_CHUNKS_A_FILE = 1000
 
 
 class ZarrReader(ArrayReader):
-    """Rows of an array, chosen as `storage.open_stack` does.
+    """Rows of an array, chosen as `storage.open_stack` does, and decoded by the conventions of netCDF.
 
     Rows are read in the shards of the new store, so a chunk of the source that spans several of them is
     decoded several times.
@@ -32,51 +38,103 @@ class ZarrReader(ArrayReader):
     axes : sequence of str, optional
         See `ArrayReader`; by default what the source states.
 
+    Attributes
+    ----------
+    stack : Stack
+        The array, its values as they are stored.
+
     Raises
     ------
     DataError, StoreError
-        See `storage.open_stack`.
+        See `storage.open_stack`; and if its chunks are too large or hardly any of them is there.
     """
 
     kind = "zarr"
 
     def __init__(self, path: str, key: str | None = None, axes: Sequence[str] | None = None) -> None:
-        self._stack = open_stack(path if key is None else f"{path.rstrip('/')}/{key.strip('/')}")
-        name = os.path.basename(self._stack.path.rstrip("/"))
-        super().__init__(name, self._stack.shape, self._stack.dtype, axes)
-        if axes is None:
-            self.axes = self._stack.axes[1:]
-        self.data_range = self._stack.data_range
-        if self.axis == 0:
-            self.labels = self._stack.labels
+        where = path if key is None else f"{path.rstrip('/')}/{key.strip('/')}"
+        try:
+            self.stack = open_stack(where, decoded=False)
+            _check_chunks(self.stack)
+            self._coding = cf.coding_of_zarr(self.stack.samples, f"'{where}'")
+            name = os.path.basename(self.stack.path.rstrip("/"))
+            dtype = self.stack.dtype if self._coding is None else self._coding.dtype
+            super().__init__(name, self.stack.shape, dtype, axes)
+            if axes is None:
+                self.axes = self.stack.axes[1:]
+            if self._coding is None:
+                self.data_range = self.stack.data_range
+            if self.axis == 0:
+                self.labels = self.stack.labels
+        except (DataError, StoreError):
+            raise
+        except Exception as error:
+            # Hostile metadata can end in any exception inside zarr; all of them mean the same here.
+            raise StoreError(f"'{where}' cannot be opened as a Zarr array ({one_line(error)}): get it again") from error
 
     @cached_property
     def names(self) -> Sequence[str]:
         """Names of the samples where the source is a stack store, else their numbers."""
-        return self._stack.names.tolist() if self.axis == 0 else list(self._names)
+        return self.stack.names.tolist() if self.axis == 0 else list(self._names)
+
+    @property
+    def decodes(self) -> bool:
+        """Whether the data are not the stored values, so that only ingest reads them."""
+        return self._coding is not None
 
     def __len__(self) -> int:
         return len(self._names)
 
     def fingerprint(self) -> str:
         """Fingerprint of the stack."""
-        return self._stack.fingerprint
+        return self.stack.fingerprint
 
     def part(self, indices: Sequence[int]) -> Callable[[], NDArray[Any]]:
         """Ship the array's path and which rows are wanted."""
-        return partial(_read, self._stack.array_path, self.axis, list(runs(indices)), self.dtype)
+        return partial(_read, self.stack.array_path, self.axis, list(runs(indices)), self.dtype, self._coding)
 
 
-def _read(path: str, axis: int, wanted: list[tuple[int, int]], dtype: np.dtype[Any]) -> NDArray[Any]:
-    array = open_array(path)
-    before = (slice(None),) * axis
+def _check_chunks(stack: Stack) -> None:
+    """Refuse chunks that no memory holds, and an array that is a claim with nothing behind it."""
+    array = stack.samples
+    edges = array.shards or array.chunks
+    chunk_bytes = prod(array.chunks) * stack.dtype.itemsize
+    if chunk_bytes > MAX_CHUNK:
+        raise DataError(
+            f"'{stack.path}' has chunks of {chunk_bytes:,} bytes, more than the {MAX_CHUNK:,} read at once: rechunk it"
+        )
+    wanted = prod(-(-n // edge) for n, edge in zip(array.shape, edges, strict=True))
+    least = -(-wanted // _CHUNKS_A_FILE)
+    if "://" in stack.array_path or least == 1:
+        return
+    files = (
+        file for _, _, names in os.walk(stack.array_path) for file in names if not file.startswith((".z", "zarr."))
+    )
+    there = sum(1 for _ in islice(files, least))
+    if there < least:
+        raise DataError(
+            f"'{stack.path}' claims {wanted:,} chunks and holds {there:,}: the array was never written whole"
+        )
 
-    def rows(start: int, stop: int) -> NDArray[Any]:
-        return np.moveaxis(np.asarray(array[(*before, slice(start, stop))]), axis, 0)
 
+def _read(
+    path: str, axis: int, wanted: list[tuple[int, int]], dtype: np.dtype[Any], coding: cf.Coding | None
+) -> NDArray[Any]:
     try:
-        return gather(rows, wanted, dtype)
-    except (OSError, ValueError, TypeError, RuntimeError) as error:
+        array = open_array(path)
+        before = (slice(None),) * axis
+
+        def rows(start: int, stop: int) -> NDArray[Any]:
+            return np.moveaxis(np.asarray(array[(*before, slice(start, stop))]), axis, 0)
+
+        read = gather(rows, wanted, dtype if coding is None else np.dtype(array.dtype).newbyteorder("="))
+    except MemoryError as error:
+        raise StoreError(f"'{path}' needs more memory than there is for its chunks: rechunk it") from error
+    except StoreError:
+        raise
+    except Exception as error:
+        # A broken chunk can end in any exception inside a codec; all of them mean the same here.
         raise StoreError(
             f"'{path}' cannot be read from sample {wanted[0][0]:,} on ({one_line(error)}): get the source again"
         ) from error
+    return read if coding is None else coding.decode(read)

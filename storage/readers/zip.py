@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from storage.errors import DataError
+from storage.errors import DataError, one_line
 from storage.readers.base import (
     Payload,
     Reader,
@@ -100,9 +100,12 @@ def entries(path: str) -> list[zipfile.ZipInfo]:
     try:
         with zipfile.ZipFile(path) as archive:
             return archive.infolist()
-    except (zipfile.BadZipFile, EOFError, ValueError, NotImplementedError) as error:
+    except PermissionError:
+        raise
+    except Exception as error:
+        # A hostile directory can end in any exception inside zipfile; all of them mean the same here.
         raise DataError(
-            f"archive '{os.path.basename(path)}' is truncated or broken ({error}): get it again or repack it"
+            f"archive '{os.path.basename(path)}' is truncated or broken ({one_line(error)}): get it again or repack it"
         ) from error
 
 
@@ -119,7 +122,7 @@ def data_start(file: int, place: Place) -> int:
     ValueError
         If there is no local header.
     """
-    header = os.pread(file, _LOCAL_HEADER, place.offset)
+    header = os.pread(file, _LOCAL_HEADER, place.offset) if 0 <= place.offset < 1 << 63 else b""
     if len(header) < _LOCAL_HEADER or header[:4] != b"PK\x03\x04":
         raise ValueError("has no header in the archive")
     return place.offset + _LOCAL_HEADER + sum(int.from_bytes(header[i : i + 2], "little") for i in (26, 28))
@@ -145,7 +148,8 @@ def _read_places(path: str, places: Sequence[Place | str]) -> list[Payload]:
 
 def _read_place(file: int, place: Place) -> Payload:
     try:
-        payload = os.pread(file, place.packed, data_start(file, place))
+        start = data_start(file, place)
+        payload = os.pread(file, max(0, min(place.packed, os.fstat(file).st_size - start)), start)
         if place.method == zipfile.ZIP_DEFLATED:
             # one byte more than claimed is enough to see that the claim is false
             payload = zlib.decompressobj(-zlib.MAX_WBITS).decompress(payload, place.size + 1)

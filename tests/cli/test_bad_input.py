@@ -90,14 +90,6 @@ def test_a_wrong_command_line_is_told_before_anything_runs(
     assert not list(tmp_path.iterdir())
 
 
-def test_a_scheduler_that_does_not_answer(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    argv = ["--source", str(make_photos(tmp_path)), "--scheduler", "tcp://127.0.0.1:1"]
-    assert job([*argv, "--output", str(tmp_path / "out.zarr")]) == 3
-    error = capsys.readouterr().err
-    assert "127.0.0.1:1" in error
-    _is_one_sentence(error)
-
-
 def test_memory_that_is_no_number_or_too_little(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["--source", str(make_photos(tmp_path)), "--output", str(tmp_path / "out.zarr"), "--workers", "1"]
     for memory, word in (("lots", "lots"), ("50MB", "50MB")):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
+from collections.abc import Iterator
 from typing import Any
 
 import dask
@@ -15,7 +17,7 @@ from threadpoolctl import threadpool_info
 
 from dpca.engine.cluster import open_client
 from dpca.engine.memory import parallel_tasks, task_budget, usable_bytes
-from storage import DataError
+from storage import ClusterError, DataError
 
 
 def environment(dask_worker: Any) -> dict[str, Any]:
@@ -64,7 +66,7 @@ def test_a_cluster_without_workers_is_told(monkeypatch: pytest.MonkeyPatch) -> N
     with (
         LocalCluster(n_workers=0, processes=False, dashboard_address="127.0.0.1:0") as empty,
         Client(empty) as client,
-        pytest.raises(DataError, match="no workers"),
+        pytest.raises(ClusterError, match="no workers"),
     ):
         task_budget(client, 1)
 
@@ -77,7 +79,6 @@ def test_a_cluster_without_workers_is_told(monkeypatch: pytest.MonkeyPatch) -> N
         ({"workers": 1, "memory": "plenty"}, "'plenty' is no amount of bytes"),
         ({"workers": 1, "memory": "10MB"}, "'10MB' is less than"),
         ({"workers": 1, "memory": 0}, "'0' is less than"),
-        ({"scheduler": "nonsense://here"}, "no Dask scheduler answers at 'nonsense://here'"),
     ],
 )
 def test_numbers_that_make_no_sense(options: dict[str, Any], says: str) -> None:
@@ -85,13 +86,42 @@ def test_numbers_that_make_no_sense(options: dict[str, Any], says: str) -> None:
         pytest.fail("opened")
 
 
-@pytest.mark.parametrize("kind", [OSError, TimeoutError])
-def test_nobody_at_the_address(kind: type[Exception], monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(address: str, timeout: str) -> None:
-        raise kind(f"Timed out trying to connect to {address}")
+@pytest.fixture
+def silent_port() -> Iterator[int]:
+    """A port that is open and never answers."""
+    with socket.socket() as listening:
+        listening.bind(("127.0.0.1", 0))
+        listening.listen(5)
+        yield listening.getsockname()[1]
 
-    monkeypatch.setattr("distributed.Client", refuse)
-    with pytest.raises(DataError, match="leave --scheduler out"), open_client("tcp://127.0.0.1:1"):
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "tcp://127.0.0.1:1",
+        "tcp://127.0.0.1:{silent}",
+        "tcp://no-such-host.invalid:8786",
+        "nonsense://here",
+        "nonsense",
+        "tcp://",
+        "tcp://127.0.0.1",
+        "tcp://127.0.0.1:99999",
+        "tls://127.0.0.1:1",
+        "",
+    ],
+)
+def test_nobody_at_the_address(address: str, silent_port: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpca.engine.cluster._ANSWER", 3.0)
+    address = address.format(silent=silent_port)
+    with pytest.raises(ClusterError) as error, open_client(address):
+        pytest.fail("opened")
+    assert f"no Dask scheduler answers at '{address}'" in str(error.value)
+    assert "leave --scheduler out" in str(error.value)
+
+
+def test_a_worker_of_another_version_is_refused(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dpca.__version__", "99.1")
+    with pytest.raises(ClusterError, match=r"version 0\..*this program 99\.1"), open_client(cluster.scheduler.address):
         pytest.fail("opened")
 
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 import dpca.engine.plan
 from dpca.engine import as_source, fold, plan_fold
 from dpca.engine.checkpoint import Checkpoints
+from dpca.engine.plan import Held
 from dpca.engine.shuffled import ShuffledSource, shuffle
 from dpca.engine.source import batches
 from dpca.partition import CellGrid, Whole
@@ -147,5 +148,7 @@ def test_chained_segments_stopped_and_resumed_on_any_worker(
 
 def test_the_window_is_planned_for() -> None:
     shape, chunks, grid = (4000, 64, 64), (100, 64, 64), CellGrid((64, 64), (16, 16))
-    plans = [plan_fold(shape, np.uint8, chunks, grid, CovariancePCA(2), budget=2**31, held_rows=n) for n in (0, 8000)]
+    plans = [
+        plan_fold(shape, np.uint8, chunks, grid, CovariancePCA(2), budget=2**31, held=Held(rows=n)) for n in (0, 8000)
+    ]
     assert plans[1].task_bytes - plans[0].task_bytes >= 8000 * 64 * 64

@@ -55,6 +55,7 @@ def probe(path: str, method: str, options: dict[str, Any]) -> dict[str, int]:
         ("block-power", {"shuffle": True}),
         ("implicit-krasulina", {"execution": "averaged", "n_streams": 4, "round_size": 1000}),
         ("oja", {"execution": "data-parallel", "batch_size": 2000}),
+        ("implicit-krasulina", {"execution": "averaged", "n_streams": 4, "round_size": 1000, "shuffle": True}),
     ],
 )
 def test_measured_stays_below_planned_while_the_stack_grows(

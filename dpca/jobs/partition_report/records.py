@@ -25,6 +25,7 @@ from dpca.jobs.partition_report.strategies import (
     exactly,
     fit_noting,
 )
+from storage.clusters import cluster_errors
 from storage.progress import Progress
 from storage.workspace import Workspace, fingerprint_of
 
@@ -145,7 +146,8 @@ def timed(job: Callable[[], Any], client: Any) -> tuple[Any, float, bool]:
 
 def _processor_seconds(client: Any) -> dict[str, float]:
     """Processor time of this process and of every worker since it began."""
-    workers = {} if client is None else client.run(time.process_time, on_error="ignore")
+    with cluster_errors(client):
+        workers = {} if client is None else client.run(time.process_time, on_error="ignore")
     return {"this process": time.process_time(), **workers}
 
 
@@ -169,8 +171,8 @@ def _facts(
         fitted.model_bytes,
         seconds,
         whole,
-        fitted.total / width**2,
-        fitted.left / width**2,
+        fitted.total / width / width,
+        fitted.left / width / width,
         fitted.exact,
         tuple(notes),
     )

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import sys
 from collections.abc import Sequence
 
 from dpca.cli import commands
@@ -26,17 +25,22 @@ given again; one that finished is recognized and not repeated."""
 
 _EPILOG = """\
 exit codes: 0 done; 1 verify found damage; 2 wrong command line; 3 wrong input; 4 store cannot be read or written;
-5 does not fit the memory; 130 or 143 stopped by Ctrl-C or SIGTERM"""
+5 does not fit the memory; 6 Dask cluster not reached or lost; 70 fault of dpca; 129, 130 or 143 stopped by the end of
+the terminal, Ctrl-C or SIGTERM; 141 nobody reads the output"""
 
 
-def main(argv: Sequence[str] | None = None) -> int:
+def run(argv: Sequence[str] | None = None) -> int:
     """Run ``dpca`` and return its exit code (see `dpca.cli.running`)."""
+    return guarded(lambda: _run(argv))
+
+
+def _run(argv: Sequence[str] | None) -> int:
     parser = _parser()
     options = parser.parse_args(argv)
     if options.run is None:
         parser.print_help()
         return 2
-    return guarded(lambda: int(options.run(options)))
+    return int(options.run(options))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -127,7 +131,3 @@ def _parser() -> argparse.ArgumentParser:
     for sub in (ingest, fit, transform, reconstruct, verify):
         add_cluster_options(sub)
     return parser
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -1,0 +1,278 @@
+"""What the conventions of netCDF say of stored values: packed ones are scaled, missing ones are no data.
+
+These attributes count, as the CF conventions (sections 2.5 and 8.1) and the netCDF users' guide define them:
+
+* ``_FillValue``, ``missing_value``, ``valid_min``, ``valid_max``, ``valid_range``: what they leave out is missing. A
+  valid range is about stored values, except where those are packed integers and the range is of floats.
+* ``scale_factor``, ``add_offset``: value = stored value * factor + offset, float32 or float64 as the attributes are,
+  float64 wherever float32 could lose something.
+* ``_Unsigned``: whether integers are meant without or with a sign, whatever their type says.
+
+The fill value that a file format keeps beside them counts, too: netCDF-4 and xarray keep their own there, and what was
+never written reads as it. Zero does not, which formats state when nobody chose; nor do NaN and infinities, which are
+refused wherever they stand.
+"""
+
+from __future__ import annotations
+
+import base64
+import math
+import struct
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from storage.errors import DataError
+
+ATTRIBUTES = (
+    *("_FillValue", "missing_value", "valid_min", "valid_max", "valid_range"),
+    *("scale_factor", "add_offset", "_Unsigned"),
+)
+
+Number = int | float
+
+_SPELLED = ("NaN", "Infinity", "-Infinity")
+
+
+@dataclass(frozen=True)
+class Coding:
+    """How stored values become data; small and picklable.
+
+    Attributes
+    ----------
+    stored : numpy dtype
+        Native type of the stored values, of the sign that is meant.
+    dtype : numpy dtype
+        Type of the data.
+    missing : tuple of int or float
+        Stored values that stand for nothing.
+    low, high : int, float or None
+        Valid range, of the data where `decoded_range`, else of the stored values.
+    decoded_range : bool
+        See `low`.
+    scale, offset : float
+        What the data are made with.
+    """
+
+    stored: np.dtype[Any]
+    dtype: np.dtype[Any]
+    missing: tuple[Number, ...] = ()
+    low: Number | None = None
+    high: Number | None = None
+    decoded_range: bool = False
+    scale: float = 1.0
+    offset: float = 0.0
+
+    @property
+    def packed(self) -> bool:
+        """Whether the data are computed from the stored values."""
+        return (self.scale, self.offset) != (1.0, 0.0)
+
+    def decode(self, values: NDArray[Any]) -> NDArray[Any]:
+        """Return the data; a masked array where values are missing.
+
+        Parameters
+        ----------
+        values : ndarray
+            As stored, in native byte order.
+        """
+        values = values.view(self.stored)
+        data = values
+        if self.packed:
+            data = values.astype(self.dtype)
+            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused by name
+                data *= self.dtype.type(self.scale)
+                data += self.dtype.type(self.offset)
+        absent = np.zeros(values.shape, bool)
+        for value in self.missing:
+            absent |= values == value
+        ranged = data if self.decoded_range else values
+        if self.low is not None:
+            absent |= ranged < self.low
+        if self.high is not None:
+            absent |= ranged > self.high
+        return np.ma.MaskedArray(data, absent) if absent.any() else data
+
+
+def coding_of(attributes: Mapping[str, Any], dtype: np.dtype[Any], what: str, *, fill: Any = None) -> Coding | None:
+    """Find out whether stored values are the data, and how to decode them if not.
+
+    Parameters
+    ----------
+    attributes : mapping
+        Those of the variable; only `ATTRIBUTES` are looked at.
+    dtype : numpy dtype
+        Of the stored values.
+    what : str
+        The variable, for messages.
+    fill : number, optional
+        Fill value that the file format itself keeps for the variable, where somebody chose it.
+
+    Returns
+    -------
+    Coding or None
+        None if values are what they seem.
+
+    Raises
+    ------
+    DataError
+        If an attribute is no number, or scales to nothing.
+    """
+    if dtype.kind not in "iuf" or dtype.itemsize > 8:
+        return None
+    stored = _meant(dtype.newbyteorder("="), attributes.get("_Unsigned"))
+    stated = {name: _numbers(attributes, name, dtype, what) for name in ATTRIBUTES[:-1] if name in attributes}
+    scale, scale_type = _factor(stated.get("scale_factor"), 1.0, "scale_factor", what)
+    offset, offset_type = _factor(stated.get("add_offset"), 0.0, "add_offset", what)
+    if scale == 0:
+        raise DataError(f"{what} states scale_factor 0, by which all values are equal: correct the attribute")
+    packed = (scale, offset) != (1.0, 0.0)
+    of_format = [] if fill is None or not np.any(fill) else [np.asarray(fill).ravel()]
+    missing = [*stated.get("_FillValue", ()), *stated.get("missing_value", ()), *(n for a in of_format for n in a)]
+    limits = [stated.get(name) for name in ("valid_min", "valid_max", "valid_range")]
+    decoded_range = packed and stored.kind in "iu" and any(a is not None and a.dtype.kind == "f" for a in limits)
+    low, high = _valid_range(*limits, what=what)
+    if not decoded_range:
+        low, high = (None if n is None else _as_stored(n, dtype, stored) for n in (low, high))
+    coding = Coding(
+        stored=stored,
+        dtype=_data_type(stored, scale_type, offset_type) if packed else stored,
+        missing=tuple(dict.fromkeys(_representable(missing, dtype, stored))),
+        low=low,
+        high=high,
+        decoded_range=decoded_range,
+        scale=scale,
+        offset=offset,
+    )
+    plain = not (packed or coding.missing) and low is None and high is None and stored == dtype.newbyteorder("=")
+    return None if plain else coding
+
+
+def coding_of_zarr(array: zarr.Array[Any], what: str) -> Coding | None:
+    """Find out how a Zarr array is decoded, see `coding_of`.
+
+    Notes
+    -----
+    xarray keeps a variable's ``_FillValue`` as the array's own fill value in version 2 of the format and nowhere else;
+    others set that of single bytes to anything.
+    """
+    dtype, attributes = np.dtype(array.dtype), array.attrs.asdict()
+    chosen = dtype.itemsize > 1 or (array.metadata.zarr_format == 2 and "_ARRAY_DIMENSIONS" in attributes)
+    fill = array.fill_value if chosen and dtype.kind in "iuf" else None
+    return coding_of(attributes, dtype, what, fill=fill)
+
+
+def require_plain(where: str, array: zarr.Array[Any]) -> None:
+    """Refuse a Zarr array that is to be read as it is, if its values are not the data.
+
+    Parameters
+    ----------
+    where : str
+        Path of the array, for the message.
+    array : zarr.Array
+        Of anyone.
+
+    Raises
+    ------
+    DataError
+        Naming what its attributes state.
+    """
+    coding = coding_of_zarr(array, f"'{where}'")
+    if coding is None:
+        return
+    if coding.packed or coding.stored != np.dtype(array.dtype).newbyteorder("="):
+        facts = "packed values (scale_factor, add_offset or _Unsigned)"
+    elif coding.missing:
+        facts = f"a value that means missing ({coding.missing[0]:g})"
+    else:
+        facts = "a valid range outside of which values mean missing"
+    raise DataError(f"'{where}' states {facts}, which only ingest decodes: make a stack of it with `dpca ingest`")
+
+
+def _meant(dtype: np.dtype[Any], unsigned: Any) -> np.dtype[Any]:
+    """Return the type of the sign that ``_Unsigned`` asks for."""
+    text = unsigned.decode("ascii", "replace") if isinstance(unsigned, bytes) else str(unsigned)
+    if text.lower() == "true" and dtype.kind == "i":
+        return np.dtype(f"u{dtype.itemsize}")
+    if text.lower() == "false" and dtype.kind == "u":
+        return np.dtype(f"i{dtype.itemsize}")
+    return dtype
+
+
+def _numbers(attributes: Mapping[str, Any], name: str, dtype: np.dtype[Any], what: str) -> NDArray[Any]:
+    value = attributes[name]
+    if isinstance(value, str) and dtype.kind == "f":
+        # JSON has no such numbers; and xarray writes fill values to Zarr, version 3, in base64
+        with suppress(ValueError, struct.error):
+            value = (
+                float(value) if value in _SPELLED else struct.unpack("<d", base64.b64decode(value, validate=True))[0]
+            )
+    try:
+        numbers = np.asarray(value).ravel()
+    except (ValueError, OverflowError):
+        numbers = np.empty(0, object)
+    if numbers.dtype.kind not in "iuf" or not len(numbers):
+        raise DataError(
+            f"{what} states {name} {str(attributes[name])[:40]!r}, which is no number: correct that attribute"
+        )
+    return numbers
+
+
+def _factor(stated: NDArray[Any] | None, default: float, name: str, what: str) -> tuple[float, np.dtype[Any] | None]:
+    if stated is None:
+        return default, None
+    if len(stated) != 1 or not math.isfinite(float(stated[0])):
+        raise DataError(
+            f"{what} states {name} {stated.tolist()}, where one finite number belongs: correct the attribute"
+        )
+    return float(stated[0]), stated.dtype
+
+
+def _data_type(stored: np.dtype[Any], scale: np.dtype[Any] | None, offset: np.dtype[Any] | None) -> np.dtype[Any]:
+    """Return the type of unpacked values: float32 only where attributes say so and nothing is lost."""
+    single = np.dtype(np.float32)
+    narrow = stored.itemsize <= 2 or stored == single
+    # an offset of another type than the factor may be a large integer
+    # (numpy holds None to be equal to float64)
+    agreed = scale is not None and scale == single and (offset is None or offset == single)
+    return single if narrow and agreed else np.dtype(np.float64)
+
+
+def _as_stored(number: Any, dtype: np.dtype[Any], stored: np.dtype[Any]) -> Number:
+    """Return a number of the file's own type as one of the type that is meant."""
+    value: Number = number.item() if isinstance(number, np.generic) else number
+    if dtype.kind in "iu" and stored.kind != dtype.kind and float(value).is_integer():
+        limits, bits = np.iinfo(stored), 8 * stored.itemsize
+        if not limits.min <= value <= limits.max and abs(value) < 1 << bits:
+            return int(value) + (1 << bits if value < 0 else -(1 << bits))
+    return value
+
+
+def _representable(numbers: list[Any], dtype: np.dtype[Any], stored: np.dtype[Any]) -> Iterator[Number]:
+    """Yield those numbers that a stored value can be equal to, as such."""
+    for number in numbers:
+        if not np.isfinite(number):
+            continue
+        value = _as_stored(number, dtype, stored)
+        if stored.kind == "f":
+            with np.errstate(over="ignore"):
+                cast = float(stored.type(value))
+            if math.isfinite(cast):
+                yield cast
+        elif float(value).is_integer() and np.iinfo(stored).min <= int(value) <= np.iinfo(stored).max:
+            yield int(value)
+
+
+def _valid_range(
+    least: NDArray[Any] | None, most: NDArray[Any] | None, both: NDArray[Any] | None, *, what: str
+) -> tuple[Any, Any]:
+    if both is not None and len(both) != 2:
+        raise DataError(f"{what} states valid_range {both.tolist()}, where two numbers belong: correct the attribute")
+    if both is not None:
+        return both[0], both[1]
+    return (None if least is None else least[0]), (None if most is None else most[0])

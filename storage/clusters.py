@@ -1,0 +1,143 @@
+"""The edge of a Dask cluster: what fails there becomes one error of ours, here and nowhere else.
+
+A task's own error passes as it is. A client that has lost its scheduler raises a dozen different things, depending on
+what it was asked meanwhile; all of them are one `ClusterError` that names the address.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from concurrent.futures import CancelledError
+from contextlib import contextmanager, suppress
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from storage.errors import ClusterError, DataError, StoreError, one_line
+
+_GO_ON = "the same command goes on with what is finished"
+# Seconds between two questions to a scheduler, and how long it may take to answer one.
+_INTERVAL = 2.0
+_ANSWER = 10.0
+# How a process says that it does not have a function that it is to run.
+_NOT_LOADED = ("deserialization of the task graph", "Can't get attribute")
+# Why a client was given up, said by the thread that gave it up.
+_lost: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+
+
+@contextmanager
+def cluster_errors(client: Any | None) -> Iterator[None]:
+    """Turn what a failing cluster raises inside the block into one sentence.
+
+    Parameters
+    ----------
+    client : distributed.Client or None
+        Asked inside the block; None changes nothing.
+
+    Raises
+    ------
+    ClusterError
+        In place of whatever Dask says when its scheduler or all workers are lost, a worker keeps dying, or a worker
+        cannot import this package. Errors of tasks pass, and so does the `CancelledError` of a result that was lost
+        with its worker, since it can be computed again.
+    """
+    if client is None:
+        yield
+        return
+    where = _address(client)
+    try:
+        if client.status == "closed":
+            raise ClusterError(_lost.get(client) or f"{where} was left: open a client again, {_GO_ON}")
+        yield
+    except (DataError, StoreError, ClusterError):
+        raise
+    except Exception as error:
+        said = _sentence(error, client, where)
+        if said is None:
+            raise
+        raise ClusterError(said) from error
+
+
+@contextmanager
+def watched(client: Any, patience: float) -> Iterator[None]:
+    """Give a client up for the length of a block once its scheduler is silent or has had no workers for too long.
+
+    Dask itself would wait for ever, for a scheduler that hangs as for workers that never come.
+
+    Parameters
+    ----------
+    client : distributed.Client
+        Of a running cluster. Closed when it is given up; `cluster_errors` then says why.
+    patience : float
+        Seconds that a cluster may be without workers.
+    """
+    ended = threading.Event()
+    watch = threading.Thread(target=_watch, args=(client, patience, ended), name="watch-cluster", daemon=True)
+    watch.start()
+    try:
+        yield
+    finally:
+        ended.set()
+
+
+def _watch(client: Any, patience: float, ended: threading.Event) -> None:
+    where, alone = _address(client), 0.0
+    while not ended.wait(_INTERVAL):
+        try:
+            workers = client.nthreads(callback_timeout=_ANSWER)
+        except Exception as error:
+            if not ended.is_set():
+                _give_up(client, f"{where} was lost ({one_line(error)}): start it again, {_GO_ON}")
+            return
+        alone = 0.0 if workers else alone + _INTERVAL
+        if alone >= patience:
+            _give_up(client, f"{where} has had no workers for {alone:.0f} seconds: start some, {_GO_ON}")
+            return
+
+
+def _give_up(client: Any, why: str) -> None:
+    _lost[client] = why
+    with suppress(Exception):
+        client.close(timeout=_INTERVAL)
+
+
+def _address(client: Any) -> str:
+    if getattr(client.cluster, "worker_spec", None):
+        return "the Dask cluster of this process"
+    address = getattr(client.scheduler, "address", None)
+    return "the Dask scheduler" if address is None else f"the Dask scheduler at '{address}'"
+
+
+def _sentence(error: Exception, client: Any, where: str) -> str | None:
+    """What to say of an error, None of one that is the task's own."""
+    from distributed import KilledWorker
+    from distributed.client import ClosedClientError
+    from distributed.comm.core import CommClosedError
+    from distributed.scheduler import NoValidWorkerError, NoWorkerError
+
+    if client in _lost:
+        return _lost[client]
+    if isinstance(error, KilledWorker):
+        return (
+            f"{error.allowed_failures + 1} workers of {where.removeprefix('the ')} died at one task, as those do that "
+            f"exceed their limit of memory: give each more (--memory, or --memory-limit of 'dask worker'), {_GO_ON}"
+        )
+    if isinstance(error, NoWorkerError | NoValidWorkerError):
+        return f"{where} has no workers left: start some, {_GO_ON}"
+    foreign = isinstance(error, ImportError) or any(words in str(error) for words in _NOT_LOADED)
+    if foreign and client.status == "running":
+        return (
+            f"a process of {where.removeprefix('the ')} cannot run this package ({_cause(error)}): "
+            f"install the same version of it for the scheduler and every worker"
+        )
+    lost = isinstance(error, CommClosedError | ClosedClientError) or client.status != "running"
+    # Dask's own time-outs have no number of the system's, unlike those of files that a task reads.
+    lost |= isinstance(error, OSError) and error.errno is None and "timed out" in str(error).lower()
+    lost |= isinstance(error, CancelledError) and str(getattr(error, "reason", "")).startswith("scheduler-")
+    return f"{where} was lost: start it again, {_GO_ON}" if lost else None
+
+
+def _cause(error: BaseException) -> str:
+    while error.__cause__ is not None:
+        error = error.__cause__
+    return one_line(error)

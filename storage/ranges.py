@@ -1,0 +1,49 @@
+"""The range of values: what a sample can hold at least and at most, never empty and never endless."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from storage.errors import DataError
+
+
+def checked_range(data_range: Sequence[Any] | Any) -> tuple[float, float]:
+    """Return a stated range as two numbers.
+
+    Raises
+    ------
+    DataError
+        If it is not two finite numbers, the lower first, or if their difference is not finite.
+    """
+    try:
+        low, high = (float(value) for value in data_range)
+    except (TypeError, ValueError, OverflowError) as error:
+        raise DataError(f"data_range is {data_range!r}: give two finite numbers, the lower first") from error
+    if not (math.isfinite(low) and math.isfinite(high) and low < high):
+        raise DataError(f"data_range is ({low:g}, {high:g}): give two finite numbers, the lower first")
+    return _with_width(low, high)
+
+
+def found_range(low: float, high: float) -> tuple[float, float]:
+    """Return the range of values that were found: where they are all one constant, from there to 0, or from 0 to 1.
+
+    Errors are measured in units of the width, which must not be 0.
+
+    Raises
+    ------
+    DataError
+        If the width is not finite.
+    """
+    if low == high:
+        low, high = (min(low, 0.0), max(high, 0.0)) if low else (0.0, 1.0)
+    return _with_width(low, high)
+
+
+def _with_width(low: float, high: float) -> tuple[float, float]:
+    if not math.isfinite(high - low):
+        raise DataError(
+            f"values reach from {low:g} to {high:g}, whose difference is not a finite number: divide them by a constant"
+        )
+    return low, high

@@ -1,0 +1,150 @@
+"""Commands on a cluster of real processes that fails, or changes, while they run."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.benchmarks.stop_anywhere import DPCA, ROOT
+from tests.given_cluster import GivenCluster
+
+JOB = [sys.executable, str(ROOT / "pipelines" / "celeba_cpca.py")]
+MODEL = ["--cell", "12", "--components", "5"]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A source, and one store of each kind made from it by an undisturbed cluster."""
+    folder = tmp_path_factory.mktemp("made")
+    values = np.random.default_rng(0).integers(0, 256, (400, 96, 96, 3), dtype=np.uint8)
+    np.save(folder / "a.npy", values)
+    argv = [*JOB, "--source", str(folder / "a.npy"), "--output", str(folder / "calm.zarr"), "--reconstruct", *MODEL]
+    with GivenCluster(2, folder / "log") as given:
+        subprocess.run([*argv, "--scheduler", given.address], check=True, stdout=subprocess.DEVNULL)
+        for command in (_ingest, _fit, _transform):
+            subprocess.run(
+                [*command(folder, folder), "--scheduler", given.address], check=True, stdout=subprocess.DEVNULL
+            )
+    return folder
+
+
+def _ingest(made: Path, out: Path) -> list[str]:
+    return [*DPCA, "ingest", str(made / "a.npy"), str(out / "stack.zarr"), "--cell", "12"]
+
+
+def _fit(made: Path, out: Path) -> list[str]:
+    return [*DPCA, "fit", str(made / "stack.zarr"), str(out / "model.zarr"), *MODEL]
+
+
+def _transform(made: Path, out: Path) -> list[str]:
+    return [*DPCA, "transform", str(made / "model.zarr"), str(made / "stack.zarr"), str(out / "scores.zarr")]
+
+
+def _reconstruct(made: Path, out: Path) -> list[str]:
+    return [*DPCA, "reconstruct", str(made / "model.zarr"), str(made / "scores.zarr"), str(out / "again.zarr")]
+
+
+def _verify(made: Path, out: Path) -> list[str]:
+    return [*DPCA, "verify", str(made / "stack.zarr")]
+
+
+def _job(made: Path, out: Path) -> list[str]:
+    return [*JOB, "--source", str(made / "a.npy"), "--output", str(out / "out.zarr"), "--reconstruct", *MODEL]
+
+
+def _lines(argv: list[str]) -> Iterator[str | subprocess.CompletedProcess[str]]:
+    """Yield the lines that a program prints, then how it ended."""
+    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as running:
+        assert running.stdout is not None
+        assert running.stderr is not None
+        yield from running.stdout
+        errors = running.stderr.read()
+        code = running.wait()
+    yield subprocess.CompletedProcess(argv, code, "", errors)
+
+
+def _tree(folder: Path) -> dict[str, bytes]:
+    return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}
+
+
+@pytest.mark.parametrize("command", [_ingest, _fit, _transform, _reconstruct, _verify, _job])
+def test_a_scheduler_that_is_killed(command: Callable[[Path, Path], list[str]], made: Path, tmp_path: Path) -> None:
+    with GivenCluster(1, tmp_path / "log") as given:
+        for line in _lines([*command(made, tmp_path), "--scheduler", given.address]):
+            if isinstance(line, str) and "worker(s)" in line:
+                given.scheduler.kill()
+                killed = time.monotonic()
+    assert time.monotonic() - killed < 20
+    assert not isinstance(line, str)
+    assert line.returncode == 6, line.stderr
+    assert line.stderr.startswith(f"error: the Dask scheduler at '{given.address}' was lost")
+    assert line.stderr.count("\n") == 1
+    assert not list(tmp_path.glob("*.zarr"))
+
+
+def test_what_was_finished_before_the_scheduler_was_killed_is_kept(made: Path, tmp_path: Path) -> None:
+    with GivenCluster(2, tmp_path / "log") as given:
+        for line in _lines([*_job(made, tmp_path), "--scheduler", given.address]):
+            if isinstance(line, str) and line.startswith("fit "):
+                given.scheduler.kill()
+    assert not isinstance(line, str)
+    assert line.returncode == 6, line.stderr
+    with GivenCluster(2, tmp_path / "log2") as given:
+        said = list(_lines([*_job(made, tmp_path), "--scheduler", given.address]))
+    assert said[-1].returncode == 0, said[-1]  # type: ignore[union-attr]
+    assert any("going on with the unfinished run" in line for line in said if isinstance(line, str))
+    assert not any(line.startswith("ingest ") for line in said if isinstance(line, str))
+    assert _tree(tmp_path / "out.zarr") == _tree(made / "calm.zarr")
+
+
+def test_workers_that_leave_and_workers_that_join_change_nothing(made: Path, tmp_path: Path) -> None:
+    left = 0
+    with GivenCluster(2, tmp_path / "log") as given:
+        for line in _lines([*_job(made, tmp_path), "--scheduler", given.address]):
+            if isinstance(line, str) and line.startswith(("ingest ", "fit ", "write ")):
+                given.workers[left].send_signal(signal.SIGKILL if left % 2 else signal.SIGTERM)
+                left += 1
+                given.add_worker()
+    assert not isinstance(line, str)
+    assert (line.returncode, line.stderr) == (0, "")
+    assert left >= 3
+    assert _tree(tmp_path / "out.zarr") == _tree(made / "calm.zarr")
+
+
+def test_workers_without_this_package_or_with_a_part_of_it(made: Path, tmp_path: Path) -> None:
+    """Folders that shadow the package: an installation that lacks it, and one whose modules lack what is asked for."""
+    for name, content in {"dpca": "raise ModuleNotFoundError(\"No module named 'dpca'\")", "storage": ""}.items():
+        shadow = tmp_path / f"without-{name}"
+        (shadow / name).mkdir(parents=True)
+        (shadow / name / "__init__.py").write_text(content)
+        with GivenCluster(0, tmp_path / f"log-{name}") as given:
+            given.add_worker(PYTHONPATH=str(shadow))
+            *_, ended = _lines([*_verify(made, tmp_path), "--scheduler", given.address])
+        assert not isinstance(ended, str)
+        assert ended.returncode == 6, ended.stderr
+        assert "cannot run this package" in ended.stderr
+        assert ended.stderr.count("\n") == 1, ended.stderr
+
+
+def test_two_commands_at_one_output(made: Path, tmp_path: Path, scheduler: str) -> None:
+    first = subprocess.Popen([*_ingest(made, tmp_path), "--workers", "1"], stdout=subprocess.DEVNULL)
+    lock = tmp_path / "stack.zarr.partial" / "lock"
+    while not lock.exists():
+        assert first.poll() is None
+        time.sleep(0.005)
+    first.send_signal(signal.SIGSTOP)
+    other = [*DPCA, "ingest", str(made / "a.npy"), str(tmp_path / "stack.zarr"), "--cell", "7", "--overwrite"]
+    second = subprocess.run([*other, "--scheduler", scheduler], capture_output=True, text=True, check=False)
+    first.send_signal(signal.SIGCONT)
+    assert second.returncode == 4, second.stderr
+    assert "is being written by another run" in second.stderr
+    assert second.stderr.count("\n") == 1
+    assert first.wait() == 0
+    assert _tree(tmp_path / "stack.zarr") == _tree(made / "stack.zarr")

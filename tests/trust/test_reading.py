@@ -1,0 +1,380 @@
+"""What is not what was written is never read: missing shards, other models, swapped files, codecs that run code."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import pickle
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+import dpca
+from dpca import PCA, CellPCA, StreamingPCA
+from dpca.cli import main as command
+from dpca.jobs import fit_store, reconstruct_store, transform_store
+from storage import DataError, StoreError, ingest, open_stack, verify
+from storage.arrays import open_array
+from storage.readers import open_reader
+from tests.conftest import smooth_images
+from tests.trust.damage import SHAPE, change_value, json_places, make_stores
+
+
+@pytest.fixture(scope="module")
+def made(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("made")
+    make_stores(folder, cluster)
+    return folder / "a"
+
+
+@pytest.fixture
+def stores(made: Path, tmp_path: Path) -> Path:
+    """Stores of all kinds, to be damaged."""
+    shutil.copytree(made, tmp_path / "a")
+    return tmp_path / "a"
+
+
+def unvouched(store: Path) -> None:
+    """Take the manifest away, as in a store of an earlier version."""
+    for path in store.rglob("checksums.json"):
+        path.unlink()
+    for path in store.rglob("zarr.json"):
+        metadata = json.loads(path.read_text())
+        metadata["attributes"].get("dpca", {}).pop("manifest", None)
+        path.write_text(json.dumps(metadata))
+
+
+def shard(store: Path, array: str) -> Path:
+    return next(p for p in sorted((store / array / "c").rglob("*")) if p.is_file())
+
+
+def take_away(path: Path) -> None:
+    path.unlink()
+
+
+def put_a_directory(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+LAZY: dict[str, Callable[[Path], Any]] = {
+    "scores": lambda a: dpca.open_scores(a / "scores.zarr", model=a / "cells.zarr").scores,
+    "levels": lambda a: dpca.open_scores(a / "scores.zarr", 1, model=a / "cells.zarr").stack(),
+    "samples": lambda a: dpca.open_scores(a / "scores.zarr", model=a / "cells.zarr").stack()[3],
+    "by path": lambda a: CellPCA.load(a / "cells.zarr").inverse_transform(a / "scores.zarr" / "scores"),
+    "by zarr": lambda a: CellPCA.load(a / "cells.zarr").inverse_transform(
+        zarr.open(a / "scores.zarr" / "scores", mode="r")
+    ),
+}
+
+
+@pytest.mark.parametrize("manifest", [True, False], ids=["", "of an earlier version"])
+@pytest.mark.parametrize("lose", [take_away, put_a_directory, empty])
+@pytest.mark.parametrize("way", LAZY)
+def test_lazy_scores_of_a_missing_shard_are_an_error(
+    way: str, lose: Callable[[Path], None], manifest: bool, stores: Path, cluster: Any
+) -> None:
+    if not manifest:
+        unvouched(stores / "scores.zarr")
+    lose(shard(stores / "scores.zarr", "scores"))
+    lazy = LAZY[way](stores)
+    for compute in (
+        lambda: lazy.compute(scheduler="synchronous"),
+        lambda: lazy.compute(scheduler="threads"),
+        lazy.compute,
+    ):
+        with pytest.raises(StoreError, match="scores.*(missing|empty|no file|damaged)"):
+            compute()
+
+
+@pytest.mark.parametrize("manifest", [True, False], ids=["", "of an earlier version"])
+@pytest.mark.parametrize("lose", [take_away, put_a_directory, empty])
+def test_samples_of_a_missing_shard_are_an_error(
+    lose: Callable[[Path], None], manifest: bool, stores: Path, cluster: Any, tmp_path: Path
+) -> None:
+    path = stores / "stack.zarr"
+    if not manifest:
+        unvouched(path)
+    lose(shard(path, "samples"))
+    models = [
+        CellPCA.load(stores / "cells.zarr"),
+        StreamingPCA.load(stores / "streaming.zarr"),
+        PCA.load(stores / "exact.zarr"),
+    ]
+    stack = open_stack(path)
+    tries: list[Callable[[], Any]] = [
+        lambda: stack.samples[...],
+        lambda: stack.samples[3],
+        lambda: np.asarray(open_array(path / "samples")[2:5]),
+        lambda: CellPCA(2, cell_shape=8).fit(path),
+        lambda: StreamingPCA(2).fit(zarr.open(path / "samples", mode="r")),
+        lambda: ingest(path, tmp_path / "again.zarr", threads=1),
+        lambda: transform_store(stack, stores / "cells.zarr", tmp_path / "scores.zarr"),
+        *(
+            (lambda model=model, x=x: model.transform(x).compute())
+            for model in models
+            for x in (path, stack, stack.samples)
+        ),
+        lambda: models[2].score_samples(path).compute(scheduler="synchronous"),
+    ]
+    for attempt in tries:
+        with pytest.raises((StoreError, DataError), match="samples.*(missing|empty|no file|damaged)"):
+            attempt()
+    assert not (tmp_path / "scores.zarr").exists()
+    assert not (tmp_path / "again.zarr").exists()
+
+
+@pytest.mark.parametrize("manifest", [True, False], ids=["", "of an earlier version"])
+@pytest.mark.parametrize("lose", [take_away, put_a_directory, empty])
+def test_names_labels_and_quality_of_a_missing_shard_are_an_error(
+    lose: Callable[[Path], None], manifest: bool, stores: Path, tmp_path: Path
+) -> None:
+    for store in ("stack.zarr", "scores.zarr"):
+        if not manifest:
+            unvouched(stores / store)
+    for store, array in (("stack.zarr", "name"), ("stack.zarr", "label"), ("scores.zarr", "name")):
+        lose(shard(stores / store, array))
+    stack = open_stack(stores / "stack.zarr")
+    for attempt in (
+        lambda: stack.names,
+        lambda: stack.labels,
+        lambda: transform_store(stack, stores / "cells.zarr", tmp_path / "s.zarr"),
+        lambda: reconstruct_store(stores / "cells.zarr", stores / "scores.zarr", tmp_path / "r.zarr"),
+    ):
+        with pytest.raises(StoreError, match="(name|label).*(missing|empty|no file|damaged)"):
+            attempt()
+    assert sorted(p.name for p in tmp_path.iterdir() if p.suffix == ".zarr") == []
+    for name in ("mse", "ssim"):
+        lose(shard(stores / "scores.zarr", name))
+        assert any(problem.startswith(name) for problem in verify(stores / "scores.zarr"))
+
+
+# -- scores and models
+
+
+def test_scores_are_read_with_their_own_model_only(
+    stores: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scores, other = stores / "scores.zarr", stores.parent / "other.zarr"
+    model = CellPCA(3, cell_shape=8).fit(smooth_images(20, SHAPE[1:], seed=9))
+    model.save(other)
+    refused = pytest.raises(DataError, match="model that made them")
+    for given in (other, model):
+        with refused:
+            dpca.open_scores(scores, model=given)
+    with refused:
+        reconstruct_store(other, scores, tmp_path / "out.zarr")
+    for given in (scores / "scores", zarr.open(scores / "scores", mode="r"), open_array(scores / "scores")):
+        with refused:
+            model.inverse_transform(given)
+    assert command(["reconstruct", str(other), str(scores), str(tmp_path / "out.zarr"), "--workers", "1"]) == 3
+    assert "another model" in capsys.readouterr().err
+    assert not (tmp_path / "out.zarr").exists()
+    # Its own model is recognized by what it holds, wherever it comes from.
+    own = CellPCA.load(stores / "cells.zarr")
+    own.save(tmp_path / "copy.zarr")
+    for given in (own, tmp_path / "copy.zarr", CellPCA(3, cell_shape=8).fit(stores / "stack.zarr")):
+        assert dpca.open_scores(scores, model=given).stack().shape == SHAPE
+
+
+# -- what is whole, but not what was written there
+
+
+def exchange(one: Path, two: Path) -> None:
+    first, second = one.read_bytes(), two.read_bytes()
+    one.write_bytes(second)
+    two.write_bytes(first)
+
+
+@pytest.mark.parametrize("array", ["samples", "name", "label"])
+def test_a_shard_of_another_store_is_named_and_not_read(array: str, stores: Path, made: Path) -> None:
+    path = stores / "stack.zarr"
+    wrong = shard(path, array)
+    shutil.copyfile(shard(made.parent / "b" / "stack.zarr", array), wrong)
+    if wrong.read_bytes() == shard(made / "stack.zarr", array).read_bytes():
+        pytest.skip("the two stores hold the same")
+    assert [p.partition(":")[0] for p in verify(path)] == [wrong.relative_to(path).as_posix()]
+    with pytest.raises(StoreError, match=f"{array}/c/0"):
+        _ = {"samples": lambda s: s.samples[...], "name": lambda s: s.names, "label": lambda s: s.labels}[array](
+            open_stack(path)
+        )
+
+
+@pytest.mark.parametrize("store", ["stack.zarr", "floats.zarr", "scores.zarr"])
+def test_shards_that_changed_places_are_named_and_not_read(store: str, stores: Path) -> None:
+    array = "scores" if store == "scores.zarr" else "samples"
+    shards = [p for p in sorted((stores / store / array / "c").rglob("*")) if p.is_file()]
+    exchange(shards[1], shards[2])
+    names = {p.relative_to(stores / store).as_posix() for p in shards[1:3]}
+    assert {p.partition(":")[0] for p in verify(stores / store)} == names
+    opened = open_array(stores / store / array)
+    with pytest.raises(StoreError, match="another|damaged"):
+        opened[8:10]
+    np.testing.assert_array_equal(opened[0:8].shape[0], 8)  # the others are read as before
+
+
+def test_every_value_of_the_metadata_is_vouched_for(stores: Path) -> None:
+    """Whatever value of whatever file is changed: `verify` names the file."""
+    rng, missed, n = np.random.default_rng(0), [], 0
+    for store in ("scores.zarr", "stack.zarr", "streaming.zarr", "job.report"):
+        for path in sorted((stores / store).rglob("*.json")):
+            before = path.read_bytes()
+            for place in json_places(json.loads(before)):
+                document = json.loads(before)
+                change_value(document, place, rng)
+                path.write_text(json.dumps(document, indent=2))
+                name = path.relative_to(stores / store).as_posix()
+                if path.read_bytes() != before and not any(p.startswith(f"{name}:") for p in verify(stores / store)):
+                    missed.append((store, name, place))
+                n += 1
+            path.write_bytes(before)
+    assert missed == []
+    assert n > 300
+
+
+def test_whole_stores_have_no_problems(made: Path, cluster: Any) -> None:
+    for store in sorted(p for p in made.iterdir()):
+        assert verify(store) == []
+        assert verify(store, client=cluster) == []
+    assert verify(made / "stack.zarr" / "samples") == []
+    assert verify(made / "job.zarr" / "stack") == []
+
+
+def test_damage_in_a_store_inside_is_named_from_outside(stores: Path) -> None:
+    wrong = shard(stores / "job.zarr" / "stack", "samples")
+    wrong.write_bytes(wrong.read_bytes()[:-1])
+    for path, name in (
+        ("job.zarr", "stack/samples/c/0"),
+        ("job.zarr/stack", "samples/c/0"),
+        ("job.zarr/stack/samples", "samples/c/0"),
+    ):
+        (problem,) = verify(stores / path)
+        assert problem.startswith(name)
+    assert verify(stores / "job.zarr" / "model") == []
+
+
+def test_verify_ends_with_1_and_sentences(stores: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for i, content in enumerate((b"{", b"\xff\xfe", b"[]", b"null", b"", b"[" * 100_000, b'{"zarr_format": 9}')):
+        name = ("samples/zarr.json", "zarr.json")[i % 2]
+        before = (stores / "stack.zarr" / name).read_bytes()
+        (stores / "stack.zarr" / name).write_bytes(content)
+        assert command(["verify", str(stores / "stack.zarr"), "--workers", "1"]) == 1
+        told = capsys.readouterr()
+        assert told.out.splitlines()[1].startswith(f"{name}: ")
+        assert told.err == ""
+        (stores / "stack.zarr" / name).write_bytes(before)
+
+
+# -- codecs
+
+
+class Touch:
+    """What a hostile store would run."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        return os.mkdir, (str(self.path),)
+
+
+def pickled_store(folder: Path, ran: Path, *, consolidated: bool) -> Path:
+    """Write a Zarr v2 array whose only chunk is a pickle that makes a folder."""
+    path = folder / "hostile.zarr"
+    (path / "images").mkdir(parents=True)
+    chunk = pickle.dumps([Touch(ran)])
+    metadata = {
+        **{"zarr_format": 2, "shape": [4, 3], "chunks": [4, 3], "dtype": "|O", "fill_value": None, "order": "C"},
+        **{"compressor": None, "filters": [{"id": "pickle", "protocol": 5}]},
+    }
+    (path / ".zgroup").write_text('{"zarr_format": 2}')
+    (path / "images" / ".zarray").write_text(json.dumps(metadata))
+    (path / "images" / "0.0").write_bytes(chunk)
+    if consolidated:
+        every = {".zgroup": {"zarr_format": 2}, "images/.zarray": metadata, "images/.zattrs": {}}
+        (path / ".zmetadata").write_text(json.dumps({"zarr_consolidated_format": 1, "metadata": every}))
+    return path
+
+
+@pytest.mark.parametrize("consolidated", [False, True])
+def test_a_codec_that_runs_what_it_reads_is_refused(consolidated: bool, tmp_path: Path) -> None:
+    path, ran = pickled_store(tmp_path, tmp_path / "ran", consolidated=consolidated), tmp_path / "ran"
+    x = smooth_images(6, (4, 3))
+    reading: list[Callable[[Path], Any]] = [
+        lambda where: open_stack(where).samples[...],
+        lambda where: open_reader(where).fetch([0]),
+        lambda where: ingest(where, tmp_path / "out.zarr", threads=1),
+        lambda where: CellPCA(1, cell_shape=2).fit(where),
+        lambda where: CellPCA(1, cell_shape=2).fit(x).transform(where),
+        lambda where: verify(where),
+    ]
+    for where in (path, path / "images"):
+        for attempt in reading:
+            try:
+                told = attempt(where)
+            except (StoreError, DataError) as error:
+                told = [str(error)]
+            assert "'pickle'" in str(told)
+        for no_model in (CellPCA.load, dpca.open_scores):
+            with pytest.raises(StoreError):
+                no_model(where)
+    assert not ran.exists()
+
+
+@pytest.mark.parametrize("name", ["pickle", "numcodecs.pickle", "somebody.elses", "imagecodecs_jpeg2k"])
+def test_codecs_of_the_third_version_are_read_by_name(name: str, tmp_path: Path) -> None:
+    zarr.create_array(str(tmp_path / "a.zarr"), data=np.zeros((4, 4), np.uint8), chunks=(2, 2), shards=(4, 4))
+    metadata = json.loads((tmp_path / "a.zarr" / "zarr.json").read_text())
+    for change in (
+        lambda codecs: codecs.append({"name": name}),
+        lambda codecs: codecs[0]["configuration"]["codecs"].append({"name": name, "configuration": {}}),
+        lambda codecs: codecs[0]["configuration"]["index_codecs"].append(name),
+    ):
+        changed = json.loads(json.dumps(metadata))
+        change(changed["codecs"])
+        (tmp_path / "a.zarr" / "zarr.json").write_text(json.dumps(changed))
+        with pytest.raises(StoreError, match=f"names the codec '{name}'"):
+            open_stack(tmp_path / "a.zarr")
+
+
+@pytest.mark.parametrize("zarr_format", [2, 3])
+@pytest.mark.parametrize("shards", [None, (4, 6)])
+def test_what_zarr_and_numcodecs_write_by_default_is_read(zarr_format: Any, shards: Any, tmp_path: Path) -> None:
+    if zarr_format == 2 and shards:
+        pytest.skip("version 2 knows no shards")
+    x = np.arange(48, dtype=np.float32).reshape(8, 6)
+    zarr.create_array(str(tmp_path / "a.zarr"), data=x, chunks=(2, 3), shards=shards, zarr_format=zarr_format)
+    np.testing.assert_array_equal(open_stack(tmp_path / "a.zarr").samples[...], x)
+    # A text in the attributes is no codec.
+    zarr.open(tmp_path / "a.zarr", mode="a").attrs["codecs"] = [{"name": base64.b64encode(b"x").decode()}]
+    np.testing.assert_array_equal(open_stack(tmp_path / "a.zarr").samples[...], x)
+
+
+def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(stores: Path, tmp_path: Path) -> None:
+    for name in ("samples/c/0/0/0/0", "samples/zarr.json", "zarr.json"):
+        shutil.copytree(stores / "stack.zarr", tmp_path / "s.zarr")
+        (tmp_path / "s.zarr" / name).unlink()
+        os.mkfifo(tmp_path / "s.zarr" / name)
+        assert any(problem.startswith(name) for problem in verify(tmp_path / "s.zarr"))
+        with pytest.raises((StoreError, DataError)):
+            open_stack(tmp_path / "s.zarr").samples[...]
+        shutil.rmtree(tmp_path / "s.zarr")
+
+
+def test_a_model_that_was_replaced_while_it_was_used(stores: Path, tmp_path: Path) -> None:
+    lazy = dpca.open_scores(stores / "scores.zarr", model=stores / "cells.zarr").scores
+    shutil.rmtree(stores / "scores.zarr")
+    shutil.copytree(stores.parent / "a" / "job.zarr", stores / "scores.zarr")
+    with pytest.raises(StoreError, match="was replaced"):
+        lazy.compute(scheduler="synchronous")
+    fit_store(open_stack(stores / "stack.zarr"), tmp_path / "m.zarr", CellPCA(2, cell_shape=8))
