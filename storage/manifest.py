@@ -224,13 +224,10 @@ def _remove_checksums(folder: Path) -> None:
         if not entry.is_dir(follow_symlinks=False):
             continue
         metadata = Path(entry.path) / METADATA
-        content = metadata.read_bytes() if metadata.is_file() else b""
-        if has_manifest(content):
-            continue
-        if json.loads(content or b"{}").get("node_type") == "array":
+        if not (metadata.is_file() and has_manifest(metadata.read_bytes())):
             (Path(entry.path) / CHECKSUMS).unlink(missing_ok=True)
-        else:
-            _remove_checksums(Path(entry.path))
+            if not (Path(entry.path) / "c").is_dir():  # an array's, which may be many
+                _remove_checksums(Path(entry.path))
 
 
 def write_folder_manifest(folder: Path, kind: str, contents: Mapping[str, bytes]) -> None:

@@ -167,9 +167,9 @@ class Workspace:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._claim is not None and self._claim.held:
-            if not self._holds_finished_work():
-                # nothing that a later run could use (the first image was broken, say): leave no trace
-                with suppress(OSError):
+            with suppress(OSError):  # somebody may have removed it under our feet
+                if not self._holds_finished_work():
+                    # nothing that a later run could use (the first image was broken, say): leave no trace
                     self._remove_folder()
             self._release()
         # Here, for all that was written inside the block, on whatever thread or worker.

@@ -143,7 +143,7 @@ def cut_gzip(folder: Path) -> list[str]:
 def nan(folder: Path) -> list[str]:
     values = np.ones((8, 20, 20), np.float32)
     values[5, 3, 3] = np.nan
-    return save_npy(folder, values)
+    return [*save_npy(folder, values), "--components", "2"]
 
 
 def infinite_zarr(folder: Path) -> list[str]:

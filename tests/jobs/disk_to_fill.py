@@ -70,7 +70,7 @@ JOBS: dict[str, Callable[[Path], Any]] = {
     "save CellPCA": saved(lambda: CellPCA(3, cell_shape=8)),
     "save BandPCA": saved(lambda: BandPCA(3, band_size=50)),
     "save StreamingPCA": saved(lambda: StreamingPCA(3, random_state=0)),
-    "save PCA": saved(lambda: PCA(3)),
+    "save PCA": saved(lambda: PCA(3, random_state=0)),
     "fit cells": lambda folder: fit_store(
         open_stack(folder / "s.zarr"), folder / "out.zarr", CellPCA(3, cell_shape=8, random_state=0)
     ),
