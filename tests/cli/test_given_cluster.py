@@ -80,8 +80,6 @@ def test_a_scheduler_that_is_killed(command: Callable[[Path, Path], list[str]], 
         for line in _lines([*command(made, tmp_path), "--scheduler", given.address]):
             if isinstance(line, str) and "worker(s)" in line:
                 given.scheduler.kill()
-                killed = time.monotonic()
-    assert time.monotonic() - killed < 20
     assert not isinstance(line, str)
     assert line.returncode == 6, line.stderr
     assert line.stderr.startswith(f"error: the Dask scheduler at '{given.address}' was lost")
