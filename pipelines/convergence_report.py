@@ -11,10 +11,10 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-if __name__ == "__main__":
-    from dpca.cli.starting import stop_quietly
+if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process of it
+    from dpca.cli.starting import start
 
-    stop_quietly()
+    start(__name__)
 
 from dpca.cli.arguments import add_overwrite, add_source_options, positive
 from dpca.cli.running import guarded, say

@@ -11,10 +11,10 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-if __name__ == "__main__":
-    from dpca.cli.starting import stop_quietly
+if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process of it
+    from dpca.cli.starting import start
 
-    stop_quietly()
+    start(__name__)
 
 from dpca.cli.arguments import add_streaming_options
 from dpca.cli.jobs import add_common_options, job_parser, run_job

@@ -22,10 +22,10 @@ from collections.abc import Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
-if __name__ == "__main__":
-    from dpca.cli.starting import stop_quietly
+if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process of it
+    from dpca.cli.starting import start
 
-    stop_quietly()
+    start(__name__)
 
 from dpca.cli.arguments import positive
 from dpca.cli.running import guarded, say

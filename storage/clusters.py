@@ -125,6 +125,8 @@ def _sentence(error: Exception, client: Any, where: str) -> str | None:
     if isinstance(error, NoWorkerError | NoValidWorkerError):
         return f"{where} has no workers left: start some, {_GO_ON}"
     foreign = isinstance(error, ImportError) or any(words in str(error) for words in _NOT_LOADED)
+    # What a worker raises that is not even a task's comes as its text.
+    foreign |= type(error) is Exception and str(error).startswith(("ModuleNotFoundError(", "ImportError("))
     if foreign and client.status == "running":
         return (
             f"a process of {where.removeprefix('the ')} cannot run this package ({_cause(error)}): "

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from dpca.cli.starting import stop_quietly
+from dpca.cli.starting import start
 
 __all__ = ["main"]
 
@@ -12,7 +12,7 @@ __all__ = ["main"]
 def main(argv: Sequence[str] | None = None) -> int:
     """Run ``dpca`` and return its exit code (see `dpca.cli.running`)."""
     if argv is None:
-        stop_quietly()
+        start("__main__")
     from dpca.cli.program import run
 
     return run(argv)

@@ -52,7 +52,7 @@ def guarded(job: Callable[[], int]) -> int:
             _flush()
             return code
     except BrokenPipeError:
-        _abandon_output()
+        _abandon(sys.stdout)
         return UNREAD
     except KeyboardInterrupt as stop:
         _complain(STOPPED)
@@ -105,8 +105,10 @@ def _explained(error: Exception) -> int:
 def _complain(sentence: str) -> None:
     """Print one line on standard error, whatever has become of it."""
     if sys.stderr is not None:
-        with suppress(OSError, ValueError):
+        try:
             print("\\n".join(sentence.splitlines()), file=sys.stderr, flush=True)
+        except (OSError, ValueError):
+            _abandon(sys.stderr)
 
 
 def _flush() -> None:
@@ -122,15 +124,15 @@ def _output_errors() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        _abandon_output()
+        _abandon(sys.stdout)
         raise StoreError(
             f"standard output cannot be written ({error.strerror}): make room, or send it elsewhere"
         ) from error
 
 
-def _abandon_output() -> None:
+def _abandon(stream: Any) -> None:
     """Send nowhere what the interpreter would try to write at its end, to fail again with an exit code of its own."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
-        os.dup2(nowhere, sys.stdout.fileno())
+        os.dup2(nowhere, stream.fileno())
         os.close(nowhere)

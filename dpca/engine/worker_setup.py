@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import logging
-import multiprocessing
-import os
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -15,10 +12,9 @@ _LOGGERS = ("distributed", "distributed.client", "bokeh", "tornado", "tornado.ap
 
 
 def dask_setup(worker: Any) -> None:
-    """End with the program, however it ends, and say nothing: a worker's errors reach the program as exceptions."""
+    """Say nothing: what a worker has to say reaches the program as exceptions."""
     for logger in map(logging.getLogger, _LOGGERS):
         logger.setLevel(logging.CRITICAL + 1)
-    threading.Thread(target=_end_with_parent, name="end-with-parent", daemon=True).start()
 
 
 @contextmanager
@@ -33,10 +29,3 @@ def quiet() -> Iterator[None]:
     finally:
         for logger, level in zip(loggers, before, strict=True):
             logger.setLevel(level)
-
-
-def _end_with_parent() -> None:
-    parent = multiprocessing.parent_process()
-    if parent is not None:
-        parent.join()
-        os._exit(1)

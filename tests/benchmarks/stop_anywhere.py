@@ -62,7 +62,7 @@ def stop_anywhere(folder: Path, count: int, seed: int, longest: float = 8.0) -> 
     wrong = 0
     for turn in range(count):
         name, command = list(commands.items())[turn % len(commands)]
-        number = SIGNALS[turn // len(commands) % len(SIGNALS)]
+        number = SIGNALS[(turn + turn // len(commands)) % len(SIGNALS)]
         delay = rng.uniform(0, longest)
         faults = faults_of(stopped(command, number, delay), number)
         if turn % len(commands) == len(commands) - 1 and number == SIGNALS[-1]:
