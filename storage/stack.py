@@ -30,7 +30,7 @@ from zarr.errors import BaseZarrError
 from storage import cf
 from storage.arrays import root_facts
 from storage.errors import DataError, StoreError, one_line
-from storage.layout import CHANNEL, SAMPLE, axes_for
+from storage.layout import CHANNEL, MAX_CHUNK, SAMPLE, axes_for
 from storage.workspace import fingerprint_of
 
 STACK_KIND = "stack"
@@ -308,6 +308,11 @@ def _check_samples(where: str, samples: zarr.Array[Any], decoded: bool) -> None:
         raise DataError(f"'{where}' has shape {samples.shape}: a stack needs at least one sample and no empty axis")
     if np.dtype(samples.dtype).kind not in _KINDS:
         raise DataError(f"'{where}' holds {samples.dtype}: a stack holds integers, truth values or real floats")
+    chunk_bytes = math.prod(samples.chunks) * np.dtype(samples.dtype).itemsize
+    if chunk_bytes > MAX_CHUNK:
+        raise DataError(
+            f"'{where}' has chunks of {chunk_bytes:,} bytes, more than the {MAX_CHUNK:,} read at once: rechunk it"
+        )
     if decoded:
         cf.require_plain(where, samples)
 
@@ -351,6 +356,8 @@ def absolute(path: str) -> str:
 def _read(where: str, array: zarr.Array[Any], selection: Any) -> np.ndarray[Any, Any]:
     try:
         return np.asarray(array[selection])
+    except MemoryError as error:
+        raise StoreError(f"'{where}' needs more memory than there is for what is read at once: rechunk it") from error
     except (OSError, ValueError, TypeError, RuntimeError) as error:
         raise StoreError(
             f"'{where}' cannot be read ({one_line(error)}): `dpca verify` tells what is damaged"
