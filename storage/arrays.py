@@ -342,6 +342,10 @@ def _damage_named(array: zarr.Array[Any]) -> Iterator[None]:
         yield
     except (StoreError, IndexError):
         raise
+    except MemoryError as error:
+        raise StoreError(
+            f"'{array.store_path}' needs more memory than there is for what is read at once: rechunk it"
+        ) from error
     except Exception as error:  # codecs of anyone's choice fail in ways of their own
         raise StoreError(
             f"'{array.store_path}' is damaged ({one_line(error)}): `dpca verify` tells where, make the store again"

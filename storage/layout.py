@@ -35,6 +35,9 @@ from math import prod
 SAMPLE = "sample"
 CHANNEL = "channel"
 
+# largest chunk of anyone's array that is read: what must be held for a single value
+MAX_CHUNK = 4 << 30
+
 _CHUNK_BYTES = 4 << 20
 _SHARD_BYTES = 128 << 20
 _SHARDS_WANTED = 16

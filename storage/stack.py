@@ -30,7 +30,7 @@ from zarr.errors import BaseZarrError
 from storage import cf
 from storage.arrays import array_in, open_checked, root_facts
 from storage.errors import DataError, StoreError, one_line
-from storage.layout import CHANNEL, SAMPLE, axes_for
+from storage.layout import CHANNEL, MAX_CHUNK, SAMPLE, axes_for
 from storage.ranges import checked_range, found_range
 from storage.workspace import fingerprint_of
 
@@ -305,6 +305,11 @@ def _check_samples(where: str, samples: zarr.Array[Any], decoded: bool) -> None:
         raise DataError(f"'{where}' has shape {samples.shape}: a stack needs at least one sample and no empty axis")
     if np.dtype(samples.dtype).kind not in _KINDS:
         raise DataError(f"'{where}' holds {samples.dtype}: a stack holds integers, truth values or real floats")
+    chunk_bytes = math.prod(samples.chunks) * np.dtype(samples.dtype).itemsize
+    if chunk_bytes > MAX_CHUNK:
+        raise DataError(
+            f"'{where}' has chunks of {chunk_bytes:,} bytes, more than the {MAX_CHUNK:,} read at once: rechunk it"
+        )
     if decoded:
         cf.require_plain(where, samples)
 

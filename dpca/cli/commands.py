@@ -173,7 +173,7 @@ def _facts(path: str) -> dict[str, Any]:
     if reader is None or isinstance(reader, ZarrReader):
         stack = open_stack(path) if reader is None else reader.stack
         return {
-            "kind": "stack",
+            "kind": "stack" if reader is None or not reader.decodes else "source: zarr, decoded by ingest",
             "samples": stack.n_samples,
             "sample_shape": list(stack.sample_shape),
             "dtype": str(stack.dtype),

@@ -13,8 +13,9 @@ from numpy.typing import NDArray
 
 from storage import cf
 from storage.errors import DataError, one_line
+from storage.layout import MAX_CHUNK
 from storage.readers.base import digest, digest_file, require, runs
-from storage.readers.raw import LABELS, MAX_CHUNK, ArrayReader, choose_key, gather
+from storage.readers.raw import LABELS, ArrayReader, choose_key, gather
 
 # By their registered numbers: HDF5's own (deflate, shuffle, Fletcher-32, szip, n-bit, scale-offset), lzf, blosc, lz4,
 # bitshuffle, zfp, zstd and blosc2. Others could be any program that lies in a folder of plugins.

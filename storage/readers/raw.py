@@ -24,9 +24,6 @@ from storage.readers.base import Numbered, Reader, runs, stack_dtype
 PREFERRED = ("samples", "images", "data")
 LABELS = ("labels", "label", "y", "targets")
 
-# of chunked sources: what a task must hold to read a single value
-MAX_CHUNK = 4 << 30
-
 _SKIP = 4 << 20
 _LISTED = 8
 # no byte of a deflated file holds more: two bits can repeat 258 bytes

@@ -16,7 +16,7 @@ from storage import cf
 from storage.arrays import open_array
 from storage.errors import DataError, StoreError, one_line
 from storage.readers.base import runs
-from storage.readers.raw import MAX_CHUNK, ArrayReader, gather
+from storage.readers.raw import ArrayReader, gather
 from storage.stack import Stack, open_stack
 
 # Chunks of zeros need not be stored, and one in so many is enough to believe that all of them are meant.
@@ -46,7 +46,7 @@ class ZarrReader(ArrayReader):
     Raises
     ------
     DataError, StoreError
-        See `storage.open_stack`; and if its chunks are too large or hardly any of them is there.
+        See `storage.open_stack`; and if hardly any of its chunks is there.
     """
 
     kind = "zarr"
@@ -95,14 +95,9 @@ class ZarrReader(ArrayReader):
 
 
 def _check_chunks(stack: Stack) -> None:
-    """Refuse chunks that no memory holds, and an array that is a claim with nothing behind it."""
+    """Refuse an array that is a claim with nothing behind it."""
     array = stack.samples
     edges = array.shards or array.chunks
-    chunk_bytes = prod(array.chunks) * stack.dtype.itemsize
-    if chunk_bytes > MAX_CHUNK:
-        raise DataError(
-            f"'{stack.path}' has chunks of {chunk_bytes:,} bytes, more than the {MAX_CHUNK:,} read at once: rechunk it"
-        )
     wanted = prod(-(-n // edge) for n, edge in zip(array.shape, edges, strict=True))
     least = -(-wanted // _CHUNKS_A_FILE)
     if "://" in stack.array_path or least == 1:

@@ -60,7 +60,7 @@ class ZipReader(Reader):
         refused: dict[int, str] = {}
         for entry in entries(path):
             verdict = _judge(entry)
-            if entry.is_dir() or verdict is Verdict.HIDDEN:
+            if entry.filename.endswith("/") or verdict is Verdict.HIDDEN:
                 continue
             if verdict is Verdict.OTHER:
                 self.ignored += 1

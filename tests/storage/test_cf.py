@@ -247,3 +247,20 @@ def test_any_coding_is_that_of_xarray(
     np.testing.assert_array_equal(np.isnan(found), np.isnan(expected))
     # xarray computes in the smallest float that the stored type fits in, this in the type of the result
     np.testing.assert_allclose(found, expected, rtol=1e-6)
+
+
+@pytest.mark.parametrize("given", ["path", "array"])
+def test_no_fit_takes_packed_values_as_they_are(given: str, tmp_path: Path) -> None:
+    from dpca import CellPCA
+
+    array = zarr.create_array(tmp_path / "a.zarr", data=values(), attributes={"scale_factor": 0.1})
+    with pytest.raises(DataError, match=r"a.zarr' states packed values .* `dpca ingest`"):
+        CellPCA(2, cell_shape=2).fit(tmp_path / "a.zarr" if given == "path" else array)
+
+
+def test_what_info_says_of_packed_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    from dpca.cli.main import main
+
+    zarr.create_array(tmp_path / "a.zarr", data=values(), attributes={"scale_factor": 0.1})
+    assert main(["info", str(tmp_path / "a.zarr")]) == 0
+    assert "source: zarr, decoded by ingest" in capsys.readouterr().out

@@ -72,6 +72,12 @@ def bad_directory(path: Path) -> Path:
     return written(path / "s.zip", bytes(content))
 
 
+def nameless(path: Path) -> Path:
+    with zipfile.ZipFile(path / "s.zip", "w") as archive:
+        archive.writestr(zipfile.ZipInfo("\0"), b"x")
+    return path / "s.zip"
+
+
 def wrong_member(path: Path) -> Path:
     made = npz(path, zipfile.ZIP_STORED, images=saved(np.zeros((9, 4, 4))))
     content = made.read_bytes()
@@ -97,6 +103,7 @@ def hollow(path: Path) -> Path:
 IMAGES = saved(np.zeros((9, 4, 4), np.uint8))
 CLAIMS: dict[str, tuple[Callable[[Path], Path], str]] = {
     "zip: a directory elsewhere": (bad_directory, "'s.zip' is truncated or broken"),
+    "zip: a member without a name": (nameless, "has a path that leads out of the archive"),
     "npy: a negative shape": (lambda p: written(p / "s.npy", npy(shaped("(-1, 3)"))), "claims the shape (-1, 3)"),
     "npy: two negative axes": (lambda p: written(p / "s.npy", npy(shaped("(-2, -3)"))), "claims the shape (-2, -3)"),
     "npy: an unclosed shape": (lambda p: written(p / "s.npy", npy(shaped("(9, 4"))), "'s.npy' is no array numpy can"),

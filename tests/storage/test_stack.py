@@ -289,3 +289,10 @@ def test_an_empty_root_group_of_ours_is_no_stack(tmp_path):
     create_root(tmp_path / "s.zarr", kind="stack", fingerprint="f")
     with pytest.raises(StoreError, match="no readable array 'samples'"):
         open_stack(tmp_path / "s.zarr")
+
+
+def test_a_chunk_that_no_memory_holds_is_refused_without_ingest(tmp_path):
+    shape = (20, 200_000, 300_000)
+    zarr.create_array(tmp_path / "a.zarr", shape=shape, chunks=shape, dtype="u1")
+    with pytest.raises(DataError, match="a.zarr' has chunks of 1,200,000,000,000 bytes"):
+        open_stack(tmp_path / "a.zarr")
