@@ -27,8 +27,8 @@ def check_parameters(model: Any) -> None:
     DataError
     """
     for name, value in model.get_params(deep=False).items():
-        if isinstance(value, np.ndarray) and name not in ("cell_shape", "data_range"):
-            raise DataError(f"{name} is an array of {value.shape}: give a single value")
+        if isinstance(value, np.ndarray) and (value.ndim > 1 or name not in ("cell_shape", "data_range")):
+            raise DataError(f"{name} is an array of {value.shape}: give a single value, or a tuple where that is meant")
         if name in _FLAGS and not (isinstance(value, bool | np.bool_) or (isinstance(value, int) and value in (0, 1))):
             raise DataError(f"{name} is {value!r}: give True or False")
         if name in _NAMES and not isinstance(value, str):

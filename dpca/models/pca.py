@@ -248,7 +248,7 @@ class PCA(LinearModel):
         n_iter = DEFAULT_ITERATIONS.get(solver, 1) if self.n_iter is None else self.n_iter
         extra = _DEFAULT_OVERSAMPLING if self.oversampling is None else self.oversampling
         tol = DEFAULT_TOLERANCE.get(solver, math.inf) if self.tol is None else self.tol
-        if not tol > 0:
+        if isinstance(tol, bool) or not isinstance(tol, int | float | np.integer | np.floating) or not tol > 0:
             raise DataError(f"tol is {tol!r}: give a positive number")
         return Problem(
             n=source.shape[0],
