@@ -216,7 +216,7 @@ def test_the_lazy_answer_is_refused_as_well(tmp_path: Path) -> None:
         model.transform(hostile)
     with pytest.raises(DataError, match="samples of sample [01] of the scores are beyond the range of float32"):
         # Components at 45 degrees: one attribute is 1.41 times a score.
-        turned = PCA(2).fit(rng.normal(size=(40, 2)).astype(np.float32) * (3, 1) @ np.float32([[1, 1], [1, -1]]))
+        turned = PCA(2).fit((rng.normal(size=(40, 2)) * (3, 1) @ [[1, 1], [1, -1]]).astype(np.float32))
         turned.inverse_transform(np.float32([[3e38, 3e38], [3e38, -3e38]]))
     with pytest.raises(DataError, match="sample 1 of the scores holds a value that is not finite"):
         model.inverse_transform(np.array([[0, 0, 0], [0, np.nan, 0]], np.float32))
