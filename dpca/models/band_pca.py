@@ -27,6 +27,8 @@ from storage.layout import CHANNEL, axes_for
 
 Array = NDArray[Any]
 
+# More of them than there are attributes mean nothing, and each takes memory.
+_MOST_INTERVALS = 10_000_000
 MAPPINGS = ("mean-variance", "mean", "random", "raster")
 
 
@@ -198,7 +200,7 @@ class BandPCA(PartitionedPCA):
         self._check_parameters()
         shape = tuple(source.shape[1:])
         together = shape[-1] if self.keep_channels and (axes or axes_for(shape))[-1] == CHANNEL else 1
-        size = int(self.band_size)
+        size = min(int(self.band_size), math.prod(shape))
         rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
         try:
             if self.mapping == "raster":
@@ -244,6 +246,8 @@ class BandPCA(PartitionedPCA):
                 continue
             if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
                 raise DataError(f"{name} is {value!r}: give an integer of at least {least}")
+        if self.n_intervals > _MOST_INTERVALS:
+            raise DataError(f"n_intervals is {self.n_intervals}: give an integer of at most {_MOST_INTERVALS:,}")
 
     def _basis_of(self, partition: Bands, mean: Array, components: Array) -> BandBasis:
         return BandBasis(partition, mean, components)

@@ -116,7 +116,7 @@ def rebuilt(basis: Basis, scores: Array, name: str, first: int = 0) -> Array:
     check_finite(scores, first, name)
     samples = guarded(basis.reconstruct, name)(scores)
     # Samples are sums of at most some thousand scores, and a mean that is finite: a look at all of them is seldom due.
-    if scores.size and max(scores.max(), -scores.min()) > math.sqrt(np.finfo(samples.dtype).max):
+    if scores.size and max(float(scores.max()), -float(scores.min())) > math.sqrt(np.finfo(samples.dtype).max):
         _check_range(samples, first, name, "samples")
     return samples
 

@@ -22,6 +22,7 @@ from dpca.models.basis import Basis
 from dpca.models.convergence import check_result
 from dpca.models.going_on import refuse_to_go_on
 from dpca.models.lazy import as_lazy, default_client, is_lazy, map_samples, scores_of
+from dpca.models.parameters import check_parameters, check_states_fit
 from dpca.models.partition_rule import by_partition, choose_rule, exact_rule
 from dpca.models.rank_choice import RankChoice, Reached
 from dpca.models.reconstruction import samples_of
@@ -136,6 +137,7 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
         PlanError
             When one partition at a time does not fit the memory budget.
         """
+        check_parameters(self)
         stack = opened(X)
         source = whole = as_source(stack)
         choice, left_out = RankChoice.of(self.get_params()), None
@@ -188,6 +190,7 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
         """
         if self._states is None:
             refuse_to_go_on(self)
+            check_parameters(self)
         X = np.ascontiguousarray(as_samples(X, "X"))
         choice = RankChoice.of(self.get_params())
         if choice.validation_fraction is not None or choice.name == "target_ssim":
@@ -202,6 +205,7 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
             partition = self._partition(as_source(X), None)
             folded = self._folded(partition)
             rule, values = exact_rule(self._to_compute(choice, None, partition), folded), folded.split_dtype(X.dtype)
+            check_states_fit(rule, map(folded.n_features, range(folded.n_partitions)), values)
             before = [rule.init(folded.n_features(i), values) for i in range(folded.n_partitions)]
             self._stream = (partition, folded, rule, X.dtype)
         else:

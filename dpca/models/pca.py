@@ -20,6 +20,7 @@ from dpca.models.convergence import RESULT, check_result
 from dpca.models.lazy import default_client
 from dpca.models.linear_model import LinearModel
 from dpca.models.outliers import LeastComponents, least_scores
+from dpca.models.parameters import check_parameters
 from dpca.models.passes import Passes
 from dpca.models.pca_solvers import DEFAULT_ITERATIONS, DEFAULT_TOLERANCE, SOLVERS, Problem
 from dpca.models.solver_choice import choose_solver
@@ -184,6 +185,7 @@ class PCA(LinearModel):
                 f"random_state is {self.random_state!r} but a fit with checkpoints must begin where it began before: "
                 f"give an integer"
             )
+        check_parameters(self)
         source = self._source(X)
         passes = Passes(
             source,
@@ -246,7 +248,7 @@ class PCA(LinearModel):
         n_iter = DEFAULT_ITERATIONS.get(solver, 1) if self.n_iter is None else self.n_iter
         extra = _DEFAULT_OVERSAMPLING if self.oversampling is None else self.oversampling
         tol = DEFAULT_TOLERANCE.get(solver, math.inf) if self.tol is None else self.tol
-        if not tol > 0:
+        if isinstance(tol, bool) or not isinstance(tol, int | float | np.integer | np.floating) or not tol > 0:
             raise DataError(f"tol is {tol!r}: give a positive number")
         return Problem(
             n=source.shape[0],

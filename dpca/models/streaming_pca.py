@@ -24,6 +24,7 @@ from dpca.models.execution import executed
 from dpca.models.going_on import refuse_to_go_on
 from dpca.models.lazy import default_client, is_lazy
 from dpca.models.linear_model import LinearModel
+from dpca.models.parameters import check_parameters, check_states_fit
 from dpca.models.streaming_methods import OPTIONS, check_passes, check_rank, draw_seed, make_rule
 from dpca.partition.whole import Whole
 from dpca.rules.refinement import Refinement
@@ -214,6 +215,7 @@ class StreamingPCA(LinearModel):
         PlanError
             When the state and a batch do not fit the memory budget.
         """
+        check_parameters(self)
         n_passes = check_passes(self.n_passes)
         source = self._source(X)
         shape, seed = tuple(source.shape[1:]), draw_seed(self.random_state)
@@ -264,10 +266,12 @@ class StreamingPCA(LinearModel):
         state, fresh = self._state, self._state is None
         if fresh:
             refuse_to_go_on(self)
+            check_parameters(self)
         X = self._dense(X, reset=fresh)
         rows = np.ascontiguousarray(X.reshape(len(X), -1))
         if fresh:
             self._stream_rule = self._rule(rows.shape[1], None, draw_seed(self.random_state))
+            check_states_fit(self._stream_rule, [rows.shape[1]], rows.dtype)
             self._stream_dtype, self.sample_shape_ = rows.dtype, tuple(X.shape[1:])
         if rows.dtype != self._stream_dtype or tuple(X.shape[1:]) != self.sample_shape_:
             raise DataError(
@@ -289,9 +293,7 @@ class StreamingPCA(LinearModel):
         """
         check_is_fitted(self)
         if not isinstance(other, StreamingPCA):
-            raise DataError(
-                f"merge takes in another StreamingPCA, and this is of type {type(other).__name__}: give one"
-            )
+            raise DataError(f"merge takes in another StreamingPCA, not one of type {type(other).__name__}: give one")
         check_is_fitted(other)
         if self._state is None or other._state is None:
             raise DataError(
