@@ -10,24 +10,19 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from itertools import product
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import zarr
 from numcodecs import Blosc  # type: ignore[import-untyped]
-from zarr.abc.store import SuffixByteRequest
 from zarr.codecs import BloscCodec, Crc32cCodec, ZstdCodec
-from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
-from storage.checked import DENSE_KEY, CheckedStore, checked_store
-from storage.direct import read_raw_shards
-from storage.errors import StoreError, one_line
+from storage.checked import DENSE_KEY
+from storage.errors import StoreError
 from storage.layout import Layout
-from storage.manifest import METADATA, digest_of
+from storage.manifest import ROOT_KEY
 
 if TYPE_CHECKING:
     from zarr.core.array_spec import ArrayConfigParams
@@ -38,7 +33,6 @@ Codec = Literal["raw", "blosc", "sparse"]
 # a third of the speed of raw values.
 _WORTHWHILE = 1.5
 _SAMPLE_BYTES = 4 << 20
-_ROOT_KEY = "dpca"
 _STRING_CHUNK = 65536
 _DENSE: ArrayConfigParams = {"write_empty_chunks": True}
 
@@ -68,14 +62,8 @@ def create_root(
     group = zarr.open_group(os.fspath(path), mode="a", zarr_format=3)
     stated = {"kind": kind, "version": version, "fingerprint": fingerprint, **facts}
     # through JSON, so that what this process sees is what a later one reads
-    group.attrs.put({_ROOT_KEY: json.loads(json.dumps(stated, allow_nan=False))})
+    group.attrs.put({ROOT_KEY: json.loads(json.dumps(stated, allow_nan=False))})
     return group
-
-
-def root_facts(group: zarr.Group) -> dict[str, Any]:
-    """Return what `create_root` stated about a store; empty for a store of somebody else."""
-    facts = group.attrs.asdict().get(_ROOT_KEY)
-    return dict(facts) if isinstance(facts, Mapping) else {}
 
 
 def create_array(
@@ -280,226 +268,3 @@ def _holds(array: zarr.Array[Any], region: tuple[slice, ...], values: np.ndarray
         return np.array_equal(np.asarray(array[region]), values)
     except (OSError, ValueError, RuntimeError):
         return False  # torn
-
-
-def read_into(array: zarr.Array[Any], selection: Any, out: np.ndarray[Any, Any]) -> None:
-    """Read a selection into an existing buffer (a third faster than into new memory).
-
-    Parameters
-    ----------
-    array : zarr.Array
-        What to read.
-    selection : slice, int or tuple of these
-        Integers are not negative and steps are positive.
-    out : ndarray
-        Of the selection's shape and the array's dtype; overwritten.
-
-    Raises
-    ------
-    ValueError
-        If the dtypes or the shapes differ.
-    StoreError
-        If a shard is missing or empty where `create_array` made the array, or is damaged.
-    """
-    if out.dtype != array.dtype:
-        raise ValueError(f"the buffer is {out.dtype} and '{array.store_path}' is {array.dtype}: they must be equal")
-    parts = selection if isinstance(selection, tuple) else (selection,)
-    parts += (slice(None),) * (array.ndim - len(parts))
-    taken = [
-        range(length)[part if isinstance(part, slice) else slice(part, part + 1)]
-        for part, length in zip(parts, array.shape, strict=True)
-    ]
-    shape = tuple(len(rows) for part, rows in zip(parts, taken, strict=True) if isinstance(part, slice))
-    if out.shape != shape:
-        raise ValueError(f"the buffer has shape {out.shape} and the selection {shape}: they must be equal")
-    if is_dense(array) and not is_vouched(array):
-        _require_shards(array, taken)
-    box = out.reshape([len(rows) for rows in taken])  # axes that an integer took away are one long
-    with _damage_named(array):
-        if not (is_dense(array) and read_raw_shards(array, taken, box)):
-            buffer = default_buffer_prototype().nd_buffer.from_numpy_array(out)
-            array.get_basic_selection(selection, out=buffer)
-
-
-class StoredArray(zarr.Array[Any]):
-    """A Zarr array, opened for reading, that says which store is damaged where Zarr says what went wrong."""
-
-    def __getitem__(self, selection: Any) -> Any:
-        """Return the values of a selection.
-
-        Raises
-        ------
-        StoreError
-            If a shard is missing or damaged.
-        """
-        with _damage_named(self):
-            return super().__getitem__(selection)
-
-
-@contextmanager
-def _damage_named(array: zarr.Array[Any]) -> Iterator[None]:
-    try:
-        yield
-    except (StoreError, IndexError):
-        raise
-    except MemoryError as error:
-        raise StoreError(
-            f"'{array.store_path}' needs more memory than there is for what is read at once: rechunk it"
-        ) from error
-    except Exception as error:  # codecs of anyone's choice fail in ways of their own
-        raise StoreError(
-            f"'{array.store_path}' is damaged ({one_line(error)}): `dpca verify` tells where, make the store again"
-        ) from error
-
-
-def is_dense(array: zarr.Array[Any]) -> bool:
-    """Tell whether every shard of an array must be there: `create_array` or `write_strings` made it."""
-    return bool(array.attrs.get(DENSE_KEY, False))
-
-
-def is_vouched(array: zarr.Array[Any]) -> bool:
-    """Tell whether a manifest says what each shard of an array must be, so that any read of it is checked."""
-    store = array.store_path.store
-    return isinstance(store, CheckedStore) and store.vouches_for(array.path)
-
-
-def local_path(array: zarr.Array[Any] | zarr.Group) -> str | None:
-    """Return the path of an array or a group in a local store; those in memory or in archives have none."""
-    root = getattr(array.store, "root", None)
-    return None if root is None else os.path.normpath(os.path.join(root, array.path))
-
-
-def group_facts(array: zarr.Array[Any]) -> dict[str, Any]:
-    """Return what `create_root` stated about the local store that an array lies in; empty if there is none."""
-    path = local_path(array)
-    folder = None if path is None else os.path.dirname(path)
-    if folder is None or not os.path.isfile(os.path.join(folder, METADATA)):
-        return {}
-    try:
-        return root_facts(open_group(folder))
-    except StoreError:
-        if is_vouched(array):
-            raise
-        return {}  # the array is a store of its own that lies in somebody's folder
-
-
-def array_identity(array: zarr.Array[Any]) -> str:
-    """Return what tells an array from one that takes its place: its store's manifest, else its metadata alone."""
-    store = array.store_path.store
-    if isinstance(store, CheckedStore) and store.manifest is not None:
-        return store.manifest.digest
-    metadata = array.metadata.to_buffer_dict(default_buffer_prototype())
-    return digest_of(b"".join(metadata[name].to_bytes() for name in sorted(metadata)))
-
-
-def what_is_wrong_with(array: zarr.Array[Any], index: Sequence[int]) -> Literal["missing", "empty"] | None:
-    """Say whether a shard is missing or empty, without reading it; `index` counts shards."""
-    key = array.store_path / array.metadata.encode_chunk_key(tuple(index))
-    if (root := getattr(key.store, "root", None)) is not None:
-        path = root / key.path
-        size = os.stat(path).st_size if os.path.isfile(path) else None
-    else:
-        last = sync(key.store.get(key.path, default_buffer_prototype(), SuffixByteRequest(1)))
-        size = None if last is None else len(last)
-    return "missing" if size is None else None if size else "empty"
-
-
-def _require_shards(array: zarr.Array[Any], taken: Sequence[range]) -> None:
-    """Raise for a missing or empty shard, which Zarr would read as zeros."""
-    edges = array.shards or array.chunks
-    touched = (
-        range(rows[0] // edge, rows[-1] // edge + 1) if rows else range(0)
-        for rows, edge in zip(taken, edges, strict=True)
-    )
-    for index in product(*touched):
-        if (wrong := what_is_wrong_with(array, index)) is not None:
-            raise StoreError(f"shard {index} of '{array.store_path}' is {wrong}: make the store again")
-
-
-def open_checked(path: str) -> zarr.Array[Any] | zarr.Group:
-    """Open whatever Zarr holds at a path or URL for reading, so that every read is checked.
-
-    Raises
-    ------
-    FileNotFoundError
-        If there is nothing that Zarr recognizes.
-    StoreError
-        If its metadata was changed, or names codecs that are not read.
-    Exception
-        Zarr's own, of many kinds, at metadata that is none.
-    """
-    store, inside = checked_store(path)
-    node = zarr.open(store, path=inside, mode="r")
-    return StoredArray(node.async_array) if isinstance(node, zarr.Array) else node
-
-
-def array_in(group: zarr.Group, name: str) -> StoredArray:
-    """Return an array of a group that `open_checked` opened.
-
-    Raises
-    ------
-    StoreError
-        If there is none of that name, or its metadata is damaged.
-    """
-    try:
-        node = group[name]
-        if not isinstance(node, zarr.Array):
-            raise TypeError("it is a group")
-    except StoreError:
-        raise
-    except Exception as error:  # metadata that is none makes Zarr fail in ways of its own
-        raise StoreError(
-            f"'{group.store_path}' has no readable array {name!r} ({one_line(error)}): make the store again"
-        ) from error
-    return StoredArray(node.async_array)
-
-
-def open_group(path: str | os.PathLike[str]) -> zarr.Group:
-    """Open a Zarr group for reading, so that every read of its arrays is checked.
-
-    Raises
-    ------
-    StoreError
-        If there is none, or its metadata is none.
-    """
-    try:
-        node = open_checked(os.fspath(path))
-    except StoreError:
-        raise
-    except Exception as error:  # metadata that is none makes Zarr fail in ways of its own
-        raise StoreError(f"there is no Zarr group at '{path}' ({one_line(error)}): check the path") from error
-    if not isinstance(node, zarr.Group):
-        raise StoreError(f"'{path}' is a Zarr array, not a group: give the store that holds it")
-    return node
-
-
-def open_array(path: str | os.PathLike[str], mode: Literal["r", "r+"] = "r") -> zarr.Array[Any]:
-    """Open a Zarr array, version 2 or 3, for reading or for `write_shard`.
-
-    Parameters
-    ----------
-    path : path-like or URL
-        The array itself, ``store/group/array`` for one inside a group.
-    mode : {"r", "r+"}
-        Read only, or read and write.
-
-    Raises
-    ------
-    StoreError
-        If there is nothing, a group, or metadata that Zarr does not understand.
-    """
-    try:
-        if mode == "r":
-            node = open_checked(os.fspath(path))
-            if not isinstance(node, zarr.Array):
-                raise TypeError("it is a group")
-            return node
-        return zarr.open_array(os.fspath(path), mode=mode)
-    except FileNotFoundError as error:
-        raise StoreError(f"there is no Zarr array at '{path}': check the path") from error
-    except StoreError:
-        raise
-    except Exception as error:  # metadata that is none makes Zarr fail in ways of its own
-        raise StoreError(
-            f"'{path}' cannot be opened as a Zarr array ({one_line(error)}): give an array's path"
-        ) from error

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.arrays import create_array, create_root, open_array, write_shard
+from storage.arrays import create_array, create_root, write_shard
 from storage.clusters import cluster_errors
 from storage.errors import ClusterError, DataError, one_line
 from storage.images import decode
@@ -33,6 +33,7 @@ from storage.progress import Progress, Stage
 from storage.ranges import found_range
 from storage.readers import Block, Reader
 from storage.readers.base import within_memory
+from storage.reading import open_array
 from storage.stack import STACK_KIND, STACK_VERSION
 from storage.survey import Form, nothing_left, payload_or_refusal, refusal
 from storage.tasks import run_in_order

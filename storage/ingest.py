@@ -13,7 +13,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from storage.arrays import create_array, create_root, root_facts, write_strings
+from storage.arrays import create_array, create_root, write_strings
 from storage.errors import DataError, PlanError, StoreError
 from storage.filling import Filling
 from storage.images import Color, Rules
@@ -23,6 +23,7 @@ from storage.progress import Progress, no_progress
 from storage.ranges import checked_range
 from storage.readers import Reader, Source, open_reader
 from storage.readers.base import IMAGE_SUFFIXES
+from storage.reading import root_facts
 from storage.stack import STACK_KIND, STACK_VERSION, Stack, open_stack
 from storage.survey import Form, survey
 from storage.workspace import Workspace, fingerprint_of, require_free_space, writing_errors

@@ -39,7 +39,7 @@ from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ShardingCodec
 from zarr.core.metadata import ArrayV3Metadata
 
-from storage.disk import atomic_write_bytes
+from storage.disk import atomic_write_bytes, read_file
 from storage.errors import StoreError, one_line
 
 METADATA = "zarr.json"
@@ -47,7 +47,9 @@ CHECKSUMS = "checksums.json"
 #: The manifest of a folder that is no Zarr store, such as a report's.
 FOLDER_MANIFEST = "manifest.json"
 
-_ROOT, _KEY = "dpca", "manifest"
+#: In the attributes of a root group, under this key stands all that this package states about a store.
+ROOT_KEY = "dpca"
+_KEY = "manifest"
 # Stands in the place of a file's own checksum while it is computed.
 _BLANK = "0" * 32
 _CRC_BYTES = 4
@@ -162,7 +164,7 @@ def _manifest_in(content: bytes) -> Any:
         metadata = json.loads(content)
     except (ValueError, RecursionError):
         return None
-    for key in ("attributes", _ROOT, _KEY):
+    for key in ("attributes", ROOT_KEY, _KEY):
         metadata = metadata.get(key) if isinstance(metadata, dict) else None
     return metadata
 
@@ -174,6 +176,33 @@ def shard_checksums(entry: tuple[int, str]) -> ShardChecksums:
     return (
         ShardChecksums(size, values, None) if len(values) == 1 else ShardChecksums(size, values[:-1], int(values[-1]))
     )
+
+
+def check_metadata(store: Path) -> None:
+    """Compare all metadata and all files of checksums of a finished store with its manifest, if it has one.
+
+    Raises
+    ------
+    StoreError
+        If a file is missing or not the one that was written there.
+    """
+    where = os.fspath(store)
+    manifest = read_manifest(_content(store / METADATA) or b"", where)
+    if manifest is None:
+        return
+    for name in manifest.files:
+        if name.endswith(".json"):
+            manifest.check(name, _content(store / name), where)
+    for name, digest in manifest.stores.items():
+        if digest_of(_content(store / name / METADATA) or b"") != digest:
+            raise StoreError(f"'{where}/{name}' is not the store that was written there: make '{where}' again")
+
+
+def _content(path: Path) -> bytes | None:
+    try:
+        return read_file(path)
+    except OSError:
+        return None
 
 
 # -- writing
@@ -193,7 +222,7 @@ def write_manifest(store: Path) -> None:
     """
     root = store / METADATA
     metadata = json.loads(root.read_bytes())
-    facts = metadata["attributes"][_ROOT]
+    facts = metadata["attributes"][ROOT_KEY]
     files: dict[str, str] = {}
     stores: dict[str, str] = {}
     for name, content in _described(store, ""):
@@ -214,7 +243,7 @@ def remove_manifest(store: Path) -> None:
     if root.is_file():
         if has_manifest(content := root.read_bytes()):
             metadata = json.loads(content)
-            del metadata["attributes"][_ROOT][_KEY]
+            del metadata["attributes"][ROOT_KEY][_KEY]
             atomic_write_bytes(root, json.dumps(metadata, indent=2, allow_nan=False).encode())
         _remove_checksums(store)
 
@@ -234,7 +263,7 @@ def write_folder_manifest(folder: Path, kind: str, contents: Mapping[str, bytes]
     """Write the manifest of a folder of plain files, which says what the folder is; see `read_manifest`."""
     files = {name: digest_of(content) for name, content in contents.items()}
     facts = {"kind": kind, _KEY: {"files": files, "stores": {}, "checksum": _BLANK}}
-    _write_signed(folder / FOLDER_MANIFEST, {"attributes": {_ROOT: facts}})
+    _write_signed(folder / FOLDER_MANIFEST, {"attributes": {ROOT_KEY: facts}})
 
 
 def _write_signed(path: Path, content: Mapping[str, Any]) -> None:

@@ -28,10 +28,10 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.errors import BaseZarrError
 
 from storage import cf
-from storage.arrays import array_in, open_checked, root_facts
 from storage.errors import DataError, StoreError, one_line
 from storage.layout import CHANNEL, MAX_CHUNK, SAMPLE, axes_for
 from storage.ranges import checked_range, found_range
+from storage.reading import array_in, open_checked, root_facts
 from storage.workspace import fingerprint_of
 
 STACK_KIND = "stack"
@@ -51,7 +51,7 @@ class Stack:
     path : str
         As it was given to `open_stack`.
     array_path : str
-        Absolute path (or URL) of the samples, for ``storage.arrays.open_array`` inside tasks.
+        Absolute path (or URL) of the samples, for ``storage.reading.open_array`` inside tasks.
     samples : zarr.Array
         Shape (n_samples, ...), any integer, truth-value or float dtype.
     axes : tuple of str

@@ -14,7 +14,6 @@ import numpy as np
 import zarr
 from zarr.errors import BaseZarrError
 
-from storage.arrays import is_dense, open_array, root_facts, what_is_wrong_with
 from storage.checked import CheckedStore, checked_store
 from storage.disk import read_file
 from storage.errors import DataError, StoreError, one_line
@@ -28,6 +27,7 @@ from storage.manifest import (
     read_manifest,
 )
 from storage.progress import Progress, no_progress
+from storage.reading import is_dense, open_array, root_facts, what_is_wrong_with
 from storage.stack import STACK_KIND, absolute, open_node, open_stack
 from storage.tasks import run_in_order
 

@@ -9,7 +9,7 @@
         scratch/               checkpoints
         store-<hash>/          becomes out.zarr by one rename
         replaced/              the old out.zarr, between two renames
-        kept/                  what a job of other settings leaves to this one, see `storage.heirloom`
+        kept/                  what a job of other settings leaves to this one, see `storage.inherited`
 
 The order of the steps is what makes it safe. A journal appears after its folders and disappears before
 them, so a journal means that the rest can be trusted, and a folder without one is swept. A marker appears
@@ -39,8 +39,8 @@ from typing import Any, Literal, Self
 from storage.claim import JOURNAL, LOCK, Claim, read_json
 from storage.disk import atomic_write_bytes, is_full, refusal_of_disk, require_free_space, sync_folder, writing_errors
 from storage.errors import StoreError
-from storage.heirloom import KEPT, Heirloom
-from storage.manifest import remove_manifest, write_manifest
+from storage.inherited import KEPT, Inherited
+from storage.manifest import check_metadata, remove_manifest, write_manifest
 from storage.outputs import resolved_output, work_folder
 
 __all__ = ["Workspace", "fingerprint_of", "require_free_space", "writing_errors"]
@@ -93,7 +93,7 @@ class Workspace:
         Whether another Zarr store at the target, or an unfinished one of other settings, may be replaced. A
         file or a folder that is no Zarr store is never replaced; nor is a complete store of these very
         settings, which is kept.
-    heirloom : Heirloom, optional
+    inherited : Inherited, optional
         A store inside the store that is taken over from an unfinished job of other settings or a store that is being
         replaced. An unfinished job that holds nothing else is taken over without `overwrite`.
 
@@ -133,14 +133,14 @@ class Workspace:
         kind: str,
         fingerprint: str,
         overwrite: bool = False,
-        heirloom: Heirloom | None = None,
+        inherited: Inherited | None = None,
     ) -> None:
         self._real = resolved_output(target)
         self.target = Path(target)
         self.kind = kind
         self.fingerprint = fingerprint
         self.overwrite = overwrite
-        self._heirloom = heirloom
+        self._inherited = inherited
         # beside what a link points at, which the store replaces
         self._folder = work_folder(self._real)
         self.store = self._folder / f"{_STORE}{fingerprint_of(kind, fingerprint)[:12]}"
@@ -261,7 +261,7 @@ class Workspace:
             raise StoreError(f"output '{self.target}' is a file: choose another output or remove it")
         facts = _root_facts(self._real)
         if facts == (self.kind, self.fingerprint):
-            return True
+            return self._is_whole()
         if not any((self._real / name).exists() for name in _ZARR_METADATA):
             if any(self._real.iterdir()):
                 raise StoreError(
@@ -278,6 +278,19 @@ class Workspace:
                 f"output '{self.target}' is {what}: choose another output or pass --overwrite (overwrite=True)"
             )
         return False
+
+    def _is_whole(self) -> bool:
+        """Whether the metadata of the target is what was written; raises unless it is, or may be replaced."""
+        try:
+            check_metadata(self._real)
+        except StoreError as error:
+            if self.overwrite:
+                return False
+            raise StoreError(
+                f"output '{self.target}' was made with these settings and is damaged ({error}), or pass --overwrite "
+                f"(overwrite=True)"
+            ) from error
+        return True
 
     def _begin(self) -> None:
         """With the lock held: repair what a death left behind, then decide the state."""
@@ -308,7 +321,7 @@ class Workspace:
                 self._remove_folder()
             self._release()
             return  # an unfinished run of other settings stays as it is
-        if journal is not None and not ours and not self.overwrite and not self._leaves_only_an_heirloom():
+        if journal is not None and not ours and not self.overwrite and not self._leaves_only_what_is_inherited():
             raise StoreError(
                 f"'{self._display_folder}' is an unfinished {journal.get('kind')} store made from other "
                 f"input or with other settings: choose another output, or pass --overwrite "
@@ -316,26 +329,26 @@ class Workspace:
             )
         if ours:
             self.state = "resumed"
-            if self._heirloom is not None:
-                self._heirloom.hand_over(self._folder, self.store)
+            if self._inherited is not None:
+                self._inherited.hand_over(self._folder, self.store)
             _sweep(self.store)
             remove_manifest(self.store)  # of a run that died while publishing
             return
         self.state = "new"
-        if self._heirloom is not None:
-            self._heirloom.keep(self._folder, self._stores(), self._real if self.overwrite else None)
-        self._clear(but=KEPT if self._heirloom is not None else "")
+        if self._inherited is not None:
+            self._inherited.keep(self._folder, self._stores(), self._real if self.overwrite else None)
+        self._clear(but=KEPT if self._inherited is not None else "")
         for folder in (self.store, self.scratch, self._done):
             folder.mkdir()
-        if self._heirloom is not None:
-            self._heirloom.hand_over(self._folder, self.store)
+        if self._inherited is not None:
+            self._inherited.hand_over(self._folder, self.store)
         atomic_write_bytes(self._folder / JOURNAL, json.dumps(mine).encode())
 
     def _stores(self) -> list[Path]:
         return sorted(entry for entry in self._folder.iterdir() if entry.name.startswith(_STORE))
 
-    def _leaves_only_an_heirloom(self) -> bool:
-        return self._heirloom is not None and self._heirloom.is_all(self._folder, self._stores())
+    def _leaves_only_what_is_inherited(self) -> bool:
+        return self._inherited is not None and self._inherited.is_all(self._folder, self._stores())
 
     @property
     def _display_folder(self) -> Path:

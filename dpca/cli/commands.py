@@ -20,10 +20,10 @@ from dpca.jobs.stages import NOTHING, StageCost
 from dpca.report_words import kept_components
 from dpca.rules.quality import WINDOW
 from storage import DataError, ingest, open_stack, verify
-from storage.arrays import array_in, open_group, root_facts
 from storage.progress import bar_progress
 from storage.readers import open_reader
 from storage.readers.zarr_array import ZarrReader
+from storage.reading import array_in, open_group, root_facts
 from storage.stack import open_node
 
 

@@ -20,8 +20,8 @@ from scipy.sparse import issparse
 
 from dpca.engine.plan import Held, read_rows
 from storage import cf
-from storage.arrays import local_path, open_array, read_into
 from storage.errors import DataError, one_line
+from storage.reading import local_path, open_array, read_into
 from storage.stack import Stack, open_stack
 
 Array = NDArray[Any]

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from dpca.engine.checkpoint import Checkpoints
 from dpca.jobs.fit import fit_store
-from dpca.jobs.own_stack import heirloom_of, own_stack
+from dpca.jobs.own_stack import inherited_of, own_stack
 from dpca.jobs.planning import plan_compression
 from dpca.jobs.report_parts import read_report, report_folder
 from dpca.jobs.stages import NOTHING, StageCost
@@ -270,7 +270,7 @@ def _workspace(given: Stack | Reader, output: str | os.PathLike[str], settings: 
         kind=settings.scores_kind,
         fingerprint=_fingerprint(given, settings),
         overwrite=overwrite,
-        heirloom=heirloom_of(given, settings.reading),
+        inherited=inherited_of(given, settings.reading),
     )
 
 

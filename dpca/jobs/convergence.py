@@ -15,7 +15,7 @@ import zarr
 from dpca.convergence_plots import convergence_curves
 from dpca.engine.source import as_source
 from dpca.jobs.courses import Course, marks_for, run_rule
-from dpca.jobs.own_stack import heirloom_of, own_stack
+from dpca.jobs.own_stack import inherited_of, own_stack
 from dpca.jobs.reference import Reference, exact_reference
 from dpca.jobs.report_parts import read_report, report_folder
 from dpca.models.streaming_methods import DEFAULT_BATCH, METHODS, make_rule
@@ -109,8 +109,8 @@ def report_convergence(
     fingerprint = convergence_fingerprint(given, settings, reading)
     folder = report_folder(output)
     check_output(output, given, report=folder)
-    heirloom = heirloom_of(given, reading or {})
-    with Workspace(output, kind=KIND, fingerprint=fingerprint, overwrite=overwrite, heirloom=heirloom) as work:
+    inherited = inherited_of(given, reading or {})
+    with Workspace(output, kind=KIND, fingerprint=fingerprint, overwrite=overwrite, inherited=inherited) as work:
         if work.state == "complete":
             if (known := read_report(folder)) is not None:
                 return known, True

@@ -9,8 +9,8 @@ from typing import Any
 
 from dpca.engine.memory import task_budget, thread_count
 from dpca.jobs.stages import NOTHING, StageCost, held_by
-from storage.heirloom import Heirloom
 from storage.ingest import content_of, ingest, is_made_of
+from storage.inherited import Inherited
 from storage.layout import axes_for
 from storage.progress import Progress
 from storage.readers import Reader
@@ -21,7 +21,7 @@ from storage.workspace import Workspace
 _NAME, _CHECKED = "stack", "stack checked"
 
 
-def heirloom_of(given: Stack | Reader, reading: Mapping[str, Any]) -> Heirloom | None:
+def inherited_of(given: Stack | Reader, reading: Mapping[str, Any]) -> Inherited | None:
     """Return what a job on a reader takes over from another one in its place; nothing is ingested of a stack.
 
     Parameters
@@ -33,7 +33,7 @@ def heirloom_of(given: Stack | Reader, reading: Mapping[str, Any]) -> Heirloom |
     if isinstance(given, Stack):
         return None
     content, stop = _content(given, reading), reading.get("on_error", "stop") == "stop"
-    return Heirloom(_NAME, lambda path: is_made_of(path, content, stop=stop))
+    return Inherited(_NAME, lambda path: is_made_of(path, content, stop=stop))
 
 
 def own_stack(

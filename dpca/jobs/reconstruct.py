@@ -18,19 +18,12 @@ from dpca.models.basis import Basis, checked_level, rebuilt
 from dpca.models.cell_basis import to_pixels
 from dpca.models.scores import check_match, read_scores_facts
 from dpca.models.stored_basis import load_any, model_fingerprint, stored_basis
-from storage.arrays import (
-    choose_codec,
-    create_array,
-    create_root,
-    open_array,
-    read_into,
-    write_shard,
-    write_strings,
-)
+from storage.arrays import choose_codec, create_array, create_root, write_shard, write_strings
 from storage.disk import require_free_space
 from storage.layout import choose_layout
 from storage.outputs import check_output
 from storage.progress import Progress, no_progress
+from storage.reading import open_array, read_into
 from storage.stack import STACK_KIND, STACK_VERSION
 from storage.tasks import run_in_order
 from storage.workspace import Workspace, fingerprint_of

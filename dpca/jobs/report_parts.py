@@ -17,11 +17,11 @@ from dpca.models.basis import Basis
 from dpca.models.cell_basis import to_pixels
 from dpca.report import write_report
 from dpca.rules.quality import psnr_from_mse
-from storage.arrays import array_in, open_array, open_group
 from storage.disk import read_file
 from storage.errors import StoreError, one_line
 from storage.manifest import FOLDER_MANIFEST, read_manifest
 from storage.outputs import resolved_output
+from storage.reading import array_in, open_array, open_group
 from storage.stack import Stack
 
 Array = NDArray[Any]

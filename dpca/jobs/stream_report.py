@@ -15,7 +15,7 @@ from dpca import metrics, plots
 from dpca.jobs.report_parts import Quality, disk_bytes, picture_samples, read_quality, write_and_read_report
 from dpca.models.score_write import expected_mse
 from dpca.models.streaming_pca import StreamingPCA
-from storage.arrays import open_array
+from storage.reading import open_array
 from storage.stack import Stack
 
 Array = NDArray[Any]

@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from dpca.engine.source import opened
 from dpca.models.basis import projected
-from storage.arrays import array_identity, local_path, open_array, read_into
 from storage.errors import StoreError
+from storage.reading import array_identity, local_path, open_array, read_into
 from storage.stack import Stack
 
 Array = NDArray[Any]
@@ -36,7 +36,7 @@ def as_lazy(x: Any) -> da.Array:
 
 
 def lazy_chunks(array: zarr.Array[Any], chunks: tuple[Any, ...]) -> da.Array:
-    """Return a Dask array over a Zarr array, whose tasks check what they read as `storage.arrays.read_into` does.
+    """Return a Dask array over a Zarr array, whose tasks check what they read as `storage.reading.read_into` does.
 
     An array in a local store is opened again by its path in each process that reads it.
     """

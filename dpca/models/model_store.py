@@ -11,9 +11,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpca.models.basis import array_digest
-from storage.arrays import create_array, create_root, open_array, open_group, read_into, root_facts, write_shard
+from storage.arrays import create_array, create_root, write_shard
 from storage.errors import StoreError, one_line
 from storage.layout import Layout
+from storage.reading import open_array, open_group, read_into, root_facts
 from storage.workspace import Workspace, fingerprint_of
 
 Array = NDArray[Any]

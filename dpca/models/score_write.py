@@ -22,10 +22,11 @@ from dpca.models.cell_basis import to_pixels
 from dpca.models.score_layout import score_layout
 from dpca.models.stored_basis import model_fingerprint, stored_basis
 from dpca.rules.quality import WINDOW, mse_per_sample, psnr_from_mse, ssim_per_sample
-from storage.arrays import Codec, choose_codec, create_array, open_array, write_shard
+from storage.arrays import Codec, choose_codec, create_array, write_shard
 from storage.errors import StoreError
 from storage.layout import Layout, choose_layout
 from storage.progress import Progress, no_progress
+from storage.reading import open_array
 from storage.tasks import run_in_order
 
 Array = NDArray[Any]

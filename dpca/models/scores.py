@@ -17,8 +17,8 @@ from dpca.models.cell_basis import CellBasis
 from dpca.models.linear_basis import LinearBasis
 from dpca.models.reconstruction import Pixels, leading_scores, samples_of
 from dpca.models.stored_basis import load_any
-from storage.arrays import open_array, open_group, root_facts
 from storage.errors import DataError, StoreError
+from storage.reading import open_array, open_group, root_facts
 
 SCORES_VERSION = 1
 _KINDS = (CellBasis.scores_kind, BandBasis.scores_kind, LinearBasis.scores_kind)

@@ -13,10 +13,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage import cf
-from storage.arrays import open_array
 from storage.errors import DataError, StoreError, one_line
 from storage.readers.base import runs
 from storage.readers.raw import ArrayReader, gather
+from storage.reading import open_array
 from storage.stack import Stack, open_stack
 
 # Chunks of zeros need not be stored, and one in so many is enough to believe that all of them are meant.

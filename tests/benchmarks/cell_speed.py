@@ -40,9 +40,10 @@ from dpca.models.score_write import write_scores
 from dpca.partition import CellGrid
 from dpca.rules import CovariancePCA, ssim_per_sample
 from storage import Stack, ingest, open_stack
-from storage.arrays import create_array, create_root, open_array, write_shard
+from storage.arrays import create_array, create_root, write_shard
 from storage.layout import Layout, choose_layout
 from storage.progress import bar_progress
+from storage.reading import open_array
 
 THESIS_SECONDS = {5: 0.0427, 10: 0.16, 25: 7.87}
 COMPONENTS = {5: 5, 10: 20, 25: 125}

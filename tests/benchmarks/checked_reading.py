@@ -23,9 +23,10 @@ import zarr
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from storage import open_stack
-from storage.arrays import Codec, create_array, create_root, open_array, read_into, write_shard
+from storage.arrays import Codec, create_array, create_root, write_shard
 from storage.layout import choose_layout
 from storage.manifest import write_manifest
+from storage.reading import open_array, read_into
 
 AXES = ("sample", "y", "x", "channel")
 

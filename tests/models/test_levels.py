@@ -22,7 +22,7 @@ from dpca.jobs import fit_store, reconstruct_store, transform_store
 from dpca.models.lazy import as_lazy
 from pipelines.celeba_cpca import main as job
 from storage import DataError, StoreError, open_stack, verify
-from storage.arrays import read_into
+from storage.reading import read_into
 from tests.conftest import smooth_images
 
 K = 6

@@ -18,10 +18,11 @@ from pathlib import Path
 
 import numpy as np
 
-from storage.arrays import create_array, create_root, open_array, write_shard, write_strings
+from storage.arrays import create_array, create_root, write_shard, write_strings
 from storage.claim import MARK
-from storage.heirloom import Heirloom
+from storage.inherited import Inherited
 from storage.layout import Layout
+from storage.reading import open_array
 from storage.tasks import run_in_order
 from storage.workspace import Workspace
 
@@ -37,8 +38,8 @@ def tree(root: Path) -> dict[str, bytes]:
 
 
 def small_job(target: Path, fingerprint: str, overwrite: bool, inner: bool = False) -> None:
-    heirloom = Heirloom("stack", is_whole) if inner else None
-    with Workspace(target, kind="stack", fingerprint=fingerprint, overwrite=overwrite, heirloom=heirloom) as work:
+    inherited = Inherited("stack", is_whole) if inner else None
+    with Workspace(target, kind="stack", fingerprint=fingerprint, overwrite=overwrite, inherited=inherited) as work:
         if work.state == "complete":
             return
         if inner and not (work.store / "stack").exists():

@@ -10,9 +10,10 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.arrays import create_array, create_root, open_array, write_shard
+from storage.arrays import create_array, create_root, write_shard
 from storage.direct import read_raw_shards
 from storage.layout import Layout
+from storage.reading import open_array
 
 
 def store(

@@ -7,8 +7,9 @@ import pytest
 import xarray
 import zarr
 
-from storage.arrays import create_root, open_array, write_strings
+from storage.arrays import create_root, write_strings
 from storage.errors import DataError, StoreError
+from storage.reading import open_array
 from storage.stack import open_stack
 
 

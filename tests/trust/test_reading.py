@@ -20,8 +20,8 @@ from dpca import PCA, CellPCA, StreamingPCA
 from dpca.cli import main as command
 from dpca.jobs import fit_store, reconstruct_store, transform_store
 from storage import DataError, StoreError, ingest, open_stack, verify
-from storage.arrays import open_array
 from storage.readers import open_reader
+from storage.reading import open_array
 from tests.conftest import smooth_images
 from tests.trust.damage import SHAPE, change_value, json_places, make_stores
 
@@ -378,3 +378,23 @@ def test_a_model_that_was_replaced_while_it_was_used(stores: Path, tmp_path: Pat
     with pytest.raises(StoreError, match="was replaced"):
         lazy.compute(scheduler="synchronous")
     fit_store(open_stack(stores / "stack.zarr"), tmp_path / "m.zarr", CellPCA(2, cell_shape=8))
+
+
+def test_a_finished_output_that_is_damaged_is_not_taken_for_done(
+    stores: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stack, model, scores = (str(stores / f"{name}.zarr") for name in ("stack", "cells", "scores"))
+    again = stores.parent / "again.zarr"
+    line = ["reconstruct", model, scores, str(again), "--workers", "1"]
+    assert command(line) == 0
+    whole = {p.relative_to(again): p.read_bytes() for p in again.rglob("*") if p.is_file()}
+    for name in ("zarr.json", "samples/zarr.json", "name/checksums.json"):
+        content = (again / name).read_bytes()
+        (again / name).write_bytes(content + b" ")
+        capsys.readouterr()
+        assert command(line) == 4
+        assert "--overwrite" in capsys.readouterr().err
+        assert command([*line, "--overwrite"]) == 0
+        assert {p.relative_to(again): p.read_bytes() for p in again.rglob("*") if p.is_file()} == whole
+    assert command(["verify", str(again), "--workers", "1"]) == 0
+    assert open_stack(stack).shape == open_stack(again).shape

@@ -13,7 +13,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from dpca.jobs.own_stack import heirloom_of, own_stack
+from dpca.jobs.own_stack import inherited_of, own_stack
 from dpca.jobs.partition_report.analogy import Analogy, angles_between
 from dpca.jobs.partition_report.checks import Check, all_checks
 from dpca.jobs.partition_report.contents import Findings, all_tables, conditions
@@ -167,7 +167,7 @@ def _workspace(
         kind=KIND,
         fingerprint=_fingerprint(given, settings, reading),
         overwrite=overwrite,
-        heirloom=heirloom_of(given, reading or {}),
+        inherited=inherited_of(given, reading or {}),
     )
 
 

@@ -28,7 +28,7 @@ _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOT
 
 
 @dataclass(frozen=True)
-class Heirloom:
+class Inherited:
     """A store inside a job's own that may be taken over.
 
     Parameters
