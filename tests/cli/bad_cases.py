@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import io
-import json
 import shutil
 import struct
 import tarfile
@@ -21,6 +20,7 @@ from PIL import Image
 from storage import ingest
 from storage.workspace import Workspace
 from tests.conftest import smooth_images
+from tests.resealing import edit_facts
 
 
 class Case(NamedTuple):
@@ -202,9 +202,7 @@ def unreadable_store(folder: Path) -> list[str]:
 
 def newer_store(folder: Path) -> list[str]:
     stack = make_stack(folder)
-    facts = json.loads((stack / "zarr.json").read_text())
-    facts["attributes"]["dpca"]["version"] = 99
-    (stack / "zarr.json").write_text(json.dumps(facts))
+    edit_facts(stack, lambda facts: facts.update(version=99))
     return [str(stack)]
 
 

@@ -109,7 +109,7 @@ def test_a_bound_that_costs_something_is_noted(
     argv = ["--source", str(tmp_path / "a.npy"), "--output", str(tmp_path / "out.zarr"), "--scheduler", scheduler]
     assert job([*argv, "--cell", "4", "--ratio", "16"]) == 0
     assert "note: 2 partitions keep all 4 components that were computed" in capsys.readouterr().out
-    assert "raise max_components" in (tmp_path / "out.report" / "index.html").read_text()
+    assert "raise --max-components K (max_components=K)" in (tmp_path / "out.report" / "index.html").read_text()
 
 
 @pytest.mark.parametrize(
@@ -166,7 +166,7 @@ def test_a_wrong_command_line_is_told_at_once(
 
 def test_a_bound_on_a_fixed_number_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["fit", "x.zarr", "m.zarr", "--cell", "4", "--components", "3", "--max-components", "5"]) == 3
-    assert "with n_components, leave it out" in capsys.readouterr().err
+    assert "leave it out where --components (n_components) is given" in capsys.readouterr().err
 
 
 def test_targets_of_foreign_floats_need_a_range(
