@@ -120,12 +120,26 @@ def test_workers_that_leave_and_workers_that_join_change_nothing(made: Path, tmp
     assert _tree(tmp_path / "out.zarr") == _tree(made / "calm.zarr")
 
 
+_WITHOUT = """
+import sys
+
+
+class Without:
+    def find_spec(self, name, path=None, target=None):
+        if name == "{name}":
+            raise ModuleNotFoundError("No module named '{name}'", name=name)
+
+
+sys.meta_path.insert(0, Without())
+"""
+
+
 def test_workers_without_this_package_or_with_a_part_of_it(made: Path, tmp_path: Path) -> None:
-    """Folders that shadow the package: an installation that lacks it, and one whose modules lack what is asked for."""
-    for name, content in {"dpca": "raise ModuleNotFoundError(\"No module named 'dpca'\")", "storage": ""}.items():
+    """Workers that cannot import it, or one of its modules, however it is installed here."""
+    for name in ("dpca", "storage.tasks"):
         shadow = tmp_path / f"without-{name}"
-        (shadow / name).mkdir(parents=True)
-        (shadow / name / "__init__.py").write_text(content)
+        shadow.mkdir()
+        (shadow / "sitecustomize.py").write_text(_WITHOUT.format(name=name))
         with GivenCluster(0, tmp_path / f"log-{name}") as given:
             given.add_worker(PYTHONPATH=str(shadow))
             *_, ended = _lines([*_verify(made, tmp_path), "--scheduler", given.address])

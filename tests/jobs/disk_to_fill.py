@@ -17,6 +17,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+# How many threads a library takes may depend on the load, and with it the last bits of a product.
+os.environ.update(OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", OMP_NUM_THREADS="1")
+
 import numpy as np
 
 from dpca import PCA, BandPCA, CellPCA, StreamingPCA
