@@ -135,7 +135,7 @@ def test_too_few_components_computed_is_told() -> None:
             r"raise --max-components K \(max_components=K\) above 2, or relax the target",
         ),
         ({"threshold": 1.5}, "at least 0 and below 1"),
-        ({"target_mse": 1e-3, "data_range": (1, 1)}, "give the smallest and the largest possible value"),
+        ({"target_mse": 1e-3, "data_range": (1, 1)}, "give two finite numbers, the lower first"),
     ],
 )
 def test_what_cannot_be(asked: dict[str, Any], words: str) -> None:
