@@ -408,6 +408,16 @@ def test_a_store_that_was_replaced_is_not_read_for_the_one_that_was_opened(store
 # -- stores behind URLs
 
 
+def test_an_input_behind_a_url_of_a_file_is_an_input(stores: Path) -> None:
+    stack, model = open_stack(f"file://{stores / 'stack.zarr'}"), stores / "cells.zarr"
+    for target in (stores / "stack.zarr", stores / "stack.zarr" / "m"):
+        with pytest.raises(StoreError, match="input"):
+            transform_store(stack, model, target, overwrite=True)
+    with pytest.raises(StoreError, match="input"):
+        transform_store(stack, f"file://{model}", model, overwrite=True)
+    assert verify(stores / "stack.zarr") == []
+
+
 @pytest.fixture
 def remote(made: Path) -> Any:
     """A file system in memory that holds a stack and a job's store."""
