@@ -365,6 +365,11 @@ def test_what_zarr_and_numcodecs_write_by_default_is_read(zarr_format: Any, shar
     np.testing.assert_array_equal(open_stack(tmp_path / "a.zarr").samples[...], x)
 
 
+def test_changed_metadata_of_an_array_is_one_problem(stores: Path) -> None:
+    zarr.open_array(stores / "floats.zarr" / "samples", mode="a").attrs["mine"] = 1
+    assert verify(stores / "floats.zarr") == ["samples/zarr.json: is not the file that was written there"]
+
+
 def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(stores: Path, tmp_path: Path) -> None:
     for name in ("samples/c/0/0/0/0", "samples/zarr.json", "zarr.json"):
         shutil.copytree(stores / "stack.zarr", tmp_path / "s.zarr")
