@@ -28,7 +28,7 @@ from zarr.storage._common import make_store
 
 from storage.codecs import check_codecs
 from storage.disk import read_file
-from storage.errors import StoreError
+from storage.errors import DataError, StoreError, one_line
 from storage.manifest import CHECKSUMS, METADATA, Manifest, ShardChecksums, digest_of, read_manifest, shard_checksums
 
 _METADATA = (METADATA, ".zarray", ".zmetadata", ".zgroup")
@@ -182,12 +182,14 @@ class CheckedStore(Store):
             if not key.startswith(f"{name}/"):
                 continue
             if name not in self._inside:
-                where = f"{self.where}/{name}"
-                store, _ = checked_store(where)
                 assert self.manifest is not None
-                if store.manifest is None or store.manifest.digest != self.manifest.stores[name]:
+                where = f"{self.where}/{name}"
+                plain = _plain_store(where)
+                content = _content(plain, where, METADATA) or b""
+                if digest_of(content) != self.manifest.stores[name]:
                     raise StoreError(f"'{where}' is not the store that was written there: make '{self.where}' again")
-                self._inside[name] = store
+                self._inside[name] = CheckedStore(plain, where, read_manifest(content, where))
+                self._inside[name].prepare()
             return self._inside[name], key[len(name) + 1 :]
         return self, key
 
@@ -226,6 +228,10 @@ class CheckedStore(Store):
         if len(_KNOWN) > _MOST_KNOWN:
             _KNOWN.popitem(last=False)
         return entries
+
+    def content(self, name: str) -> bytes | None:
+        """Return a file as it is, whether it belongs there or not; None where there is none."""
+        return _content(self._store, self.where, name)
 
     async def _is_dense(self, array: str) -> bool:
         content = await self._store.get(f"{array}/{METADATA}".lstrip("/"), default_buffer_prototype())
@@ -351,7 +357,10 @@ def _reopened(where: str) -> CheckedStore:
 def _plain_store(where: str) -> Store:
     if "://" not in where:
         return LocalStore(where, read_only=True)
-    return sync(make_store(where, mode="r"))
+    try:
+        return sync(make_store(where, mode="r"))
+    except Exception as error:  # of a protocol, or of what it needs
+        raise DataError(f"'{where}' cannot be opened ({one_line(error)}): check the address") from error
 
 
 def _content(store: Store, where: str, name: str) -> bytes | None:
@@ -360,9 +369,13 @@ def _content(store: Store, where: str, name: str) -> bytes | None:
             return read_file(store.root / name)
         except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
             return None
-        except OSError as error:
-            raise StoreError(f"'{where}/{name}' cannot be read ({error.strerror}): check its permissions") from error
-    content = sync(store.get(name, default_buffer_prototype()))
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or one_line(error)
+            raise StoreError(f"'{where}/{name}' cannot be read ({reason}): check its path and permissions") from error
+    try:
+        content = sync(store.get(name, default_buffer_prototype()))
+    except Exception as error:  # of the network, or of what serves the store
+        raise StoreError(f"'{where}/{name}' cannot be read ({one_line(error)}): check the address") from error
     return None if content is None else content.to_bytes()
 
 

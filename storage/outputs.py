@@ -162,7 +162,7 @@ def _paths(inputs: Any) -> Iterable[str]:
     if inputs is None:
         return
     if isinstance(inputs, str | os.PathLike):
-        if "://" not in (text := os.fspath(inputs)):
+        if "://" not in (text := os.fspath(inputs).removeprefix("file://").removeprefix("local://")):
             yield text
     elif isinstance(inputs, list | tuple):
         for one in inputs:

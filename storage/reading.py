@@ -70,8 +70,9 @@ def open_group(path: str | os.PathLike[str]) -> zarr.Group:
     StoreError
         If there is none, or its metadata is none.
     """
+    where = os.fspath(path)
     try:
-        node = open_checked(os.fspath(path))
+        node = open_checked(where)
     except StoreError:
         raise
     except Exception as error:  # metadata that is none makes Zarr fail in ways of its own
@@ -222,11 +223,27 @@ def group_facts(array: zarr.Array[Any]) -> dict[str, Any]:
 
 def array_identity(array: zarr.Array[Any]) -> str:
     """Return what tells an array from one that takes its place: its store's manifest, else its metadata alone."""
+    path = local_path(array)
+    if path is not None and not isinstance(array, StoredArray):
+        array = open_array(path)  # of somebody who does not know of manifests
     store = array.store_path.store
     if isinstance(store, CheckedStore) and store.manifest is not None:
         return store.manifest.digest
     metadata = array.metadata.to_buffer_dict(default_buffer_prototype())
     return digest_of(b"".join(metadata[name].to_bytes() for name in sorted(metadata)))
+
+
+def open_again(path: str, identity: str) -> zarr.Array[Any]:
+    """Open an array that was opened before, and refuse one that has taken its place; see `array_identity`.
+
+    Raises
+    ------
+    StoreError
+    """
+    array = open_array(path)
+    if array_identity(array) != identity:
+        raise StoreError(f"'{path}' is not the array that was opened: it was replaced meanwhile, open it again")
+    return array
 
 
 def what_is_wrong_with(array: zarr.Array[Any], index: Sequence[int]) -> Literal["missing", "empty"] | None:

@@ -267,7 +267,7 @@ def open_node(where: str) -> zarr.Array[Any] | zarr.Group:
         if "://" in where or not os.path.lexists(where):
             raise DataError(f"there is nothing at '{where}': check the path") from error
         raise StoreError(f"'{where}' is not a Zarr array or group: `dpca ingest` makes one of images") from error
-    except StoreError:
+    except (DataError, StoreError):
         raise
     except Exception as error:  # metadata that is none makes Zarr fail in ways of its own
         raise StoreError(

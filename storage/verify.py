@@ -27,7 +27,7 @@ from storage.manifest import (
     read_manifest,
 )
 from storage.progress import Progress, no_progress
-from storage.reading import is_dense, open_array, root_facts, what_is_wrong_with
+from storage.reading import is_dense, is_vouched, open_array, root_facts, what_is_wrong_with
 from storage.stack import STACK_KIND, absolute, open_node, open_stack
 from storage.tasks import run_in_order
 
@@ -81,13 +81,20 @@ def verify(
     try:
         store, inside = checked_store(where)
     except StoreError as error:
+        if "://" not in where and not os.path.lexists(where):
+            raise
         return [f"{METADATA}: {error}"]
     if store.manifest is None and store.root is not None and any(store.root.glob(f"*/{CHECKSUMS}")):
         return [f"{METADATA}: the manifest of the store is missing or damaged, which vouches for everything in it"]
     problems: list[str] = []
     calls: list[tuple[Any, ...]] = []
+    if store.manifest is not None and not _is_known(store.manifest, inside):
+        open_node(where)
+        raise StoreError(f"'{where}' is no array or group of '{store.where}': give one, or the store")
     if store.manifest is not None and store.root is not None:
         calls += [(store.where, name) for name in _vouched_files(store, inside, problems)]
+    elif store.manifest is not None:
+        calls += _vouched_shards(store, inside, problems)
     else:
         calls += _foreign_shards(where, problems)
     stage = progress("verify", len(calls), "shards")
@@ -103,6 +110,13 @@ def verify(
 
 
 # -- what a manifest vouches for
+
+
+def _is_known(manifest: Manifest, inside: str) -> bool:
+    """Tell whether a path in a store leads to an array, a group, or into a store that was written there."""
+    known = [*manifest.stores, *(name.rpartition("/")[0] for name in manifest.files)]
+    in_a_store = any(inside.startswith(f"{name}/") for name in manifest.stores)
+    return not inside or in_a_store or any(f"{name}/".startswith(f"{inside}/") for name in known)
 
 
 def _vouched_files(store: CheckedStore, inside: str, problems: list[str], above: str = "") -> Iterator[str]:
@@ -149,6 +163,37 @@ def _inner_files(store: CheckedStore, name: str, inside: str, problems: list[str
     if manifest is not None:
         inner, _ = checked_store(f"{store.where}/{name}")
         yield from _vouched_files(inner, inside, problems, f"{above}{name}/")
+
+
+def _vouched_shards(
+    store: CheckedStore, inside: str, problems: list[str], above: str = ""
+) -> Iterator[tuple[Any, ...]]:
+    """As `_vouched_files`, of a store that is no folder: yield what to read, and note what is wrong beside it."""
+    manifest = store.manifest
+    assert manifest is not None
+    for name in sorted(manifest.files):
+        if not f"{name}/".startswith(f"{inside}/" if inside else ""):
+            continue
+        try:
+            manifest.check(name, store.content(name), store.where)
+        except StoreError as error:
+            problems.append(f"{above}{name}: {error}")
+    for array in sorted(manifest.arrays):
+        if f"{array}/".startswith(f"{inside}/" if inside else ""):
+            with suppress(StoreError):  # told above
+                grid = _grid(open_array(f"{store.where}/{array}"))
+                yield from ((f"{store.where}/{array}", f"{above}{array}", index) for index in np.ndindex(*grid))
+    for name in sorted(manifest.stores):
+        within = inside.removeprefix(name).lstrip("/")
+        if not inside or inside == name or inside.startswith(f"{name}/"):
+            try:
+                inner, rest = checked_store(f"{store.where}/{name}")
+                if rest or inner.manifest is None or inner.manifest.digest != manifest.stores[name]:
+                    raise StoreError("is not the file that was written there")
+            except StoreError as error:
+                problems.append(f"{above}{name}/{METADATA}: {error}")
+            else:
+                yield from _vouched_shards(inner, within, problems, f"{above}{name}/")
 
 
 def _entries(root: str, folder: str, left_out: frozenset[str]) -> Iterator[tuple[str, str]]:
@@ -214,10 +259,13 @@ def _check_file(root: str, name: str) -> list[str]:
         assert known is not None
         with open(os.path.join(root, name), "rb", buffering=0) as file:
             _compare(file.fileno(), known)
-        array_name, _, place = name.rpartition("/c")
-        array = open_array(f"{root}/{array_name}")
     except (OSError, ValueError, StoreError) as error:
         return [f"{name}: is damaged ({one_line(error)})"]
+    array_name, _, place = name.rpartition("/c")
+    try:
+        array = open_array(f"{root}/{array_name}")
+    except StoreError:
+        return []  # told by the name of its metadata
     if array.dtype.kind not in "fc":
         return []
     problem = _wrong_values(array, tuple(int(i) for i in place.split("/")[1:]))
@@ -332,7 +380,7 @@ def _check_shard(path: str, name: str, index: tuple[int, ...]) -> list[str]:
         array = open_array(path)
     except StoreError as error:
         return [f"{name}: {error}"]
-    if is_dense(array) and (wrong := what_is_wrong_with(array, index)) is not None:
+    if is_dense(array) and not is_vouched(array) and (wrong := what_is_wrong_with(array, index)) is not None:
         return [f"{name}: shard {index} is {wrong}"]
     problem = _wrong_values(array, index)
     return [] if problem is None else [f"{name}: shard {index} {problem}"]

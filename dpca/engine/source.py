@@ -21,7 +21,7 @@ from scipy.sparse import issparse
 from dpca.engine.plan import Held, read_rows
 from storage import cf
 from storage.errors import DataError, one_line
-from storage.reading import local_path, open_array, read_into
+from storage.reading import array_identity, local_path, open_again, open_array, read_into
 from storage.stack import Stack, open_stack
 
 Array = NDArray[Any]
@@ -70,6 +70,8 @@ class ZarrSource:
     shape: tuple[int, ...]
     dtype: np.dtype[Any]
     chunks: tuple[int, ...]
+    identity: str | None = None
+    """Tells the array from one that takes its place while tasks read it, see `storage.reading.array_identity`."""
 
     @property
     def name(self) -> str:
@@ -78,7 +80,7 @@ class ZarrSource:
 
     def reader(self) -> Reader:
         """Open the array in the calling process."""
-        array = open_array(self.path)
+        array = open_array(self.path) if self.identity is None else open_again(self.path, self.identity)
 
         def read(samples: tuple[int, int], region: Region, out: Array) -> None:
             (start, stop), box = samples, tuple(slice(a, b) for a, b in region)
@@ -279,7 +281,9 @@ def as_source(x: Any) -> Source:
     source: Source
     if isinstance(x, zarr.Array):
         path = path or local_path(x)
-        source = ZarrSource(path, tuple(x.shape), np.dtype(x.dtype), tuple(x.chunks)) if path else ArraySource(x)
+        source = ArraySource(x)
+        if path:
+            source = ZarrSource(path, tuple(x.shape), np.dtype(x.dtype), tuple(x.chunks), array_identity(x))
     elif isinstance(x, da.Array):
         if any(np.isnan(length) for length in x.shape):
             raise DataError(f"the Dask array has shape {x.shape}, of unknown lengths: call compute_chunk_sizes() on it")
@@ -353,7 +357,8 @@ def as_dense(x: Any) -> Array:
     if np.ma.is_masked(x):
         raise DataError(f"an array of {x.shape} has masked values, which are no data: fill them first, x.filled(value)")
     try:
-        array = np.asarray(x)
+        # A Zarr array of somebody's own reads missing chunks as fill values.
+        array = _read_whole(x) if isinstance(x, zarr.Array) else np.asarray(x)
     except (TypeError, ValueError) as error:
         raise DataError(
             f"an object of type {type(x).__name__} is no array of samples ({one_line(error)}): give samples of one "
@@ -370,6 +375,14 @@ def as_dense(x: Any) -> Array:
             f"several sources with storage.ingest"
         )
     return array
+
+
+def _read_whole(x: zarr.Array[Any]) -> Array:
+    stored, path = opened(x), local_path(x)
+    if path is not None:
+        stored = open_array(path)
+    read_into(stored, (slice(None),) * stored.ndim, values := np.empty(stored.shape, stored.dtype))
+    return values
 
 
 def as_samples(x: Any, name: str) -> Array:

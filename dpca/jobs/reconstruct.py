@@ -23,7 +23,7 @@ from storage.disk import require_free_space
 from storage.layout import choose_layout
 from storage.outputs import check_output
 from storage.progress import Progress, no_progress
-from storage.reading import open_array, read_into
+from storage.reading import array_identity, open_again, open_array, read_into
 from storage.stack import STACK_KIND, STACK_VERSION
 from storage.tasks import run_in_order
 from storage.workspace import Workspace, fingerprint_of
@@ -34,6 +34,7 @@ Array = NDArray[Any]
 @dataclass(frozen=True)
 class _Job:
     scores: str
+    identity: str
     model: str
     fingerprint: str
     n_components: int
@@ -103,6 +104,7 @@ def reconstruct_store(
         low, high = map(float, facts["data_range"])
         job = _Job(
             os.path.join(os.path.abspath(scores), "scores"),
+            array_identity(scores_array),
             os.path.abspath(model),
             model_fingerprint(model),
             level,
@@ -134,7 +136,7 @@ def reconstruct_store(
 
 def reconstruct_one(job: _Job, start: int) -> int:
     """Write one shard of samples, the body of a task; return the most memory that this process ever held."""
-    scores = open_array(job.scores)
+    scores = open_again(job.scores, job.identity)
     samples = open_array(job.samples, mode="r+")
     basis = stored_basis(job.model, job.fingerprint, job.n_components)
     stop = min(start + job.rows, scores.shape[0])

@@ -16,8 +16,7 @@ from numpy.typing import NDArray
 
 from dpca.engine.source import opened
 from dpca.models.basis import projected
-from storage.errors import StoreError
-from storage.reading import array_identity, local_path, open_array, read_into
+from storage.reading import array_identity, local_path, open_again, open_array, read_into
 from storage.stack import Stack
 
 Array = NDArray[Any]
@@ -41,8 +40,7 @@ def lazy_chunks(array: zarr.Array[Any], chunks: tuple[Any, ...]) -> da.Array:
     An array in a local store is opened again by its path in each process that reads it.
     """
     path, dtype = local_path(array), np.dtype(array.dtype)
-    identity = array_identity(array if path is None else open_array(path))
-    stored = _Stored(array if path is None else path, identity, tuple(array.shape), dtype)
+    stored = _Stored(array if path is None else path, array_identity(array), tuple(array.shape), dtype)
     lazy: da.Array = da.from_array(stored, chunks=chunks, fancy=False, meta=np.empty((0,) * array.ndim, dtype))
     return lazy
 
@@ -61,7 +59,7 @@ class _Stored:
         return len(self.shape)
 
     def __getitem__(self, selection: Any) -> Array:
-        array = _opened(self.array, self.identity) if isinstance(self.array, str) else self.array
+        array = _opened_once(self.array, self.identity) if isinstance(self.array, str) else self.array
         parts = selection if isinstance(selection, tuple) else (selection,)
         parts += (slice(None),) * (self.ndim - len(parts))
         lengths = [len(range(n)[p]) for p, n in zip(parts, self.shape, strict=True) if isinstance(p, slice)]
@@ -70,12 +68,9 @@ class _Stored:
 
 
 @lru_cache(maxsize=16)
-def _opened(path: str, identity: str) -> zarr.Array[Any]:
-    """Open an array once a process, and refuse one that has taken the place of the one that was meant."""
-    array = open_array(path)
-    if array_identity(array) != identity:
-        raise StoreError(f"'{path}' is not the array that was opened: it was replaced meanwhile, open it again")
-    return array
+def _opened_once(path: str, identity: str) -> zarr.Array[Any]:
+    """Open an array once a process."""
+    return open_again(path, identity)
 
 
 def zarr_array(x: Any) -> zarr.Array[Any]:

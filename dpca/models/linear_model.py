@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import numpy as np
+import zarr
 from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils import check_array
@@ -41,6 +42,8 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     def _dense(self, X: Any, *, reset: bool) -> Array:
         """Check samples in memory by scikit-learn's conventions, which count features along a single axis only."""
         dense = as_dense(X)
+        if isinstance(X, zarr.Array):
+            X = dense
         shape = dense.shape
         if len(shape) < 2:
             raise DataError(

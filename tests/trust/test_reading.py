@@ -11,6 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import fsspec
 import numpy as np
 import pytest
 import zarr
@@ -126,6 +127,10 @@ def test_samples_of_a_missing_shard_are_an_error(
             for x in (path, stack, stack.samples)
         ),
         lambda: models[2].score_samples(path).compute(scheduler="synchronous"),
+        *(
+            (lambda new=new: new.partial_fit(zarr.open(path / "samples", mode="r")))
+            for new in (CellPCA(2, cell_shape=8), StreamingPCA(2))
+        ),
     ]
     for attempt in tries:
         with pytest.raises((StoreError, DataError), match="samples.*(missing|empty|no file|damaged)"):
@@ -360,6 +365,11 @@ def test_what_zarr_and_numcodecs_write_by_default_is_read(zarr_format: Any, shar
     np.testing.assert_array_equal(open_stack(tmp_path / "a.zarr").samples[...], x)
 
 
+def test_changed_metadata_of_an_array_is_one_problem(stores: Path) -> None:
+    zarr.open_array(stores / "floats.zarr" / "samples", mode="a").attrs["mine"] = 1
+    assert verify(stores / "floats.zarr") == ["samples/zarr.json: is not the file that was written there"]
+
+
 def test_a_pipe_in_the_place_of_a_file_is_not_waited_for(stores: Path, tmp_path: Path) -> None:
     for name in ("samples/c/0/0/0/0", "samples/zarr.json", "zarr.json"):
         shutil.copytree(stores / "stack.zarr", tmp_path / "s.zarr")
@@ -378,6 +388,79 @@ def test_a_model_that_was_replaced_while_it_was_used(stores: Path, tmp_path: Pat
     with pytest.raises(StoreError, match="was replaced"):
         lazy.compute(scheduler="synchronous")
     fit_store(open_stack(stores / "stack.zarr"), tmp_path / "m.zarr", CellPCA(2, cell_shape=8))
+
+
+def test_a_store_that_was_replaced_is_not_read_for_the_one_that_was_opened(stores: Path, made: Path) -> None:
+    stack = open_stack(stores / "stack.zarr")
+    scores = dpca.open_scores(stores / "scores.zarr", model=stores / "cells.zarr")
+    model = CellPCA.load(stores / "cells.zarr")
+    for name in ("stack.zarr", "scores.zarr"):
+        shutil.rmtree(stores / name)
+        shutil.copytree(made.parent / "b" / name, stores / name)
+    tries: list[Callable[[], Any]] = [
+        lambda: CellPCA(2, cell_shape=8).fit(stack),
+        lambda: StreamingPCA(2).fit(stack.samples),
+        lambda: model.transform(stack).compute(scheduler="synchronous"),
+        lambda: transform_store(stack, stores / "cells.zarr", stores.parent / "new.zarr"),
+        lambda: scores.scores.compute(scheduler="synchronous"),
+    ]
+    for attempt in tries:
+        with pytest.raises(StoreError, match="was replaced"):
+            attempt()
+    assert not (stores.parent / "new.zarr").exists()
+
+
+# -- stores behind URLs
+
+
+def test_an_input_behind_a_url_of_a_file_is_an_input(stores: Path) -> None:
+    stack, model = open_stack(f"file://{stores / 'stack.zarr'}"), stores / "cells.zarr"
+    for target in (stores / "stack.zarr", stores / "stack.zarr" / "m"):
+        with pytest.raises(StoreError, match="input"):
+            transform_store(stack, model, target, overwrite=True)
+    with pytest.raises(StoreError, match="input"):
+        transform_store(stack, f"file://{model}", model, overwrite=True)
+    assert verify(stores / "stack.zarr") == []
+
+
+@pytest.fixture
+def remote(made: Path) -> Any:
+    """A file system in memory that holds a stack and a job's store."""
+    files = fsspec.filesystem("memory")
+    for name in ("stack.zarr", "job.zarr"):
+        files.put(str(made / name), f"/{name}", recursive=True)
+    yield files
+    for name in ("stack.zarr", "job.zarr"):
+        files.rm(f"/{name}", recursive=True)
+
+
+def test_stores_behind_urls_are_whole(remote: Any) -> None:
+    for path in ("stack.zarr", "stack.zarr/samples", "job.zarr", "job.zarr/model/mean"):
+        assert verify(f"memory://{path}") == []
+    assert open_stack("memory://job.zarr/stack").labels is not None
+
+
+@pytest.mark.parametrize("name", ["samples", "samples/zarr.json", "samples/c/0/0/0/0", "label/c/0"])
+@pytest.mark.parametrize("inside", ["stack.zarr", "job.zarr/stack"])
+def test_damage_behind_a_url_is_named_and_not_read(inside: str, name: str, remote: Any) -> None:
+    remote.rm(f"/{inside}/{name}", recursive=True)
+    for path in {inside, inside.partition("/")[0]}:
+        assert any(name.partition("/")[0] in problem for problem in verify(f"memory://{path}"))
+    with pytest.raises(StoreError):
+        _ = (open_stack(f"memory://{inside}").samples[...], open_stack(f"memory://{inside}").labels)
+
+
+def test_a_store_inside_is_missing_behind_a_url(remote: Any) -> None:
+    remote.rm("/job.zarr/model", recursive=True)
+    assert [problem for problem in verify("memory://job.zarr") if "job.zarr/model" in problem]
+
+
+@pytest.mark.parametrize(
+    "path", ["stack.zarr/samples/c", "stack.zarr/zarr.json", "stack.zarr/nothing", "weird://x", "x\0y", "x" * 300]
+)
+def test_what_is_no_store_is_no_damage(path: str, made: Path) -> None:
+    with pytest.raises((DataError, StoreError)):
+        verify(path if "://" in path else made / path)
 
 
 def test_a_finished_output_that_is_damaged_is_not_taken_for_done(
