@@ -62,8 +62,9 @@ def check_output(target: str | os.PathLike[str], *inputs: Any, report: str | os.
                 raise StoreError(
                     f"{what} {relation} the input '{printable(name)}', which must stay as it is: choose another output"
                 )
-    # one that a run was stopped in has no manifest yet, and its work folder is there
-    if report is not None and not os.path.lexists(work_folder(real)) and (foreign := _first_foreign(Path(report))):
+    # one of ours that is not whole, as a run was stopped or files were removed, has an output or a work folder beside it
+    known = os.path.lexists(real) or os.path.lexists(work_folder(real))
+    if report is not None and not known and (foreign := _first_foreign(Path(report))):
         raise StoreError(
             f"the report folder '{report}' holds {printable(foreign)!r}, which is none of ours: choose another output "
             f"or move it away"
