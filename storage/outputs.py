@@ -28,7 +28,7 @@ def work_folder(output: Path) -> Path:
 
 
 def check_output(target: str | os.PathLike[str], *inputs: Any, report: str | os.PathLike[str] | None = None) -> None:
-    """Refuse an output that is, holds, or lies in an input.
+    """Refuse an output that is, holds, or lies in an input, or lies in a finished store, which would be whole no more.
 
     What a job writes is its target, the work folder beside it and, where it makes one, its report. Each is compared
     with every input by real paths and by identity, so that neither links nor ``..`` nor a second mount hide anything.
@@ -62,7 +62,12 @@ def check_output(target: str | os.PathLike[str], *inputs: Any, report: str | os.
                 raise StoreError(
                     f"{what} {relation} the input '{printable(name)}', which must stay as it is: choose another output"
                 )
-    # one of ours that is not whole, as a run was stopped or files were removed, has an output or a work folder beside it
+    if (holder := next(filter(_is_finished_store, real.parents), None)) is not None:
+        raise StoreError(
+            f"output '{target}' lies in the finished store '{printable(os.fspath(holder))}', which must stay as it is: "
+            f"choose another output"
+        )
+    # one that is not whole, as a run was stopped or files were removed, has an output or a work folder beside it
     known = os.path.lexists(real) or os.path.lexists(work_folder(real))
     if report is not None and not known and (foreign := _first_foreign(Path(report))):
         raise StoreError(
@@ -77,8 +82,8 @@ def resolved_output(target: str | os.PathLike[str]) -> Path:
     Raises
     ------
     StoreError
-        For a URL, a name that no file can have, the root folder, the working folder or one that holds it, a folder on
-        which a disk is mounted, and one in a finished store, which would be whole no more.
+        For a URL, a name that no file can have, the root folder, the working folder or one that holds it, and a
+        folder on which a disk is mounted.
     """
     text = os.fspath(target)
     shown_path = printable(text)
@@ -104,11 +109,6 @@ def resolved_output(target: str | os.PathLike[str]) -> Path:
             raise StoreError(f"{shown} is the working folder or holds it: give the name of a new folder")
         if exists and (os.path.ismount(real) or os.fspath(real) in _mount_points()):
             raise StoreError(f"{shown} is a folder on which a disk is mounted: give the name of a new folder in it")
-        if (holder := next(filter(_is_finished_store, real.parents), None)) is not None:
-            raise StoreError(
-                f"{shown} lies in the finished store '{printable(os.fspath(holder))}', which must stay as it is: "
-                f"choose another output"
-            )
     return real
 
 
