@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from storage.disk import writing_errors
+from storage.disk import read_file, writing_errors
 from storage.errors import StoreError, printable
+from storage.manifest import FOLDER_MANIFEST, METADATA, has_manifest
 
 __all__ = ["check_output", "resolved_output", "work_folder"]
 
@@ -27,7 +28,7 @@ def work_folder(output: Path) -> Path:
 
 
 def check_output(target: str | os.PathLike[str], *inputs: Any, report: str | os.PathLike[str] | None = None) -> None:
-    """Refuse an output that is, holds, or lies in an input.
+    """Refuse an output that is, holds, or lies in an input, or lies in a finished store, which would be whole no more.
 
     What a job writes is its target, the work folder beside it and, where it makes one, its report. Each is compared
     with every input by real paths and by identity, so that neither links nor ``..`` nor a second mount hide anything.
@@ -61,6 +62,18 @@ def check_output(target: str | os.PathLike[str], *inputs: Any, report: str | os.
                 raise StoreError(
                     f"{what} {relation} the input '{printable(name)}', which must stay as it is: choose another output"
                 )
+    if (holder := next(filter(_is_finished_store, real.parents), None)) is not None:
+        raise StoreError(
+            f"output '{target}' lies in the finished store '{printable(os.fspath(holder))}', which must stay as it is: "
+            f"choose another output"
+        )
+    # one that is not whole, as a run was stopped or files were removed, has an output or a work folder beside it
+    known = os.path.lexists(real) or os.path.lexists(work_folder(real))
+    if report is not None and not known and (foreign := _first_foreign(Path(report))):
+        raise StoreError(
+            f"the report folder '{report}' holds {printable(foreign)!r}, which is none of ours: choose another output "
+            f"or move it away"
+        )
 
 
 def resolved_output(target: str | os.PathLike[str]) -> Path:
@@ -69,8 +82,8 @@ def resolved_output(target: str | os.PathLike[str]) -> Path:
     Raises
     ------
     StoreError
-        For a URL, a name that no file can have, the root folder, the working folder or one that holds it, and a folder
-        on which a disk is mounted.
+        For a URL, a name that no file can have, the root folder, the working folder or one that holds it, and a
+        folder on which a disk is mounted.
     """
     text = os.fspath(target)
     shown_path = printable(text)
@@ -97,6 +110,20 @@ def resolved_output(target: str | os.PathLike[str]) -> Path:
         if exists and (os.path.ismount(real) or os.fspath(real) in _mount_points()):
             raise StoreError(f"{shown} is a folder on which a disk is mounted: give the name of a new folder in it")
     return real
+
+
+def _first_foreign(report: Path) -> str | None:
+    """Return what lies in a folder that no report of ours was written to; those of version 1 have no manifest."""
+    names = sorted(os.listdir(report)) if report.is_dir() else []
+    ours = FOLDER_MANIFEST in names or {"report.json", "index.html"} <= set(names)
+    return None if ours or not names else names[0]
+
+
+def _is_finished_store(folder: Path) -> bool:
+    try:
+        return has_manifest(read_file(folder / METADATA))
+    except OSError:
+        return False
 
 
 def _working_folder() -> Path | None:

@@ -185,9 +185,10 @@ def _damage_named(array: zarr.Array[Any]) -> Iterator[None]:
             f"'{array.store_path}' needs more memory than there is for what is read at once: rechunk it"
         ) from error
     except Exception as error:  # codecs of anyone's choice fail in ways of their own
-        raise StoreError(
-            f"'{array.store_path}' is damaged ({one_line(error)}): `dpca verify` tells where, make the store again"
-        ) from error
+        what, remedy = "is damaged", "`dpca verify` tells where, make the store again"
+        if not is_dense(array):  # anyone's
+            what, remedy = "cannot be read", "get it or make it again"
+        raise StoreError(f"'{array.store_path}' {what} ({one_line(error)}): {remedy}") from error
 
 
 def is_dense(array: zarr.Array[Any]) -> bool:

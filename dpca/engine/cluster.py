@@ -15,7 +15,7 @@ from dask.utils import parse_bytes, parse_timedelta
 import dpca
 from dpca.engine.memory import thread_count, usable_bytes
 from dpca.engine.stopping import unstopped
-from dpca.engine.worker_setup import quiet
+from dpca.engine.worker_setup import SILENCE, quiet
 from storage.clusters import cluster_errors, watched
 from storage.errors import ClusterError, DataError, one_line
 
@@ -92,6 +92,7 @@ def open_client(
                     threads_per_worker=1,
                     processes=True,
                     preload=["dpca.engine.worker_setup"],
+                    silence_logs=SILENCE,  # else Dask gives the logger of a worker's start a level of its own
                     memory_limit=limit,
                     host="127.0.0.1",
                     dashboard_address="127.0.0.1:0",

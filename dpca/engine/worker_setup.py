@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import logging
+import os
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
+SILENCE = logging.CRITICAL + 1
 # Those that Dask gives levels of their own, and that of a loop whose tasks end with it.
 _LOGGERS = ("distributed", "distributed.client", "bokeh", "tornado", "tornado.application", "asyncio")
 
@@ -14,7 +17,9 @@ _LOGGERS = ("distributed", "distributed.client", "bokeh", "tornado", "tornado.ap
 def dask_setup(worker: Any) -> None:
     """Say nothing: what a worker has to say reaches the program as exceptions."""
     for logger in map(logging.getLogger, _LOGGERS):
-        logger.setLevel(logging.CRITICAL + 1)
+        logger.setLevel(SILENCE)
+    # one that is ended before it has joined the cluster tells of that with a traceback, which no logger stops
+    sys.stderr = open(os.devnull, "w")  # noqa: SIM115
 
 
 @contextmanager
@@ -24,7 +29,7 @@ def quiet() -> Iterator[None]:
     before = [logger.level for logger in loggers]
     try:
         for logger in loggers:
-            logger.setLevel(logging.CRITICAL + 1)
+            logger.setLevel(SILENCE)
         yield
     finally:
         for logger, level in zip(loggers, before, strict=True):

@@ -18,6 +18,8 @@ from storage.readers.base import Reader, digest, digest_file, printable
 from storage.readers.raw import LABELS, Raw, RawReader, StreamReader, choose_key, require_possible
 from storage.readers.zip import data_start, entries, place_of
 
+_BLOCK = 4 << 20
+
 
 class _Header(NamedTuple):
     shape: tuple[int, ...]
@@ -73,13 +75,22 @@ def open_npz(path: str, key: str | None = None, axes: Sequence[str] | None = Non
     if entry.compress_type == zipfile.ZIP_STORED:
         with open(path, "rb", buffering=0) as plain:
             try:
-                plain.seek(data_start(plain.fileno(), place_of(entry)))
+                start = data_start(plain.fileno(), place_of(entry))
+                plain.seek(start)
             except ValueError as error:
                 raise DataError(f"'{label}' {error}: get the archive again") from error
             mapped = _read_header(plain, label)
             order = "F" if mapped.fortran else "C"
             raw = Raw(os.path.abspath(path), plain.tell(), mapped.shape, mapped.dtype.str, order)
-        reader = RawReader(raw, kind="npz", identity=identity, name=label, axes=axes)
+        reader = RawReader(
+            raw,
+            kind="npz",
+            identity=identity,
+            name=label,
+            axes=axes,
+            end=start + entry.compress_size,
+            check=partial(_check, raw.path, entry, label),
+        )
     else:
         if header.fortran:
             raise DataError(f"'{label}' is compressed in Fortran order: save it again with numpy.ascontiguousarray")
@@ -117,6 +128,16 @@ def _values(path: str, entry: zipfile.ZipInfo, name: str) -> Iterator[IO[bytes]]
     with _opened(path, entry, name) as file:
         _read_header(file, name)
         yield file
+
+
+def _check(path: str, entry: zipfile.ZipInfo, name: str) -> None:
+    """Compare the checksum of a member with its bytes, which nothing else does where they are mapped."""
+    with _opened(path, entry, name) as file:
+        try:
+            while file.read(_BLOCK):
+                pass
+        except (EOFError, OSError, zipfile.BadZipFile) as error:
+            raise DataError(f"'{name}' is truncated or broken ({one_line(error)}): get it again") from error
 
 
 def _read_header(file: IO[bytes], name: str) -> _Header:

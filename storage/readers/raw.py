@@ -119,6 +119,10 @@ class RawReader(ArrayReader):
         Computes the fingerprint.
     name, axes :
         As for `ArrayReader`.
+    end : int, optional
+        Where the values must end, by default with the file.
+    check : callable, optional
+        Raises a DataError if the values are damaged; called once, before any are read.
     """
 
     def __init__(
@@ -129,15 +133,16 @@ class RawReader(ArrayReader):
         identity: Callable[[], str],
         name: str,
         axes: Sequence[str] | None = None,
+        end: int | None = None,
+        check: Callable[[], None] | None = None,
     ) -> None:
         super().__init__(name, raw.shape, np.dtype(raw.dtype), axes)
         size = os.path.getsize(raw.path)
-        if size < raw.offset + raw.nbytes:
-            raise DataError(
-                f"'{name}' is truncated: it has {size:,} bytes and its header promises {raw.offset + raw.nbytes:,}; "
-                f"get it again"
-            )
-        self.kind, self._raw, self._identity = kind, raw, identity
+        there, wanted = min(size, size if end is None else end), raw.offset + raw.nbytes
+        if there != wanted:
+            what = "is truncated" if there < wanted else "goes on after its array"
+            raise DataError(f"'{name}' {what}: it ends at byte {there:,} and its header says {wanted:,}; get it again")
+        self.kind, self._raw, self._identity, self._check = kind, raw, identity, check
 
     def fingerprint(self) -> str:
         """Hash of the file."""
@@ -145,6 +150,9 @@ class RawReader(ArrayReader):
 
     def part(self, indices: Sequence[int]) -> Callable[[], NDArray[Any]]:
         """Ship where the array lies and which rows are wanted."""
+        if self._check is not None:
+            self._check()
+            self._check = None
         return partial(_read_raw, self._raw, self.axis, list(runs(indices)), self.dtype)
 
 

@@ -16,7 +16,7 @@ from storage import cf
 from storage.errors import DataError, StoreError, one_line
 from storage.readers.base import runs
 from storage.readers.raw import ArrayReader, gather
-from storage.reading import open_array
+from storage.reading import is_dense, open_array
 from storage.stack import Stack, open_stack
 
 # Chunks of zeros need not be stored, and one in so many is enough to believe that all of them are meant.
@@ -115,8 +115,8 @@ def _check_chunks(stack: Stack) -> None:
 def _read(
     path: str, axis: int, wanted: list[tuple[int, int]], dtype: np.dtype[Any], coding: cf.Coding | None
 ) -> NDArray[Any]:
+    array = open_array(path)
     try:
-        array = open_array(path)
         before = (slice(None),) * axis
 
         def rows(start: int, stop: int) -> NDArray[Any]:
@@ -125,11 +125,12 @@ def _read(
         read = gather(rows, wanted, dtype if coding is None else np.dtype(array.dtype).newbyteorder("="))
     except MemoryError as error:
         raise StoreError(f"'{path}' needs more memory than there is for its chunks: rechunk it") from error
-    except StoreError:
-        raise
     except Exception as error:
+        if isinstance(error, StoreError) and (error.__cause__ is None or is_dense(array)):
+            raise
         # A broken chunk can end in any exception inside a codec; all of them mean the same here.
+        why = one_line(error.__cause__ or error)
         raise StoreError(
-            f"'{path}' cannot be read from sample {wanted[0][0]:,} on ({one_line(error)}): get the source again"
+            f"'{path}' cannot be read from sample {wanted[0][0]:,} on ({why}): get the source again"
         ) from error
     return read if coding is None else coding.decode(read)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 import os
 import signal
 import socket
+import sys
 from collections.abc import Iterator
 from typing import Any
 
@@ -45,6 +47,19 @@ def test_workers_are_single_threaded_processes_that_nobody_else_can_reach(cluste
         assert worker["kept"] == str(512 * 2**20)
     assert cluster.scheduler.address.startswith("tcp://127.0.0.1:")
     assert cluster.dashboard_link.startswith("http://127.0.0.1:")
+
+
+def test_workers_say_nothing_whatever_becomes_of_them(capfd: pytest.CaptureFixture[str]) -> None:
+    """One that is ended while it starts would print two tracebacks, one of Dask and one of multiprocessing."""
+
+    def say() -> int:
+        logging.getLogger("distributed.nanny").error("Worker process died unexpectedly")
+        print("Process Dask Worker process (from Nanny):", file=sys.stderr, flush=True)
+        return logging.getLogger("distributed.nanny").getEffectiveLevel()
+
+    with open_client(workers=1, memory="1500MB") as client:
+        assert list(client.run(say).values()) == [logging.CRITICAL + 1]
+    assert capfd.readouterr().err == ""
 
 
 def test_a_running_cluster_is_joined_and_left_alone(cluster: Any) -> None:

@@ -6,11 +6,13 @@ import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from storage.errors import StoreError
+from storage.manifest import write_manifest
 from storage.outputs import check_output
 from storage.workspace import Workspace
 
@@ -246,3 +248,28 @@ def test_a_read_only_folder_is_refused(tmp_path):
     finally:
         if os.geteuid() == 0:
             subprocess.run(["umount", tmp_path], check=True)
+
+
+@pytest.mark.parametrize("inside", ["model", "samples", "new.zarr", "deep/new.zarr"])
+def test_an_output_in_a_finished_store_is_refused_and_the_store_stays_whole(tmp_path, make_stack, inside):
+    """It would be whole no more: its manifest knows every store in it."""
+    store = make_stack(tmp_path / "in.zarr", np.zeros((4, 6, 5), np.uint8))
+    write_manifest(store)
+    before = everything(tmp_path)
+    with pytest.raises(StoreError, match="lies in the finished store"):
+        check_output(store / inside, store / "name", report=tmp_path / "r")
+    assert everything(tmp_path) == before
+
+
+def test_a_report_folder_that_is_not_ours_is_refused_and_left_alone(tmp_path):
+    output, report = tmp_path / "out.zarr", tmp_path / "out.report"
+    report.mkdir()
+    check_output(output, report=report)
+    (report / "index.html").write_text("mine")
+    with pytest.raises(StoreError, match="'index.html', which is none of ours"):
+        check_output(output, report=report)
+    (tmp_path / "out.zarr.partial").mkdir()  # a run of ours was stopped while it wrote its report
+    check_output(output, report=report)
+    (tmp_path / "out.zarr.partial").rmdir()
+    (report / "manifest.json").write_text("{}")
+    check_output(output, report=report)

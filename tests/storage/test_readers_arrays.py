@@ -5,9 +5,11 @@ from __future__ import annotations
 import builtins
 import gzip
 import importlib
+import io
 import pickle
 import struct
 import sys
+import zipfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -267,6 +269,36 @@ def test_an_idx_file_that_goes_on_is_refused(tmp_path: Path) -> None:
     (tmp_path / "a.gz").write_bytes(gzip.compress(content + b"x"))
     with pytest.raises(DataError, match="the file goes on"):
         list(open_reader(tmp_path / "a.gz").stream([range(11)]))
+
+
+@pytest.mark.parametrize("kind", ["npy", "npz", "idx"])
+def test_an_array_that_is_not_as_long_as_its_file_is_refused(kind: str, tmp_path: Path) -> None:
+    """One header more or less, and what lies behind the array would be read as samples, or samples left out."""
+    values = np.random.default_rng(1).integers(0, 256, (60, 30, 20), dtype=np.uint8)
+    content = io.BytesIO()
+    np.save(content, values)
+    for claimed, words in ((b"(61, 30, 20), }", "is truncated"), (b"(59, 30, 20), }", "goes on after its array")):
+        lying = content.getvalue().replace(b"(60, 30, 20), }", claimed)
+        if kind == "npy":
+            (tmp_path / "a.npy").write_bytes(lying)
+        elif kind == "npz":
+            with zipfile.ZipFile(tmp_path / "a.npz", "w") as archive:
+                archive.writestr("values.npy", lying)
+                archive.writestr("more.txt", bytes(10_000))
+        else:
+            header = bytes((0, 0, 8, 3)) + np.array((int(claimed[1:3]), 30, 20), ">u4").tobytes()
+            (tmp_path / "a.idx").write_bytes(header + values.tobytes())
+        with pytest.raises(DataError, match=words):
+            open_reader(tmp_path / f"a.{kind}")
+
+
+def test_a_damaged_member_of_a_plain_npz_is_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "a.npz", values=np.zeros((40, 64, 1024), np.uint8))
+    content = bytearray((tmp_path / "a.npz").read_bytes())
+    content[len(content) // 2] ^= 1
+    (tmp_path / "a.npz").write_bytes(content)
+    with pytest.raises(DataError, match="'a.npz/values' is truncated or broken .*CRC-32"):
+        open_reader(tmp_path / "a.npz").fetch(range(2))
 
 
 def test_a_cut_lmdb_does_not_kill_the_process(tmp_path: Path) -> None:
