@@ -62,7 +62,7 @@ def report_folder(output: str | os.PathLike[str]) -> Path:
 
 
 def read_report(folder: Path) -> dict[str, Any] | None:
-    """Return the numbers of an earlier report, None if there is none.
+    """Return the numbers of an earlier report, None if there is none, or a file of it is gone.
 
     Raises
     ------
@@ -75,6 +75,8 @@ def read_report(folder: Path) -> dict[str, Any] | None:
             manifest = read_manifest(read_file(folder / FOLDER_MANIFEST), str(folder))
             if manifest is None:
                 raise ValueError("its manifest is none")
+            if not all(os.path.lexists(folder / name) for name in manifest.files):
+                return None
             manifest.check("report.json", read_file(folder / "report.json"), str(folder))
         elif not (names["report.json"] and names["index.html"]):
             return None

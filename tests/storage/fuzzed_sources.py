@@ -394,8 +394,7 @@ def make_fuzzed(number: int, seed: int, folder: Path, only: str) -> tuple[str, P
 
 def trial(source: Path, folder: Path) -> str:
     """Use a source in every way; return what is wrong with how that ended, nothing if all is well."""
-    from dpca.cli.main import main
-
+    from dpca.cli import main
     from storage import DataError, StoreError, ingest, open_stack
     from storage.readers import open_reader
 
@@ -442,9 +441,9 @@ def _limit() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     warnings.simplefilter("error")
-    import dpca.cli.main
+    import dpca.cli.program
 
-    assert dpca.cli.main
+    assert dpca.cli.program
 
 
 def _child(seed: int, start: int, stop: int, folder: Path, only: str) -> None:

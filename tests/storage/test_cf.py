@@ -259,7 +259,7 @@ def test_no_fit_takes_packed_values_as_they_are(given: str, tmp_path: Path) -> N
 
 
 def test_what_info_says_of_packed_values(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from dpca.cli.main import main
+    from dpca.cli import main
 
     zarr.create_array(tmp_path / "a.zarr", data=values(), attributes={"scale_factor": 0.1})
     assert main(["info", str(tmp_path / "a.zarr")]) == 0

@@ -316,7 +316,8 @@ def _job_ways(whole: Path) -> dict[str, Way]:
 
     def known(here: Path, out: Path) -> Any:
         found = find_done(source, here / "job.zarr", SETTINGS)
-        return None if found is None else dict(found.report)
+        # What the stages took is not known any more where a report is made again.
+        return None if found is None else {k: v for k, v in found.report.items() if k not in ("stages", "notes")}
 
     return {
         "open_scores": lambda here, out: _scores_parts(here / "job.zarr"),
