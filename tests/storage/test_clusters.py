@@ -26,7 +26,7 @@ from tests.given_cluster import GivenCluster
 @pytest.fixture
 def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GivenCluster]:
     monkeypatch.setattr("storage.clusters._INTERVAL", 0.3)
-    monkeypatch.setattr("storage.clusters._ANSWER", 2.0)
+    monkeypatch.setattr("storage.clusters._ANSWER", 5.0)
     with GivenCluster(1, tmp_path / "log") as cluster:
         yield cluster
 
