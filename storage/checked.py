@@ -216,7 +216,7 @@ class CheckedStore(Store):
         assert self.manifest is not None
         name = f"{array}/{CHECKSUMS}"
         digest = self.manifest.files[name]
-        with self._lock:
+        with _KNOWN_LOCK:
             if (found := _KNOWN.get(digest)) is not None:
                 _KNOWN.move_to_end(digest)
                 return found
@@ -224,9 +224,10 @@ class CheckedStore(Store):
         self.manifest.check(name, content, self.where)
         assert content is not None
         entries: Mapping[str, tuple[int, str]] = json.loads(content)
-        _KNOWN[digest] = entries
-        if len(_KNOWN) > _MOST_KNOWN:
-            _KNOWN.popitem(last=False)
+        with _KNOWN_LOCK:
+            _KNOWN[digest] = entries
+            if len(_KNOWN) > _MOST_KNOWN:
+                _KNOWN.popitem(last=False)
         return entries
 
     def content(self, name: str) -> bytes | None:
@@ -310,7 +311,9 @@ class CheckedStore(Store):
         return StoreError(f"{key} of '{self.where}' is damaged ({why}): make the store again")
 
 
+# Entries of arrays by the digest of their file, which vouches for them wherever it lies; for all stores of a process.
 _KNOWN: OrderedDict[str, Mapping[str, tuple[int, str]]] = OrderedDict()
+_KNOWN_LOCK = threading.Lock()
 
 
 def checked_store(where: str) -> tuple[CheckedStore, str]:
