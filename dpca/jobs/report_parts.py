@@ -19,7 +19,7 @@ from dpca.report import write_report
 from dpca.rules.quality import psnr_from_mse
 from storage.disk import read_file
 from storage.errors import StoreError, one_line
-from storage.manifest import FOLDER_MANIFEST, read_manifest
+from storage.manifest import CHECKSUMS, FOLDER_MANIFEST, read_manifest
 from storage.outputs import resolved_output
 from storage.reading import array_in, open_array, open_group
 from storage.stack import Stack
@@ -138,5 +138,6 @@ def picture_samples(stack: Stack, store: Path, basis: Basis, quality: Quality) -
 
 
 def disk_bytes(folder: Path) -> int:
-    """Bytes of all files below a folder."""
-    return sum(os.path.getsize(os.path.join(root, file)) for root, _, files in os.walk(folder) for file in files)
+    """Bytes of all files below a folder but the lists of checksums, which a store gets only when it is finished."""
+    files = (os.path.join(root, file) for root, _, files in os.walk(folder) for file in files if file != CHECKSUMS)
+    return sum(map(os.path.getsize, files))

@@ -186,7 +186,8 @@ def _from_other(store: Path, other: Path, name: str, files: list[str], rng: np.r
     if not (other / name).is_file():
         return ()
     shutil.copyfile(other / name, store / name)
-    return (name, *files) if name == "zarr.json" else (name,)
+    # With another store's manifest, it is all the other files that are not those that were written.
+    return (name, *files) if name in ("zarr.json", "manifest.json") else (name,)
 
 
 def _array(store: Path, other: Path, name: str, files: list[str], rng: np.random.Generator) -> tuple[str, ...]:
