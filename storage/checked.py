@@ -176,6 +176,11 @@ class CheckedStore(Store):
         home, inner = self._home(key)
         return home._entry(inner)
 
+    def inner(self, name: str, manifest: Manifest | None) -> CheckedStore:
+        """Return the store at a path inside this one, with the manifest that it holds, be it the right one or not."""
+        where = f"{self.where}/{name}"
+        return CheckedStore(_plain_store(where), where, manifest)
+
     def _home(self, key: str) -> tuple[CheckedStore, str]:
         """Return the store that vouches for a key, one inside this one or this one, and the key there."""
         for name in self.manifest.stores if self.manifest is not None else ():
@@ -184,11 +189,10 @@ class CheckedStore(Store):
             if name not in self._inside:
                 assert self.manifest is not None
                 where = f"{self.where}/{name}"
-                plain = _plain_store(where)
-                content = _content(plain, where, METADATA) or b""
+                content = _content(_plain_store(where), where, METADATA) or b""
                 if digest_of(content) != self.manifest.stores[name]:
                     raise StoreError(f"'{where}' is not the store that was written there: make '{self.where}' again")
-                self._inside[name] = CheckedStore(plain, where, read_manifest(content, where))
+                self._inside[name] = self.inner(name, read_manifest(content, where))
                 self._inside[name].prepare()
             return self._inside[name], key[len(name) + 1 :]
         return self, key

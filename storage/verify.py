@@ -161,7 +161,7 @@ def _inner_files(store: CheckedStore, name: str, inside: str, problems: list[str
     if manifest is None or manifest.digest != store.manifest.stores[name]:
         problems.append(f"{above}{name}/{METADATA}: is not the file that was written there")
     if manifest is not None:
-        inner, _ = checked_store(f"{store.where}/{name}")
+        inner = store.inner(name, manifest)
         yield from _vouched_files(inner, inside, problems, f"{above}{name}/")
 
 
@@ -240,6 +240,8 @@ def _check_folder(where: str) -> list[str]:
         return [f"{FOLDER_MANIFEST}: holds no manifest"]
     problems = []
     found = dict(_entries(where, "", frozenset()))
+    if (problem := _wrong_with(FOLDER_MANIFEST, found.get(FOLDER_MANIFEST), True)) is not None:
+        problems.append(f"{FOLDER_MANIFEST}: {problem}")
     for name, digest in sorted(manifest.files.items()):
         if (problem := _wrong_with(name, found.get(name), True)) is not None:
             problems.append(f"{name}: {problem}")
