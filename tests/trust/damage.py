@@ -108,7 +108,8 @@ def draw_damage(store: Path, other: Path, rng: np.random.Generator) -> tuple[str
 
 
 def _same(path: Path, content: bytes) -> bool:
-    return not path.is_symlink() and path.is_file() and path.read_bytes() == content
+    linked = os.path.realpath(path) != os.path.join(os.path.realpath(path.anchor), *path.parts[1:])
+    return not linked and path.is_file() and path.read_bytes() == content
 
 
 def _flip(store: Path, other: Path, name: str, files: list[str], rng: np.random.Generator) -> tuple[str, ...]:
