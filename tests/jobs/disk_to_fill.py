@@ -73,7 +73,8 @@ JOBS: dict[str, Callable[[Path], Any]] = {
     "save CellPCA": saved(lambda: CellPCA(3, cell_shape=8)),
     "save BandPCA": saved(lambda: BandPCA(3, band_size=50)),
     "save StreamingPCA": saved(lambda: StreamingPCA(3, random_state=0)),
-    "save PCA": saved(lambda: PCA(3, random_state=0)),
+    # It states why it chose its solver, with the memory that there is.
+    "save PCA": saved(lambda: PCA(3, random_state=0, memory_budget=2**30)),
     "fit cells": lambda folder: fit_store(
         open_stack(folder / "s.zarr"), folder / "out.zarr", CellPCA(3, cell_shape=8, random_state=0)
     ),

@@ -255,6 +255,19 @@ def test_whole_stores_have_no_problems(made: Path, cluster: Any) -> None:
     assert verify(made / "job.zarr" / "stack") == []
 
 
+def test_a_stack_that_left_samples_out_is_whole(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(40, 300, 300))
+    x[[3, 38]] = np.nan
+    np.save(tmp_path / "x.npy", x)
+    stack = ingest(tmp_path / "x.npy", tmp_path / "s.zarr", on_error="skip", threads=1)
+    assert [name for name, _ in stack.rejected] == ["03", "38"]
+    (tmp_path / "s.zarr" / "samples" / "c" / "99").mkdir()  # as a shard leaves that was not needed in the end
+    (tmp_path / "s.zarr" / ".DS_Store").write_bytes(b"of a file manager")
+    assert verify(tmp_path / "s.zarr") == []
+    (tmp_path / "s.zarr" / "notes.txt").write_text("somebody's")
+    assert verify(tmp_path / "s.zarr") == ["notes.txt: was not written with this store"]
+
+
 def test_damage_in_a_store_inside_is_named_from_outside(stores: Path) -> None:
     wrong = shard(stores / "job.zarr" / "stack", "samples")
     wrong.write_bytes(wrong.read_bytes()[:-1])
