@@ -46,17 +46,17 @@ def test_a_disk_that_is_full_from_any_write_on(name: str, tmp_path: Path) -> Non
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 16 MB."""
+    """A disk of 64 MB."""
     folder = tmp_path / "disk"
     folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=16m", "none", str(folder)]
+    mount = ["mount", "-t", "tmpfs", "-o", "size=64m", "none", str(folder)]
     if shutil.which("mount") is None or subprocess.run(mount, capture_output=True, check=False).returncode:
         pytest.skip("mounting is not allowed here")
     yield folder
     subprocess.run(["umount", str(folder)], check=True)
 
 
-def test_a_disk_of_a_few_megabytes_and_workers_of_a_cluster(
+def test_a_small_disk_and_workers_of_a_cluster(
     small_disk: Path, tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     np.save(tmp_path / "a.npy", smooth_images(300, (40, 36, 3)))
