@@ -53,4 +53,4 @@ def test_measured_stays_below_planned(path: Path, rule: str) -> None:
     run = subprocess.run([sys.executable, "-c", _PROBE, str(path), rule], capture_output=True, text=True, check=True)
     found = json.loads(run.stdout)
     assert found["grown"] <= found["planned"]
-    assert found["planned"] < 4 * found["grown"] + 48 * 2**20
+    assert found["planned"] < 4 * found["grown"] + 64 * 2**20
