@@ -18,12 +18,12 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
 
 from dpca.cli.arguments import add_overwrite, add_source_options, positive
 from dpca.cli.running import guarded, say
-from dpca.jobs import CompressionSettings, ConvergenceSettings, open_input, report_convergence
-from dpca.jobs.convergence import convergence_table
+from dpca.jobs import CompressionSettings, open_input
 from dpca.jobs.report_parts import report_folder
 from dpca.models.streaming_methods import METHODS
-from dpca.report import aligned, format_table
+from dpca.report.record import aligned, format_table
 from pipelines.portraits import Portraits
+from pipelines.studies.convergence.study import ConvergenceSettings, convergence_table, report_convergence
 from storage.progress import bar_progress
 from storage.readers import open_reader
 from storage.readers.permuted import Permuted

@@ -21,11 +21,12 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
 
 from dpca.cli.arguments import add_cluster_options, add_overwrite, add_source_options, cell_lengths, natural, positive
 from dpca.cli.running import cluster, guarded, say
-from dpca.jobs import CompressionSettings, PartitionSettings, known_report, open_input, report_partitions
-from dpca.jobs.partition_report.published import DATA_SETS
+from dpca.jobs import CompressionSettings, open_input
 from dpca.jobs.report_parts import report_folder
-from dpca.report import format_table
+from dpca.report.record import format_table
 from pipelines.portraits import Portraits
+from pipelines.studies.partitions import PartitionSettings, known_report, report_partitions
+from pipelines.studies.partitions.published import DATA_SETS
 from storage.progress import bar_progress
 
 

@@ -29,8 +29,8 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
 
 from dpca.cli.arguments import positive
 from dpca.cli.running import guarded, say
-from dpca.jobs.reproduction import TABLES, MissingData, Table, markdown
-from dpca.jobs.reproduction.data import Setting
+from pipelines.studies.reproduction import TABLES, MissingData, Table, markdown
+from pipelines.studies.reproduction.data import Setting
 from storage.disk import atomic_write_bytes, writing_errors
 from storage.outputs import check_output
 from storage.progress import bar_progress

@@ -17,7 +17,7 @@ from dpca.engine.memory import task_budget, thread_count
 from dpca.jobs import fit_store, partitioned_model, reconstruct_store, transform_store
 from dpca.jobs.cell_report import rank_numbers
 from dpca.jobs.stages import NOTHING, StageCost
-from dpca.report_words import kept_components
+from dpca.report.words import kept_components
 from dpca.rules.quality import WINDOW
 from storage import DataError, ingest, open_stack, verify
 from storage.progress import bar_progress

@@ -11,7 +11,7 @@ from dpca.cli.arguments import add_cluster_options, add_overwrite, add_source_op
 from dpca.cli.running import cluster, say
 from dpca.jobs import compress, find_done, open_input
 from dpca.jobs.compression import Settings
-from dpca.report import format_table
+from dpca.report.record import format_table
 from storage.progress import bar_progress
 from storage.readers import Reader
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpca.engine.memory import usable_bytes
-from dpca.namespace import namespace
+from dpca.kernels.namespace import namespace
 
 Array = NDArray[Any]
 

@@ -19,7 +19,7 @@ from dpca.engine.identity import digest
 from dpca.engine.memory import parallel_tasks, peak_resident_bytes, task_budget, thread_count, usable_bytes
 from dpca.engine.plan import FoldPlan, Group, Partition, PlanError, plan_fold
 from dpca.engine.source import DaskSource, Source, batches, held_by, is_in_memory, numbers_of
-from dpca.linalg import release_scratch
+from dpca.kernels.linalg import release_scratch
 from dpca.rules.state import Rule, State
 from storage.clusters import cluster_errors
 from storage.progress import Progress, no_progress

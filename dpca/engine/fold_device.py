@@ -27,7 +27,7 @@ from dpca.engine.fold import Partitioned, Results
 from dpca.engine.memory import thread_count
 from dpca.engine.plan import PlanError
 from dpca.engine.source import Source, ThreadedSource, batches, numbers_of
-from dpca.namespace import empty, namespace, to_numpy
+from dpca.kernels.namespace import empty, namespace, to_numpy
 from dpca.rules.state import Rule, State
 
 Array = NDArray[Any]

@@ -21,7 +21,7 @@ from dpca.engine.memory import parallel_tasks, peak_resident_bytes, task_budget,
 from dpca.engine.plan import LINK_BYTES, FoldPlan, Group, PlanError, plan_fold
 from dpca.engine.rounds import Run, Scheme, rounds, segments
 from dpca.engine.source import DaskSource, DerivedSource, Reader, Source, batches, held_by, is_in_memory, numbers_of
-from dpca.linalg import release_scratch
+from dpca.kernels.linalg import release_scratch
 from dpca.rules.state import State
 from storage.clusters import cluster_errors
 from storage.progress import Progress, no_progress

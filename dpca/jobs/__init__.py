@@ -4,28 +4,21 @@ from __future__ import annotations
 
 from dpca.jobs.cell_compression import CompressionSettings, partitioned_model
 from dpca.jobs.compression import Outcome, compress, find_done, open_input
-from dpca.jobs.convergence import ConvergenceSettings, report_convergence
 from dpca.jobs.fit import Fitted, fit_store
-from dpca.jobs.partition_report import PartitionSettings, known_report, report_partitions
 from dpca.jobs.reconstruct import reconstruct_store
 from dpca.jobs.stream_compression import StreamingSettings
 from dpca.jobs.transform import transform_store
 
 __all__ = [
     "CompressionSettings",
-    "ConvergenceSettings",
     "Fitted",
     "Outcome",
-    "PartitionSettings",
     "StreamingSettings",
     "compress",
     "find_done",
     "fit_store",
-    "known_report",
     "open_input",
     "partitioned_model",
     "reconstruct_store",
-    "report_convergence",
-    "report_partitions",
     "transform_store",
 ]

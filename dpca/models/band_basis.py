@@ -11,7 +11,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from dpca import linalg
+from dpca.kernels import linalg
 from dpca.models.basis import array_digest, kept_rows
 from dpca.partition.bands import Bands
 from dpca.rules.state import working_dtype

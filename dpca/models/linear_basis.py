@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from dpca import linalg
+from dpca.kernels import linalg
 from dpca.rules.state import working_dtype
 from storage.layout import CHANNEL
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpca import linalg
 from dpca.engine.source import check_finite
+from dpca.kernels import linalg
 from dpca.models.linear_basis import LinearBasis
 from dpca.rules.state import working_dtype
 

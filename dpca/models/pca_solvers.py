@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpca import linalg
 from dpca.engine.memory import usable_bytes
 from dpca.engine.plan import PlanError
+from dpca.kernels import linalg
 from dpca.models.passes import Passes
 from dpca.partition.cells import CellGrid
 from dpca.rules.covariance import CovariancePCA

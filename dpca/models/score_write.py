@@ -16,7 +16,7 @@ from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.memory import peak_resident_bytes, task_budget, thread_count
 from dpca.engine.plan import PlanError
 from dpca.engine.source import Source, batches, is_in_memory
-from dpca.linalg import release_scratch
+from dpca.kernels.linalg import release_scratch
 from dpca.models.basis import Basis, projected, rebuilt
 from dpca.models.cell_basis import to_pixels
 from dpca.models.score_layout import score_layout

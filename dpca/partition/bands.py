@@ -23,7 +23,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from dpca.namespace import beside, is_numpy, namespace
+from dpca.kernels.namespace import beside, is_numpy, namespace
 
 Array = NDArray[Any]
 Region = tuple[tuple[int, int], ...]  #: (start, stop) along each axis of a sample

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from dpca import linalg
-from dpca.namespace import is_numpy
+from dpca.kernels import linalg
+from dpca.kernels.namespace import is_numpy
 from dpca.partition.cells import CellGrid, Region
 from dpca.partition.prefilter import Prefilter, few_samples
 from dpca.rules.state import working_dtype

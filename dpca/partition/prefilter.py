@@ -23,7 +23,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import DTypeLike, NDArray
 from scipy.fft import dct
 
-from dpca import linalg
+from dpca.kernels import linalg
 from dpca.partition.cells import CellGrid
 
 Array = NDArray[Any]

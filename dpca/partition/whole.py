@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from dpca.namespace import namespace
+from dpca.kernels.namespace import namespace
 
 Array = NDArray[Any]
 Region = tuple[tuple[int, int], ...]

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dpca.rules.accelerated import AcceleratedBlockPower, AcceleratedOja, FirstStrategy, Increasing, SecondStrategy
-from dpca.rules.block_dct import BlockDCTMoments, block_dct
 from dpca.rules.block_power import BlockPower
 from dpca.rules.captured import Captured
 from dpca.rules.ccipca import CCIPCA
@@ -36,7 +35,6 @@ __all__ = [
     "VRPCA",
     "AcceleratedBlockPower",
     "AcceleratedOja",
-    "BlockDCTMoments",
     "BlockGram",
     "BlockPower",
     "Captured",
@@ -70,7 +68,6 @@ __all__ = [
     "SimilarityMatching",
     "State",
     "Watched",
-    "block_dct",
     "dual_components",
     "dual_pca",
     "mse_per_sample",

@@ -9,7 +9,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca import linalg
+from dpca.kernels import linalg
 from dpca.rules import centering, ritz
 from dpca.rules.orthonormal import orthonormalize
 from dpca.rules.state import Array, State, working_dtype

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dpca import linalg
+from dpca.kernels import linalg
 from dpca.rules.state import Array, State
 
 # Rows of one float32 sum. 8-bit integers less 128 stay within 2**24 over so many, where float32 holds every integer.

@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca import linalg, linalg_int8
-from dpca.namespace import any_of, cast, dtype_of, is_numpy, namespace
+from dpca.kernels import linalg, linalg_int8
+from dpca.kernels.namespace import any_of, cast, dtype_of, is_numpy, namespace
 from dpca.rules.state import Array, State, working_dtype
 
 #: Rows of one float32 product. Pixels of 8 bits less 128 have products of at most 2**14, so sums over 1024 rows stay
@@ -36,7 +36,7 @@ class Covariance:
     With a shift c near the mean, ``sum`` = sum (x - c) and ``cross`` = sum (x - c)(x - c)^T, the covariance is
     (cross - sum sum^T / n) / (n - 1) (shifted-data algorithm, Chan, Golub & LeVeque 1983, section 3; T 4.3.1
     accumulates the same matrix). Products are float32 over at most 1,024 rows (8-bit integers: 4,096, or integers where
-    :mod:`dpca.linalg_int8` has the library for it, at half the time) and are added up in float64.
+    :mod:`dpca.kernels.linalg_int8` has the library for it, at half the time) and are added up in float64.
 
     8-bit integers take c = 128 (0 when signed): then every product and sum is exact, and so the result is the same to
     the last bit for any batch size, order of merging, number of workers and BLAS. Other dtypes take the mean of the

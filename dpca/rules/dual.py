@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca import linalg
+from dpca.kernels import linalg
 from dpca.rules.state import Array, State, working_dtype
 
 # Attributes of one product: longer sums are added up in float64.

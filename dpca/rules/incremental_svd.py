@@ -11,8 +11,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca import linalg
-from dpca.namespace import beside, cast, copy_of, dtype_of, namespace, to_numpy
+from dpca.kernels import linalg
+from dpca.kernels.namespace import beside, cast, copy_of, dtype_of, namespace, to_numpy
 from dpca.rules.state import Array, State, working_dtype
 from dpca.rules.truncation import truncate
 

@@ -8,8 +8,8 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca import linalg
-from dpca.namespace import cast, dtype_of, empty, is_numpy, namespace
+from dpca.kernels import linalg
+from dpca.kernels.namespace import cast, dtype_of, empty, is_numpy, namespace
 from dpca.rules.covariance import is_exact
 from dpca.rules.state import Array, State
 

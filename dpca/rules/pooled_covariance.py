@@ -11,7 +11,7 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca import linalg
+from dpca.kernels import linalg
 from dpca.rules.covariance import (
     BAND_ROWS,
     BLOCK_ROWS,

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 
-from dpca import linalg
+from dpca.kernels import linalg
 from dpca.rules.state import Array, working_dtype
 
 #: Side of SSIM's uniform window, in pixels: scikit-image's default, the setting behind every number we report.

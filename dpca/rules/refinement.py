@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca import linalg
+from dpca.kernels import linalg
 from dpca.rules.covariance_product import CovarianceProduct, next_iterate, rayleigh_ritz
 from dpca.rules.state import Array, State
 

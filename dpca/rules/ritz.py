@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.linalg
 
-from dpca import linalg
+from dpca.kernels import linalg
 from dpca.rules import centering
 from dpca.rules.orthonormal import gram, orthonormalize
 from dpca.rules.state import Array, State

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from dpca.namespace import beside, copy_of, namespace, to_numpy
+from dpca.kernels.namespace import beside, copy_of, namespace, to_numpy
 
 Array = NDArray[Any]
 

@@ -9,7 +9,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import DTypeLike
 
-from dpca import linalg
+from dpca.kernels import linalg
 from dpca.rules.orthonormal import orthonormalize
 from dpca.rules.state import Array, State, working_dtype
 

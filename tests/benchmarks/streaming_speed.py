@@ -39,10 +39,10 @@ from dpca.engine.fold import fold_segment
 from dpca.engine.memory import peak_resident_bytes
 from dpca.engine.plan import Group
 from dpca.engine.source import as_source, batches
-from dpca.jobs.reference import exact_reference
 from dpca.models.streaming_methods import make_rule
 from dpca.partition.whole import Whole
 from dpca.rules.incremental_svd import IncrementalSVD
+from pipelines.studies.convergence.reference import exact_reference
 from storage import open_stack
 
 Array = np.ndarray[Any, Any]

@@ -38,7 +38,7 @@ from storage.errors import StoreError
 
 HERE = Path(__file__).parents[2]
 # Here and not in the jobs: what is imported when the disk is full already cannot be cached.
-import dpca.plots  # noqa: E402
+import dpca.report.plots  # noqa: E402
 import storage.readers  # noqa: E402
 
 del dpca, storage

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpca import linalg
+from dpca.kernels import linalg
 from dpca.models import band_basis
 from dpca.models.band_basis import BandBasis
 from dpca.partition import map_at_random

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpca import linalg
+from dpca.kernels import linalg
 from dpca.models.basis import kept_rows
 from dpca.models.cell_basis import CellBasis, to_pixels
 from dpca.partition import CellGrid

@@ -15,8 +15,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.decomposition import PCA
 
-from dpca import CellPCA, linalg
+from dpca import CellPCA
 from dpca.engine.checkpoint import Checkpoints
+from dpca.kernels import linalg
 from dpca.models.cell_basis import CellBasis, to_pixels
 from dpca.models.lapped_basis import LappedBasis
 from dpca.models.score_write import expected_mse

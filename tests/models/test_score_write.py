@@ -14,9 +14,10 @@ import pytest
 import zarr
 from skimage.metrics import mean_squared_error, peak_signal_noise_ratio, structural_similarity
 
-from dpca import BandPCA, CellPCA, StreamingPCA, linalg
+from dpca import BandPCA, CellPCA, StreamingPCA
 from dpca.engine import PlanError, as_source
 from dpca.engine.checkpoint import Checkpoints
+from dpca.kernels import linalg
 from dpca.models import score_write
 from dpca.models.score_write import expected_mse, write_scores
 from dpca.models.stored_basis import model_fingerprint

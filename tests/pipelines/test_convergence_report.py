@@ -15,10 +15,10 @@ import pytest
 import zarr
 from PIL import Image
 
-from dpca.jobs import ConvergenceSettings, report_convergence
-from dpca.jobs import convergence as job
 from dpca.metrics import convergence
 from pipelines.convergence_report import main
+from pipelines.studies.convergence import study as job
+from pipelines.studies.convergence.study import ConvergenceSettings, report_convergence
 from storage import open_stack, verify
 from storage.errors import DataError
 from tests.conftest import smooth_images

@@ -14,12 +14,12 @@ from PIL import Image
 from skimage.metrics import structural_similarity
 from sklearn.decomposition import PCA
 
-from dpca import BandPCA, drawing
-from dpca.jobs import PartitionSettings, report_partitions
-from dpca.jobs.partition_report import records, samples
-from dpca.jobs.partition_report.pictures import CAPTIONS
+from dpca import BandPCA
+from dpca.report import drawing
 from pipelines import partition_report as program
 from pipelines.partition_report import main
+from pipelines.studies.partitions import PartitionSettings, records, report_partitions, samples
+from pipelines.studies.partitions.pictures import CAPTIONS
 from storage import open_stack, verify
 from storage.errors import DataError
 from storage.readers import open_reader

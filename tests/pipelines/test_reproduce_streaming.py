@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from dpca.jobs.reproduction import TABLES, Entry, Table, digits, markdown, spiked
-from dpca.jobs.reproduction.data import MissingData, Setting
-from dpca.jobs.reproduction.tables import Published
 from dpca.metrics import convergence
 from pipelines.reproduce_streaming import main
+from pipelines.studies.reproduction import TABLES, Entry, Table, digits, markdown, spiked
+from pipelines.studies.reproduction.data import MissingData, Setting
+from pipelines.studies.reproduction.tables import Published
 from storage.spiked import write_spiked
 from tests.conftest import smooth_images
 

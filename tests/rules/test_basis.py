@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from streams import fit, fold, lost_variance, planted
 
-from dpca import linalg
+from dpca.kernels import linalg
 from dpca.rules.accelerated import AcceleratedBlockPower, AcceleratedOja
 from dpca.rules.block_power import BlockPower
 from dpca.rules.ccipca import CCIPCA

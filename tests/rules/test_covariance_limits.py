@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from sklearn.decomposition import PCA
 from threadpoolctl import threadpool_limits
 
-from dpca import linalg
+from dpca.kernels import linalg
 from dpca.rules import Covariance, CovariancePCA, Moments, State
 from dpca.rules.covariance import BLOCK_ROWS
 

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpca.linalg import release_scratch
+from dpca.kernels.linalg import release_scratch
 from dpca.rules.incremental_svd import IncrementalSVD
 from dpca.rules.state import State
 

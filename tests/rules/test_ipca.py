@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from streams import fit, fold, leading, lost_variance, planted, same_span
 
-from dpca import linalg
+from dpca.kernels import linalg
 from dpca.rules.ipca import IPCA
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpca import linalg_int8
 from dpca.engine.checkpoint import Checkpoints
-from dpca.namespace import to_numpy
+from dpca.kernels import linalg_int8
+from dpca.kernels.namespace import to_numpy
 from dpca.rules import Covariance, CovariancePCA, IncrementalSVD, Moments, State
 
 Send = Callable[[np.ndarray], Any]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from dpca.namespace import to_numpy
+from dpca.kernels.namespace import to_numpy
 from dpca.rules import Covariance, CovariancePCA, Moments, State
 from tests.conftest import sender
 

@@ -13,7 +13,7 @@ import pytest
 from made_sources import encoded, jpegs, pixels, pngs, write_folder
 from matplotlib.figure import Figure
 
-from dpca.report import write_report
+from dpca.report.record import write_report
 from storage.errors import DataError
 from storage.ingest import ingest
 from storage.readers import open_reader

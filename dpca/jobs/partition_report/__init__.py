@@ -1,8 +1,0 @@
-"""Chapter 4 of Alakkari 2020 from any stack: cells, bands, whole samples and the cosine transform, side by side."""
-
-from __future__ import annotations
-
-from dpca.jobs.partition_report.run import known_report, report_partitions
-from dpca.jobs.partition_report.settings import PartitionSettings
-
-__all__ = ["PartitionSettings", "known_report", "report_partitions"]

@@ -1,0 +1,123 @@
+"""Products of 8-bit integers in integer arithmetic, by Intel's MKL where it is installed (the extra ``mkl``).
+
+Processors with VNNI or AMX instructions multiply bytes several times faster than floats, and numpy's BLAS does not know
+how. Whether a processor does it without saturating is tried out once, not looked up.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpca.kernels.linalg import scratch
+
+Array = NDArray[Any]
+
+#: Rows of one product: 2**16 products of at most 2**14 stay below 2**31.
+MOST_ROWS = 2**16
+# From this size on, leaving out the upper right quarter of the product is worth a second call.
+_HALVES_FROM = 128
+# Values of MKL's enumerations (mkl_cblas.h, mkl_service.h).
+_COLUMN_MAJOR, _AS_IS, _TRANSPOSED, _SAME_OFFSET, _SEQUENTIAL = 102, 111, 112, 173, 1
+
+
+def is_available() -> bool:
+    """Say whether `gram_lower` works here."""
+    return _exact_product() is not None
+
+
+def gram_lower(block: Array) -> tuple[Array, Array]:
+    """Return x^T x and the sum of the rows of x, where x is ``block``, less 128 if it is unsigned.
+
+    Parameters
+    ----------
+    block : array (n, d), uint8, int8 or bool, C-ordered, n <= MOST_ROWS
+
+    Returns
+    -------
+    product : array (d, d), int32, exact
+        Lower triangle, good until the next call in this thread; what is above it means nothing.
+    total : array (d,), int32, exact
+    """
+    multiply = _exact_product()
+    if multiply is None:
+        raise RuntimeError("no library for products of 8-bit integers is installed: ask is_available first")
+    return _gram_lower(block, multiply)
+
+
+def _gram_lower(block: Array, multiply: Any) -> tuple[Array, Array]:
+    n, d = block.shape
+    offset = 0 if block.dtype == bool else -128
+    values = block.view(np.uint8)
+    # Signed values beside a column of ones, whose product is the sum of the rows.
+    signed = scratch("signed", (n, d + 1), np.int8)
+    signed[:, 0] = 1
+    if block.dtype == np.uint8:
+        # Flipping the top bit subtracts 128.
+        np.bitwise_xor(values, np.uint8(128), out=signed[:, 1:].view(np.uint8))
+    else:
+        signed[:, 1:] = block
+    if block.dtype == np.int8:
+        values = np.bitwise_xor(values, np.uint8(128), out=scratch("unsigned", block.shape, np.uint8))
+    out = scratch("integers", (d, d + 1), np.int32)
+    out.fill(0)
+    half = (d + 1) // 2 if d >= _HALVES_FROM else d
+    for start in range(0, d, half):
+        stop = min(start + half, d)
+        # Rows start to stop of x^T [1 x], up to the diagonal block. Seen by Fortran all matrices are their transposes.
+        multiply(signed, stop + 1, values[:, start:], stop - start, offset, out[start:])
+    return out[:, 1:], out[:, 0]
+
+
+@cache
+def _exact_product() -> Any | None:
+    """Return the multiplication if it is there and exact: some processors saturate sums of two products at 2**15."""
+    multiply = _load()
+    if multiply is None:
+        return None
+    extremes = np.tile(np.array([[255, 255, 0], [255, 0, 0]], np.uint8), (64, 43))
+    x = extremes.astype(np.int64) - 128
+    product, total = _gram_lower(extremes, multiply)
+    exact = (np.tril(product) == np.tril(x.T @ x)).all() and (total == x.sum(axis=0)).all()
+    return multiply if exact else None
+
+
+def _load() -> Any | None:
+    """Return a function of (a, m, b, k, offset, out) that writes (b[:, :k] + offset)^T a[:, :m] to out[:k, :m]."""
+    found = sorted(Path(sys.prefix, "lib").glob("libmkl_rt.so*"))
+    if not found:
+        return None
+    in_use = _is_loaded(found[-1])
+    library = ctypes.CDLL(str(found[-1]))
+    if not in_use:
+        # Nobody else's: tasks bring the parallelism.
+        library.MKL_Set_Threading_Layer(_SEQUENTIAL)
+    size, pointer = ctypes.c_int, ctypes.c_void_p
+    gemm = library.cblas_gemm_s8u8s32
+    gemm.restype = None
+    gemm.argtypes = [size] * 7 + [ctypes.c_float, pointer, size, ctypes.c_int8, pointer, size, ctypes.c_int8]
+    gemm.argtypes += [ctypes.c_float, pointer, size, pointer]
+    no_offset = np.zeros(1, np.int32)
+
+    def multiply(a: Array, m: int, b: Array, k: int, offset: int, out: Array) -> None:
+        flags = (_COLUMN_MAJOR, _AS_IS, _TRANSPOSED, _SAME_OFFSET)
+        first, second = (a.ctypes.data, a.strides[0], 0), (b.ctypes.data, b.strides[0], offset)
+        result = (out.ctypes.data, out.strides[0] // out.itemsize, no_offset.ctypes.data)
+        gemm(*flags, m, k, len(a), 1.0, *first, *second, 0.0, *result)
+
+    return multiply
+
+
+def _is_loaded(path: Path) -> bool:
+    try:
+        ctypes.CDLL(str(path), mode=os.RTLD_NOLOAD | os.RTLD_LAZY)
+    except OSError:
+        return False
+    return True

@@ -1,0 +1,225 @@
+"""The record of a job: numbers as JSON and as a table, pictures as PNG, all of it on one page of HTML.
+
+The numbers are a plain dictionary. These keys are known; all may be absent, and null means "not defined here":
+
+==========================  ==================================================================================
+samples                     number of samples
+sample_shape                shape of one sample
+cells, cell_shape           number of cells and shape of a whole one
+overlap                     pixels on each side of a border that are mapped across it
+shared                      whether all cells of a shape share their components
+bands, band_size, mapping   number of bands, attributes of the largest, and what puts attributes into one band
+attributes                  attributes of a sample that is taken whole
+components                  most components kept in a cell or band; those of whole samples where there are neither
+ranks                       {min, mean, max, total} of the components that cells or bands keep, where they differ
+method, passes              update rule of a streaming PCA, and how often it went over the samples
+scalars_ratio               compression as the thesis counts it: attributes to kept scalars of a sample
+bytes_ratio                 bytes of the input to bytes of scores and model on disk
+mse, psnr                   mean over all samples of the squared error of intensities in 0..1; of that, in dB
+ssim_mean, ssim_min,        structural similarity: mean over all samples, the lowest, and whose it is
+ssim_min_name
+explained_variance_ratio    share of the variance that is kept
+leading_ratios              that of each of the first components
+captured_bound              at least this share of what the best components would keep is kept; null if not known
+rejected                    samples left out: their number, or a list of (name, reason)
+notes                       sentences that a reader should know of
+stages                      name -> {seconds, bytes, peak_memory}
+==========================  ==================================================================================
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import math
+import os
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+
+from dpca.report import words as words
+from dpca.report.page import DataTable, Picture, html_page
+from storage.disk import atomic_write_bytes, writing_errors
+from storage.manifest import write_folder_manifest
+
+_KEYS = (
+    *("samples", "sample_shape", "attributes"),
+    *("cells", "cell_shape", "overlap", "shared", "bands", "band_size", "mapping"),
+    *("components", "ranks", "method", "passes"),
+    *("scalars_ratio", "bytes_ratio", "mse", "psnr", "ssim_mean", "ssim_min", "ssim_min_name"),
+    *("explained_variance_ratio", "leading_ratios", "captured_bound", "rejected", "notes", "stages"),
+)
+_STAGE_KEYS = ("seconds", "bytes", "peak_memory")
+
+_CAPTIONS = {
+    "comparison": (
+        "Originals and reconstructions",
+        "Samples beside what their scores give back, and the difference around grey, amplified as its heading says.",
+    ),
+    "worst": (
+        "The worst",
+        "The samples that fared worst of all: what the model does not know shows here first.",
+    ),
+    "eigenfaces": (
+        "Eigenfaces",
+        "First eigenvectors of every cell, laid out in their places; grey is zero, and as an eigenvector's sign "
+        "is free, neighbors are given the signs that agree.",
+    ),
+    "explained_variance": (
+        "Explained variance",
+        "Share of a cell's variance that its first components hold: the mean with all cells counting alike, and how "
+        "far they are apart.",
+    ),
+    "ranks": (
+        "Components kept",
+        "How many components each cell keeps, in its place: more where they pay.",
+    ),
+    "ssim_histogram": (
+        "Quality of every sample",
+        "How many samples reach which SSIM; not one is left out.",
+    ),
+}
+
+
+def write_report(
+    folder: str | os.PathLike[str],
+    report: Mapping[str, Any],
+    figures: Mapping[str, Figure],
+    *,
+    title: str = "Cell PCA",
+    captions: Mapping[str, tuple[str, str]] | None = None,
+    tables: Sequence[DataTable] = (),
+) -> None:
+    """Write ``report.json``, one PNG a figure, and ``index.html`` that holds everything in itself.
+
+    Parameters
+    ----------
+    folder : path-like
+        Made if it is not there.
+    report : mapping
+        Numbers, see the module. NumPy scalars and arrays are welcome; values that are not finite become null.
+        Further keys are written after the known ones.
+    figures : mapping of str to Figure
+        In the order of the page; ``name`` becomes ``name.png``.
+    title : str
+        Heading of the page.
+    captions : mapping of str to (heading, sentence), optional
+        For figures other than ``comparison``, ``worst``, ``eigenfaces``, ``explained_variance``, ``ranks`` and
+        ``ssim_histogram``, or to say something else about these.
+    tables : sequence of DataTable
+        Further tables of the page.
+
+    Raises
+    ------
+    ValueError
+        If the name of a figure is no plain file name.
+    StoreError
+        If the disk is full or the folder cannot be written.
+
+    Notes
+    -----
+    Every file is written beside its name and renamed, the page last but for a manifest of all of them: a reader never
+    sees half of one. The same report and figures give the same bytes.
+    """
+    known = _plain(report)
+    texts = {**_CAPTIONS, **(captions or {})}
+    pictures = []
+    for name, figure in figures.items():
+        if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
+            raise ValueError(f"figure {name!r} cannot name a file: use letters, digits, '-' and '_'")
+        heading, sentence = texts.get(name, (name.replace("_", " ").replace("-", " ").capitalize(), ""))
+        pictures.append(Picture(f"{name}.png", heading, sentence, _png(figure)))
+    page = html_page(
+        title=title,
+        lead=words.lead(known),
+        highlights=words.highlights(known),
+        summary=words.summary(known, times="\N{MULTIPLICATION SIGN}"),
+        stages=words.stages(known),
+        rejected=words.rejected(known),
+        pictures=pictures,
+        tables=tables,
+    )
+    files = {picture.file: picture.png for picture in pictures}
+    files["report.json"] = (json.dumps(known, indent=2, allow_nan=False) + "\n").encode()
+    files["index.html"] = page.encode("utf-8", "replace")  # a name that is no valid Unicode must not cost the page
+    with writing_errors(folder):
+        target = Path(folder)
+        target.mkdir(parents=True, exist_ok=True)
+        for name, content in files.items():
+            atomic_write_bytes(target / name, content)
+        write_folder_manifest(target, "report", files)
+
+
+def format_table(report: Mapping[str, Any]) -> str:
+    """Format the numbers as the plain text that a job prints at its end.
+
+    Parameters
+    ----------
+    report : mapping
+        As in :func:`write_report`.
+
+    Returns
+    -------
+    str
+        Two aligned tables, what came out and what it took; no trailing newline. Control characters in names are
+        escaped.
+    """
+    known = _plain(report)
+    summary = words.summary(known)
+    width = max((len(label) for label, _ in summary), default=0)
+    lines = [f"{label:<{width}}   {value}" for label, value in summary]
+    stages = words.stages(known)
+    if stages:
+        rows = [(stage.name, stage.seconds, stage.rate, stage.memory) for stage in stages]
+        lines += ["", aligned(("stage", "seconds", "GB/s", "peak memory"), rows)]
+    return "\n".join(lines)
+
+
+def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Set rows of equal length as plain text: the first column to the left, the others to the right."""
+    every = [head, *rows]
+    wide = [max(len(row[column]) for row in every) for column in range(len(head))]
+    lines = []
+    for name, *figures in every:
+        cells = (figure.rjust(places) for figure, places in zip(figures, wide[1:], strict=True))
+        lines.append("   ".join([name.ljust(wide[0]), *cells]))
+    return "\n".join(lines)
+
+
+def _png(figure: Figure) -> bytes:
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format="png", metadata={"Software": None})  # the version would change the bytes
+    return buffer.getvalue()
+
+
+# -- numbers as JSON has them
+
+
+def _plain(report: Mapping[str, Any]) -> dict[str, Any]:
+    """Copy a report in its order of keys, with nothing in it but what JSON knows."""
+    plain = _ordered({key: _value(value) for key, value in report.items()}, _KEYS)
+    stages = plain.get("stages")
+    if isinstance(stages, dict):
+        plain["stages"] = {name: _ordered(stage, _STAGE_KEYS) for name, stage in stages.items()}
+    return plain
+
+
+def _ordered(values: dict[str, Any], first: Sequence[str]) -> dict[str, Any]:
+    rest = sorted(values.keys() - set(first))
+    return {key: values[key] for key in (*first, *rest) if key in values}
+
+
+def _value(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {str(key): _value(item) for key, item in value.items()}
+    if isinstance(value, np.ndarray | np.generic):
+        return _value(value.tolist())
+    if isinstance(value, list | tuple):
+        return [_value(item) for item in value]
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    return value

@@ -1,0 +1,224 @@
+"""The numbers of a report as people read them: one wording for the terminal and for the page.
+
+Every function takes a report as :mod:`dpca.report.record` describes it, already plain JSON. What is not in it is passed
+over; what is null is said to be undefined. Names come from files and archives: control characters and invalid
+Unicode in them are escaped.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+from storage.readers.base import printable
+
+NOTHING = "-"
+
+
+class Stage(NamedTuple):
+    """One line of the stage table, and the share of the time it took (0..1); None for the sum of all."""
+
+    name: str
+    seconds: str
+    rate: str
+    memory: str
+    share: float | None
+
+
+class Highlight(NamedTuple):
+    """A number that deserves large type."""
+
+    value: str
+    label: str
+    note: str
+
+
+def lead(report: Mapping[str, Any]) -> str:
+    """Say in one sentence what was modeled, or nothing if that is not known."""
+    times = "\N{MULTIPLICATION SIGN}"
+    if not (report.get("samples") and report.get("sample_shape")):
+        return ""
+    sentence = f"{report['samples']:,} samples of {_shape(report['sample_shape'], times)}"
+    if report.get("cells") and report.get("cell_shape"):
+        cells = "cell" if report["cells"] == 1 else "cells"
+        sentence += f", cut into {report['cells']:,} {cells} of {_shape(report['cell_shape'], times)}"
+    if report.get("bands") and report.get("band_size"):
+        bands = "band" if report["bands"] == 1 else "bands"
+        sentence += f", in {report['bands']:,} {bands} of at most {report['band_size']:,} attributes"
+    if report.get("components"):
+        each = " each" if report.get("cells") or report.get("bands") else ""
+        sentence += ", " + kept_components(report["components"], report.get("ranks"), "principal component") + each
+    if report.get("method"):
+        sentence += f" by {report['method']}" + (f" in {_passes(report['passes'])}" if report.get("passes") else "")
+    return sentence + "."
+
+
+def _ways(report: Mapping[str, Any]) -> str:
+    """Say what is not so with plain cells."""
+    overlap = f", overlap {report['overlap']:,}" if report.get("overlap") else ""
+    return overlap + (", one basis for all of a shape" if report.get("shared") else "")
+
+
+def kept_components(count: int, ranks: Mapping[str, Any] | None, name: str = "component") -> str:
+    """Say how many components are kept: ``count``, or from the least to the most where ranks differ."""
+    return f"{_count(count, ranks)} {name}" + ("" if count == 1 and not ranks else "s")
+
+
+def highlights(report: Mapping[str, Any]) -> list[Highlight]:
+    """Pick the numbers that answer how good and how small."""
+    found = []
+    if report.get("ssim_mean") is not None:
+        low = report.get("ssim_min")
+        found.append(Highlight(_ssim(report["ssim_mean"]), "SSIM, mean", "" if low is None else f"worst {_ssim(low)}"))
+    elif report.get("explained_variance_ratio") is not None:
+        found.append(Highlight(_percent(report["explained_variance_ratio"]), "explained variance", ""))
+    if "psnr" in report:
+        error = report.get("mse")
+        found.append(Highlight(_psnr(report), "PSNR", "" if error is None else f"MSE {error:.3g}"))
+    if report.get("scalars_ratio") is not None:
+        found.append(Highlight(_ratio(report["scalars_ratio"]), "compression, scalars", "attributes to kept scalars"))
+    if report.get("bytes_ratio") is not None:
+        found.append(
+            Highlight(_ratio(report["bytes_ratio"]), "compression, bytes", "input to scores and model on disk")
+        )
+    return found
+
+
+def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, str]]:
+    """Put every number that is there into a row of label and value."""
+    rows: list[tuple[str, str]] = []
+    if report.get("samples") is not None:
+        rows.append(("samples", f"{report['samples']:,}"))
+    if report.get("sample_shape"):
+        rows.append(("sample shape", _shape(report["sample_shape"], times)))
+    if report.get("attributes") is not None:
+        rows.append(("attributes", f"{report['attributes']:,}"))
+    if report.get("cells") is not None:
+        shape = report.get("cell_shape")
+        rows.append(
+            ("cells", f"{report['cells']:,}" + (f" of {_shape(shape, times)}" if shape else "") + _ways(report))
+        )
+    if report.get("bands") is not None:
+        size, mapping = report.get("band_size"), report.get("mapping")
+        bands = f"{report['bands']:,}" + (f" of at most {size:,} attributes" if size else "")
+        rows.append(("bands", bands + (f", mapped by {mapping}" if mapping else "")))
+    if report.get("components") is not None:
+        part = next((f" in each {name}" for name in ("cell", "band") if report.get(f"{name}s")), "")
+        rows.append(("components", f"{_count(report['components'], report.get('ranks'))}{part}{_mean(report)}"))
+    if report.get("method") is not None:
+        rows.append(("method", str(report["method"])))
+    if report.get("passes") is not None:
+        rows.append(("passes", f"{report['passes']:,}"))
+    if report.get("scalars_ratio") is not None:
+        ratio = _ratio(report["scalars_ratio"])
+        rows.append(("compression, scalars", f"{ratio} (attributes to kept scalars, as the thesis counts it)"))
+    if report.get("bytes_ratio") is not None:
+        rows.append(("compression, bytes", f"{_ratio(report['bytes_ratio'])} (input to scores and model on disk)"))
+    if report.get("explained_variance_ratio") is not None:
+        share = _percent(report["explained_variance_ratio"])
+        rows.append(("explained variance", share + (" of the total" if "captured_bound" in report else "")))
+    if report.get("leading_ratios"):
+        rows.append(("of the first components", " ".join(f"{ratio:.2%}" for ratio in report["leading_ratios"])))
+    if "captured_bound" in report:
+        rows.append(("certificate", _certificate(report["captured_bound"])))
+    if report.get("mse") is not None:
+        rows.append(("MSE", f"{report['mse']:.3g} (intensities in 0..1)"))
+    if "psnr" in report:
+        rows.append(("PSNR", _psnr(report)))
+    rows += _ssim_rows(report)
+    if "rejected" in report:
+        left_out = report["rejected"]
+        count = left_out if isinstance(left_out, int) else len(left_out or ())
+        rows.append(("rejected", f"{count:,} left out" if count else "none"))
+    rows += [("note", printable(str(note))) for note in report.get("notes") or ()]
+    return rows
+
+
+def stages(report: Mapping[str, Any]) -> list[Stage]:
+    """Put every stage into a line, and what they took together into a last one if they are several."""
+    recorded: Mapping[str, Mapping[str, Any]] = report.get("stages") or {}
+    total = sum(stage.get("seconds") or 0.0 for stage in recorded.values())
+    lines = []
+    for name, stage in recorded.items():
+        seconds, moved = stage.get("seconds"), stage.get("bytes")
+        rate = f"{moved / 1e9 / seconds:.3g}" if seconds and moved is not None else NOTHING
+        share = (seconds or 0.0) / total if total else 0.0
+        lines.append(Stage(printable(name), _seconds(seconds), rate, _size(stage.get("peak_memory")), share))
+    if len(lines) > 1:
+        peaks = [stage["peak_memory"] for stage in recorded.values() if stage.get("peak_memory") is not None]
+        lines.append(Stage("total", _seconds(total), NOTHING, _size(max(peaks, default=None)), None))
+    return lines
+
+
+def rejected(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """List the names and reasons of samples that were left out, where the report has them."""
+    left_out = report.get("rejected")
+    if not isinstance(left_out, list):
+        return []
+    return [(printable(str(name)), printable(str(reason))) for name, reason in left_out]
+
+
+def _ssim_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
+    if "ssim_mean" not in report:
+        return []
+    if report["ssim_mean"] is None:
+        return [("SSIM", "not defined for these samples")]
+    rows = [("SSIM, mean", _ssim(report["ssim_mean"]))]
+    if report.get("ssim_min") is not None:
+        name = report.get("ssim_min_name")
+        whose = "" if name is None else f" ({printable(str(name))})"
+        rows.append(("SSIM, worst", f"{_ssim(report['ssim_min'])}{whose}"))
+    return rows
+
+
+def _count(count: int, ranks: Mapping[str, Any] | None) -> str:
+    return f"{ranks['min']:,} to {ranks['max']:,}" if ranks else f"{count:,}"
+
+
+def _mean(report: Mapping[str, Any]) -> str:
+    ranks = report.get("ranks")
+    return f", {ranks['mean']:.3g} on average, {ranks['total']:,} in all" if ranks else ""
+
+
+def _certificate(bound: float | None) -> str:
+    if bound is None:
+        return "none: this method gives no bound in one pass, a second one measures what is captured"
+    return f"at least {_percent(bound)} of what the best components would explain"
+
+
+def _passes(count: int) -> str:
+    return "1 pass" if count == 1 else f"{count:,} passes"
+
+
+def _shape(shape: Sequence[int], times: str) -> str:
+    return f" {times} ".join(str(length) for length in shape)
+
+
+def _ratio(ratio: float) -> str:
+    return f"{ratio:.1f} : 1" if ratio < 100 else f"{ratio:,.0f} : 1"
+
+
+def _percent(share: float) -> str:
+    # Rounded down: 99.997% must not read as 100%.
+    return f"{math.floor(share * 10_000) / 100:.2f}%"
+
+
+def _ssim(value: float) -> str:
+    return f"{value:.4f}"
+
+
+def _psnr(report: Mapping[str, Any]) -> str:
+    if report["psnr"] is None:
+        return "infinite" if report.get("mse") == 0 else NOTHING
+    return f"{report['psnr']:.1f} dB"
+
+
+def _seconds(seconds: float | None) -> str:
+    return NOTHING if seconds is None else f"{seconds:,.2f}" if seconds < 100 else f"{seconds:,.0f}"
+
+
+def _size(size: int | None) -> str:
+    if size is None:
+        return NOTHING
+    return f"{size / 1e9:,.2f} GB" if size >= 1e9 else f"{size / 1e6:,.0f} MB"

@@ -1,0 +1,1 @@
+"""How fast streaming rules converge, measured against exact components."""

@@ -1,0 +1,131 @@
+"""The exact principal components of a source, and how far other bases fall short of them."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpca import metrics
+from dpca.engine.fold import fold
+from dpca.engine.memory import usable_bytes
+from dpca.engine.plan import PlanError
+from dpca.engine.source import Source
+from dpca.kernels import linalg
+from dpca.models.passes import Passes
+from dpca.models.pca_solvers import Problem, dual
+from dpca.partition.whole import Whole
+from dpca.rules.captured import Captured
+from dpca.rules.covariance import Covariance
+from storage.errors import DataError
+from storage.progress import Progress, no_progress
+
+Array = NDArray[Any]
+
+
+@dataclass(frozen=True, eq=False)
+class Reference:
+    """The best k components of a source, by computing all there is to know of its second moments.
+
+    Attributes
+    ----------
+    source : Source
+    solver : str
+        "covariance" or "dual".
+    components : array (k, d), float64
+    mean : array (d,), float64
+    explained_variance : array (k,), float64
+    total_variance : float
+    covariance : array (d, d) or None
+        Where that was the solver.
+    """
+
+    source: Source
+    solver: str
+    components: Array
+    mean: Array
+    explained_variance: Array
+    total_variance: float
+    covariance: Array | None = None
+
+    def first(self, k: int) -> Reference:
+        """Return the same for the first k components only."""
+        return replace(self, components=self.components[:k], explained_variance=self.explained_variance[:k])
+
+    def convergence(self, bases: Sequence[Array], *, progress: Progress = no_progress) -> list[float]:
+        """Return the convergence of T 2.24 of each basis (k, d), in float64; lower is better.
+
+        From the covariance where it is at hand; otherwise in one pass over the source, which costs 2 n d operations
+        for every row of every basis.
+        """
+        if self.covariance is not None:
+            return [metrics.convergence(basis, self.components, covariance=self.covariance) for basis in bases]
+        captured, _ = self.captured([self.components, *bases], progress=progress)
+        best = captured[0]
+        return [math.log10(1 - found / best) if found < best else -math.inf for found in captured[1:]]
+
+    def captured(self, bases: Sequence[Array], *, progress: Progress = no_progress) -> tuple[list[float], float]:
+        """Return the variance that each basis captures, measured in float64 in one pass, and the total variance."""
+        rule = Captured(list(bases), self.mean)
+        partition = Whole(tuple(self.source.shape[1:]))
+        (found,), _ = fold(rule, self.source, partition, progress=progress, stage="measure")
+        return found["captured"].tolist(), float(found["total_variance"])
+
+
+def exact_reference(source: Source, n_components: int, *, progress: Progress = no_progress) -> Reference:
+    """Compute the best components of a source from its covariance, or from its dual where samples are the fewer.
+
+    Parameters
+    ----------
+    source : Source
+        Of n samples with d attributes.
+    n_components : int
+    progress : Progress
+
+    Raises
+    ------
+    DataError
+        If there are fewer samples or attributes than components, or a value that is not finite.
+    PlanError
+        If min(n, d)^2 numbers do not fit the memory.
+
+    Notes
+    -----
+    Costs n d min(n, d) operations and min(n, d)^2 numbers of memory, in this process.
+    """
+    n, shape = source.shape[0], tuple(source.shape[1:])
+    d = math.prod(shape)
+    if not 1 <= n_components <= min(n - 1, d):
+        raise DataError(
+            f"{n_components} components of {n:,} samples with {d:,} attributes were asked for: there are "
+            f"{max(min(n - 1, d), 0):,} at most"
+        )
+    need, room = 16 * min(n, d) ** 2, usable_bytes()
+    if need > room:
+        raise PlanError(
+            f"the exact components of {n:,} samples with {d:,} attributes need {need / 1e6:,.0f} MB and this process "
+            f"may take {room / 1e6:,.0f} MB: give fewer samples, or smaller ones (--resize)"
+        )
+    if d <= n:
+        (found,), _ = fold(Covariance(), source, Whole(shape), progress=progress, stage="reference")
+        covariance = found["covariance"]
+        values, rows = linalg.leading_eigh(covariance.copy(), n_components)
+        total = float(np.trace(covariance))
+        return Reference(source, "covariance", rows, found["mean"], values, total, covariance)
+    return _dual_reference(source, n_components, progress)
+
+
+def _dual_reference(source: Source, k: int, progress: Progress) -> Reference:
+    n, d = source.shape[0], math.prod(source.shape[1:])
+    passes = Passes(source, client=None, memory_budget=None, checkpoints=None, progress=progress)
+    found = dual(Problem(n, d, k, np.dtype(np.float64)), passes)
+    values = found["explained_variance"]
+    if (rank := int(np.count_nonzero(values))) < k:
+        raise DataError(
+            f"{source.name} varies in {rank} directions only and {k} components were asked for: ask for fewer"
+        )
+    return Reference(source, "dual", found["components"], found["mean"], values, float(found["total_variance"]))

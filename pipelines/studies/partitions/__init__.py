@@ -1,0 +1,8 @@
+"""Chapter 4 of Alakkari 2020 from any stack: cells, bands, whole samples and the cosine transform, side by side."""
+
+from __future__ import annotations
+
+from pipelines.studies.partitions.run import known_report, report_partitions
+from pipelines.studies.partitions.settings import PartitionSettings
+
+__all__ = ["PartitionSettings", "known_report", "report_partitions"]

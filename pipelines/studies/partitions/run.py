@@ -1,0 +1,308 @@
+"""The whole job: a stack in; every strategy fitted and measured; tables, checks and figures out."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from dpca.jobs.own_stack import inherited_of, own_stack
+from dpca.jobs.report_parts import read_report, report_folder
+from dpca.jobs.transform import stated_range
+from dpca.report.page import DataTable
+from dpca.report.record import write_report
+from pipelines.studies.partitions.analogy import Analogy, angles_between
+from pipelines.studies.partitions.checks import Check, all_checks
+from pipelines.studies.partitions.contents import Findings, all_tables, conditions
+from pipelines.studies.partitions.pictures import CAPTIONS, all_figures
+from pipelines.studies.partitions.records import Record, record_of, training_of
+from pipelines.studies.partitions.samples import Samples, gather
+from pipelines.studies.partitions.settings import Design, PartitionSettings, check, design
+from pipelines.studies.partitions.strategies import (
+    CURVE,
+    HOLISTIC,
+    RANDOM,
+    captured_by_rows,
+    fitting,
+    shares,
+    strategies,
+)
+from pipelines.studies.partitions.tables import Table, in_text
+from storage.arrays import create_array, create_root, write_shard, write_strings
+from storage.errors import StoreError
+from storage.layout import Layout
+from storage.outputs import check_output
+from storage.progress import Progress, no_progress
+from storage.readers import Reader
+from storage.stack import Stack
+from storage.workspace import Workspace, fingerprint_of
+
+Array = NDArray[Any]
+Say = Callable[[str], None]
+
+KIND, VERSION = "partition-report", 1
+
+
+def report_partitions(
+    given: Stack | Reader,
+    output: str | os.PathLike[str],
+    settings: PartitionSettings,
+    *,
+    reading: Mapping[str, Any] | None = None,
+    client: Any = None,
+    overwrite: bool = False,
+    progress: Progress = no_progress,
+    say: Say = lambda text: None,
+) -> dict[str, Any]:
+    """Fit every way of splitting attributes to a stack, measure it, and write store, tables and figures.
+
+    Parameters
+    ----------
+    given : Stack or Reader
+        A reader is ingested, into the output.
+    output : path-like
+        Store to make: ``mse``, ``pixel_mse`` and ``ssim`` (strategy, sample) of the samples that were measured, in
+        ``training`` and ``held_out``, with their ``number`` in the stack; ``explained_variance`` (strategy,
+        component); ``strategy``; and the ingested ``stack``. The report goes to ``<output stem>.report``.
+    settings : PartitionSettings
+    reading : mapping, optional
+        Options of `storage.ingest` for a reader: ``color``, ``resize``, ``crop``, ``on_error``, ``data_range``.
+    client : distributed.Client, optional
+        Cluster that fits run on; without one, threads of this process. Reconstructions are measured by threads of this
+        process in any case: their number is bounded.
+    overwrite : bool
+        Whether an output of other settings may be replaced.
+    progress, say
+        Told how far it is.
+
+    Returns
+    -------
+    dict
+        Content of ``report.json``.
+
+    Raises
+    ------
+    DataError, PlanError, StoreError
+        One sentence each; what was finished serves the next run.
+
+    Notes
+    -----
+    A pass or two over the stack for each of about twenty strategies; a stopped run goes on inside the fit that it was
+    at. Until the end, the measured samples lie on disk a second time.
+    """
+    folder = report_folder(output)
+    check_output(output, given, report=folder)
+    with _workspace(given, output, settings, reading, overwrite) as work:
+        if work.state == "complete":
+            return _known(output, folder)
+        if work.state == "resumed":
+            say(f"going on with the unfinished run in '{os.fspath(output)}.partial'")
+        stack = (
+            given
+            if isinstance(given, Stack)
+            else own_stack(given, work, reading or {}, client=client, progress=progress, say=say)[0]
+        )
+        stated_range(stack)
+        plan = design(settings, stack.n_samples, stack.sample_shape, stack.axes[1:])
+        samples = gather(stack, settings, plan, work.scratch / "samples")
+        if not work.is_done("design"):
+            training = training_of(samples, client, work.scratch / "fits", progress)
+            # Kept, for a run that goes on may find other memory.
+            work.mark_done("design", record={"holistic": fitting(plan, settings, training).holistic})
+        plan = replace(plan, holistic=work.record("design")["holistic"])
+        records = _records(settings, plan, samples, work, client, progress, say)
+        say("bands at random beside whole samples")
+        found = Findings(settings, plan, samples, records, _analogy(records, samples, work, client, progress))
+        _write_store(work.store, work.fingerprint, found)
+        tables, checks = all_tables(found), all_checks(found)
+        # Before the store: a store under its final name always has its report.
+        _write_report(folder, found, tables, checks)
+        say(in_text(tables))
+        say("\n".join(claim.sentence() for claim in checks))
+        work.publish()
+    return _known(output, folder)
+
+
+def known_report(
+    given: Stack | Reader,
+    output: str | os.PathLike[str],
+    settings: PartitionSettings,
+    *,
+    reading: Mapping[str, Any] | None = None,
+    overwrite: bool = False,
+) -> dict[str, Any] | None:
+    """Return the report of an earlier run of this very job, None if there is something to do; needs no cluster.
+
+    Raises
+    ------
+    DataError, StoreError
+        For settings that make no sense, and what stands in the way of the output.
+    """
+    check(settings)
+    check_output(output, given, report=report_folder(output))
+    if isinstance(given, Stack):
+        stated_range(given)
+        design(settings, given.n_samples, given.sample_shape, given.axes[1:])
+    with _workspace(given, output, settings, reading, overwrite) as work:
+        complete = work.state == "complete"
+    return _known(output, report_folder(output)) if complete else None
+
+
+def _workspace(
+    given: Stack | Reader,
+    output: str | os.PathLike[str],
+    settings: PartitionSettings,
+    reading: Mapping[str, Any] | None,
+    overwrite: bool,
+) -> Workspace:
+    return Workspace(
+        output,
+        kind=KIND,
+        fingerprint=_fingerprint(given, settings, reading),
+        overwrite=overwrite,
+        inherited=inherited_of(given, reading or {}),
+    )
+
+
+def _fingerprint(given: Stack | Reader, settings: PartitionSettings, reading: Mapping[str, Any] | None) -> str:
+    if isinstance(given, Stack):
+        return fingerprint_of(KIND, VERSION, given.fingerprint, given.axes, given.data_range, asdict(settings))
+    return fingerprint_of(KIND, VERSION, given.fingerprint(), asdict(settings), dict(reading or {}))
+
+
+def _known(output: str | os.PathLike[str], folder: Path) -> dict[str, Any]:
+    if (known := read_report(folder)) is not None:
+        return known
+    raise StoreError(
+        f"'{os.fspath(output)}' is there but its report in '{folder}' is not: remove the store and run again"
+    )
+
+
+def _records(
+    settings: PartitionSettings,
+    plan: Design,
+    samples: Samples,
+    work: Workspace,
+    client: Any,
+    progress: Progress,
+    say: Say,
+) -> dict[str, Record]:
+    found = {}
+    todo = strategies(settings, plan)
+    cells = {"eigencells": todo[plan.middle].name, "fewer": todo[len(plan.cells) - 1].name}
+    for place, strategy in enumerate(todo):
+        say(f"{strategy.name} ...")
+        found[strategy.name] = record_of(
+            strategy,
+            samples,
+            work,
+            client=client,
+            progress=progress,
+            shared=any(other.work == strategy.work for other in todo[place + 1 :]),
+            eigencells=strategy.name == cells["eigencells"],
+            fewer=strategy.name == cells["fewer"],
+        )
+        for note in found[strategy.name].facts.notes:
+            say(f"note: {note}")
+    return found
+
+
+def _analogy(
+    records: Mapping[str, Record], samples: Samples, work: Workspace, client: Any, progress: Progress
+) -> Analogy:
+    """Compare bands at random with whole samples; one pass measures what their combined vectors capture."""
+    whole, random = records[HOLISTIC].arrays, records[RANDOM].arrays
+    if not work.is_done("analogy"):
+        training = training_of(samples, client, work.scratch / "fits" / "analogy", progress)
+        each, _, total = captured_by_rows(training, random["rows"], whole["mean"], "combined")
+        combined = shares(np.cumsum(each), total).tolist()
+        angles = angles_between(whole["rows"], random["rows"])
+        work.mark_done("analogy", record={"combined": combined, "angles": [[k, *v] for k, v in angles.items()]})
+    kept = work.record("analogy")
+    return Analogy(
+        tuple(whole["curve"][:CURVE].tolist()),
+        {name: tuple(r.arrays["curve"][:CURVE].tolist()) for name, r in records.items() if name.startswith(RANDOM)},
+        tuple(kept["combined"]),
+        {int(k): (least, middle, largest) for k, least, middle, largest in kept["angles"]},
+    )
+
+
+def _write_store(store: Path, fingerprint: str, found: Findings) -> None:
+    group = create_root(store, kind=KIND, fingerprint=fingerprint, version=VERSION, **asdict(found.settings))
+    records = list(found.records.values())
+    curves = np.full((len(records), max(len(record.arrays["curve"]) for record in records)), np.inf)
+    for row, record in zip(curves, records, strict=True):
+        row[: len(record.arrays["curve"])] = record.arrays["curve"]
+    # Infinite where a strategy has no more components: NaN would count as damage.
+    _write(group, "explained_variance", curves, ("strategy", "component"))
+    write_strings(group, "strategy", [record.facts.name for record in records], "strategy")
+    samples = found.samples
+    for name, measured in (("training", samples.training), ("held-out", samples.held_out)):
+        if measured is None:
+            continue
+        part = group.require_group(name.replace("-", "_"))
+        _write(part, "number", measured.numbers.astype(np.int64), ("sample",))
+        for measure in ("mse", "pixel_mse", "ssim"):
+            if f"{name}.{measure}" in records[0].arrays:
+                values = np.stack([record.arrays[f"{name}.{measure}"] for record in records])
+                _write(part, measure, values, ("strategy", "sample"))
+
+
+def _write(group: zarr.Group, name: str, values: Array, axes: tuple[str, ...]) -> None:
+    layout = Layout(values.shape, values.shape)
+    infinite = {"may_be_infinite": True}
+    write_shard(create_array(group, name, values.shape, values.dtype, layout, axes, attributes=infinite), 0, values)
+
+
+def _overview(found: Findings, checks: list[Check]) -> DataTable:
+    """Say what all numbers are of, and what becomes of the claims."""
+    sentences = (*conditions(found), *(claim.sentence() for claim in checks))
+    return DataTable("What was measured, and what the thesis claims", (), (), sentences)
+
+
+def _write_report(folder: Path, found: Findings, tables: list[Table], checks: list[Check]) -> None:
+    stack, plan = found.samples.stack, found.plan
+    report = {
+        "samples": stack.n_samples,
+        "sample_shape": stack.sample_shape,
+        "attributes": math.prod(stack.sample_shape),
+        "rejected": stack.rejected,
+        "settings": asdict(found.settings),
+        "design": asdict(plan),
+        "measured": {
+            "training": len(found.samples.training.values),
+            "held_out": 0 if found.samples.held_out is None else len(found.samples.held_out.values),
+        },
+        "conditions": conditions(found),
+        "tables": {table.name: table.as_dict() for table in tables},
+        "checks": [claim.as_dict() for claim in checks],
+        "analogy": found.analogy.as_dict(),
+        "strategies": [
+            {
+                **asdict(record.facts),
+                "explained_variance": record.arrays["curve"],
+                **{
+                    f"{name}_of_measured".replace("-", "_").replace(".", "_"): record.mean(name)
+                    for name in record.arrays
+                    if name.partition(".")[0] in ("training", "held-out")
+                },
+            }
+            for record in found.records.values()
+        ],
+        "source": stack.source,
+    }
+    write_report(
+        folder,
+        report,
+        all_figures(found),
+        title=f"Partitions of {stack.source.get('name') or 'a stack'}",
+        captions=CAPTIONS,
+        tables=[_overview(found, checks), *(table.on_page() for table in tables)],
+    )

@@ -1,0 +1,23 @@
+"""The published tables of streaming PCA, computed again: one file a data set, and what they share."""
+
+from __future__ import annotations
+
+from pipelines.studies.reproduction.data import MissingData
+from pipelines.studies.reproduction.digits import default_table, digits_table, krasulina_table
+from pipelines.studies.reproduction.faces import faces_table
+from pipelines.studies.reproduction.margin import cifar_margin, faces_margin
+from pipelines.studies.reproduction.spiked import spiked_table
+from pipelines.studies.reproduction.tables import Entry, Table, markdown
+
+TABLES = {
+    "krasulina": krasulina_table,
+    "mnist": digits_table,
+    "spiked": spiked_table,
+    "default": default_table,
+    "cifar": cifar_margin,
+    "lfw": faces_table,
+    "lfw-margin": faces_margin,
+}
+"""Name of each table to the function that computes it: (Setting) -> Table."""
+
+__all__ = ["TABLES", "Entry", "MissingData", "Table", "markdown"]

@@ -1,0 +1,57 @@
+"""Figures of a partition report: panels where they belong, lines with their points."""
+
+from __future__ import annotations
+
+import io
+
+import numpy as np
+import pytest
+
+from pipelines.studies.partitions.plots import gallery, variance_curves
+
+
+@pytest.mark.parametrize("shape", [(12, 10), (12, 10, 3), (40,), (300, 4)])
+def test_a_gallery_has_a_panel_for_each_place(shape: tuple[int, ...]) -> None:
+    rng = np.random.default_rng(0)
+    rows = [[rng.uniform(size=shape) for _ in range(4)] for _ in range(2)]
+    heads, notes = ["original", "a", "b", "c"], ["", "k = 5", "", "a note that is too long to fit above a panel"]
+    captions = [["", "SSIM 0.100", "SSIM 0.200", ""], ["", "", "", "SSIM 0.300"]]
+    figure = gallery(rows, heads, notes, ["one.png", "$two$.png"], captions)
+    assert len(figure.axes) == 8
+    told = [text.get_text() for text in figure.texts]
+    for text in (*heads, "k = 5", "one.png", "$two$.png", "SSIM 0.100", "SSIM 0.300"):
+        assert text in told
+    if len(shape) > 1:
+        shown = np.asarray(figure.axes[2].get_images()[0].get_array())
+        np.testing.assert_array_equal(shown, np.rint(rows[0][1] * 255))
+    places = [axes.get_position() for axes in figure.axes]
+    # Column after column, each from top to bottom.
+    assert places[0].y0 > places[1].y0
+    assert places[0].x0 == places[1].x0 < places[2].x0
+    figure.savefig(io.BytesIO(), format="png")
+
+
+def test_a_gallery_that_does_not_fit_is_refused() -> None:
+    with pytest.raises(ValueError, match="do not fill"):
+        gallery([], ["a"], [""], [])
+    with pytest.raises(ValueError, match="do not fill"):
+        gallery([[np.zeros((2, 2))]], ["a", "b"], ["", ""], ["x"])
+    with pytest.raises(ValueError, match="give one for each"):
+        gallery([[np.zeros((2, 2))]], ["a"], [], ["x"])
+
+
+def test_curves_are_the_shares_and_the_legend_begins_with_the_highest() -> None:
+    figure = variance_curves(
+        [("holistic", [0.3, 0.5, 0.6]), ("cells", [0.7, 0.8]), ("none", [])], emphasized="holistic"
+    )
+    (axes,) = figure.axes
+    legend = axes.get_legend()
+    assert legend is not None
+    assert [text.get_text() for text in legend.get_texts()] == ["cells  80.0%", "holistic  60.0%"]
+    lines = {str(line.get_label()).split("  ")[0]: line for line in axes.get_lines()}
+    np.testing.assert_array_equal(lines["holistic"].get_xdata(), [1, 2, 3])
+    np.testing.assert_array_equal(lines["holistic"].get_ydata(), [0.3, 0.5, 0.6])
+    assert lines["holistic"].get_linewidth() > lines["cells"].get_linewidth()
+    figure.savefig(io.BytesIO(), format="png")
+    with pytest.raises(ValueError, match="no explained variance"):
+        variance_curves([("a", [])])
