@@ -9,11 +9,11 @@ from typing import Any
 
 from dpca.jobs.cell_report import write_job_report
 from dpca.jobs.compression import Settings, describe, times
-from dpca.models.band_basis import BandBasis
 from dpca.models.band_pca import BandPCA
-from dpca.models.cell_basis import CellBasis
 from dpca.models.cell_pca import CellPCA, spatial_cell
 from dpca.models.rank_choice import RankChoice
+from dpca.representation.band_basis import BandBasis
+from dpca.representation.cell_basis import CellBasis
 from storage.errors import DataError
 from storage.stack import Stack
 

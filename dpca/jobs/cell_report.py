@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 
 from dpca import metrics
 from dpca.jobs.report_parts import Quality, disk_bytes, picture_samples, read_quality, write_and_read_report
+from dpca.jobs.score_write import expected_mse
 from dpca.models.band_pca import BandPCA
 from dpca.models.cell_pca import CellPCA
-from dpca.models.score_write import expected_mse
 from dpca.models.stored_basis import load_any
 from dpca.partition.lapped import LappedGrid
 from dpca.report import plots

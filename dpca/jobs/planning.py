@@ -9,8 +9,8 @@ from typing import Any
 from dpca.engine.memory import task_budget, thread_count
 from dpca.engine.plan import PlanError
 from dpca.engine.source import Source, as_source
+from dpca.jobs.score_write import plan_scores
 from dpca.models.planning import Outline, plan_fit
-from dpca.models.score_write import plan_scores
 from storage.ingest import plan_ingest
 from storage.readers import Reader
 from storage.stack import Stack

@@ -12,10 +12,10 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from dpca.models.basis import Basis
-from dpca.models.cell_basis import to_pixels
 from dpca.report import plots
 from dpca.report.record import write_report
+from dpca.representation.basis import Basis
+from dpca.representation.cell_basis import to_pixels
 from dpca.rules.quality import psnr_from_mse
 from storage.disk import read_file
 from storage.errors import StoreError, one_line

@@ -9,9 +9,9 @@ from typing import Any
 
 from dpca.jobs.compression import Settings, describe
 from dpca.jobs.stream_report import write_stream_report
-from dpca.models.linear_basis import LinearBasis
 from dpca.models.streaming_methods import make_rule
 from dpca.models.streaming_pca import StreamingPCA
+from dpca.representation.linear_basis import LinearBasis
 from storage.errors import DataError
 from storage.stack import Stack
 

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from dpca import metrics
 from dpca.jobs.report_parts import Quality, disk_bytes, picture_samples, read_quality, write_and_read_report
-from dpca.models.score_write import expected_mse
+from dpca.jobs.score_write import expected_mse
 from dpca.models.streaming_pca import StreamingPCA
 from dpca.report import plots
 from storage.reading import open_array

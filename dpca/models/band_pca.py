@@ -17,10 +17,10 @@ from dpca.engine.fold import fold
 from dpca.engine.plan import PlanError
 from dpca.engine.sampling import read_samples, spread_samples
 from dpca.engine.source import Source
-from dpca.models.band_basis import BandBasis
 from dpca.models.partitioned import PartitionedPCA
 from dpca.partition.bands import Bands, map_at_random, map_by_moments, map_in_raster_order
 from dpca.partition.whole import Whole
+from dpca.representation.band_basis import BandBasis
 from dpca.rules.moments import Moments
 from storage.errors import DataError
 from storage.layout import CHANNEL, axes_for

@@ -12,13 +12,13 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.fold import Partitioned
 from dpca.engine.source import Source
-from dpca.models.cell_basis import CellBasis
-from dpca.models.lapped_basis import LappedBasis
 from dpca.models.partitioned import PartitionedPCA
 from dpca.models.rank_choice import RankChoice
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.partition.shared import SharedGrid
+from dpca.representation.cell_basis import CellBasis
+from dpca.representation.lapped_basis import LappedBasis
 from storage.errors import DataError
 from storage.layout import CHANNEL, axes_for
 

@@ -18,14 +18,14 @@ from dpca.engine.memory import task_budget, thread_count
 from dpca.engine.shuffled import shuffle
 from dpca.engine.source import Reader, Source
 from dpca.models.band_pca import BandPCA
-from dpca.models.basis import Basis
 from dpca.models.execution import executed
-from dpca.models.linear_basis import LinearBasis
 from dpca.models.partition_rule import choose_rule
 from dpca.models.partitioned import PartitionedPCA
 from dpca.models.rank_choice import RankChoice
 from dpca.models.streaming_pca import StreamingPCA
 from dpca.partition.whole import Whole
+from dpca.representation.basis import Basis
+from dpca.representation.linear_basis import LinearBasis
 from dpca.rules.state import working_dtype
 
 Array = NDArray[Any]

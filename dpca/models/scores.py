@@ -11,12 +11,12 @@ import dask.array as da
 import numpy as np
 import zarr
 
-from dpca.models.band_basis import BandBasis
-from dpca.models.basis import MODEL_FACT, Basis, basis_fingerprint, checked_level
-from dpca.models.cell_basis import CellBasis
-from dpca.models.linear_basis import LinearBasis
-from dpca.models.reconstruction import Pixels, leading_scores, samples_of
 from dpca.models.stored_basis import load_any
+from dpca.representation.band_basis import BandBasis
+from dpca.representation.basis import MODEL_FACT, Basis, basis_fingerprint, checked_level
+from dpca.representation.cell_basis import CellBasis
+from dpca.representation.linear_basis import LinearBasis
+from dpca.representation.reconstruction import Pixels, leading_scores, samples_of
 from storage.errors import DataError, StoreError
 from storage.reading import open_array, open_group, root_facts
 

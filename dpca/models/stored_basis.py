@@ -8,8 +8,8 @@ from functools import lru_cache
 from typing import Any, NamedTuple
 
 from dpca.models import band_store, cell_store, pca_store, streaming_store
-from dpca.models.basis import Basis
 from dpca.models.model_store import read_facts, stated_kind
+from dpca.representation.basis import Basis
 from storage.errors import StoreError
 
 

@@ -22,11 +22,11 @@ from dpca.engine.source import Source
 from dpca.models.convergence import ConvergenceWarning, OrderWarning, check_result, unsettled
 from dpca.models.execution import executed
 from dpca.models.going_on import refuse_to_go_on
-from dpca.models.lazy import default_client, is_lazy
 from dpca.models.linear_model import LinearModel
 from dpca.models.parameters import check_parameters, check_states_fit
 from dpca.models.streaming_methods import OPTIONS, check_passes, check_rank, draw_seed, make_rule
 from dpca.partition.whole import Whole
+from dpca.representation.lazy import default_client, is_lazy
 from dpca.rules.refinement import Refinement
 from dpca.rules.schedules import Schedule
 from dpca.rules.state import State

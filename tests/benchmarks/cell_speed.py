@@ -36,8 +36,8 @@ from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.cluster import open_client
 from dpca.engine.plan import plan_fold
 from dpca.engine.source import Source, as_source, batches
+from dpca.jobs.score_write import write_scores
 from dpca.kernels import linalg_int8
-from dpca.models.score_write import write_scores
 from dpca.partition import CellGrid
 from dpca.rules import CovariancePCA, ssim_per_sample
 from storage import Stack, ingest, open_stack

@@ -18,8 +18,8 @@ from dpca.engine.source import as_source
 from dpca.jobs import CompressionSettings, StreamingSettings, compress, open_input
 from dpca.jobs.compression import Settings
 from dpca.jobs.planning import plan_compression
+from dpca.jobs.score_write import plan_scores
 from dpca.models.planning import Outline, plan_fit
-from dpca.models.score_write import plan_scores
 from pipelines.celeba_cpca import main as job
 from storage import ingest
 from storage.ingest import plan_ingest

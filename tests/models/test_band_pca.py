@@ -24,7 +24,7 @@ from sklearn.utils.estimator_checks import (
 from dpca import BandPCA, CellPCA
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.plan import PlanError
-from dpca.models.score_write import expected_mse
+from dpca.jobs.score_write import expected_mse
 from dpca.partition import map_by_moments
 from storage import DataError
 from tests.conftest import smooth_images

@@ -22,7 +22,7 @@ from sklearn.utils.estimator_checks import (
 )
 
 from dpca import CellPCA
-from dpca.models.score_write import expected_mse
+from dpca.jobs.score_write import expected_mse
 from storage import DataError, StoreError
 from tests.conftest import smooth_images
 

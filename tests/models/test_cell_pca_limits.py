@@ -19,7 +19,7 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import check_estimator
 
 from dpca import CellPCA
-from dpca.models.score_write import expected_mse
+from dpca.jobs.score_write import expected_mse
 from storage import DataError, open_stack
 from storage.arrays import create_array, create_root, write_shard
 from storage.layout import Layout

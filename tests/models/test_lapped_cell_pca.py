@@ -17,11 +17,11 @@ from sklearn.decomposition import PCA
 
 from dpca import CellPCA
 from dpca.engine.checkpoint import Checkpoints
+from dpca.jobs.score_write import expected_mse
 from dpca.kernels import linalg
-from dpca.models.cell_basis import CellBasis, to_pixels
-from dpca.models.lapped_basis import LappedBasis
-from dpca.models.score_write import expected_mse
 from dpca.partition import LappedGrid
+from dpca.representation.cell_basis import CellBasis, to_pixels
+from dpca.representation.lapped_basis import LappedBasis
 from dpca.rules.quality import ssim_per_sample
 from storage import DataError
 from tests.conftest import smooth_images

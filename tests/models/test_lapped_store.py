@@ -10,10 +10,10 @@ import pytest
 
 from dpca import CellPCA
 from dpca.models.cell_store import KIND
-from dpca.models.lapped_basis import LappedBasis
 from dpca.models.model_store import read_facts
 from dpca.models.stored_basis import load_any, model_fingerprint, stored_basis
 from dpca.partition import LappedGrid
+from dpca.representation.lapped_basis import LappedBasis
 from storage import StoreError
 from tests.resealing import edit_facts
 

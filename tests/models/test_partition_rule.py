@@ -11,7 +11,7 @@ import zarr
 
 from dpca import BandPCA, CellPCA
 from dpca.engine.plan import PlanError
-from dpca.models.score_write import expected_mse
+from dpca.jobs.score_write import expected_mse
 
 
 @pytest.fixture(scope="module")

@@ -19,8 +19,8 @@ from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import plan_for
 from dpca.engine.plan import PlanError
 from dpca.engine.source import as_source
+from dpca.jobs.score_write import expected_mse
 from dpca.models.rank import ranks_by_noise, whole_counts
-from dpca.models.score_write import expected_mse
 from dpca.rules import CovariancePCA
 from storage import DataError, StoreError
 from tests.conftest import smooth_images

@@ -54,7 +54,7 @@ def small_shards(shape: Any, itemsize: int, axes: Any, cell_shape: Any = None) -
 
 def make_stores(folder: Path, client: Any) -> None:
     """Make a store of every kind in ``a``, and others of the same shapes in ``b``."""
-    score_write: Any = importlib.import_module("dpca.models.score_write")
+    score_write: Any = importlib.import_module("dpca.jobs.score_write")
     ingesting: Any = importlib.import_module("storage.ingest")
     with (
         patch.object(score_write, "choose_layout", small_shards),

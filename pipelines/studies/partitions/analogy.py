@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpca.metrics import principal_angles
-from dpca.models.band_basis import BandBasis
+from dpca.representation.band_basis import BandBasis
 
 Array = NDArray[Any]
 

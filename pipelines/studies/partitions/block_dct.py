@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpca.models.cell_basis import CellBasis
 from dpca.partition.cells import CellGrid
+from dpca.representation.cell_basis import CellBasis
 from pipelines.studies.partitions.dct_moments import cell_waves, low_frequencies
 
 Array = NDArray[Any]

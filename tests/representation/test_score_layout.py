@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpca.models.score_layout import score_layout
+from dpca.representation.score_layout import score_layout
 from storage.layout import Layout
 
 

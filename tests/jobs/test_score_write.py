@@ -17,9 +17,9 @@ from skimage.metrics import mean_squared_error, peak_signal_noise_ratio, structu
 from dpca import BandPCA, CellPCA, StreamingPCA
 from dpca.engine import PlanError, as_source
 from dpca.engine.checkpoint import Checkpoints
+from dpca.jobs import score_write
+from dpca.jobs.score_write import expected_mse, write_scores
 from dpca.kernels import linalg
-from dpca.models import score_write
-from dpca.models.score_write import expected_mse, write_scores
 from dpca.models.stored_basis import model_fingerprint
 from storage import DataError, StoreError
 from storage.arrays import create_root

@@ -9,10 +9,10 @@ import numpy as np
 import pytest
 
 from dpca.kernels import linalg
-from dpca.models import band_basis
-from dpca.models.band_basis import BandBasis
 from dpca.partition import map_at_random
 from dpca.partition.bands import Bands
+from dpca.representation import band_basis
+from dpca.representation.band_basis import BandBasis
 
 HALF = np.sqrt(0.5)
 

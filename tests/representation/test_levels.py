@@ -19,7 +19,7 @@ import dpca
 from dpca import PCA, BandPCA, CellPCA, StreamingPCA
 from dpca.cli import main
 from dpca.jobs import fit_store, reconstruct_store, transform_store
-from dpca.models.lazy import as_lazy
+from dpca.representation.lazy import as_lazy
 from pipelines.celeba_cpca import main as job
 from storage import DataError, StoreError, open_stack, verify
 from storage.reading import read_into

@@ -12,9 +12,9 @@ import zarr
 from numpy.typing import NDArray
 
 from dpca.engine.source import as_samples
-from dpca.models.basis import MODEL_FACT, Basis, basis_fingerprint, checked_level, rebuilt
-from dpca.models.cell_basis import to_pixels
-from dpca.models.lazy import is_lazy, lazy_chunks, map_samples, rows_of_a_task, zarr_array
+from dpca.representation.basis import MODEL_FACT, Basis, basis_fingerprint, checked_level, rebuilt
+from dpca.representation.cell_basis import to_pixels
+from dpca.representation.lazy import is_lazy, lazy_chunks, map_samples, rows_of_a_task, zarr_array
 from storage.errors import DataError
 from storage.reading import group_facts
 

@@ -12,8 +12,8 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from dpca.kernels import linalg
-from dpca.models.basis import array_digest, kept_rows
 from dpca.partition.bands import Bands
+from dpca.representation.basis import array_digest, kept_rows
 from dpca.rules.state import working_dtype
 from storage.layout import CHANNEL
 

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from dpca.models.cell_basis import CellBasis
 from dpca.partition.lapped import LappedGrid
+from dpca.representation.cell_basis import CellBasis
 from dpca.rules.state import working_dtype
 
 Array = NDArray[Any]

@@ -15,7 +15,7 @@ from dask.delayed import delayed
 from numpy.typing import NDArray
 
 from dpca.engine.source import opened
-from dpca.models.basis import projected
+from dpca.representation.basis import projected
 from storage.reading import array_identity, local_path, open_again, open_array, read_into
 from storage.stack import Stack
 

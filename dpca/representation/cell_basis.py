@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from dpca.kernels import linalg
-from dpca.models.basis import kept_rows
 from dpca.partition.cells import CellGrid
 from dpca.partition.shared import SharedGrid
+from dpca.representation.basis import kept_rows
 from dpca.rules.state import working_dtype
 
 Array = NDArray[Any]

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from dpca.kernels import linalg
-from dpca.models.basis import kept_rows
-from dpca.models.cell_basis import CellBasis, to_pixels
 from dpca.partition import CellGrid
+from dpca.representation.basis import kept_rows
+from dpca.representation.cell_basis import CellBasis, to_pixels
 
 HALF = np.sqrt(0.5)
 
