@@ -16,7 +16,7 @@ from dpca.jobs.report_parts import Quality, disk_bytes, picture_samples, read_qu
 from dpca.jobs.score_write import expected_mse
 from dpca.models.band_pca import BandPCA
 from dpca.models.cell_pca import CellPCA
-from dpca.models.stored_basis import load_any
+from dpca.models.store import load_any
 from dpca.partition.lapped import LappedGrid
 from dpca.report import plots
 from storage.stack import Stack

@@ -4,13 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
+
+import numpy as np
 
 from dpca.engine.memory import task_budget, thread_count
 from dpca.engine.plan import PlanError
+from dpca.engine.source import Reader as SampleReader
 from dpca.engine.source import Source, as_source
 from dpca.jobs.score_write import plan_scores
-from dpca.models.planning import Outline, plan_fit
 from storage.ingest import plan_ingest
 from storage.readers import Reader
 from storage.stack import Stack
@@ -38,7 +41,7 @@ def plan_compression(
         Options of `storage.ingest` for a reader.
     cells : callable
         Gives the cells that chunks should fit, from the names of a sample's axes.
-    model : CellPCA, BandPCA or StreamingPCA
+    model : Estimator
         Not fitted.
     reconstruct, ssim
         As for `write_scores`.
@@ -60,9 +63,23 @@ def plan_compression(
             shape, dtype, layout, axes = plan_ingest(given, reading, cells, budget)
         source = Outline(given.name, shape, dtype, layout.chunks)
     with _stage("fit"):
-        basis, known = plan_fit(model, source, axes[1:], client)
+        basis, known = model.plan_fit(source, axes[1:], client)
     with _stage("scores", "" if known else ", even with as few components as the choice can come to"):
         plan_scores(source, basis, axes, reconstruct=reconstruct, ssim=ssim, budget=budget)
+
+
+@dataclass(frozen=True)
+class Outline:
+    """What planning needs to know of a stack that is still to be made."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    chunks: tuple[int, ...]
+
+    def reader(self) -> SampleReader:
+        """There is nothing to read yet."""
+        raise TypeError(f"{self.name} is an outline: it holds no samples")
 
 
 @contextmanager

@@ -17,7 +17,7 @@ from dpca.engine.memory import peak_resident_bytes, task_budget, thread_count
 from dpca.engine.plan import PlanError
 from dpca.engine.source import Source, batches, is_in_memory
 from dpca.kernels.linalg import release_scratch
-from dpca.models.stored_basis import model_fingerprint, stored_basis
+from dpca.models.store import model_fingerprint, stored_basis
 from dpca.representation.basis import Basis, projected, rebuilt
 from dpca.representation.cell_basis import to_pixels
 from dpca.representation.score_layout import score_layout

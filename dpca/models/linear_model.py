@@ -1,31 +1,36 @@
-"""What estimators of components of whole samples share: checking samples, projecting and back, outlier scores."""
+"""What estimators of components of whole samples share: checking samples, outlier scores."""
 
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import ClassNamePrefixFeaturesOutMixin
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dpca.engine.boundary import guarded
 from dpca.engine.source import Source, as_dense, as_source, check_finite, check_numeric, is_source, opened
-from dpca.models.outliers import residual_scores
-from dpca.representation.lazy import as_lazy, is_lazy, map_samples, scores_of
+from dpca.kernels import linalg
+from dpca.models.estimator import Estimator, no_values
+from dpca.representation.basis import Basis
+from dpca.representation.lazy import is_lazy
 from dpca.representation.linear_basis import LinearBasis
-from dpca.representation.reconstruction import samples_of
 from dpca.rules.state import working_dtype
 from storage.errors import DataError
 
 Array = NDArray[Any]
 
+# Samples that are centered at once.
+_BLOCK_BYTES = 2**22
 
-class LinearModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """A fitted mean and orthonormal components of whole samples."""
+
+class LinearModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[misc]
+    """Base of the estimators of orthonormal components of whole samples."""
 
     # -- learning
 
@@ -83,41 +88,22 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         self.sample_shape_ = sample_shape
         self.n_features_in_ = math.prod(sample_shape)
 
+    def _basis_to_be(self, source: Source, k: int) -> Basis:
+        """Return a basis of ``k`` components, whose arrays take no memory."""
+        shape = tuple(source.shape[1:])
+        d, dtype = math.prod(shape), working_dtype(source.dtype)
+        return LinearBasis(no_values((d,), np.float64), no_values((k, d), dtype), shape)
+
     # -- using
+
+    def _in_memory(self, X: Any) -> Array:
+        return self._dense(X, reset=False)
 
     @property
     def basis_(self) -> LinearBasis:
         """The mean and the components: what tasks are sent."""
         check_is_fitted(self, "components_")
         return LinearBasis(self.mean_, self.components_, self.sample_shape_)
-
-    def transform(self, X: Any) -> Any:
-        """Return the scores (n_samples, n_components): a Dask array for Dask arrays, Zarr arrays, stacks and paths."""
-        basis = self.basis_
-        return self._each_sample(X, scores_of, basis, (basis.components.shape[0],), basis.components.dtype)
-
-    def inverse_transform(self, X: Any, n_components: int | None = None) -> Any:
-        """Return the samples (n_samples, *sample_shape) that scores stand for, neither rounded nor clipped.
-
-        Parameters
-        ----------
-        X : array (n_samples, n_components_), numpy, Dask or Zarr; or the path of a Zarr array
-            Scores of all components, or of ``n_components``.
-        n_components : int, optional
-            Use only so many of the first components; default all.
-
-        Returns
-        -------
-        array
-            Lazy in, lazy out, as `transform`. Of scores in a store, chunks that hold only other components are never
-            read.
-
-        Raises
-        ------
-        DataError
-            For scores of another shape, or more components than there are.
-        """
-        return samples_of(self.basis_, X, n_components)
 
     def score_samples(self, X: Any) -> Any:
         """Return minus the squared reconstruction error of each sample, -|x - x^|^2: the lower, the more an outlier.
@@ -133,21 +119,64 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """
         return self._each_sample(X, residual_scores, self.basis_, (), np.float64)
 
-    def _each_sample(self, X: Any, function: Any, basis: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Apply ``function(basis, samples)`` to samples in memory, or lazily to each chunk of them."""
-        if not is_lazy(X):
-            return guarded(function, "X")(basis, self._checked(self._dense(X, reset=False)))
-        lazy = self._checked(as_lazy(X))
-        check_numeric(lazy.shape, lazy.dtype, "X")
-        return map_samples(lazy, function, basis, shape, np.result_type(working_dtype(lazy.dtype), dtype))
-
-    def _checked(self, X: Any) -> Any:
-        if tuple(X.shape[1:]) != self.sample_shape_:
-            raise DataError(
-                f"samples have shape {tuple(X.shape[1:])} but this model was fitted to {self.sample_shape_}"
-            )
-        return X
-
     @property
     def _n_features_out(self) -> int:
         return self.n_components_
+
+
+@dataclass(frozen=True, eq=False)
+class LeastComponents:
+    """Components of the smallest variances: the directions in which the samples hardly differ.
+
+    Parameters
+    ----------
+    mean : array (n_features,), float64
+    components : array (n_least, n_features), orthonormal rows
+    variances : array (n_least,), float64, positive
+    """
+
+    mean: Array
+    components: Array
+    variances: Array
+
+
+def residual_scores(basis: LinearBasis, samples: Array, name: str = "a chunk") -> Array:
+    """Return -|x - x^|^2 (n,), float64, x^ being the reconstruction from the components of a basis.
+
+    The residual itself is squared: the difference of |x - mean|^2 and the squared scores would lose what they share.
+    """
+    scores = np.empty(len(samples))
+    for rows, centered in _centered(basis.mean, samples, basis.components.dtype, name):
+        components = basis.components.astype(centered.dtype, copy=False)
+        centered -= (centered @ components.T) @ components
+        scores[rows] = -np.einsum("ij,ij->i", centered, centered, dtype=np.float64)
+    return scores
+
+
+def least_scores(least: LeastComponents, samples: Array, name: str = "a chunk") -> Array:
+    """Return -sum_j y_j^2 / lambda_j (n,), float64, over the least components (Jolliffe 2002, section 10.1).
+
+    With all components this is minus the squared Mahalanobis distance (Alakkari 2020, section 2.1.2). Its mean over the
+    samples of the fit is -n_least (n - 1) / n.
+    """
+    scores = np.empty(len(samples))
+    weights = 1 / np.sqrt(least.variances)
+    for rows, centered in _centered(least.mean, samples, least.components.dtype, name):
+        y = (centered @ least.components.T.astype(centered.dtype, copy=False)).astype(np.float64) * weights
+        scores[rows] = -np.einsum("ij,ij->i", y, y)
+    return scores
+
+
+def _centered(mean: Array, samples: Array, least_dtype: np.dtype[Any], name: str) -> Iterator[tuple[slice, Array]]:
+    """Yield samples less the mean, a block at a time, in a buffer that is used again; NaN and infinity are refused."""
+    if samples.dtype.kind == "f":
+        check_finite(samples, 0, name)
+    n, d = len(samples), len(mean)
+    flat = samples.reshape(n, d)
+    dtype = np.result_type(working_dtype(samples.dtype), least_dtype)
+    shift = mean.astype(dtype)
+    step = max(1, _BLOCK_BYTES // (d * dtype.itemsize))
+    for start in range(0, n, step):
+        block = flat[start : start + step]
+        out = linalg.scratch("centered", block.shape, dtype)
+        yield slice(start, start + len(block)), np.subtract(block, shift, out=out, dtype=dtype)

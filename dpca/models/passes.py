@@ -13,7 +13,7 @@ from dpca.engine.memory import task_budget, thread_count
 from dpca.engine.plan import FoldPlan, plan_fold
 from dpca.engine.source import Source, check_finite, held_by, is_in_memory
 from dpca.partition.whole import Whole
-from storage.progress import Progress
+from storage.progress import Progress, no_progress
 
 Array = NDArray[Any]
 
@@ -41,14 +41,14 @@ class Passes:
         *,
         client: Any | None,
         memory_budget: int | None,
-        checkpoints: Checkpoints | None,
-        progress: Progress,
+        checkpoints: Checkpoints | None = None,
+        progress: Progress = no_progress,
     ) -> None:
         self.source = source
         self.client = None if is_in_memory(source) else client
         self.budget = task_budget(self.client, thread_count()) if memory_budget is None else memory_budget
         self.count = 0
-        self.report: FoldReport | None = None
+        self.report: FoldReport  # of the first pass
         self._checkpoints = checkpoints
         self._progress = progress
 
@@ -67,7 +67,8 @@ class Passes:
             progress=self._progress,
             stage=name,
         )
-        self.report = self.report or report
+        if self.count == 1:
+            self.report = report
         return results
 
     def __call__(self, rule: Any) -> dict[str, Array]:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-import os
 import warnings
-from typing import Any, Self
+from collections.abc import Sequence
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,19 +14,23 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.boundary import guarded
-from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.source import Source
 from dpca.models.convergence import RESULT, check_result
-from dpca.models.linear_model import LinearModel
-from dpca.models.outliers import LeastComponents, least_scores
-from dpca.models.parameters import check_parameters
+from dpca.models.estimator import checked_rank, documented, whole_number
+from dpca.models.linear_model import LeastComponents, LinearModel, least_scores
 from dpca.models.passes import Passes
-from dpca.models.pca_solvers import DEFAULT_ITERATIONS, DEFAULT_TOLERANCE, SOLVERS, Problem
-from dpca.models.solver_choice import choose_solver
-from dpca.representation.lazy import default_client
+from dpca.models.pca_solvers import (
+    DEFAULT_ITERATIONS,
+    DEFAULT_TOLERANCE,
+    SOLVERS,
+    Problem,
+    choose_solver,
+    plan_first_pass,
+)
+from dpca.models.store import Kept, StoredModel, plain
+from dpca.representation.basis import Basis
 from dpca.rules.state import working_dtype
 from storage.errors import DataError
-from storage.progress import Progress, no_progress
 
 Array = NDArray[Any]
 
@@ -37,8 +41,19 @@ _OVERSAMPLED = ("randomized", "orthogonal-iteration")
 _DEFAULT_OVERSAMPLING = 10
 # Variances below this would make squared distances overflow.
 _LEAST_VARIANCE = 1e-200
+# What a store keeps: arrays with their axes, those that the solver gave, and parameters.
+_AXES = {
+    "mean": ("feature",),
+    "components": ("component", "feature"),
+    "explained_variance": ("component",),
+    "residual_norms": ("component",),
+    "least_components": ("component", "feature"),
+    "least_variance": ("component",),
+}
+_KEPT_PARAMETERS = ("n_components", "solver", "n_least", "center", "n_iter", "oversampling", "tol")
 
 
+@documented()
 class PCA(LinearModel):
     """Principal component analysis of samples that need not fit in memory, exact or as exact as asked.
 
@@ -58,7 +73,7 @@ class PCA(LinearModel):
           for each component, and one more.
         - "vr-pca": variance-reduced stochastic gradients (T algorithm 2.1; in blocks, Shamir 2016) until ``tol`` is
           met, in at most ``n_iter`` epochs of two passes. Takes the samples in the order of the store, in mini-batches.
-        - "auto": by shape and memory, see `dpca.models.solver_choice.choose_solver`.
+        - "auto": by shape and memory, see `dpca.models.pca_solvers.choose_solver`.
     n_least : int
         Least components to find beside: those of the smallest variances; only by "covariance".
     center : bool
@@ -75,15 +90,11 @@ class PCA(LinearModel):
         it.
     random_state : int, RandomState or None
         Seed of the random start of the iterations.
-    memory_budget : int, optional
-        Bytes that one task may take beyond what its process holds; default from the workers' limits or the machine.
+    {memory_budget}
 
     Attributes
     ----------
-    components_ : array (n_components, n_features)
-        Orthonormal rows, ordered by variance; the entry of largest magnitude is positive. float32, or float64 for
-        float64 input and wide integers. Beyond the rank of the data they are arbitrary.
-    mean_ : array (n_features,), float64
+    {whole_samples}
     explained_variance_, explained_variance_ratio_, singular_values_ : array (n_components,), float64
         Variances (divisor n - 1) along ``components_``.
     least_components_, least_variance_ : arrays (n_least, n_features) and (n_least,), float64
@@ -106,8 +117,7 @@ class PCA(LinearModel):
 
     Notes
     -----
-    Runs on the current ``distributed.Client`` if there is one and the input is on disk or a Dask array, else on threads
-    of this process.
+    {where}
 
     Examples
     --------
@@ -120,6 +130,8 @@ class PCA(LinearModel):
     >>> model.solver_
     'dual'
     """
+
+    store_kind: ClassVar[str] = "pca"
 
     def __init__(
         self,
@@ -146,85 +158,43 @@ class PCA(LinearModel):
 
     # -- learning
 
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        *,
-        client: Any | None = None,
-        checkpoints: Checkpoints | None = None,
-        progress: Progress = no_progress,
-    ) -> Self:
-        """Find the components.
-
-        Parameters
-        ----------
-        X : array (n_samples, *sample_shape), numpy, Dask or Zarr; storage.Stack; or path of a stack store or Zarr array
-        y : ignored
-        client : distributed.Client, optional
-            Default: the current one, if any.
-        checkpoints : Checkpoints, optional
-            Folder of a fit that was stopped, to go on from; needs an integer ``random_state``.
-        progress : Progress, optional
-            Told the bytes read in each pass.
-
-        Warns
-        -----
-        ConvergenceWarning
-            When the error is larger than ``tol``; it says what to change.
-
-        Raises
-        ------
-        DataError
-            For values that are not finite, or parameters that do not fit the data.
-        PlanError
-            When the state and a batch do not fit the memory budget.
-        """
-        if checkpoints is not None and not isinstance(self.random_state, int | np.integer):
+    def _fit(self, X: Any, **running: Any) -> None:
+        source = self._source(X)
+        passes = Passes(source, memory_budget=self.memory_budget, **running)
+        problem, solver, reason = self._chosen(source, passes)
+        random = solver not in _COMPLETE and not isinstance(self.random_state, int | np.integer)
+        if random and running["checkpoints"] is not None:
             raise DataError(
                 f"random_state is {self.random_state!r} but a fit with checkpoints must begin where it began before: "
                 f"give an integer"
             )
-        check_parameters(self)
-        source = self._source(X)
-        passes = Passes(
-            source,
-            client=client or default_client(),
-            memory_budget=self.memory_budget,
-            checkpoints=checkpoints,
-            progress=progress,
-        )
-        n, d = source.shape[0], self.n_features_in_
-        k, n_least = self._wanted(n, d)
-        solver, reason = self._choice(n, d, k, n_least, passes.budget, source.dtype)
-        problem = self._problem(solver, source, k, n_least)
         found = guarded(SOLVERS[solver], source.name)(problem, passes)
         check_result(found, solver, (*RESULT, "residual_norms", "least_components", "least_variance"))
         self.solver_, self.solver_reason_ = solver, reason
         self.n_passes_, self.fit_report_ = passes.count, passes.report
         found["components"] = found["components"].astype(problem.dtype, copy=False)
-        self.restore(found, tuple(source.shape[1:]), n)
+        self._learned(found, tuple(source.shape[1:]), source.shape[0])
         if "error" in found and found["error"] > problem.tol:
-            warnings.warn(self._advice(problem, float(found["error"])), ConvergenceWarning, stacklevel=2)
-        return self
+            warnings.warn(self._advice(problem, float(found["error"])), ConvergenceWarning, stacklevel=3)
 
-    def _wanted(self, n: int, d: int) -> tuple[int, int]:
-        """Numbers of components and of least components, checked."""
-        k, most = self.n_components, min(n, d)
-        if k is None:
-            k = most
-        elif isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-            raise DataError(f"n_components is {k!r}: give a positive integer, or None for all")
-        if k > most:
-            limit = f"a sample has only {d} attributes" if d <= n else f"there are only {n} samples"
-            raise DataError(f"n_components is {k} but {limit}: ask for at most that many")
-        least = _whole(self.n_least, "n_least", 0)
-        if least > d:
-            raise DataError(f"n_least is {least} but a sample has only {d} attributes: ask for at most that many")
-        return int(k), least
+    def _plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Basis, bool]:
+        passes = Passes(source, memory_budget=self.memory_budget, client=client)
+        problem, solver, _ = self._chosen(source, passes)
+        plan_first_pass(solver, problem, passes)
+        return self._basis_to_be(source, problem.k), True
+
+    def _chosen(self, source: Source, passes: Passes) -> tuple[Problem, str, str]:
+        """Problem, solver, and why that one."""
+        n, d = source.shape[0], math.prod(source.shape[1:])
+        most = min(n, d)
+        k = most if self.n_components is None else checked_rank(self.n_components, d, n)
+        n_least = whole_number(self.n_least, "n_least", 0)
+        if n_least > d:
+            raise DataError(f"n_least is {n_least} but a sample has only {d} attributes: ask for at most that many")
+        solver, reason = self._choice(n, d, k, n_least, passes.budget, source.dtype)
+        return self._problem(solver, source, k, n_least), solver, reason
 
     def _choice(self, n: int, d: int, k: int, n_least: int, budget: int, dtype: Any) -> tuple[str, str]:
-        """Solver, and why."""
         if self.solver != "auto" and self.solver not in SOLVERS:
             raise DataError(f"solver is {self.solver!r}: choose one of auto, {', '.join(SOLVERS)}")
         solver, reason = self.solver, f"solver={self.solver!r} was asked for"
@@ -252,12 +222,12 @@ class PCA(LinearModel):
             raise DataError(f"tol is {tol!r}: give a positive number")
         return Problem(
             n=source.shape[0],
-            d=self.n_features_in_,
+            d=math.prod(source.shape[1:]),
             k=k,
             dtype=working_dtype(source.dtype),
             center=bool(self.center),
-            oversampling=_whole(extra, "oversampling", 0),
-            n_iter=_whole(n_iter, "n_iter", 0 if solver == "randomized" else 1),
+            oversampling=whole_number(extra, "oversampling", 0),
+            n_iter=whole_number(n_iter, "n_iter", 0 if solver == "randomized" else 1),
             tol=float(tol),
             seed=int(check_random_state(self.random_state).randint(2**31)),
             n_least=n_least,
@@ -274,9 +244,8 @@ class PCA(LinearModel):
             f"tol={problem.tol:g}: {more}, or accept it by a larger tol"
         )
 
-    def restore(self, found: dict[str, Array], sample_shape: tuple[int, ...], n: int) -> None:
-        """Set the learned attributes from what a solver found or a store holds."""
-        self._learned(found, sample_shape, n)
+    def _learned(self, found: dict[str, Array], sample_shape: tuple[int, ...], n: int) -> None:
+        super()._learned(found, sample_shape, n)
         self.captured_bound_ = float(found["captured_bound"])
         for name in ("residual_norms", "least_components", "least_variance"):
             if name in found:
@@ -317,28 +286,38 @@ class PCA(LinearModel):
 
     # -- keeping
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the model to a Zarr group; see `load`."""
-        from dpca.models.pca_store import save_model
-
-        check_is_fitted(self, "components_")
-        save_model(self, path, overwrite=overwrite)
+    def _kept(self) -> Kept:
+        arrays = {name: (getattr(self, f"{name}_"), axes) for name, axes in _AXES.items() if hasattr(self, f"{name}_")}
+        facts = {
+            "sample_shape": list(self.sample_shape_),
+            "kept": list(arrays),
+            "n_components": int(self.n_components_),
+            "n_least": len(getattr(self, "least_components_", ())),
+            "n_samples_seen": int(self.n_samples_seen_),
+            "n_passes": int(self.n_passes_),
+            "total_variance": self.total_variance_,
+            "captured_bound": self.captured_bound_,
+            "solver": self.solver_,
+            "solver_reason": self.solver_reason_,
+            "parameters": {name: plain(getattr(self, name)) for name in _KEPT_PARAMETERS},
+        }
+        return Kept(arrays, facts, self.store_version)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> PCA:
-        """Read a model that `save` wrote; nothing in it is executed.
-
-        Raises
-        ------
-        StoreError
-            If there is no such model, or it comes from a newer version.
-        """
-        from dpca.models.pca_store import load_model
-
-        return load_model(path)
-
-
-def _whole(value: Any, name: str, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise DataError(f"{name} is {value!r}: give a whole number of at least {least}")
-    return int(value)
+    def _from_store(cls, stored: StoredModel) -> Self:
+        facts, k, d = stored.facts, stored.n_components, math.prod(stored.sample_shape)
+        model = cls(**{name: facts["parameters"][name] for name in _KEPT_PARAMETERS})
+        model.solver_, model.solver_reason_ = str(facts["solver"]), str(facts["solver_reason"])
+        model.n_passes_ = int(facts["n_passes"])
+        lengths = {"component": k, "feature": d}
+        least = {**lengths, "component": int(facts["n_least"])}
+        shapes = {
+            name: tuple((least if name.startswith("least") else lengths)[axis] for axis in axes)
+            for name, axes in _AXES.items()
+            if name in facts["kept"]
+        }
+        if not {"mean", "components", "explained_variance"} <= shapes.keys():
+            raise ValueError(f"it states the arrays {facts['kept']}")
+        known = {name: np.asarray(float(facts[name])) for name in ("total_variance", "captured_bound")}
+        model._learned({**stored.arrays(shapes), **known}, stored.sample_shape, stored.n_samples)
+        return model

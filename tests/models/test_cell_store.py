@@ -14,8 +14,7 @@ import pytest
 import zarr
 
 from dpca import CellPCA
-from dpca.models.cell_store import load_model, save_model
-from dpca.models.stored_basis import model_fingerprint
+from dpca.models.store import model_fingerprint
 from storage import StoreError
 from storage.arrays import create_array, write_shard
 from storage.layout import Layout
@@ -100,7 +99,7 @@ def test_models_that_differ_in_anything_have_different_fingerprints(tmp_path: Pa
         CellPCA(3, cell_shape=4).fit(constant[1:]),
     ]
     for i, model in enumerate(models):
-        save_model(model, tmp_path / f"{i}.zarr")
+        model.save(tmp_path / f"{i}.zarr")
     assert len({model_fingerprint(tmp_path / f"{i}.zarr") for i in range(len(models))}) == len(models)
 
 
@@ -216,7 +215,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
 def test_a_model_that_is_none(damage: Callable[[Path], Any], says: str, stored: Path) -> None:
     damage(stored)
     with pytest.raises(StoreError, match=says) as refusal:
-        load_model(stored)
+        CellPCA.load(stored)
     assert str(stored) in str(refusal.value)
     assert "\n" not in str(refusal.value)
 

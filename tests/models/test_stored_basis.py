@@ -9,7 +9,7 @@ import pytest
 import zarr
 
 from dpca import PCA, BandPCA, CellPCA, StreamingPCA
-from dpca.models.stored_basis import load_any, model_fingerprint, stored_basis
+from dpca.models.store import load_any, model_fingerprint, stored_basis
 from dpca.representation.linear_basis import LinearBasis
 from storage.arrays import create_root
 from storage.errors import StoreError

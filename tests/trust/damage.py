@@ -27,7 +27,7 @@ from dpca.jobs import (
     reconstruct_store,
     transform_store,
 )
-from dpca.models.stored_basis import load_any
+from dpca.models.store import load_any
 from storage import ingest, open_stack, verify
 from storage.errors import DataError, StoreError
 from storage.layout import Layout
