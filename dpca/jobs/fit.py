@@ -13,7 +13,7 @@ from dpca.jobs.stages import NOTHING, StageCost, held_by
 from dpca.models.estimator import Estimator
 from dpca.models.rank import UnmetError
 from dpca.models.rank_choice import RankChoice
-from dpca.models.store import load_model, write_model
+from dpca.models.store import load_any, write_model
 from dpca.models.streaming_methods import describe_option
 from storage.outputs import check_output
 from storage.progress import Progress, no_progress
@@ -73,7 +73,7 @@ def fit_store(
     fingerprint = fingerprint_of(model.store_kind, model.store_version, stack.fingerprint, stack.data_range, settings)
     with Workspace(target, kind=model.store_kind, fingerprint=fingerprint, overwrite=overwrite) as work:
         if work.state == "complete":
-            return Fitted(load_model(type(model), target), NOTHING, [])
+            return Fitted(load_any(target), NOTHING, [])
         began = time.perf_counter()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)

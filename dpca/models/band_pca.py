@@ -211,9 +211,10 @@ class BandPCA(PartitionedPCA):
         bands: Bands = self.partition_
         return bands
 
-    def _plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Basis, bool]:
+    def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Basis, bool]:
+        """Plan a fit; see `Estimator.plan_fit`."""
         if self.mapping in ("random", "raster"):
-            return super()._plan_fit(source, axes, client)
+            return super().plan_fit(source, axes, client)
         # Moments take a pass, and may make more bands, which are smaller.
         return clone(self).set_params(mapping="raster").plan_fit(source, axes, client)[0], False
 

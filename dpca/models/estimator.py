@@ -20,7 +20,7 @@ from dpca.engine.fold import FoldReport
 from dpca.engine.memory import usable_bytes
 from dpca.engine.plan import PlanError
 from dpca.engine.source import Source, check_numeric
-from dpca.models.store import ESTIMATORS, Kept, StoredModel, load_model, save_model
+from dpca.models.store import ESTIMATORS, Kept, StoredModel, load_any, save_model
 from dpca.representation.basis import Basis
 from dpca.representation.lazy import as_lazy, default_client, is_lazy, map_samples, scores_of
 from dpca.representation.reconstruction import samples_of
@@ -105,10 +105,6 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """What maps samples to scores and back: what tasks are sent."""
 
     @abstractmethod
-    def _plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Basis, bool]:
-        """See `plan_fit`."""
-
-    @abstractmethod
     def _kept(self) -> Kept:
         """Return what a store holds of this model."""
 
@@ -125,6 +121,7 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     # -- learning
 
+    @abstractmethod
     def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Basis, bool]:
         """Plan a fit to a source, none of which is read; this estimator is left as it is.
 
@@ -151,7 +148,6 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
         DataError
             If the parameters do not fit the source.
         """
-        return self._plan_fit(source, axes, client)
 
     def fit(
         self,
@@ -288,7 +284,7 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
         StoreError
             If there is no such model, or it is damaged or comes from a newer version.
         """
-        model: Self = load_model(cls, path)
+        model: Self = load_any(path, cls)
         return model
 
 

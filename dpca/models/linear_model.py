@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import zarr
@@ -17,6 +16,8 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dpca.engine.source import Source, as_dense, as_source, check_finite, check_numeric, is_source, opened
 from dpca.kernels import linalg
 from dpca.models.estimator import Estimator, no_values
+from dpca.models.store import Kept, StoredModel
+from dpca.models.streaming_methods import describe_option, restore_option
 from dpca.representation.basis import Basis
 from dpca.representation.lazy import is_lazy
 from dpca.representation.linear_basis import LinearBasis
@@ -30,7 +31,17 @@ _BLOCK_BYTES = 2**22
 
 
 class LinearModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[misc]
-    """Base of the estimators of orthonormal components of whole samples."""
+    """Base of the estimators of orthonormal components of whole samples; a subclass learns, and plans a fit."""
+
+    #: What a store keeps: arrays with the names of their axes, numbers or words of a type, and parameters. Those that
+    #: are not known, and those that an older store lacks, are left out.
+    kept_arrays: ClassVar[dict[str, tuple[str, ...]]] = {
+        "mean": ("feature",),
+        "components": ("component", "feature"),
+        "explained_variance": ("component",),
+    }
+    kept_facts: ClassVar[dict[str, type]] = {}
+    kept_parameters: ClassVar[tuple[str, ...]] = ()
 
     # -- learning
 
@@ -74,7 +85,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
             self.n_features_in_ = math.prod(samples.shape[1:])
         return samples
 
-    def _learned(self, found: dict[str, Array], sample_shape: tuple[int, ...], n: int) -> None:
+    def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
         """Set what every model knows from what a rule found or a store holds."""
         self.components_ = found["components"]
         self.mean_ = found["mean"]
@@ -123,17 +134,52 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
     def _n_features_out(self) -> int:
         return self.n_components_
 
+    # -- keeping
 
-@dataclass(frozen=True, eq=False)
-class LeastComponents:
-    """Components of the smallest variances: the directions in which the samples hardly differ.
+    def _kept(self) -> Kept:
+        known = {name: getattr(self, f"{name}_") for name in self.kept_facts}
+        facts = {
+            "sample_shape": list(self.sample_shape_),
+            "n_components": int(self.n_components_),
+            "n_samples_seen": int(self.n_samples_seen_),
+            "total_variance": self.total_variance_,
+            # JSON has no nan.
+            **{name: None if value != value else value for name, value in known.items()},
+            "parameters": {name: describe_option(getattr(self, name)) for name in self.kept_parameters},
+        }
+        names = [name for name in self.kept_arrays if hasattr(self, f"{name}_")]
+        arrays = {name: (getattr(self, f"{name}_"), self.kept_arrays[name]) for name in names}
+        return Kept(arrays, facts, self.store_version)
 
-    Parameters
-    ----------
-    mean : array (n_features,), float64
-    components : array (n_least, n_features), orthonormal rows
-    variances : array (n_least,), float64, positive
-    """
+    @classmethod
+    def _from_store(cls, stored: StoredModel) -> Self:
+        facts = stored.facts
+        names = [name for name in cls.kept_arrays if name in facts.get("kept", cls.kept_arrays)]
+        if not LinearModel.kept_arrays.keys() <= set(names):
+            raise ValueError(f"it states the arrays {names}")
+        model = cls(**{"n_components": stored.n_components, **cls._restored_parameters(facts["parameters"])})
+        known = {name: kind(facts[name]) for name, kind in cls.kept_facts.items() if facts.get(name) is not None}
+        arrays = stored.arrays({name: cls._stored_shape(name, stored) for name in names})
+        total = float(facts["total_variance"])
+        model._learned({**arrays, **known, "total_variance": total}, stored.sample_shape, stored.n_samples)
+        for name, value in known.items():
+            setattr(model, f"{name}_", value)
+        return model
+
+    @classmethod
+    def _restored_parameters(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Return the parameters that a store states."""
+        return {name: restore_option(given[name]) for name in cls.kept_parameters if name in given}
+
+    @classmethod
+    def _stored_shape(cls, name: str, stored: StoredModel) -> tuple[int, ...]:
+        """Return the shape of an array in a store."""
+        lengths = {"component": stored.n_components, "feature": math.prod(stored.sample_shape)}
+        return tuple(lengths[axis] for axis in cls.kept_arrays[name])
+
+
+class LeastComponents(NamedTuple):
+    """Orthonormal rows along which the samples hardly differ, and their variances, which are positive."""
 
     mean: Array
     components: Array

@@ -194,7 +194,8 @@ class PartitionedPCA(Estimator):
         self.fit_report_ = report
         self._states = None
 
-    def _plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Basis, bool]:
+    def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Basis, bool]:
+        """Plan a fit; see `Estimator.plan_fit`."""
         shape, dtype = tuple(source.shape[1:]), working_dtype(source.dtype)
         choice = RankChoice.of(self.get_params())
         if choice.validation_fraction is not None:

@@ -52,28 +52,27 @@ class Passes:
         self._checkpoints = checkpoints
         self._progress = progress
 
+    def __call__(self, rule: Any) -> dict[str, Array]:
+        """Fold a rule over whole samples."""
+        return self.over(Whole(tuple(self.source.shape[1:])), rule)[0]
+
     def over(self, partition: Partitioned, rule: Any) -> list[dict[str, Array]]:
         """Fold a rule over each partition of the samples."""
         self.count += 1
-        name = f"pass {self.count}"
-        folder = None if self._checkpoints is None else f"{self._checkpoints.folder}/{name.replace(' ', '-')}"
+        kept = self._checkpoints
         results, report = fold(
             rule,
             self.source,
             partition,
             client=self.client,
             budget=self.budget,
-            checkpoints=None if folder is None else Checkpoints(folder),
+            checkpoints=None if kept is None else Checkpoints(f"{kept.folder}/pass-{self.count}"),
             progress=self._progress,
-            stage=name,
+            stage=f"pass {self.count}",
         )
         if self.count == 1:
             self.report = report
         return results
-
-    def __call__(self, rule: Any) -> dict[str, Array]:
-        """Fold a rule over whole samples."""
-        return self.over(Whole(tuple(self.source.shape[1:])), rule)[0]
 
     def plan(self, partition: Partitioned, rule: Any) -> FoldPlan:
         """Plan a pass without running it; a `PlanError` says that it does not fit."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,7 +28,7 @@ from dpca.models.pca_solvers import (
     choose_solver,
     plan_first_pass,
 )
-from dpca.models.store import Kept, StoredModel, plain
+from dpca.models.store import Kept, StoredModel
 from dpca.representation.basis import Basis
 from dpca.rules.state import working_dtype
 from storage.errors import DataError
@@ -41,16 +42,6 @@ _OVERSAMPLED = ("randomized", "orthogonal-iteration")
 _DEFAULT_OVERSAMPLING = 10
 # Variances below this would make squared distances overflow.
 _LEAST_VARIANCE = 1e-200
-# What a store keeps: arrays with their axes, those that the solver gave, and parameters.
-_AXES = {
-    "mean": ("feature",),
-    "components": ("component", "feature"),
-    "explained_variance": ("component",),
-    "residual_norms": ("component",),
-    "least_components": ("component", "feature"),
-    "least_variance": ("component",),
-}
-_KEPT_PARAMETERS = ("n_components", "solver", "n_least", "center", "n_iter", "oversampling", "tol")
 
 
 @documented()
@@ -62,17 +53,20 @@ class PCA(LinearModel):
     n_components : int or None
         Components to find; None keeps all, min(n_samples, n_features), by the solvers "covariance" and "dual".
     solver : str
-        - "covariance": its eigendecomposition (T 2.1; L 5.1). One pass, n d^2 operations, 8 d^2 bytes. Exact.
-        - "dual": eigendecomposition of the Gram matrix of the samples (T 2.1; L 6.1). n^2 d operations, 8 n^2 bytes;
-          reads the data once for each block of attributes that fits memory with all samples, and once more. Exact.
+        - "covariance": its eigendecomposition (Alakkari 2020, section 2.1). One pass, n d^2 operations, 8 d^2 bytes.
+          Exact.
+        - "dual": eigendecomposition of the Gram matrix of the samples (Arora 2015, section 6.1). n^2 d operations,
+          8 n^2 bytes; reads the data once for each block of attributes that fits memory with all samples, and once
+          more. Exact.
         - "randomized": range finder with ``n_iter`` power iterations, then Rayleigh-Ritz (Halko, Martinsson & Tropp
           2011). ``n_iter`` + 2 passes of 4 n d q operations, q = n_components + oversampling, 8 d q bytes.
-        - "orthogonal-iteration": from a random basis (T 2.2.1; L 5.3) until ``tol`` is met, in at most ``n_iter``
-          passes of the same cost.
-        - "power": power iteration with deflation (T 2.2.1; L 5.2) until ``tol`` is met, in at most ``n_iter`` passes
-          for each component, and one more.
-        - "vr-pca": variance-reduced stochastic gradients (T algorithm 2.1; in blocks, Shamir 2016) until ``tol`` is
-          met, in at most ``n_iter`` epochs of two passes. Takes the samples in the order of the store, in mini-batches.
+        - "orthogonal-iteration": from a random basis (Arora 2015, section 5.3) until ``tol`` is met, in at most
+          ``n_iter`` passes of the same cost.
+        - "power": power iteration with deflation (Arora 2015, section 5.2) until ``tol`` is met, in at most ``n_iter``
+          passes for each component, and one more.
+        - "vr-pca": variance-reduced stochastic gradients (Alakkari 2020, algorithm 2.1; in blocks, Shamir 2016) until
+          ``tol`` is met, in at most ``n_iter`` epochs of two passes. Takes the samples in the order of the store, in
+          mini-batches.
         - "auto": by shape and memory, see `dpca.models.pca_solvers.choose_solver`.
     n_least : int
         Least components to find beside: those of the smallest variances; only by "covariance".
@@ -132,6 +126,27 @@ class PCA(LinearModel):
     """
 
     store_kind: ClassVar[str] = "pca"
+    kept_arrays: ClassVar[dict[str, tuple[str, ...]]] = {
+        **LinearModel.kept_arrays,
+        "residual_norms": ("component",),
+        "least_components": ("component", "feature"),
+        "least_variance": ("component",),
+    }
+    kept_facts: ClassVar[dict[str, type]] = {
+        "n_passes": int,
+        "captured_bound": float,
+        "solver": str,
+        "solver_reason": str,
+    }
+    kept_parameters: ClassVar[tuple[str, ...]] = (
+        "n_components",
+        "solver",
+        "n_least",
+        "center",
+        "n_iter",
+        "oversampling",
+        "tol",
+    )
 
     def __init__(
         self,
@@ -177,29 +192,29 @@ class PCA(LinearModel):
         if "error" in found and found["error"] > problem.tol:
             warnings.warn(self._advice(problem, float(found["error"])), ConvergenceWarning, stacklevel=3)
 
-    def _plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Basis, bool]:
+    def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Basis, bool]:
+        """Plan a fit; see `Estimator.plan_fit`."""
         passes = Passes(source, memory_budget=self.memory_budget, client=client)
         problem, solver, _ = self._chosen(source, passes)
         plan_first_pass(solver, problem, passes)
         return self._basis_to_be(source, problem.k), True
 
     def _chosen(self, source: Source, passes: Passes) -> tuple[Problem, str, str]:
-        """Problem, solver, and why that one."""
+        """Return what is to be found, checked; the solver; and why that one."""
         n, d = source.shape[0], math.prod(source.shape[1:])
-        most = min(n, d)
-        k = most if self.n_components is None else checked_rank(self.n_components, d, n)
+        k = min(n, d) if self.n_components is None else checked_rank(self.n_components, d, n)
         n_least = whole_number(self.n_least, "n_least", 0)
         if n_least > d:
             raise DataError(f"n_least is {n_least} but a sample has only {d} attributes: ask for at most that many")
-        solver, reason = self._choice(n, d, k, n_least, passes.budget, source.dtype)
-        return self._problem(solver, source, k, n_least), solver, reason
-
-    def _choice(self, n: int, d: int, k: int, n_least: int, budget: int, dtype: Any) -> tuple[str, str]:
-        if self.solver != "auto" and self.solver not in SOLVERS:
-            raise DataError(f"solver is {self.solver!r}: choose one of auto, {', '.join(SOLVERS)}")
         solver, reason = self.solver, f"solver={self.solver!r} was asked for"
         if solver == "auto":
-            solver, reason = choose_solver(n, d, k, budget, dtype=str(dtype), n_least=n_least)
+            solver, reason = choose_solver(n, d, k, passes.budget, dtype=str(source.dtype), n_least=n_least)
+        elif solver not in SOLVERS:
+            raise DataError(f"solver is {solver!r}: choose one of auto, {', '.join(SOLVERS)}")
+        elif self.oversampling is not None and solver not in _OVERSAMPLED:
+            raise DataError(f"oversampling has no meaning for {solver}: leave it out")
+        elif self.n_iter is not None and solver not in DEFAULT_ITERATIONS:
+            raise DataError(f"n_iter has no meaning for {solver}, which does not iterate: leave it out")
         if n_least and solver != "covariance":
             raise DataError(f"n_least is {n_least} but {solver} finds no least components: use solver='covariance'")
         if self.n_components is None and solver not in _COMPLETE:
@@ -207,23 +222,15 @@ class PCA(LinearModel):
                 f"n_components=None keeps all {k:,} components, which {solver} ({reason}) cannot: give a number, or "
                 f"use solver='covariance' or 'dual'"
             )
-        return solver, reason
-
-    def _problem(self, solver: str, source: Source, k: int, n_least: int) -> Problem:
-        """Check what the solver is told."""
-        if self.solver != "auto" and self.oversampling is not None and solver not in _OVERSAMPLED:
-            raise DataError(f"oversampling has no meaning for {solver}: leave it out")
-        if self.solver != "auto" and self.n_iter is not None and solver not in DEFAULT_ITERATIONS:
-            raise DataError(f"n_iter has no meaning for {solver}, which does not iterate: leave it out")
         n_iter = DEFAULT_ITERATIONS.get(solver, 1) if self.n_iter is None else self.n_iter
         extra = _DEFAULT_OVERSAMPLING if self.oversampling is None else self.oversampling
         tol = DEFAULT_TOLERANCE.get(solver, math.inf) if self.tol is None else self.tol
         if isinstance(tol, bool) or not isinstance(tol, int | float | np.integer | np.floating) or not tol > 0:
             raise DataError(f"tol is {tol!r}: give a positive number")
-        return Problem(
-            n=source.shape[0],
-            d=math.prod(source.shape[1:]),
-            k=k,
+        problem = Problem(
+            n,
+            d,
+            k,
             dtype=working_dtype(source.dtype),
             center=bool(self.center),
             oversampling=whole_number(extra, "oversampling", 0),
@@ -232,6 +239,7 @@ class PCA(LinearModel):
             seed=int(check_random_state(self.random_state).randint(2**31)),
             n_least=n_least,
         )
+        return problem, solver, reason
 
     def _advice(self, problem: Problem, error: float) -> str:
         more = f"raise n_iter, now {problem.n_iter}"
@@ -244,7 +252,7 @@ class PCA(LinearModel):
             f"tol={problem.tol:g}: {more}, or accept it by a larger tol"
         )
 
-    def _learned(self, found: dict[str, Array], sample_shape: tuple[int, ...], n: int) -> None:
+    def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
         super()._learned(found, sample_shape, n)
         self.captured_bound_ = float(found["captured_bound"])
         for name in ("residual_norms", "least_components", "least_variance"):
@@ -264,8 +272,8 @@ class PCA(LinearModel):
         kind : str
             "residual": -|x - x^|^2, what the components leave of a sample. "least-components": -sum_j y_j^2 / lambda_j
             over the least components, the Mahalanobis distance in the directions along which the samples of the fit
-            hardly differ (T 2.1.2; Jolliffe 2002, section 10.1); needs ``n_least``. A variance below the rounding error
-            of the components' dtype, relative to the largest variance, counts as that.
+            hardly differ (Jolliffe 2002, section 10.1); needs ``n_least``. A variance below the rounding error of the
+            components' dtype, relative to the largest variance, counts as that.
 
         Returns
         -------
@@ -287,37 +295,11 @@ class PCA(LinearModel):
     # -- keeping
 
     def _kept(self) -> Kept:
-        arrays = {name: (getattr(self, f"{name}_"), axes) for name, axes in _AXES.items() if hasattr(self, f"{name}_")}
-        facts = {
-            "sample_shape": list(self.sample_shape_),
-            "kept": list(arrays),
-            "n_components": int(self.n_components_),
-            "n_least": len(getattr(self, "least_components_", ())),
-            "n_samples_seen": int(self.n_samples_seen_),
-            "n_passes": int(self.n_passes_),
-            "total_variance": self.total_variance_,
-            "captured_bound": self.captured_bound_,
-            "solver": self.solver_,
-            "solver_reason": self.solver_reason_,
-            "parameters": {name: plain(getattr(self, name)) for name in _KEPT_PARAMETERS},
-        }
-        return Kept(arrays, facts, self.store_version)
+        kept = super()._kept()
+        n_least = len(getattr(self, "least_components_", ()))
+        return replace(kept, facts={**kept.facts, "kept": list(kept.arrays), "n_least": n_least})
 
     @classmethod
-    def _from_store(cls, stored: StoredModel) -> Self:
-        facts, k, d = stored.facts, stored.n_components, math.prod(stored.sample_shape)
-        model = cls(**{name: facts["parameters"][name] for name in _KEPT_PARAMETERS})
-        model.solver_, model.solver_reason_ = str(facts["solver"]), str(facts["solver_reason"])
-        model.n_passes_ = int(facts["n_passes"])
-        lengths = {"component": k, "feature": d}
-        least = {**lengths, "component": int(facts["n_least"])}
-        shapes = {
-            name: tuple((least if name.startswith("least") else lengths)[axis] for axis in axes)
-            for name, axes in _AXES.items()
-            if name in facts["kept"]
-        }
-        if not {"mean", "components", "explained_variance"} <= shapes.keys():
-            raise ValueError(f"it states the arrays {facts['kept']}")
-        known = {name: np.asarray(float(facts[name])) for name in ("total_variance", "captured_bound")}
-        model._learned({**stored.arrays(shapes), **known}, stored.sample_shape, stored.n_samples)
-        return model
+    def _stored_shape(cls, name: str, stored: StoredModel) -> tuple[int, ...]:
+        shape = super()._stored_shape(name, stored)
+        return (int(stored.facts["n_least"]), *shape[1:]) if name.startswith("least") else shape

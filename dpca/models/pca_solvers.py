@@ -81,13 +81,13 @@ class Problem:
 
 
 def covariance(problem: Problem, passes: Passes) -> Found:
-    """Eigendecomposition of the covariance, one pass (T 2.1; L 5.1)."""
+    """Eigendecomposition of the covariance, one pass (Alakkari 2020, section 2.1; Arora 2015, section 5.1)."""
     found = passes(CovariancePCA(problem.k, n_least=problem.n_least, center=problem.center))
     return {**found, "captured_bound": np.asarray(1.0)}
 
 
 def dual(problem: Problem, passes: Passes) -> Found:
-    """Eigendecomposition of the Gram matrix of the samples (T 2.1; L 6.1), then the components in one more pass."""
+    """Eigendecomposition of the Gram matrix (Arora 2015, section 6.1), then the components in one more pass."""
     rule = BlockGram(problem.n, problem.center)
     blocks = _attribute_blocks(rule, passes)
     grams = passes.over(blocks, rule)
@@ -116,7 +116,7 @@ def randomized(problem: Problem, passes: Passes) -> Found:
 
 
 def orthogonal_iteration(problem: Problem, passes: Passes) -> Found:
-    """Orthogonal iteration with Rayleigh-Ritz from a random start (T 2.2.1; L 5.3), until the residuals are small."""
+    """Orthogonal iteration with Rayleigh-Ritz from a random start (Arora 2015, section 5.3) to small residuals."""
     rows, mean = problem.start(problem.q), _first_mean(problem, passes)
     for turn in range(problem.n_iter):
         ritz = passes(problem.ritz(rows, mean))
@@ -127,7 +127,7 @@ def orthogonal_iteration(problem: Problem, passes: Passes) -> Found:
 
 
 def power(problem: Problem, passes: Passes) -> Found:
-    """Power iteration with deflation (T 2.2.1; L 5.2), at most ``n_iter`` passes for each component."""
+    """Power iteration with deflation (Arora 2015, section 5.2), at most ``n_iter`` passes for each component."""
     mean = _first_mean(problem, passes)
     found, variances = np.empty((0, problem.d)), np.empty(0)
     starts = problem.start(problem.k)
@@ -146,7 +146,7 @@ def power(problem: Problem, passes: Passes) -> Found:
 
 
 def vr_pca(problem: Problem, passes: Passes) -> Found:
-    """Variance-reduced PCA (T algorithm 2.1; Shamir 2015, 2016): an exact product and a stochastic pass an epoch."""
+    """Variance-reduced PCA (Alakkari 2020, algorithm 2.1; Shamir 2016): a product and a stochastic pass an epoch."""
     rows, mean = problem.start(problem.k), _first_mean(problem, passes)
     size = min(math.isqrt(problem.n), _MOST_ROWS)
     for epoch in range(problem.n_iter + 1):

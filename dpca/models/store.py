@@ -119,36 +119,24 @@ def write_model(model: Any, store: str | os.PathLike[str], fingerprint: str) -> 
             write_shard(array, start, values[start : start + shards[0]])
 
 
-def load_model(estimator: type[Any], path: str | os.PathLike[str]) -> Any:
-    """Read a stored estimator of a class.
-
-    Raises
-    ------
-    StoreError
-        If ``path`` holds none of its kind, a damaged one, or one of a newer version.
-    """
-    facts = _read_facts(path, estimator.store_kind, estimator.store_version)
-    try:
-        return estimator._from_store(StoredModel(path, facts))
-    except (KeyError, TypeError, ValueError) as error:
-        raise _damaged(path, str(error)) from error
-
-
-def load_any(path: str | os.PathLike[str]) -> Any:
-    """Read a stored estimator of any kind.
+def load_any(path: str | os.PathLike[str], only: type[Any] | None = None) -> Any:
+    """Read a stored estimator of any kind, or ``only`` of one class.
 
     Raises
     ------
     StoreError
         If there is no such model, or it is damaged or of a newer version.
     """
-    return load_model(_stored_class(path), path)
+    estimator, facts = _found(path, only)
+    try:
+        return estimator._from_store(StoredModel(path, facts))
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(path, str(error)) from error
 
 
 def model_fingerprint(path: str | os.PathLike[str]) -> str:
     """Return the fingerprint that a stored estimator of any kind states."""
-    estimator = _stored_class(path)
-    return str(_read_facts(path, estimator.store_kind, estimator.store_version)["fingerprint"])
+    return str(_found(path)[1]["fingerprint"])
 
 
 @lru_cache(maxsize=2)
@@ -173,39 +161,28 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int | float | bool) else None
 
 
-def _stored_class(path: str | os.PathLike[str]) -> type[Any]:
-    kind = str(_stated_facts(path).get("kind") or "foreign")
-    if kind not in ESTIMATORS:
-        raise StoreError(
-            f"'{path}' is a {kind} store, not a model: give the path of a store that 'dpca fit' or save() made"
-        )
-    return ESTIMATORS[kind]
-
-
-def _read_facts(path: str | os.PathLike[str], kind: str, version: int) -> dict[str, Any]:
-    """Return what a stored model of this kind, and at most this version, states about itself."""
-    facts = _stated_facts(path)
-    if facts.get("kind") != kind:
-        raise StoreError(
-            f"'{path}' is a {facts.get('kind') or 'foreign'} store, not a model of kind {kind}: give the path of a "
-            f"store that 'dpca fit' or save() made"
-        )
-    if facts.get("version") not in range(1, version + 1):
-        raise StoreError(
-            f"the model at '{path}' has version {facts.get('version')} and this program reads version {version}: "
-            f"update dask-dpca, or fit the model again"
-        )
-    if "fingerprint" not in facts:
-        raise _damaged(path, "it states no fingerprint")
-    return facts
-
-
-def _stated_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
+def _found(path: str | os.PathLike[str], only: type[Any] | None = None) -> tuple[type[Any], dict[str, Any]]:
+    """Return the class of a stored model, and what it states about itself."""
     try:
-        return root_facts(open_group(path))
+        facts = root_facts(open_group(path))
     except (StoreError, TypeError) as error:
         called = f"'{path}'" if isinstance(path, str | os.PathLike) else f"an object of type {type(path).__name__}"
         raise StoreError(f"there is no model at {called} that can be read ({error}): give the path of one") from error
+    kind = str(facts.get("kind") or "foreign")
+    if kind not in ESTIMATORS or (only is not None and kind != only.store_kind):
+        wanted = "" if only is None else f" of kind {only.store_kind}"
+        raise StoreError(
+            f"'{path}' is a {kind} store, not a model{wanted}: give the path of a store that 'dpca fit' or save() made"
+        )
+    estimator = only or ESTIMATORS[kind]
+    if facts.get("version") not in range(1, estimator.store_version + 1):
+        raise StoreError(
+            f"the model at '{path}' has version {facts.get('version')} and this program reads version "
+            f"{estimator.store_version}: update dask-dpca, or fit the model again"
+        )
+    if "fingerprint" not in facts:
+        raise _damaged(path, "it states no fingerprint")
+    return estimator, facts
 
 
 def _damaged(path: str | os.PathLike[str], how: str) -> StoreError:

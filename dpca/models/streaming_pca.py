@@ -24,15 +24,12 @@ from dpca.models.convergence import ConvergenceWarning, OrderWarning, check_resu
 from dpca.models.estimator import check_states_fit, documented
 from dpca.models.execution import executed
 from dpca.models.linear_model import LinearModel
-from dpca.models.store import Kept, StoredModel
 from dpca.models.streaming_methods import (
     OPTIONS,
     check_passes,
     check_rank,
-    describe_option,
     draw_seed,
     make_rule,
-    restore_option,
 )
 from dpca.partition.whole import Whole
 from dpca.representation.basis import Basis
@@ -44,22 +41,6 @@ from dpca.rules.watched import moved
 from storage.errors import DataError
 
 Array = NDArray[Any]
-
-# What a store keeps: arrays with their axes, parameters, and what is known of a fit beside its components; stores of
-# older versions lack some of the last two.
-_AXES = {"mean": ("feature",), "components": ("component", "feature"), "explained_variance": ("component",)}
-_KEPT_PARAMETERS = (
-    "method",
-    "batch_size",
-    "n_passes",
-    "center",
-    "shuffle",
-    "execution",
-    "n_streams",
-    "round_size",
-    *OPTIONS,
-)
-_CERTIFICATES = ("captured_bound", "angle_moved", "variance_moved")
 
 
 @documented()
@@ -155,6 +136,18 @@ class StreamingPCA(LinearModel):
     """
 
     store_kind: ClassVar[str] = "streaming-pca"
+    kept_facts: ClassVar[dict[str, type]] = {"captured_bound": float, "angle_moved": float, "variance_moved": float}
+    kept_parameters: ClassVar[tuple[str, ...]] = (
+        "method",
+        "batch_size",
+        "n_passes",
+        "center",
+        "shuffle",
+        "execution",
+        "n_streams",
+        "round_size",
+        *OPTIONS,
+    )
 
     _state: State | None = None  # of what partial_fit has seen
 
@@ -340,7 +333,8 @@ class StreamingPCA(LinearModel):
         whole = Whole(tuple(source.shape[1:]))
         return run(rule, source, whole, budget=self.memory_budget, checkpoints=here, stage=stage, **running)
 
-    def _plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Basis, bool]:
+    def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Basis, bool]:
+        """Plan a fit; see `Estimator.plan_fit`."""
         shape = tuple(source.shape[1:])
         work, scheme = self._executed(self._rule(math.prod(shape), source.shape[0], 0), client)
         stream, whole = shuffle(source, 0) if self.shuffle else source, Whole(shape)
@@ -360,7 +354,7 @@ class StreamingPCA(LinearModel):
             client=client,
         )
 
-    def _learned(self, found: dict[str, Array], sample_shape: tuple[int, ...], n: int) -> None:
+    def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
         super()._learned(found, sample_shape, n)
         total = self.total_variance_
         captured = float(self.explained_variance_.sum())
@@ -373,29 +367,3 @@ class StreamingPCA(LinearModel):
             self._optimum: float = captured / self.captured_bound_ if "captured_bound" in found else math.inf
         self.angle_moved_ = float(found.get("angle_moved", np.nan))
         self.variance_moved_ = float(found.get("variance_moved", np.nan))
-
-    # -- keeping
-
-    def _kept(self) -> Kept:
-        facts = {
-            "sample_shape": list(self.sample_shape_),
-            "n_components": int(self.n_components_),
-            "n_samples_seen": int(self.n_samples_seen_),
-            "total_variance": self.total_variance_,
-            # JSON has no nan.
-            **{name: None if math.isnan(value := getattr(self, f"{name}_")) else value for name in _CERTIFICATES},
-            "parameters": {name: describe_option(getattr(self, name)) for name in _KEPT_PARAMETERS},
-        }
-        arrays = {name: (getattr(self, f"{name}_"), axes) for name, axes in _AXES.items()}
-        return Kept(arrays, facts, self.store_version)
-
-    @classmethod
-    def _from_store(cls, stored: StoredModel) -> Self:
-        facts, k, d = stored.facts, stored.n_components, math.prod(stored.sample_shape)
-        given = facts["parameters"]
-        model = cls(k, **{name: restore_option(given[name]) for name in _KEPT_PARAMETERS if name in given})
-        known = {name: np.asarray(facts[name], float) for name in _CERTIFICATES if facts.get(name) is not None}
-        known["total_variance"] = np.asarray(float(facts["total_variance"]))
-        arrays = stored.arrays({"mean": (d,), "components": (k, d), "explained_variance": (k,)})
-        model._learned({**arrays, **known}, stored.sample_shape, stored.n_samples)
-        return model

@@ -58,12 +58,6 @@ def test_what_is_saved_is_loaded(
     assert isinstance(load_any(tmp_path / "model.zarr"), CellPCA)
 
 
-def test_the_same_model_twice_is_stored_once(stored: Path) -> None:
-    before = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in stored.rglob("*") if p.is_file()}
-    CellPCA.load(stored).save(stored)
-    assert {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in stored.rglob("*") if p.is_file()} == before
-
-
 def test_other_overlaps_have_other_fingerprints(stored: Path, tmp_path: Path) -> None:
     constant = np.zeros((20, 16, 18, 3), np.uint8)  # whose arrays are the same with any overlap
     for overlap in (0, 2, 3):
