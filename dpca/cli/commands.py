@@ -17,8 +17,8 @@ from dpca.engine.memory import task_budget, thread_count
 from dpca.jobs import fit_store, partitioned_model, reconstruct_store, transform_store
 from dpca.jobs.cell_report import rank_numbers
 from dpca.jobs.stages import NOTHING, StageCost
+from dpca.kernels.quality import WINDOW
 from dpca.report.words import kept_components
-from dpca.rules.quality import WINDOW
 from storage import DataError, ingest, open_stack, verify
 from storage.progress import bar_progress
 from storage.readers import open_reader

@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from dpca.engine.memory import peak_resident_bytes, thread_count
 from dpca.jobs.stages import NOTHING, StageCost
+from dpca.kernels.pixels import to_pixels
 from dpca.models.scores import check_match, read_scores_facts
 from dpca.models.stored_basis import load_any, model_fingerprint, stored_basis
 from dpca.representation.basis import Basis, checked_level, rebuilt
-from dpca.representation.cell_basis import to_pixels
 from storage.arrays import choose_codec, create_array, create_root, write_shard, write_strings
 from storage.disk import require_free_space
 from storage.layout import choose_layout

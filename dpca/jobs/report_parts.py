@@ -12,11 +12,11 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
+from dpca.kernels.pixels import to_pixels
+from dpca.kernels.quality import psnr_from_mse
 from dpca.report import plots
 from dpca.report.record import write_report
 from dpca.representation.basis import Basis
-from dpca.representation.cell_basis import to_pixels
-from dpca.rules.quality import psnr_from_mse
 from storage.disk import read_file
 from storage.errors import StoreError, one_line
 from storage.manifest import CHECKSUMS, FOLDER_MANIFEST, read_manifest
