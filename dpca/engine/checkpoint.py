@@ -9,15 +9,14 @@ import zipfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpca.kernels.types import Array
 from dpca.rules.state import State
 from storage.disk import writing_errors
 
-Array = NDArray[Any]
 _COUNTS, _LENGTH = "counts.json", "n_partitions"
 
 

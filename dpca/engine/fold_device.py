@@ -19,19 +19,16 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpca.engine.boundary import guarded
 from dpca.engine.device import Device
-from dpca.engine.fold import Partitioned, Results
+from dpca.engine.fold_tasks import Results
 from dpca.engine.memory import thread_count
-from dpca.engine.plan import PlanError
-from dpca.engine.source import Source, ThreadedSource, batches, numbers_of
+from dpca.engine.plan import Partitioned, PlanError
+from dpca.engine.source import Source, ThreadedSource, batches
 from dpca.kernels.namespace import empty, namespace, to_numpy
+from dpca.kernels.types import Array, Region
 from dpca.rules.state import Rule, State
-
-Array = NDArray[Any]
-Region = tuple[tuple[int, int], ...]
 
 # What a stack takes beside its states, in matrices of d x d of 8 bytes: eigensolvers hold copies of theirs.
 _COPIES = 6
@@ -152,7 +149,7 @@ def _fold(
             buffer = empty((most,), partition.split_dtype(source.dtype), block)
         for number, piece in enumerate(pieces):
             parts = partition.split(block, piece.partitions, origin, buffer)
-            update = guarded(rule.update, source.name, numbers_of(source, first, first + len(batch)))
+            update = guarded(rule.update, source.name, source.numbers(first, first + len(batch)))
             states[number] = update(states[number], _stacked(parts, buffer) if rule.stackable else parts[0])
     states.reverse()
     finish = guarded(rule.finish, source.name)

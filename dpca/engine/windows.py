@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpca.engine.source import Reader, Region, Source, check_finite
-
-Array = NDArray[Any]
+from dpca.engine.source import Reader, Source, check_finite
+from dpca.kernels.types import Array, Region
 
 
 def windowed_reader(

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.memory import peak_resident_bytes, task_budget, thread_count
 from dpca.engine.plan import PlanError
-from dpca.engine.source import Source, batches, is_in_memory
+from dpca.engine.source import Source, batches
 from dpca.kernels.linalg import release_scratch
 from dpca.models.stored_basis import model_fingerprint, stored_basis
 from dpca.representation.basis import Basis, projected, rebuilt
@@ -145,7 +145,7 @@ def write_scores(
     DataError
         At a value that is not finite.
     """
-    if is_in_memory(source):
+    if source.in_process:
         client = None  # its memory is here
     fingerprint = model_fingerprint(model)
     fitted = stored_basis(os.fspath(model), fingerprint)
