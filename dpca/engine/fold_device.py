@@ -24,10 +24,10 @@ from dpca.engine.boundary import guarded
 from dpca.engine.device import Device
 from dpca.engine.fold_tasks import Results
 from dpca.engine.memory import thread_count
-from dpca.engine.plan import Partitioned, PlanError
+from dpca.engine.plan import Partitioned, PlanError, box_around
 from dpca.engine.source import Source, ThreadedSource, batches
 from dpca.kernels.namespace import empty, namespace, to_numpy
-from dpca.kernels.types import Array, Region
+from dpca.kernels.types import Array
 from dpca.rules.state import Rule, State
 
 # What a stack takes beside its states, in matrices of d x d of 8 bytes: eigensolvers hold copies of theirs.
@@ -137,7 +137,7 @@ def _fold(
     rule: StackingRule, source: Source, partition: Partitioned, device: Device, pieces: Sequence[Piece], rows: int
 ) -> Iterator[dict[str, Array]]:
     """Fold some pieces in one pass over the stack, and yield the result of each."""
-    region = _region(partition, [i for piece in pieces for i in piece.partitions])
+    region = box_around([partition.region(i) for piece in pieces for i in piece.partitions])
     origin = tuple(start for start, _ in region)
     states: list[State] = []
     together = ThreadedSource(source, thread_count())
@@ -172,9 +172,3 @@ def _stacked(parts: Sequence[Array], buffer: Array) -> Array:
     shape = (len(parts), *parts[0].shape)
     stack: Array = namespace(buffer).reshape(buffer[: math.prod(shape)], shape)
     return stack
-
-
-def _region(partition: Partitioned, partitions: Sequence[int]) -> Region:
-    """Return the smallest box of a sample that holds some partitions."""
-    boxes = [partition.region(i) for i in partitions]
-    return tuple((min(a for a, _ in axis), max(b for _, b in axis)) for axis in zip(*boxes, strict=True))

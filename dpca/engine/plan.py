@@ -154,6 +154,11 @@ def plan_fold(
     return replace(plan, segments=segments(source.shape[0], scheme.round_rows, longest))
 
 
+def box_around(regions: Sequence[Region]) -> Region:
+    """Return the smallest box that holds some others."""
+    return tuple((min(a for a, _ in axis), max(b for _, b in axis)) for axis in zip(*regions, strict=True))
+
+
 @dataclass(frozen=True)
 class _Size:
     """What some partitions take together; sizes add up."""
@@ -169,7 +174,7 @@ class _Size:
 
     def __add__(self, other: _Size) -> _Size:
         return _Size(
-            tuple((min(a, c), max(b, d)) for (a, b), (c, d) in zip(self.region, other.region, strict=True)),
+            box_around([self.region, other.region]),
             self.n_features + other.n_features,
             max(self.most_features, other.most_features),
             self.states + other.states,

@@ -182,7 +182,8 @@ def test_bands_keep_channels_by_the_stated_axes() -> None:
     x = np.random.default_rng(0).normal(size=(40, 6, 4, 3)).astype(np.float32)
 
     def labels(axes: tuple[str, ...] | None) -> Any:
-        part = RemainingSource(as_source(x), np.arange(0, 40, 4), axes)
+        part = RemainingSource(as_source(x), np.arange(0, 40, 4))
+        part.axes = axes
         return BandPCA(2, band_size=6, mapping="random", random_state=0).fit(part).bands_.labels
 
     together = labels(None)
