@@ -15,8 +15,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.boundary import guarded
 from dpca.engine.checkpoint import Checkpoints
-from dpca.engine.fold import FoldReport, Partitioned, fold
-from dpca.engine.held_out import RemainingSource, hold_out
+from dpca.engine.fold import FoldReport, fold
+from dpca.engine.held_out import hold_out
+from dpca.engine.plan import Partitioned
 from dpca.engine.source import Source, as_samples, as_source, check_finite, check_numeric, opened
 from dpca.kernels.dtypes import working_dtype
 from dpca.models.convergence import check_result
@@ -425,4 +426,4 @@ def _axes_of(stack: Any) -> Sequence[str] | None:
     """Names of the axes of a sample, where anything states them."""
     if isinstance(stack, Stack):
         return stack.axes[1:]
-    return stack.axes if isinstance(stack, RemainingSource) else None
+    return stack.axes if isinstance(stack, Source) else None

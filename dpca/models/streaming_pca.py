@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -15,7 +14,6 @@ from sklearn.utils.validation import check_is_fitted
 from dpca.engine.boundary import guarded
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import FoldReport, fold
-from dpca.engine.fold_rounds import fold_in_rounds
 from dpca.engine.rounds import Scheme
 from dpca.engine.shuffled import shuffle
 from dpca.engine.source import Source
@@ -349,11 +347,11 @@ class StreamingPCA(LinearModel):
         scheme: Scheme | None = None,
     ) -> tuple[list[dict[str, Array]], FoldReport]:
         here = None if checkpoints is None else Checkpoints(f"{checkpoints.folder}/{stage.replace(' ', '-')}")
-        run = fold if scheme is None else partial(fold_in_rounds, scheme=scheme)
-        return run(
+        return fold(
             rule,
             source,
             Whole(tuple(source.shape[1:])),
+            scheme=scheme,
             client=client or default_client(),
             budget=self.memory_budget,
             checkpoints=here,
