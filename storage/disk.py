@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +18,10 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NO_FOLDER = (errno.ENOTDIR, errno.EEXIST)
 _NO_PATH = {errno.ELOOP: "its links go round in a circle", errno.ENAMETOOLONG: "its name or path is too long"}
+# Seconds between attempts to remove a folder that somebody writes to.
+_PATIENCE = (0.1, 0.3, 1.0, 3.0)
+# How Zarr's local store, and `atomic_write_bytes` for metadata, name a file until it is whole.
+_STRAY = re.compile(r"\.[0-9a-f]{32}\.partial$|^\.(zarr|checksums)\.json\.[0-9]+$")
 _FAILED = (errno.EBUSY, errno.EIO, errno.EISDIR, errno.ENXIO, errno.ESTALE, errno.EXDEV)
 
 
@@ -135,6 +141,28 @@ def sync_folder(folder: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder although a worker of an earlier run may be writing its last shard into it."""
+    for pause in _PATIENCE:
+        try:
+            return shutil.rmtree(folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+                raise
+        if not folder.exists():
+            return None
+        time.sleep(pause)
+    return shutil.rmtree(folder)
+
+
+def sweep(folder: Path) -> None:
+    """Remove the temporary files of writers that were killed."""
+    for inner, _, files in os.walk(folder):
+        for name in files:
+            if _STRAY.search(name):
+                os.unlink(os.path.join(inner, name))
 
 
 def _free(path: str | os.PathLike[str]) -> int:

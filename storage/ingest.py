@@ -14,6 +14,7 @@ import zarr
 from numpy.typing import NDArray
 
 from storage.arrays import create_array, create_root, write_strings
+from storage.disk import require_free_space, writing_errors
 from storage.errors import DataError, PlanError, StoreError
 from storage.filling import Filling
 from storage.images import Color, Rules
@@ -26,7 +27,7 @@ from storage.readers.base import IMAGE_SUFFIXES
 from storage.reading import root_facts
 from storage.stack import STACK_KIND, STACK_VERSION, Stack, open_stack
 from storage.survey import Form, survey
-from storage.workspace import Workspace, fingerprint_of, require_free_space, writing_errors
+from storage.workspace import Workspace, fingerprint_of
 
 if TYPE_CHECKING:
     from distributed import Client

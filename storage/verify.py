@@ -9,12 +9,12 @@ from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import google_crc32c
 import numpy as np
 import zarr
 from zarr.errors import BaseZarrError
 
 from storage.checked import CheckedStore, checked_store
+from storage.checksums import compare_file, shard_grid
 from storage.disk import read_file
 from storage.errors import DataError, StoreError, one_line
 from storage.manifest import (
@@ -22,19 +22,16 @@ from storage.manifest import (
     FOLDER_MANIFEST,
     METADATA,
     Manifest,
-    ShardChecksums,
     digest_of,
     read_manifest,
 )
 from storage.progress import Progress, no_progress
-from storage.reading import is_dense, is_vouched, open_array, root_facts, what_is_wrong_with
-from storage.stack import STACK_KIND, absolute, open_node, open_stack
+from storage.reading import is_dense, is_vouched, open_array, open_node, root_facts, what_is_wrong_with
+from storage.stack import STACK_KIND, absolute, open_stack
 from storage.tasks import run_in_order
 
 if TYPE_CHECKING:
     from distributed import Client
-
-_PIECE_BYTES = 1 << 20
 
 
 def verify(
@@ -181,7 +178,7 @@ def _vouched_shards(
     for array in sorted(manifest.arrays):
         if f"{array}/".startswith(f"{inside}/" if inside else ""):
             with suppress(StoreError):  # told above
-                grid = _grid(open_array(f"{store.where}/{array}"))
+                grid = shard_grid(open_array(f"{store.where}/{array}"))
                 yield from ((f"{store.where}/{array}", f"{above}{array}", index) for index in np.ndindex(*grid))
     for name in sorted(manifest.stores):
         within = inside.removeprefix(name).lstrip("/")
@@ -263,8 +260,7 @@ def _check_file(root: str, name: str) -> list[str]:
     try:
         known = store.checksums(name)
         assert known is not None
-        with open(os.path.join(root, name), "rb", buffering=0) as file:
-            _compare(file.fileno(), known)
+        compare_file(os.path.join(root, name), known)
     except (OSError, ValueError, StoreError) as error:
         return [f"{name}: is damaged ({one_line(error)})"]
     array_name, _, place = name.rpartition("/c")
@@ -276,32 +272,6 @@ def _check_file(root: str, name: str) -> list[str]:
         return []
     problem = _wrong_values(array, tuple(int(i) for i in place.split("/")[1:]))
     return [] if problem is None else [f"{name}: {problem}"]
-
-
-def _compare(file: int, known: ShardChecksums) -> None:
-    """Raise unless the bytes of a file are those that its checksums were computed from."""
-    size = os.fstat(file).st_size
-    if size != known.size:
-        raise ValueError(f"it has {size:,} bytes, expected {known.size:,}")
-    if known.index is None:
-        _compare_run(file, 0, size, int(known.chunks[0]))
-        return
-    n_index = 16 * len(known.chunks) + 4
-    _compare_run(file, size - n_index, size, known.index)
-    places = np.frombuffer(os.pread(file, n_index - 4, size - n_index), "<u8").reshape(-1, 2)
-    for (offset, length), checksum in zip(places.tolist(), known.chunks.tolist(), strict=True):
-        if length != np.iinfo(np.uint64).max:
-            _compare_run(file, offset, offset + length, checksum)
-
-
-def _compare_run(file: int, start: int, stop: int, expected: int) -> None:
-    """Compare a run of bytes that ends in its own CRC-32C with the one that belongs there."""
-    checksum = 0
-    for first in range(start, stop - 4, _PIECE_BYTES):
-        checksum = google_crc32c.extend(checksum, os.pread(file, min(_PIECE_BYTES, stop - 4 - first), first))
-    stored = int.from_bytes(os.pread(file, 4, stop - 4), "little")
-    if not checksum == stored == expected:
-        raise ValueError(f"bytes {start:,} to {stop:,} are not those that were written, by their checksum")
 
 
 # -- what any store shows
@@ -329,7 +299,7 @@ def _foreign_shards(where: str, problems: list[str]) -> list[tuple[Any, ...]]:
     return [
         (f"{root_path}/{name}" if name else root_path, name or where, index)
         for name, array in arrays.items()
-        for index in np.ndindex(*_grid(array))
+        for index in np.ndindex(*shard_grid(array))
     ]
 
 
@@ -373,11 +343,6 @@ def _check_axes(arrays: dict[str, zarr.Array[Any]]) -> list[str]:
             if length != expected:
                 problems.append(f"{name}: axis {axis!r} has length {length}, and {expected} in {other}")
     return problems
-
-
-def _grid(array: zarr.Array[Any]) -> tuple[int, ...]:
-    edges = array.shards or array.chunks
-    return tuple(-(-length // edge) for length, edge in zip(array.shape, edges, strict=True))
 
 
 def _check_shard(path: str, name: str, index: tuple[int, ...]) -> list[str]:

@@ -23,12 +23,8 @@ This guards against the death of processes. What a power cut took from the disk'
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import re
-import shutil
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import blake2b
@@ -37,21 +33,24 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from storage.claim import JOURNAL, LOCK, Claim, read_json
-from storage.disk import atomic_write_bytes, is_full, refusal_of_disk, require_free_space, sync_folder, writing_errors
+from storage.disk import (
+    atomic_write_bytes,
+    is_full,
+    refusal_of_disk,
+    remove_tree,
+    sweep,
+    sync_folder,
+    writing_errors,
+)
 from storage.errors import StoreError
 from storage.inherited import KEPT, Inherited
 from storage.manifest import check_metadata, remove_manifest, write_manifest
 from storage.outputs import resolved_output, work_folder
 
-__all__ = ["Workspace", "fingerprint_of", "require_free_space", "writing_errors"]
-
 State = Literal["new", "resumed", "complete"]
 
 _PARTS = ("scratch", "done", "replaced", KEPT)
 _STORE = "store-"
-_PATIENCE = (0.1, 0.3, 1.0, 3.0)  # seconds between attempts to remove a folder that somebody writes to
-# how zarr's local store, and the manifest's writer, name a file until it is whole
-_STRAY = re.compile(r"\.[0-9a-f]{32}\.partial$|^\.(zarr|checksums)\.json\.[0-9]+$")
 _ZARR_METADATA = ("zarr.json", ".zgroup", ".zarray")
 
 
@@ -242,7 +241,7 @@ class Workspace:
         if _root_facts(self.store) != (self.kind, self.fingerprint):
             raise RuntimeError(f"'{self.store}' does not state its kind and fingerprint: use create_root")
         with writing_errors(self.target):
-            _sweep(self.store)
+            sweep(self.store)
             write_manifest(self.store)
             self._target_is_complete()  # raises if something that may not be replaced has appeared
             if self._real.exists():
@@ -309,7 +308,7 @@ class Workspace:
         if replaced.exists():
             # died while publishing: between the two renames the old store has no other place
             if self._real.exists():
-                _remove_tree(replaced)
+                remove_tree(replaced)
             else:
                 os.rename(replaced, self._real)
         journal = read_json(self._folder / JOURNAL)
@@ -331,7 +330,7 @@ class Workspace:
             self.state = "resumed"
             if self._inherited is not None:
                 self._inherited.hand_over(self._folder, self.store)
-            _sweep(self.store)
+            sweep(self.store)
             remove_manifest(self.store)  # of a run that died while publishing
             return
         self.state = "new"
@@ -378,7 +377,7 @@ class Workspace:
             if entry.name.startswith(f".{JOURNAL}."):
                 entry.unlink()
             elif entry.name != but and (entry.name in _PARTS or entry.name.startswith(_STORE)):
-                _remove_tree(entry)
+                remove_tree(entry)
 
     def _remove_folder(self) -> None:
         self._clear()
@@ -386,30 +385,8 @@ class Workspace:
             self._claim.end()
 
 
-def _remove_tree(folder: Path) -> None:
-    """Remove a folder although a worker of an earlier run may be writing its last shard into it."""
-    for pause in _PATIENCE:
-        try:
-            return shutil.rmtree(folder)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
-                raise
-        if not folder.exists():
-            return None
-        time.sleep(pause)
-    return shutil.rmtree(folder)
-
-
 def _root_facts(store: Path) -> tuple[Any, Any] | None:
     metadata = read_json(store / "zarr.json")
     attributes = metadata.get("attributes") if metadata is not None else None
     facts = attributes.get("dpca") if isinstance(attributes, dict) else None
     return (facts.get("kind"), facts.get("fingerprint")) if isinstance(facts, dict) else None
-
-
-def _sweep(store: Path) -> None:
-    """Remove the temporary files that a killed zarr leaves behind."""
-    for folder, _, files in os.walk(store):
-        for name in files:
-            if _STRAY.search(name):
-                os.unlink(os.path.join(folder, name))

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage import cf
+from storage.checksums import shard_grid
 from storage.errors import DataError, StoreError, one_line
 from storage.readers.base import runs
 from storage.readers.raw import ArrayReader, gather
@@ -96,9 +97,7 @@ class ZarrReader(ArrayReader):
 
 def _check_chunks(stack: Stack) -> None:
     """Refuse an array that is a claim with nothing behind it."""
-    array = stack.samples
-    edges = array.shards or array.chunks
-    wanted = prod(-(-n // edge) for n, edge in zip(array.shape, edges, strict=True))
+    wanted = prod(shard_grid(stack.samples))
     least = -(-wanted // _CHUNKS_A_FILE)
     if "://" in stack.array_path or least == 1:
         return

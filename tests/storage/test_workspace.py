@@ -22,9 +22,10 @@ from hypothesis import strategies as st
 
 from storage.arrays import create_array, create_root, write_shard
 from storage.claim import MARK
+from storage.disk import require_free_space, writing_errors
 from storage.errors import StoreError
 from storage.layout import Layout
-from storage.workspace import Workspace, fingerprint_of, require_free_space, writing_errors
+from storage.workspace import Workspace, fingerprint_of
 
 JOBS = Path(__file__).with_name("jobs_to_kill.py")
 ROOT = Path(__file__).parents[2]
