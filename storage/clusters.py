@@ -16,9 +16,6 @@ from weakref import WeakKeyDictionary
 from storage.errors import ClusterError, DataError, StoreError, one_line
 
 _GO_ON = "the same command goes on with what is finished"
-# Seconds between two questions to a scheduler, and how long it may take to answer one.
-_INTERVAL = 2.0
-_ANSWER = 10.0
 # How a process says that it does not have a function that it is to run.
 _NOT_LOADED = ("deserialization of the task graph", "Can't get attribute")
 # Why a client was given up, said by the thread that gave it up.
@@ -59,7 +56,7 @@ def cluster_errors(client: Any | None) -> Iterator[None]:
 
 
 @contextmanager
-def watched(client: Any, patience: float) -> Iterator[None]:
+def watched(client: Any, patience: float, *, interval: float = 2.0, answer: float = 10.0) -> Iterator[None]:
     """Give a client up for the length of a block once its scheduler is silent or has had no workers for too long.
 
     Dask itself would wait for ever, for a scheduler that hangs as for workers that never come.
@@ -70,9 +67,12 @@ def watched(client: Any, patience: float) -> Iterator[None]:
         Of a running cluster. Closed when it is given up; `cluster_errors` then says why.
     patience : float
         Seconds that a cluster may be without workers.
+    interval, answer : float
+        Seconds between two questions to the scheduler, and seconds that it may take to answer one.
     """
     ended = threading.Event()
-    watch = threading.Thread(target=_watch, args=(client, patience, ended), name="watch-cluster", daemon=True)
+    asking = (client, patience, interval, answer, ended)
+    watch = threading.Thread(target=_watch, args=asking, name="watch-cluster", daemon=True)
     watch.start()
     try:
         yield
@@ -80,25 +80,23 @@ def watched(client: Any, patience: float) -> Iterator[None]:
         ended.set()
 
 
-def _watch(client: Any, patience: float, ended: threading.Event) -> None:
-    where, alone = _address(client), 0.0
-    while not ended.wait(_INTERVAL):
+def _watch(client: Any, patience: float, interval: float, answer: float, ended: threading.Event) -> None:
+    where, alone, why = _address(client), 0.0, ""
+    while not why and not ended.wait(interval):
         try:
-            workers = client.nthreads(callback_timeout=_ANSWER)
+            workers = client.nthreads(callback_timeout=answer)
         except Exception as error:
-            if not ended.is_set():
-                _give_up(client, f"{where} was lost ({one_line(error)}): start it again, {_GO_ON}")
-            return
-        alone = 0.0 if workers else alone + _INTERVAL
-        if alone >= patience:
-            _give_up(client, f"{where} has had no workers for {alone:.0f} seconds: start some, {_GO_ON}")
-            return
-
-
-def _give_up(client: Any, why: str) -> None:
-    _lost[client] = why
-    with suppress(Exception):
-        client.close(timeout=_INTERVAL)
+            if ended.is_set():
+                return
+            why = f"{where} was lost ({one_line(error)}): start it again, {_GO_ON}"
+        else:
+            alone = 0.0 if workers else alone + interval
+            if alone >= patience:
+                why = f"{where} has had no workers for {alone:.0f} seconds: start some, {_GO_ON}"
+    if why:
+        _lost[client] = why
+        with suppress(Exception):
+            client.close(timeout=interval)
 
 
 def _address(client: Any) -> str:

@@ -24,7 +24,7 @@ from storage.progress import Progress, no_progress
 from storage.ranges import checked_range
 from storage.readers import Reader, Source, open_reader
 from storage.readers.base import IMAGE_SUFFIXES
-from storage.reading import root_facts
+from storage.reading import open_group, root_facts
 from storage.stack import STACK_KIND, STACK_VERSION, Stack, open_stack
 from storage.survey import Form, survey
 from storage.workspace import Workspace, fingerprint_of
@@ -233,7 +233,7 @@ def is_made_of(path: str | os.PathLike[str], content: str, *, stop: bool) -> boo
     """
     try:
         stack = open_stack(path)
-        facts = root_facts(zarr.open_group(os.fspath(path), mode="r"))
+        facts = root_facts(open_group(path))
         return facts.get("content") == content and not (stop and stack.rejected)
     except (DataError, StoreError, OSError, ValueError):
         return False
