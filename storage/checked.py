@@ -1,4 +1,4 @@
-"""How every store is opened for reading: what its manifest vouches for, and codecs that are known by name.
+"""A read-only Zarr store that compares what it reads with the manifest and allows known codecs only.
 
 Zarr itself reads a missing chunk as fill values, likewise a chunk with a directory in its place, and it reads a chunk
 of another place or of another store as it is. A `CheckedStore` stands between Zarr and the bytes: whoever reads through
@@ -40,7 +40,7 @@ _MOST_KNOWN = 64
 
 
 class CheckedStore(Store):
-    """Another store, read only, whose content is compared with its manifest.
+    """Wraps a store for reading and compares its content with its manifest.
 
     Parameters
     ----------
@@ -49,7 +49,7 @@ class CheckedStore(Store):
     where : str
         Path or URL of that root.
     manifest : Manifest, optional
-        Without one, codecs are checked, and that arrays of this package lack no shard.
+        Without one, only codecs are checked, and that arrays of this package lack no shard.
 
     Raises
     ------
@@ -75,7 +75,7 @@ class CheckedStore(Store):
 
     @property
     def supports_listing(self) -> bool:
-        """As the store."""
+        """Whether the wrapped store can list its keys."""
         return self._store.supports_listing
 
     def __eq__(self, other: object) -> bool:
@@ -95,7 +95,7 @@ class CheckedStore(Store):
     async def get(
         self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
-        """Return what a key holds, once it is known to belong there."""
+        """Return the content of a key after checking that it belongs there."""
         home, inner = self._home(key)
         if home is not self:
             return await home.get(inner, prototype, byte_range)
@@ -120,7 +120,7 @@ class CheckedStore(Store):
     async def get_partial_values(
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
     ) -> list[Buffer | None]:
-        """Return several, one after the other."""
+        """Return several keys, one after the other."""
         return [await self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
 
     async def exists(self, key: str) -> bool:
@@ -132,25 +132,25 @@ class CheckedStore(Store):
         return self._store.list()
 
     def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        """Yield the keys that begin so."""
+        """Yield the keys with a prefix."""
         return self._store.list_prefix(prefix)
 
     def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        """Yield what lies in a folder."""
+        """Yield the entries of a folder."""
         return self._store.list_dir(prefix)
 
     async def set(self, key: str, value: Buffer) -> None:
-        """Refuse: this store is for reading."""
+        """Raise: this store is read only."""
         self._check_writable()
 
     async def delete(self, key: str) -> None:
-        """Refuse: this store is for reading."""
+        """Raise: this store is read only."""
         self._check_writable()
 
     # -- checking
 
     def prepare(self) -> None:
-        """Fetch all checksums of a store that is no local one: inside of a read, nothing else can be waited for."""
+        """Fetch all checksums of a remote store now: a read cannot wait for another read."""
         if self.root is None and self.manifest is not None:
             for array in self.manifest.arrays:
                 self.entries(array)
@@ -163,7 +163,7 @@ class CheckedStore(Store):
         return home.manifest is not None and inner[:-1] in home.manifest.arrays
 
     def checksums(self, key: str) -> ShardChecksums | None:
-        """Return what a file of chunks must be; None where no manifest says.
+        """Return the expected size and checksums of a file of chunks; None where there is no manifest.
 
         Raises
         ------
@@ -174,12 +174,12 @@ class CheckedStore(Store):
         return home._entry(inner)
 
     def inner(self, name: str, manifest: Manifest | None) -> CheckedStore:
-        """Return the store at a path inside this one, with the manifest that it holds, be it the right one or not."""
+        """Return the store at a path inside this one with its own manifest, which is not checked here."""
         where = f"{self.where}/{name}"
         return CheckedStore(plain_store(where), where, manifest)
 
     def _home(self, key: str) -> tuple[CheckedStore, str]:
-        """Return the store that vouches for a key, one inside this one or this one, and the key there."""
+        """Return the innermost store whose manifest covers a key, and the key's path in that store."""
         for name in self.manifest.stores if self.manifest is not None else ():
             if not key.startswith(f"{name}/"):
                 continue
@@ -232,7 +232,7 @@ class CheckedStore(Store):
         return entries
 
     def content(self, name: str) -> bytes | None:
-        """Return a file as it is, whether it belongs there or not; None where there is none."""
+        """Return a file without checking it; None if there is none."""
         return content_of(self._store, self.where, name)
 
     async def _is_dense(self, array: str) -> bool:
@@ -254,7 +254,7 @@ class CheckedStore(Store):
     async def _check_chunks(
         self, key: str, content: Buffer, byte_range: ByteRequest | None, entry: ShardChecksums
     ) -> None:
-        """Compare the checksums that some bytes of a file hold with those that belong there."""
+        """Compare the checksums inside some bytes of a file with the expected ones."""
         values = np.asarray(content.as_numpy_array()).view(np.uint8)
         if byte_range is None:
             if len(values) != entry.size:
@@ -286,7 +286,7 @@ class CheckedStore(Store):
     async def _places(
         self, key: str, values: NDArray[np.uint8], start: int, entry: ShardChecksums
     ) -> NDArray[np.int64]:
-        """Return (offset, length) of every inner chunk of a shard, those that are not stored as empty."""
+        """Return (offset, length) of every inner chunk of a shard; chunks that are not stored have length 0."""
         with self._lock:
             known = self._indexes.get(key)
         if known is not None:
@@ -310,13 +310,13 @@ class CheckedStore(Store):
         return StoreError(f"{key} of '{self.where}' is damaged ({why}): make the store again")
 
 
-# Entries of arrays by the digest of their file, which vouches for them wherever it lies; for all stores of a process.
+# Checksums of arrays by the digest of their file, shared by all stores of the process.
 _KNOWN: OrderedDict[str, Mapping[str, Entry]] = OrderedDict()
 _KNOWN_LOCK = threading.Lock()
 
 
 def checked_store(where: str) -> tuple[CheckedStore, str]:
-    """Return the store that vouches for what lies at a path or URL, and the path inside it.
+    """Return the checked store that holds a path or URL, and the path inside that store.
 
     Raises
     ------
@@ -357,7 +357,7 @@ def _reopened(where: str) -> CheckedStore:
 
 
 def _require_known_outside(root: str, manifest: Manifest) -> None:
-    """Refuse a whole store that lies in another one in the place of the store that was written there."""
+    """Refuse a complete store that replaced the one written at this place inside another store."""
     outer, inside = os.path.dirname(root), os.path.basename(root)
     while outer != "/" and (content := content_of(LocalStore(outer), outer, METADATA)) is not None:
         above = read_manifest(content, outer)

@@ -31,7 +31,7 @@ Entry = tuple[int, str]
 
 @dataclass(frozen=True)
 class ShardChecksums:
-    """What a stored file of chunks must be.
+    """The expected size and checksums of a stored file of chunks.
 
     Attributes
     ----------
@@ -63,7 +63,7 @@ def shard_grid(array: zarr.Array[Any]) -> tuple[int, ...]:
 
 
 def index_bytes(n_chunks: int) -> int:
-    """Return the bytes that the index of a shard of so many inner chunks takes, its checksum included."""
+    """Return the size of the index of a shard with ``n_chunks`` inner chunks, checksum included."""
     return 16 * n_chunks + CRC_BYTES
 
 
@@ -143,7 +143,7 @@ def _pread(file: int, size: int, offset: int) -> bytes:
 
 
 def compare_file(path: str, known: ShardChecksums) -> None:
-    """Compute the checksums of every byte of a file of chunks, and compare them with those that belong there.
+    """Compare every byte of a file of chunks with its expected checksums.
 
     Raises
     ------
@@ -167,7 +167,7 @@ def compare_file(path: str, known: ShardChecksums) -> None:
 
 
 def _compare_run(file: int, start: int, stop: int, expected: int) -> None:
-    """Compare a run of bytes that ends in its own CRC-32C with the one that belongs there."""
+    """Compare bytes that end in their own CRC-32C with the expected one."""
     checksum = 0
     for first in range(start, stop - CRC_BYTES, _PIECE_BYTES):
         checksum = google_crc32c.extend(checksum, os.pread(file, min(_PIECE_BYTES, stop - CRC_BYTES - first), first))

@@ -1,4 +1,4 @@
-"""The edge of a Dask cluster: what fails there becomes one error of ours, here and nowhere else.
+"""Converts the failures of a Dask cluster to `ClusterError`, here and nowhere else.
 
 A task's own error passes as it is. A client that has lost its scheduler raises a dozen different things, depending on
 what it was asked meanwhile; all of them are one `ClusterError` that names the address.
@@ -16,15 +16,15 @@ from weakref import WeakKeyDictionary
 from storage.errors import ClusterError, DataError, StoreError, one_line
 
 _GO_ON = "the same command goes on with what is finished"
-# How a process says that it does not have a function that it is to run.
+# Messages of a process that lacks the function it should run.
 _NOT_LOADED = ("deserialization of the task graph", "Can't get attribute")
-# Why a client was given up, said by the thread that gave it up.
+# Why a client was closed, stated by the thread that closed it.
 _lost: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
 @contextmanager
 def cluster_errors(client: Any | None) -> Iterator[None]:
-    """Turn what a failing cluster raises inside the block into one sentence.
+    """Convert what a failing cluster raises inside the block to a `ClusterError`.
 
     Parameters
     ----------
@@ -57,7 +57,7 @@ def cluster_errors(client: Any | None) -> Iterator[None]:
 
 @contextmanager
 def watched(client: Any, patience: float, *, interval: float = 2.0, answer: float = 10.0) -> Iterator[None]:
-    """Give a client up for the length of a block once its scheduler is silent or has had no workers for too long.
+    """Close a client, during a block, when its scheduler is silent or has had no workers for too long.
 
     Dask itself would wait for ever, for a scheduler that hangs as for workers that never come.
 
@@ -107,7 +107,7 @@ def _address(client: Any) -> str:
 
 
 def _sentence(error: Exception, client: Any, where: str) -> str | None:
-    """What to say of an error, None of one that is the task's own."""
+    """Return the sentence for an error of the cluster; None for an error of the task itself."""
     from distributed import KilledWorker
     from distributed.client import ClosedClientError
     from distributed.comm.core import CommClosedError
@@ -123,7 +123,7 @@ def _sentence(error: Exception, client: Any, where: str) -> str | None:
     if isinstance(error, NoWorkerError | NoValidWorkerError):
         return f"{where} has no workers left: start some, {_GO_ON}"
     foreign = isinstance(error, ImportError) or any(words in str(error) for words in _NOT_LOADED)
-    # What a worker raises that is not even a task's comes as its text.
+    # An error that a worker raises outside of a task arrives as its text.
     foreign |= type(error) is Exception and str(error).startswith(("ModuleNotFoundError(", "ImportError("))
     if foreign and client.status == "running":
         return (
@@ -131,7 +131,7 @@ def _sentence(error: Exception, client: Any, where: str) -> str | None:
             f"install the same version of it for the scheduler and every worker"
         )
     lost = isinstance(error, CommClosedError | ClosedClientError) or client.status != "running"
-    # Dask's own time-outs have no number of the system's, unlike those of files that a task reads.
+    # Dask's own time-outs have no errno, unlike those of files that a task reads.
     lost |= isinstance(error, OSError) and error.errno is None and "timed out" in str(error).lower()
     lost |= isinstance(error, CancelledError) and str(getattr(error, "reason", "")).startswith("scheduler-")
     return f"{where} was lost: start it again, {_GO_ON}" if lost else None

@@ -1,4 +1,4 @@
-"""Reading the inner chunks of this package's own raw shards straight into the caller's memory.
+"""Reads the inner chunks of raw shards straight into the caller's memory.
 
 Zarr hands every inner chunk through four buffers (the file's bytes, the chunk, the shard's selection, the caller's),
 most of them freshly mapped. For chunks that are nothing but little-endian values and a CRC-32C, the bytes in the file
@@ -27,12 +27,12 @@ from storage.checksums import CRC_BYTES, ShardChecksums, index_bytes, places_in
 
 Array = np.ndarray[Any, Any]
 
-# A piece that was just read is still in the core's own cache when its checksum is taken.
+# Small enough that the bytes are still in the core's cache when their checksum is computed.
 _PIECE_BYTES = 1 << 18
 
 
 def read_raw_shards(array: zarr.Array[Any], taken: Sequence[range], out: Array) -> bool:
-    """Fill ``out`` with a box of an array, if its chunks are raw and lie in local files.
+    """Read a box of an array into ``out`` if its chunks are raw and in local files.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ def _is_raw(array: zarr.Array[Any]) -> bool:
 
 
 def _opened(path: str, known: ShardChecksums | None) -> BinaryIO:
-    """Open a shard; nothing else that may be in its place: a link is not followed, a pipe not waited for."""
+    """Open a shard; refuse a link or a pipe in its place."""
     if known is None:
         return open(path, "rb", buffering=0)
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -141,14 +141,14 @@ def _read_chunk(
     scratch: Array,
     belongs: int | None,
 ) -> None:
-    """Read one chunk at the file's position and put what the box wants of it into ``out``."""
+    """Read one chunk at the file's position and copy its part of the box into ``out``."""
     begins = [i * c for i, c in zip(chunk, scratch.shape, strict=True)]
     wanted = [_within(r, i, c) for r, i, c in zip(inside, chunk, scratch.shape, strict=True)]
     target = out[tuple(slice(r.start - o, r.stop - o) for r, o in zip(wanted, corner, strict=True))]
     flat = scratch.data.cast("B")
     from_start = wanted[0].start == begins[0] and target.shape[1:] == scratch.shape[1:]
     if from_start and target.flags.c_contiguous:
-        # The chunk begins with what is wanted: no copy. The rest of it counts only for the checksum.
+        # The wanted rows come first in the chunk: read them in place. The rest is read for the checksum only.
         checksum = _read_into(file, target.data.cast("B"), 0)
         _check(file, _read_into(file, flat[target.nbytes :], checksum), belongs)
         return
@@ -174,7 +174,7 @@ def _pieces(buffer: memoryview) -> Iterator[memoryview]:
 
 
 def _check(file: BinaryIO, checksum: int, belongs: int | None) -> None:
-    """Compare a computed checksum with the one behind the bytes, and with the one that belongs at their place."""
+    """Compare a computed checksum with the stored one and with the expected one."""
     stored = file.read(CRC_BYTES)
     if stored != checksum.to_bytes(CRC_BYTES, "little"):
         raise ValueError(f"stored and computed checksum do not match: {stored!r}, {checksum:#010x}")

@@ -1,4 +1,4 @@
-"""The file system: whole files, room on the disk, and its refusals in one sentence."""
+"""The file system: atomic files, free space, and errors of the disk as one sentence."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _FAILED = (errno.EBUSY, errno.EIO, errno.EISDIR, errno.ENXIO, errno.ESTALE, errn
 
 @contextmanager
 def writing_errors(path: str | os.PathLike[str], needed: int | None = None) -> Iterator[None]:
-    """Turn what a disk raises inside the block that is full, forbidden or broken into one sentence.
+    """Convert errors of a full, forbidden or broken disk inside the block to a `StoreError`.
 
     Parameters
     ----------
@@ -50,7 +50,7 @@ def writing_errors(path: str | os.PathLike[str], needed: int | None = None) -> I
 
 
 def refusal_of_disk(error: OSError, path: str | os.PathLike[str], needed: int | None = None) -> StoreError | None:
-    """Return the sentence for a disk or quota that is full, a missing permission, a path that cannot be; else None.
+    """Return the error for a full disk or quota, a missing permission or an impossible path; else None.
 
     Parameters
     ----------
@@ -81,12 +81,12 @@ def refusal_of_disk(error: OSError, path: str | os.PathLike[str], needed: int | 
 
 
 def is_full(error: BaseException) -> bool:
-    """Tell whether an error says that a disk, a quota or the largest file allowed is full."""
+    """Return whether an error means a full disk or quota, or the limit on the size of files."""
     return isinstance(error, OSError) and error.errno in _FULL
 
 
 def require_free_space(path: str | os.PathLike[str], needed_bytes: int, what: str) -> None:
-    """Refuse before starting when the disk cannot hold what is to be written.
+    """Raise if the disk has no room for what is to be written.
 
     Parameters
     ----------
@@ -111,7 +111,7 @@ def require_free_space(path: str | os.PathLike[str], needed_bytes: int, what: st
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes:
-    """Return the content of a file; a pipe in its place would be waited for without end, and is no file.
+    """Return the content of a regular file; reading a pipe in its place would never end.
 
     Raises
     ------
@@ -125,7 +125,7 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
 
 
 def atomic_write_bytes(path: Path, content: bytes) -> None:
-    """Write a file so that it is there whole or not at all, also after the machine loses power."""
+    """Write a file atomically, also with respect to a loss of power."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with open(temporary, "wb") as file:
         file.write(content)
@@ -135,7 +135,7 @@ def atomic_write_bytes(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in a folder last."""
+    """Flush the renames in a folder to the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -144,7 +144,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_tree(folder: Path) -> None:
-    """Remove a folder although a worker of an earlier run may be writing its last shard into it."""
+    """Remove a folder into which a worker of an earlier run may still write its last shard."""
     for pause in _PATIENCE:
         try:
             return shutil.rmtree(folder)

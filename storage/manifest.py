@@ -42,10 +42,10 @@ CHECKSUMS = "checksums.json"
 #: The manifest of a folder that is no Zarr store, such as a report's.
 FOLDER_MANIFEST = "manifest.json"
 
-#: In the attributes of a root group, under this key stands all that this package states about a store.
+#: The key in the attributes of a root group for everything that this package states about a store.
 ROOT_KEY = "dpca"
 _KEY = "manifest"
-# Stands in the place of a file's own checksum while it is computed.
+# Placeholder for a file's own checksum while that is computed.
 _BLANK = "0" * 32
 
 
@@ -56,7 +56,7 @@ def digest_of(content: bytes) -> str:
 
 @dataclass(frozen=True, eq=False)
 class Manifest:
-    """What a store states of its own files.
+    """The digests that a store states of its own files.
 
     Attributes
     ----------
@@ -78,7 +78,7 @@ class Manifest:
         return frozenset(name.rpartition("/")[0] for name in self.files if name.endswith(f"/{CHECKSUMS}"))
 
     def check(self, name: str, content: bytes | None, where: str) -> None:
-        """Compare a file of metadata or of checksums with what belongs at its place; others pass.
+        """Compare a file of metadata or of checksums with its digest; other files pass.
 
         Raises
         ------
@@ -129,7 +129,7 @@ def read_manifest(content: bytes, where: str) -> Manifest | None:
 
 
 def has_manifest(content: bytes) -> bool:
-    """Tell whether a file of metadata holds a manifest, be it right or not."""
+    """Return whether a file of metadata holds a manifest, valid or not."""
     return _manifest_in(content) is not None
 
 
@@ -174,7 +174,7 @@ def _content(path: Path) -> bytes | None:
 
 
 def write_manifest(store: Path) -> None:
-    """Write the manifest of a store that is whole; one that is there is replaced.
+    """Write the manifest of a complete store; replaces an existing one.
 
     Raises
     ------
@@ -200,7 +200,7 @@ def write_manifest(store: Path) -> None:
 
 
 def remove_manifest(store: Path) -> None:
-    """Take back what `write_manifest` wrote, or the part of it that it had come to; stores inside keep theirs.
+    """Remove what `write_manifest` wrote, completely or in part; inner stores keep their manifests.
 
     A store that is being written again must not be compared with what it was.
     """
@@ -237,7 +237,7 @@ def _write_signed(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def _described(folder: Path, name: str) -> Iterator[tuple[str, bytes]]:
-    """Yield path and content of what the root vouches for below a folder, writing the checksums of its arrays."""
+    """Yield path and content of the files that the root covers; writes the checksums of arrays on the way."""
     own = f"{name}/" if name else ""
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         if not entry.is_dir(follow_symlinks=False):

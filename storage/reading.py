@@ -1,4 +1,4 @@
-"""Opening and reading Zarr arrays, anyone's, so that nothing but what was written is read.
+"""Opens and reads Zarr arrays of any origin with every check that their stores allow.
 
 Everything goes through a `storage.checked.CheckedStore`, or straight from the files where `storage.direct` can, and
 every error names its store.
@@ -47,7 +47,7 @@ def _open_checked(where: str) -> zarr.Array[Any] | zarr.Group:
 
 
 def _opened(where: str, opener: Callable[[str], Node], nothing: type[DataError | StoreError]) -> Node:
-    """Open something of Zarr's; ``nothing`` is what to raise where a path or an address leads nowhere."""
+    """Open a Zarr node; raise ``nothing`` if a path or an address leads nowhere."""
     try:
         return opener(where)
     except StoreError:
@@ -123,7 +123,7 @@ def open_array(path: str | os.PathLike[str], mode: Literal["r", "r+"] = "r") -> 
 
 
 def root_facts(group: zarr.Group) -> dict[str, Any]:
-    """Return what `create_root` stated about a store; empty for a store of somebody else."""
+    """Return the facts that `create_root` stated about a store; empty for a foreign store."""
     facts = group.attrs.asdict().get(ROOT_KEY)
     return dict(facts) if isinstance(facts, Mapping) else {}
 
@@ -168,7 +168,7 @@ def read_into(array: zarr.Array[Any], selection: Any, out: np.ndarray[Any, Any])
 
 
 class StoredArray(zarr.Array[Any]):
-    """A Zarr array, opened for reading, that says which store is damaged where Zarr says what went wrong."""
+    """A Zarr array, opened for reading, whose errors name the damaged store."""
 
     def __getitem__(self, selection: Any) -> Any:
         """Return the values of a selection.
@@ -205,7 +205,7 @@ def is_dense(array: zarr.Array[Any]) -> bool:
 
 
 def is_vouched(array: zarr.Array[Any]) -> bool:
-    """Tell whether a manifest says what each shard of an array must be, so that any read of it is checked."""
+    """Return whether a manifest covers an array, so that every read of it is checked."""
     store = array.store_path.store
     return isinstance(store, CheckedStore) and store.vouches_for(array.path)
 
@@ -217,7 +217,7 @@ def local_path(array: zarr.Array[Any] | zarr.Group) -> str | None:
 
 
 def group_facts(array: zarr.Array[Any]) -> dict[str, Any]:
-    """Return what `create_root` stated about the local store that an array lies in; empty if there is none."""
+    """Return the facts of the local store that an array lies in; empty if there is none."""
     path = local_path(array)
     folder = None if path is None else os.path.dirname(path)
     if folder is None or not os.path.isfile(os.path.join(folder, METADATA)):
@@ -231,7 +231,7 @@ def group_facts(array: zarr.Array[Any]) -> dict[str, Any]:
 
 
 def array_identity(array: zarr.Array[Any]) -> str:
-    """Return what tells an array from one that takes its place: its store's manifest, else its metadata alone."""
+    """Return a digest that changes when an array is replaced: of its store's manifest, else of its metadata."""
     path = local_path(array)
     if path is not None and not isinstance(array, StoredArray):
         array = open_array(path)  # of somebody who does not know of manifests
@@ -243,7 +243,7 @@ def array_identity(array: zarr.Array[Any]) -> str:
 
 
 def open_again(path: str, identity: str) -> zarr.Array[Any]:
-    """Open an array that was opened before, and refuse one that has taken its place; see `array_identity`.
+    """Open an array again and refuse one with another identity; see `array_identity`.
 
     Raises
     ------
@@ -256,7 +256,7 @@ def open_again(path: str, identity: str) -> zarr.Array[Any]:
 
 
 def what_is_wrong_with(array: zarr.Array[Any], index: Sequence[int]) -> Literal["missing", "empty"] | None:
-    """Say whether a shard is missing or empty, without reading it; `index` counts shards."""
+    """Return whether a shard is missing or empty, without reading it; ``index`` counts shards."""
     key = array.store_path / array.metadata.encode_chunk_key(tuple(index))
     if (root := getattr(key.store, "root", None)) is not None:
         path = root / key.path

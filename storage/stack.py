@@ -1,4 +1,4 @@
-"""Opening a stack of samples: our own store, or a Zarr array of anyone's.
+"""Opens a stack of samples: a stack store of this package, or any Zarr array.
 
 The stack store, version 1, is a Zarr v3 group::
 
@@ -314,5 +314,5 @@ def _range_of(dtype: np.dtype[Any]) -> tuple[float, float] | None:
 
 
 def absolute(path: str) -> str:
-    """Return a path as workers with another working folder find it; URLs stay as they are."""
+    """Return the absolute path, which workers in another working folder can open; URLs are returned unchanged."""
     return path if "://" in path else os.path.abspath(path)

@@ -1,4 +1,4 @@
-"""The bytes of stores as they lie there, before anything vouches for them: local folders, and what URLs lead to."""
+"""Reads files of stores without checking their content, from local folders and URLs."""
 
 from __future__ import annotations
 
@@ -17,23 +17,23 @@ from storage.errors import DataError, StoreError, one_line
 
 
 def plain_store(where: str) -> Store:
-    """Return the store of Zarr's at a path or URL, for reading.
+    """Return Zarr's own store for a path or URL, read only.
 
     Raises
     ------
     DataError
-        If an address is none, or what its protocol needs is missing.
+        If an address is invalid, or a library for its protocol is missing.
     """
     if "://" not in where:
         return LocalStore(where, read_only=True)
     try:
         return sync(make_store(where, mode="r"))
-    except Exception as error:  # of a protocol, or of what it needs
+    except Exception as error:  # protocols raise errors of their own
         raise DataError(f"'{where}' cannot be opened ({one_line(error)}): check the address") from error
 
 
 def content_of(store: Store, where: str, name: str) -> bytes | None:
-    """Return a file of a store, whole; None where there is none.
+    """Return the content of a file of a store; None if there is none.
 
     Raises
     ------
@@ -50,15 +50,15 @@ def content_of(store: Store, where: str, name: str) -> bytes | None:
             raise StoreError(f"'{where}/{name}' cannot be read ({reason}): check its path and permissions") from error
     try:
         content = sync(store.get(name, default_buffer_prototype()))
-    except Exception as error:  # of the network, or of what serves the store
+    except Exception as error:  # networks raise errors of their own
         raise StoreError(f"'{where}/{name}' cannot be read ({one_line(error)}): check the address") from error
     return None if content is None else content.to_bytes()
 
 
 def require_file(path: Path, size: int | None, where: str, key: str) -> None:
-    """Refuse what is no file, such as a pipe that would never end; where the size is known, also all but this file.
+    """Refuse what is not a regular file, such as a pipe that never ends.
 
-    A directory, a link and a file of another size are then in its place, or nothing.
+    If the size is known, a missing file, a directory, a link and a file of another size are refused as well.
     """
     try:
         status = os.stat(path, follow_symlinks=size is None)
@@ -79,5 +79,5 @@ def require_file(path: Path, size: int | None, where: str, key: str) -> None:
 
 
 def missing_file(key: str, where: str) -> StoreError:
-    """Return the error for a file that is not there, or holds nothing."""
+    """Return the error for a missing or empty file."""
     return StoreError(f"{key} of '{where}' is missing or empty: make the store again")

@@ -1,4 +1,4 @@
-"""Reading a whole store once, to know that it is whole."""
+"""Reads a whole store once and reports all damage."""
 
 from __future__ import annotations
 
@@ -110,16 +110,16 @@ def verify(
 
 
 def _is_known(manifest: Manifest, inside: str) -> bool:
-    """Tell whether a path in a store leads to an array, a group, or into a store that was written there."""
+    """Return whether a path in a store is that of an array or a group, or lies in an inner store."""
     known = [*manifest.stores, *(name.rpartition("/")[0] for name in manifest.files)]
     in_a_store = any(inside.startswith(f"{name}/") for name in manifest.stores)
     return not inside or in_a_store or any(f"{name}/".startswith(f"{inside}/") for name in known)
 
 
 def _vouched_files(store: CheckedStore, inside: str, problems: list[str], above: str = "") -> Iterator[str]:
-    """Yield the files of chunks that are there, by their paths in the outermost store, and note all that is wrong.
+    """Yield existing files of chunks by their paths in the outermost store; append everything wrong to ``problems``.
 
-    Only what lies below ``inside``, a path in the store, is looked at.
+    Only files below ``inside``, a path in the store, are considered.
     """
     manifest, root = store.manifest, store.root
     assert manifest is not None
@@ -148,7 +148,7 @@ def _vouched_files(store: CheckedStore, inside: str, problems: list[str], above:
 
 
 def _inner_files(store: CheckedStore, name: str, inside: str, problems: list[str], above: str) -> Iterator[str]:
-    """As `_vouched_files`, of a store inside another one."""
+    """Do the same as `_vouched_files` for an inner store."""
     assert store.manifest is not None
     assert store.root is not None
     try:
@@ -165,7 +165,7 @@ def _inner_files(store: CheckedStore, name: str, inside: str, problems: list[str
 def _vouched_shards(
     store: CheckedStore, inside: str, problems: list[str], above: str = ""
 ) -> Iterator[tuple[Any, ...]]:
-    """As `_vouched_files`, of a store that is no folder: yield what to read, and note what is wrong beside it."""
+    """Do the same as `_vouched_files` for a remote store: yield the shards to read."""
     manifest = store.manifest
     assert manifest is not None
     for name in sorted(manifest.files):
@@ -194,7 +194,7 @@ def _vouched_shards(
 
 
 def _entries(root: str, folder: str, left_out: frozenset[str]) -> Iterator[tuple[str, str]]:
-    """Yield path and nature of all that is no folder; of folders only those that are empty."""
+    """Yield path and kind of every entry but folders that are not empty."""
     found = sorted(os.scandir(os.path.join(root, folder)), key=lambda entry: entry.name)
     for entry in found:
         name = f"{folder}/{entry.name}" if folder else entry.name
@@ -213,7 +213,7 @@ def _wrong_with(name: str, nature: str | None, expected: bool) -> str | None:
     if nature is None:
         return "is missing"
     if nature == "empty folder" and not expected:
-        return None  # what is left of shards that a stack did not need in the end
+        return None  # shards of a stack that it did not need in the end
     if nature != "file":
         return (
             f"is a {nature}, not a file that was written there" if expected else f"is a {nature} that is none of ours"
@@ -229,7 +229,7 @@ def _is_report(where: str) -> bool:
 
 
 def _check_folder(where: str) -> list[str]:
-    """Check the folder of a report: plain files and a manifest of them."""
+    """Check the folder of a report against its manifest."""
     manifest: Manifest | None = None
     try:
         manifest = read_manifest(read_file(os.path.join(where, FOLDER_MANIFEST)), where)
@@ -278,19 +278,19 @@ def _check_file(root: str, name: str) -> list[str]:
 
 
 def _check_content(where: str) -> list[str]:
-    """Check what the metadata of a store says of its parts."""
+    """Check that the parts of a store fit together, by their metadata."""
     try:
         root = open_node(where)
         if isinstance(root, zarr.Array):
             return []
-        # that every file is the one that was written is known by now
+        # Every file is known to be the one that was written by now.
         return _check_stack(where, root) + _check_axes(_members(where, root, []))
     except (DataError, StoreError) as error:
         return [f"{METADATA}: {error}"]
 
 
 def _foreign_shards(where: str, problems: list[str]) -> list[tuple[Any, ...]]:
-    """Return what to read of a store that has no manifest, and note what its metadata shows."""
+    """Return the shards to read of a store without a manifest; append problems of its metadata."""
     root = open_node(where)
     problems += _check_stack(where, root) if isinstance(root, zarr.Group) else []
     arrays = _members(where, root, problems)
@@ -304,7 +304,7 @@ def _foreign_shards(where: str, problems: list[str]) -> list[tuple[Any, ...]]:
 
 
 def _check_stack(where: str, root: zarr.Group) -> list[str]:
-    """What a stack store must have; its lengths are compared with those of all arrays."""
+    """Check that a stack store opens and has names; lengths are compared in `_check_axes`."""
     if root_facts(root).get("kind") != STACK_KIND:
         return []
     try:
@@ -315,7 +315,7 @@ def _check_stack(where: str, root: zarr.Group) -> list[str]:
 
 
 def _members(where: str, root: zarr.Array[Any] | zarr.Group, problems: list[str]) -> dict[str, zarr.Array[Any]]:
-    """Every array by its path inside the store; what cannot be one is a problem in a store of ours."""
+    """Return every array by its path in the store; unreadable members of our stores are problems."""
     if isinstance(root, zarr.Array):
         return {"": root}
     with warnings.catch_warnings(record=True) as strangers:
@@ -331,7 +331,7 @@ def _members(where: str, root: zarr.Array[Any] | zarr.Group, problems: list[str]
 
 
 def _check_axes(arrays: dict[str, zarr.Array[Any]]) -> list[str]:
-    """One name, one length within a group, as xarray demands too."""
+    """Check that an axis has one length within a group, as xarray requires too."""
     problems: list[str] = []
     first: dict[tuple[str, str], tuple[str, int]] = {}
     for name, array in arrays.items():

@@ -1,4 +1,4 @@
-"""Jobs that can be killed at any moment and go on later: a journal beside the store that is being made.
+"""Jobs that can be killed at any moment and resumed: a journal beside the growing store.
 
 ::
 
@@ -140,7 +140,7 @@ class Workspace:
         self.fingerprint = fingerprint
         self.overwrite = overwrite
         self._inherited = inherited
-        # beside what a link points at, which the store replaces
+        # Beside the target of a link, which the store replaces.
         self._folder = work_folder(self._real)
         self.store = self._folder / f"{_STORE}{fingerprint_of(kind, fingerprint)[:12]}"
         self.scratch = self._folder / "scratch"
@@ -171,19 +171,19 @@ class Workspace:
                     # nothing that a later run could use (the first image was broken, say): leave no trace
                     self._remove_folder()
             self._release()
-        # Here, for all that was written inside the block, on whatever thread or worker.
+        # Converted here for everything that was written inside the block, on any thread or worker.
         if error is not None and (refusal := self._refusal(error)) is not None:
             raise refusal from error
 
     def _holds_finished_work(self) -> bool:
-        """Whether units were finished, checkpoints written, or stores made inside the store, in part or whole."""
+        """Whether there are finished units, checkpoints, or inner stores, complete or not."""
         if any(any(folder.iterdir()) for folder in (self._done, self.scratch)):
             return True
         inner = [entry for entry in self.store.iterdir() if entry.is_dir()]
         return any(entry.suffix == self._folder.suffix or _root_facts(entry) for entry in inner)
 
     def _refusal(self, error: BaseException) -> StoreError | None:
-        """Return the sentence for an error that was raised, at whatever depth, because the disk said no."""
+        """Return the `StoreError` for an error whose chain of causes holds one of the disk; else None."""
         seen: BaseException | None = error
         while seen is not None and not isinstance(seen, StoreError):
             ours = isinstance(seen, OSError) and str(seen.filename).startswith(os.fspath(self._folder))
@@ -227,7 +227,7 @@ class Workspace:
         return dict(marker["record"])
 
     def publish(self) -> None:
-        """Make the store appear at its target, whole, and remove the work folder.
+        """Move the complete store to its target and remove the work folder.
 
         Raises
         ------
@@ -253,7 +253,7 @@ class Workspace:
     # -- what is there
 
     def _target_is_complete(self) -> bool:
-        """Whether the target is this job's store; raises unless it is that, or absent, or may be replaced."""
+        """Whether the target is this job's store; raises if it is another one that may not be replaced."""
         if not os.path.lexists(self._real):
             return False
         if not self._real.is_dir():
@@ -279,7 +279,7 @@ class Workspace:
         return False
 
     def _is_whole(self) -> bool:
-        """Whether the metadata of the target is what was written; raises unless it is, or may be replaced."""
+        """Whether the metadata of the target is intact; raises if it is not and may not be replaced."""
         try:
             check_metadata(self._real)
         except StoreError as error:
@@ -292,7 +292,7 @@ class Workspace:
         return True
 
     def _begin(self) -> None:
-        """With the lock held: repair what a death left behind, then decide the state."""
+        """Repair what a killed run left behind, then set the state; the lock is held."""
         foreign = sorted(
             entry.name
             for entry in self._folder.iterdir()
@@ -306,7 +306,7 @@ class Workspace:
             )
         replaced = self._folder / "replaced"
         if replaced.exists():
-            # died while publishing: between the two renames the old store has no other place
+            # A run died while publishing: between the two renames the old store has no other place.
             if self._real.exists():
                 remove_tree(replaced)
             else:
