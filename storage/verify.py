@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import stat
 import warnings
 from collections.abc import Iterator
@@ -32,6 +33,9 @@ from storage.tasks import run_in_order
 
 if TYPE_CHECKING:
     from distributed import Client
+
+# Arrays that are parts of one: "components_3".
+_NUMBERED = re.compile(r"_\d+$")
 
 
 def verify(
@@ -331,10 +335,12 @@ def _members(where: str, root: zarr.Array[Any] | zarr.Group, problems: list[str]
 
 
 def _check_axes(arrays: dict[str, zarr.Array[Any]]) -> list[str]:
-    """Check that an axis has one length within a group, as xarray requires too."""
+    """Check that an axis has one length within a group; numbered arrays, the components of shared cells, may differ."""
     problems: list[str] = []
     first: dict[tuple[str, str], tuple[str, int]] = {}
     for name, array in arrays.items():
+        if _NUMBERED.search(name):
+            continue
         folder = name.rpartition("/")[0]
         for axis, length in zip(getattr(array.metadata, "dimension_names", None) or (), array.shape, strict=False):
             if axis is None:
