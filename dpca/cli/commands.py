@@ -23,8 +23,7 @@ from storage import DataError, ingest, open_stack, verify
 from storage.progress import bar_progress
 from storage.readers import open_reader
 from storage.readers.zarr_array import ZarrReader
-from storage.reading import array_in, open_group, root_facts
-from storage.stack import open_node
+from storage.reading import array_in, open_group, open_node, root_facts
 
 
 def ingest_command(options: argparse.Namespace) -> int:

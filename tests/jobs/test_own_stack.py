@@ -30,6 +30,8 @@ from storage import open_stack, verify
 from storage.errors import DataError, StoreError
 from tests.conftest import smooth_images
 
+pytestmark = pytest.mark.usefixtures("small_pictures")
+
 FEW = CompressionSettings(model={"n_components": 2, "cell_shape": 8})
 MORE = CompressionSettings(model={"n_components": 3, "cell_shape": 8})
 CANNOT = CompressionSettings(model={"target_psnr": 45.0, "max_components": 1, "cell_shape": 8})

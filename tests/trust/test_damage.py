@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 
 from storage import StoreError, open_stack
-from tests.trust.damage import STORES, Trial, make_stores
+from tests.trust.damage import STORES
+from tests.trust.ways import Trial
 
 
 @pytest.fixture(scope="module")
-def trial(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Trial:
-    folder = tmp_path_factory.mktemp("stores")
-    make_stores(folder, cluster)
-    return Trial(folder, tmp_path_factory.mktemp("damaged"))
+def trial(made_twice: Path, tmp_path_factory: pytest.TempPathFactory) -> Trial:
+    return Trial(made_twice, tmp_path_factory.mktemp("damaged"))
 
 
 def test_whole_stores_are_read_in_every_way(trial: Trial) -> None:
