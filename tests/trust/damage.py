@@ -34,7 +34,7 @@ from storage.layout import Layout
 from tests.conftest import smooth_images
 
 SHAPE = (40, 24, 20, 3)
-SETTINGS = CompressionSettings(model={"n_components": 2, "cell_shape": 8})
+SETTINGS = CompressionSettings(CellPCA(2, cell_shape=8))
 STORES = (
     "stack.zarr",
     "floats.zarr",
@@ -314,7 +314,7 @@ def _rebuilt(model: Path, scores: Path, out: Path, k: int | None = None) -> list
 
 
 def _job_ways(whole: Path) -> dict[str, Way]:
-    source = open_input(whole.parent / "a.npz", SETTINGS)
+    source = open_input(whole.parent / "a.npz")
 
     def known(here: Path, out: Path) -> Any:
         found = find_done(source, here / "job.zarr", SETTINGS)
