@@ -393,9 +393,10 @@ class StreamingPCA(LinearModel):
     def job_settings(self) -> dict[str, Any]:
         """Return what identifies a job on this estimator, in the form that jobs have always had."""
         given = given_parameters(self)
+        seed = given.pop("random_state", None)
         names = ("n_components", "method", "n_passes", "batch_size", "oversampling", "shuffle")
         always = {name: describe_option(getattr(self, name)) for name in names}
-        return given | always | {"seed": given.pop("random_state", None)}
+        return given | always | {"seed": seed}
 
     def report_numbers(self) -> dict[str, Any]:
         """Return what a report says of the fitted model; see `dpca.report.record`."""
