@@ -86,8 +86,8 @@ def fit_store(
                 raise
         write_model(model, work.store, fingerprint)
         work.publish()
-    report = model.fit_report_
-    n_passes = int(model.get_params().get("n_passes", 1))
+    report: Any = model.fit_report_
+    n_passes = int(model.report_numbers().get("passes", 1))
     # The report is that of the first pass.
     peak = report.peak_memory if n_passes == 1 or client is None else max(report.peak_memory, held_by(client))
     cost = StageCost(time.perf_counter() - began, n_passes * report.plan.read_bytes, peak)

@@ -16,8 +16,9 @@ from dpca.engine.fold import fold
 from dpca.engine.plan import PlanError
 from dpca.engine.sampling import read_samples, spread_samples
 from dpca.engine.source import Source
-from dpca.models.estimator import documented, whole_number
-from dpca.models.partitioned import TEXTS, PartitionedPCA
+from dpca.models.docs import PARTITIONED, documented
+from dpca.models.parameters import whole_number
+from dpca.models.partitioned import PartitionedPCA
 from dpca.models.rank_choice import CHOICES
 from dpca.models.store import Kept, StoredModel, plain
 from dpca.partition.bands import Bands, map_at_random, map_by_moments, map_in_raster_order
@@ -37,7 +38,7 @@ _OWN = ("band_size", "mapping", "n_intervals", "n_estimating", "keep_channels", 
 _KEPT_PARAMETERS = (*CHOICES, "max_components", *_OWN)
 
 
-@documented(**TEXTS, part="band", parts="bands", grid="n_bands")
+@documented(**PARTITIONED, part="band", parts="bands", grid="n_bands")
 class BandPCA(PartitionedPCA):
     """Principal component analysis of bands, attributes that go together by their values (Alakkari 2020, section 4.4).
 
@@ -104,6 +105,7 @@ class BandPCA(PartitionedPCA):
 
     store_kind: ClassVar[str] = "band-pca"
     part_name: ClassVar[str] = "band"
+    scores_kind: ClassVar[str] = BandBasis.scores_kind
 
     def __init__(
         self,
@@ -217,6 +219,17 @@ class BandPCA(PartitionedPCA):
             return super().plan_fit(source, axes, client)
         # Moments take a pass, and may make more bands, which are smaller.
         return clone(self).set_params(mapping="raster").plan_fit(source, axes, client)[0], False
+
+    # -- what jobs and reports ask
+
+    def announced(self, axes: Sequence[str]) -> str:
+        """Say what is fitted."""
+        return f"bands of {self.band_size:,} attributes"
+
+    def report_numbers(self) -> dict[str, Any]:
+        """Return what a report says of the fitted model; see `dpca.report.record`."""
+        bands = {"bands": self.bands_.n_partitions, "band_size": self.bands_.max_features, "mapping": self.mapping}
+        return super().report_numbers() | bands
 
     # -- keeping
 

@@ -2,70 +2,33 @@
 
 from __future__ import annotations
 
-import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, ClassVar, Self, TypeVar
+from collections.abc import Sequence
+from inspect import signature
+from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.boundary import guarded
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import FoldReport
-from dpca.engine.memory import usable_bytes
-from dpca.engine.plan import PlanError
 from dpca.engine.source import Source, check_numeric
+from dpca.kernels.dtypes import working_dtype
+from dpca.models.parameters import check_parameters
+from dpca.models.rank_choice import CHOICES
 from dpca.models.store import ESTIMATORS, Kept, StoredModel, load_any, save_model
+from dpca.models.streaming_methods import describe_option
 from dpca.representation.basis import Basis
 from dpca.representation.lazy import as_lazy, default_client, is_lazy, map_samples, scores_of
 from dpca.representation.reconstruction import samples_of
-from dpca.rules.state import Rule, working_dtype
 from storage.errors import DataError
 from storage.progress import Progress, no_progress
 
 Array = NDArray[Any]
-E = TypeVar("E", bound=type)
-
-_FLAGS = ("center", "shuffle", "shared", "keep_channels")
-_NAMES = ("method", "solver", "mapping", "execution")
-# What docstrings of several estimators say alike, in the place of the name in braces; see `documented`.
-_SHARED = {
-    "memory_budget": """\
-    memory_budget : int, optional
-        Bytes that one task may take beyond what its process holds; default from the workers' limits or the machine.
-""",
-    "whole_samples": """\
-    components_ : array (n_components, n_features)
-        Orthonormal rows, ordered by variance; the entry of largest magnitude is positive. float32, or float64 for
-        float64 input and wide integers. Beyond the rank of the data they are arbitrary.
-    mean_ : array (n_features,), float64
-""",
-    "where": """\
-    Runs on the current ``distributed.Client`` if there is one and the input is on disk or a Dask array, else on threads
-    of this process.
-""",
-}
-
-
-def documented(**texts: str) -> Callable[[E], E]:
-    """Return a decorator that writes texts into the docstring of a class, in the place of ``{their name}``.
-
-    What stands for a whole paragraph is indented as in the docstring and ends with a line break.
-    """
-
-    def write(cls: E) -> E:
-        doc = cls.__doc__ or ""  # nothing under python -OO
-        for name, text in (texts | _SHARED).items():
-            doc = doc.replace(f"    {{{name}}}\n", text).replace(f"{{{name}}}", text)
-        cls.__doc__ = doc
-        return cls
-
-    return write
 
 
 class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -79,6 +42,14 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     store_kind: ClassVar[str]
     store_version: ClassVar[int] = 1
 
+    #: What a store of the scores calls itself.
+    scores_kind: ClassVar[str]
+    #: Whether jobs measure SSIM where they keep no reconstructions.
+    measures_ssim: ClassVar[bool] = True
+    #: What one partition of the attributes is called.
+    part_name: ClassVar[str]
+
+    n_components: Any
     random_state: Any
     memory_budget: int | None
 
@@ -262,6 +233,41 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
             )
         return X
 
+    # -- what jobs and reports ask
+
+    @abstractmethod
+    def check_before(self, n_samples: int) -> None:
+        """Refuse parameters that cannot be fitted to so many samples, as far as the parameters alone tell."""
+
+    @abstractmethod
+    def announced(self, axes: Sequence[str]) -> str:
+        """Say what is fitted to samples whose axes have these names."""
+
+    @abstractmethod
+    def report_numbers(self) -> dict[str, Any]:
+        """Return what a report says of the fitted model; see `dpca.report.record`."""
+
+    def cells_for(self, axes: Sequence[str]) -> tuple[int, ...] | None:
+        """Return the cells that the chunks of a stack should fit, given the names of a sample's axes; None if any."""
+        return None
+
+    def job_settings(self) -> dict[str, Any]:
+        """Return what identifies a job on this estimator: the parameters that are given."""
+        return {"model": self._given_parameters()}
+
+    def pictured_components(self, count: int) -> Array:
+        """Return the first components, those of every partition in place (count, *sample_shape)."""
+        check_is_fitted(self, "components_")
+        return self.components_[:count].reshape(-1, *self.sample_shape_)
+
+    def _given_parameters(self) -> dict[str, Any]:
+        """Return the parameters that differ from their defaults; ``n_components`` where nothing else chooses them."""
+        parameters = signature(type(self)).parameters
+        given = {n: v for n, v in self.get_params(deep=False).items() if np.any(v != parameters[n].default)}
+        if not given.keys() & set(CHOICES):
+            given["n_components"] = self.n_components
+        return {name: describe_option(value) for name, value in given.items()}
+
     # -- keeping
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -286,80 +292,3 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """
         model: Self = load_any(path, cls)
         return model
-
-
-def check_parameters(model: Any) -> None:
-    """Refuse what no estimator could take: arrays for single values, and flags, names, seeds and budgets that are none.
-
-    Raises
-    ------
-    DataError
-    """
-    for name, value in model.get_params(deep=False).items():
-        if isinstance(value, np.ndarray) and (value.ndim > 1 or name not in ("cell_shape", "data_range")):
-            raise DataError(f"{name} is an array of {value.shape}: give a single value, or a tuple where that is meant")
-        if name in _FLAGS and not (isinstance(value, bool | np.bool_) or (isinstance(value, int) and value in (0, 1))):
-            raise DataError(f"{name} is {value!r}: give True or False")
-        if name in _NAMES and not isinstance(value, str):
-            raise DataError(f"{name} is {value!r}: give a name, as the documentation lists them")
-    budget = getattr(model, "memory_budget", None)
-    number = isinstance(budget, int | float | np.integer | np.floating) and not isinstance(budget, bool)
-    if budget is not None and not (number and 0 <= budget < math.inf):
-        raise DataError(f"memory_budget is {budget!r}: give a number of bytes, or None for what the machine has")
-    try:
-        check_random_state(getattr(model, "random_state", None))
-    except (TypeError, ValueError) as error:
-        raise DataError(
-            f"random_state is {model.random_state!r}: give an integer of 0 to 2**32 - 1, a RandomState, or None"
-        ) from error
-
-
-def check_states_fit(rule: Rule, sizes: Iterable[int], dtype: DTypeLike) -> None:
-    """Refuse states, of so many attributes each, that this process has no room for, twice, to take in a batch.
-
-    Raises
-    ------
-    PlanError
-    """
-    need, room = 2 * sum(rule.state_bytes(size, dtype) for size in sizes), usable_bytes()
-    if need > room:
-        raise PlanError(
-            f"what partial_fit keeps takes {need / 1e6:,.0f} MB but this process may hold {room / 1e6:,.0f} MB: use "
-            f"fit, fewer components or smaller batches, cells or bands"
-        )
-
-
-def checked_rank(k: Any, n_features: int, n_samples: int | None, what: str = "a sample", remedy: str = "") -> int:
-    """Return the number of components as an int, refusing what so many samples and attributes of ``what`` cannot have.
-
-    Raises
-    ------
-    DataError
-    """
-    wanted = whole_number(k, "n_components", 1, ", or None to keep all where that is possible")
-    if wanted > n_features:
-        raise DataError(
-            f"n_components is {wanted} but {what} has only {n_features} attributes: ask for at most that many{remedy}"
-        )
-    if n_samples is not None and wanted > n_samples:
-        raise DataError(f"n_components is {wanted} but there are only {n_samples} samples: ask for at most that many")
-    return wanted
-
-
-def whole_number(value: Any, name: str, least: int, otherwise: str = "") -> int:
-    """Return the value of a parameter as an int.
-
-    Raises
-    ------
-    DataError
-        If it is none, or less than ``least``.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        expected = "a positive integer" if least == 1 else f"an integer of at least {least}"
-        raise DataError(f"{name} is {value!r}: give {expected}{otherwise}")
-    return int(value)
-
-
-def no_values(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-    """Return zeros that take no memory, in the place of what a fit will find."""
-    return np.broadcast_to(np.zeros((), dtype), shape)

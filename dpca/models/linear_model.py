@@ -13,19 +13,22 @@ from sklearn.base import ClassNamePrefixFeaturesOutMixin
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dpca.engine.source import Source, as_dense, as_source, check_finite, check_numeric, is_source, opened
+from dpca.engine.source import Source, as_dense, as_source, check_finite, check_numeric, opened
 from dpca.kernels import linalg
-from dpca.models.estimator import Estimator, no_values
+from dpca.kernels.dtypes import working_dtype
+from dpca.models.estimator import Estimator
+from dpca.models.parameters import no_values
 from dpca.models.store import Kept, StoredModel
 from dpca.models.streaming_methods import describe_option, restore_option
 from dpca.representation.basis import Basis
 from dpca.representation.lazy import is_lazy
 from dpca.representation.linear_basis import LinearBasis
-from dpca.rules.state import working_dtype
 from storage.errors import DataError
 
 Array = NDArray[Any]
 
+# Shares of the variance that a report gives one by one.
+_LEADING = 5
 # Samples that are centered at once.
 _BLOCK_BYTES = 2**22
 
@@ -43,10 +46,15 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
     kept_facts: ClassVar[dict[str, type]] = {}
     kept_parameters: ClassVar[tuple[str, ...]] = ()
 
+    scores_kind: ClassVar[str] = LinearBasis.scores_kind
+    measures_ssim: ClassVar[bool] = False  # it costs more than the scores of whole samples
+    part_name: ClassVar[str] = "sample"
+    report_title: ClassVar[str] = "Eigenimages"
+
     # -- learning
 
     def _source(self, X: Any) -> Source:
-        if is_lazy(X) or is_source(X):
+        if is_lazy(X) or isinstance(X, Source):
             source = as_source(opened(X))
             self.n_features_in_ = math.prod(source.shape[1:])
         else:
@@ -133,6 +141,18 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
     @property
     def _n_features_out(self) -> int:
         return self.n_components_
+
+    def report_numbers(self) -> dict[str, Any]:
+        """Return what a report says of the fitted model; see `dpca.report.record`."""
+        return {
+            "attributes": self.n_features_in_,
+            "components": self.n_components_,
+            "scalars_ratio": self.n_features_in_ / self.n_components_,
+            "leading_ratios": self.explained_variance_ratio_[:_LEADING],
+            "captured_bound": None if math.isnan(self.captured_bound_) else self.captured_bound_,
+            "total_variance": self.total_variance_,
+            "explained_variance": self.explained_variance_,
+        }
 
     # -- keeping
 

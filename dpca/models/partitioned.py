@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol, Self, cast
+from typing import Any, Protocol, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -13,94 +13,24 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.boundary import guarded
-from dpca.engine.fold import Partitioned, fold, plan_for
-from dpca.engine.held_out import RemainingSource, hold_out
+from dpca.engine.fold import fold, plan_for
+from dpca.engine.held_out import hold_out
+from dpca.engine.plan import Partitioned
 from dpca.engine.source import Source, as_samples, as_source, check_finite, opened
+from dpca.kernels.dtypes import working_dtype
 from dpca.models.convergence import check_result
-from dpca.models.estimator import Estimator, check_states_fit, checked_rank, no_values
+from dpca.models.estimator import Estimator
+from dpca.models.parameters import check_states_fit, checked_rank, no_values
 from dpca.models.partition_rule import by_partition, choose_rule, exact_rule
 from dpca.models.rank_choice import RankChoice
 from dpca.models.targets import Check, check_for, keep_chosen, value_range_for
 from dpca.representation.basis import Basis
-from dpca.rules.state import Rule, State, working_dtype
+from dpca.rules.state import Rule, State
 from storage.errors import DataError
 from storage.layout import CHANNEL, axes_for
 from storage.stack import Stack
 
 Array = NDArray[Any]
-
-
-# What the docstrings of the estimators of cells and of bands say alike; see `documented`.
-TEXTS = {
-    "n_components": """\
-    n_components : int, "marchenko-pastur" or None
-        Components of each {part}; None keeps all; "marchenko-pastur" those whose variance noise of one level does not
-        explain (Veraart et al. 2016). A {part} with fewer attributes keeps all of its own.
-""",
-    "choices": """\
-    threshold : float, optional
-        Instead of ``n_components``: each {part} keeps the fewest components that explain more than this share of its
-        variance (Alakkari 2020, section 4.1), at most ``max_components``.
-    total_components : int, optional
-        Instead: so many components in all, spread over the {parts} to leave the least squared error.
-    ratio : float, optional
-        Instead: attributes of a sample for each of its scores. So many components in all, rounded to an integer, are
-        spread likewise.
-    target_mse, target_psnr : float, optional
-        Instead: the fewest components, spread likewise, whose mean squared error is at most this, of values scaled so
-        that ``data_range`` has length 1, or whose peak signal-to-noise ratio of that error is at least this, in dB,
-        before values are rounded to pixels. Met on the samples of the fit unless ``validation_fraction`` is given.
-        It follows from the eigenvalues, without a second pass; exactly, unless {parts} were folded by incremental SVD,
-        whose error is at most what they say.
-    target_ssim : float, optional
-        Instead: the fewest components, spread likewise, whose mean SSIM (uniform windows of 7 pixels a side, values
-        rounded and clipped to pixels) is at least this. It is searched on 500 samples spread over the stack, of those
-        that ``validation_fraction`` leaves out where it is given, which are read once and held in memory with their
-        scores; on fewer where these would take more than half of ``memory_budget``.
-    validation_fraction : float, optional
-        Share of the samples, at most .5, that is left out of the fit, and on which a target is met instead: what
-        ``target_mse`` and ``target_psnr`` promise then holds for samples that the fit did not see, which the components
-        of few samples fit worse. At most 10,000 samples, spread over the stack by ``random_state``; they are read once
-        more, a twentieth of a large stack at most.
-    max_components : int, optional
-        Bound on the components of each {part} where their numbers differ, and how many are computed. Default four times
-        the mean, or a third of the attributes where no mean is asked for; a `RankWarning` says where that is too few.
-    data_range : tuple of float, optional
-        Smallest and largest possible value, for the targets; default that of the stack or of the integer type.
-""",
-    "attributes": """\
-    mean_ : array (*sample_shape), float64
-    explained_variance_ : array ({grid}, n_components), float64
-        Variance of the scores, in squared units of the input (divisor n - 1).
-    explained_variance_ratio_ : array ({grid}, n_components), float64
-        The same divided by the {part}'s total variance; 0 where a {part} is constant.
-    total_variance_ : array ({grid}), float64
-        Certificate: (total - sum explained) (n - 1) / n is exactly the squared error of a {part}, summed over its
-        attributes and averaged over the samples of the fit; where incremental SVD was used, the error is at most that.
-    singular_values_ : array ({grid}, n_components), float64
-    ranks_ : array ({grid}), int
-        Components that each {part} keeps; its rows of ``components_`` beyond are zero.
-    target_reached_ : float
-        Value of the target's measure on the samples that it was met on; only where there is a target.
-    target_standard_error_ : float
-        Its standard error, by how much these samples differ; 0 for the squared error of the samples of the fit.
-    validation_samples_ : array of int
-        Numbers of the samples that were left out of the fit, ascending; only with ``validation_fraction``.
-    n_components_, n_samples_seen_, n_features_in_ : int
-    sample_shape_ : tuple of int
-    fit_report_ : FoldReport
-        Plan, seconds, peak memory of the pass that found the components; ``note`` says in a sentence what was folded,
-        and how often the stack was read for it.
-""",
-    "costs": """\
-    {where}
-    Costs O(n d) reads and O(n d c) arithmetic for {parts} of c attributes, and memory for the covariances of the
-    {parts} that a task holds, which the planner bounds before anything runs. Those that do not fit the memory budget
-    together take turns; a chunk that such groups share is decoded for each of them. Where this would be
-    more than 8 reads of the stack, or one covariance alone is too much (it takes 8 c**2 bytes), every {part} is folded
-    by incremental SVD instead, if that needs fewer reads by that factor.
-""",
-}
 
 
 class Partition(Partitioned, Protocol):
@@ -137,10 +67,6 @@ class PartitionedPCA(Estimator):
     are zero.
     """
 
-    #: What one partition is called.
-    part_name: ClassVar[str]
-
-    n_components: int | str | None
     data_range: tuple[float, float] | None
 
     _states: list[State] | None = None  # of what partial_fit has seen
@@ -402,6 +328,29 @@ class PartitionedPCA(Estimator):
         places, levels = np.ndindex(self.total_variance_.shape), range(self.n_components_)
         return np.array([f"{self._name_of(place)}_component{j}" for place in places for j in levels], dtype=object)
 
+    # -- what jobs and reports ask
+
+    @property
+    def report_title(self) -> str:
+        """What the pictures of a report show."""
+        return f"{self.part_name.capitalize()} PCA"
+
+    def check_before(self, n_samples: int) -> None:
+        """Refuse parameters that cannot be fitted to so many samples, as far as the parameters alone tell."""
+        RankChoice.of(self.get_params())
+
+    def report_numbers(self) -> dict[str, Any]:
+        """Return what a report says of the fitted model; see `dpca.report.record`."""
+        ranks = self.ranks_
+        low, high, total = int(ranks.min()), int(ranks.max()), int(ranks.sum())
+        numbers: dict[str, Any] = {
+            "components": self.n_components_,
+            "scalars_ratio": self.n_features_in_ / total if total else None,
+        }
+        if low != high:
+            numbers["ranks"] = {"min": low, "mean": total / ranks.size, "max": high, "total": total}
+        return numbers
+
     # -- keeping
 
     def _facts(self, **own: Any) -> dict[str, Any]:
@@ -419,4 +368,4 @@ def _axes_of(stack: Any) -> Sequence[str] | None:
     """Names of the axes of a sample, where anything states them."""
     if isinstance(stack, Stack):
         return stack.axes[1:]
-    return stack.axes if isinstance(stack, RemainingSource) else None
+    return stack.axes if isinstance(stack, Source) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,9 +17,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.boundary import guarded
 from dpca.engine.source import Source
+from dpca.kernels.dtypes import working_dtype
 from dpca.models.convergence import RESULT, check_result
-from dpca.models.estimator import checked_rank, documented, whole_number
+from dpca.models.docs import documented
 from dpca.models.linear_model import LeastComponents, LinearModel, least_scores
+from dpca.models.parameters import checked_rank, whole_number
 from dpca.models.passes import Passes
 from dpca.models.pca_solvers import (
     DEFAULT_ITERATIONS,
@@ -30,7 +33,6 @@ from dpca.models.pca_solvers import (
 )
 from dpca.models.store import Kept, StoredModel
 from dpca.representation.basis import Basis
-from dpca.rules.state import working_dtype
 from storage.errors import DataError
 
 Array = NDArray[Any]
@@ -291,6 +293,22 @@ class PCA(LinearModel):
         variances = np.maximum(self.least_variance_, max(floor, _LEAST_VARIANCE))
         least = LeastComponents(self.mean_, self.least_components_, variances)
         return self._each_sample(X, least_scores, least, (), np.float64)
+
+    # -- what jobs and reports ask
+
+    def check_before(self, n_samples: int) -> None:
+        """Refuse parameters that cannot be fitted to so many samples, as far as the parameters alone tell."""
+        # That there are no samples at all, ingest says better.
+        if self.n_components is not None:
+            checked_rank(self.n_components, sys.maxsize, n_samples or None)
+
+    def announced(self, axes: Sequence[str]) -> str:
+        """Say what is fitted."""
+        return f"{'all' if self.n_components is None else self.n_components} components exactly or to a tolerance"
+
+    def report_numbers(self) -> dict[str, Any]:
+        """Return what a report says of the fitted model; see `dpca.report.record`."""
+        return super().report_numbers() | {"method": self.solver_, "passes": self.n_passes_}
 
     # -- keeping
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpca.kernels.quality import psnr_from_mse
 from dpca.models import rank
-from dpca.models.estimator import whole_number
-from dpca.rules.quality import psnr_from_mse
+from dpca.models.parameters import whole_number
 from storage.errors import DataError
 
 Array = NDArray[Any]

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
+import sys
 import warnings
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -15,19 +15,19 @@ from sklearn.utils.validation import check_is_fitted
 from dpca.engine.boundary import guarded
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import FoldReport, fold, plan_for
-from dpca.engine.fold_rounds import fold_in_rounds, plan_rounds
-from dpca.engine.memory import task_budget, thread_count
 from dpca.engine.rounds import Scheme
 from dpca.engine.shuffled import shuffle
 from dpca.engine.source import Source
 from dpca.models.convergence import ConvergenceWarning, OrderWarning, check_result, unsettled
-from dpca.models.estimator import check_states_fit, documented
+from dpca.models.docs import documented
 from dpca.models.execution import executed
 from dpca.models.linear_model import LinearModel
+from dpca.models.parameters import check_states_fit
 from dpca.models.streaming_methods import (
     OPTIONS,
     check_passes,
     check_rank,
+    describe_option,
     draw_seed,
     make_rule,
 )
@@ -329,19 +329,15 @@ class StreamingPCA(LinearModel):
         **running: Any,
     ) -> tuple[list[dict[str, Array]], FoldReport]:
         here = None if checkpoints is None else Checkpoints(f"{checkpoints.folder}/{stage.replace(' ', '-')}")
-        run = fold if scheme is None else partial(fold_in_rounds, scheme=scheme)
-        whole = Whole(tuple(source.shape[1:]))
-        return run(rule, source, whole, budget=self.memory_budget, checkpoints=here, stage=stage, **running)
+        whole, budget = Whole(tuple(source.shape[1:])), self.memory_budget
+        return fold(rule, source, whole, scheme=scheme, budget=budget, checkpoints=here, stage=stage, **running)
 
     def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Basis, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""
         shape = tuple(source.shape[1:])
         work, scheme = self._executed(self._rule(math.prod(shape), source.shape[0], 0), client)
         stream, whole = shuffle(source, 0) if self.shuffle else source, Whole(shape)
-        if scheme is None:
-            plan_for(work, stream, whole, client=client, budget=self.memory_budget)
-        else:
-            plan_rounds(work, stream, whole, scheme, self.memory_budget or task_budget(client, thread_count()))
+        plan_for(work, stream, whole, scheme=scheme, client=client, budget=self.memory_budget)
         return self._basis_to_be(source, int(self.n_components)), True
 
     def _executed(self, rule: Any, client: Any | None) -> tuple[Any, Scheme | None]:
@@ -367,3 +363,27 @@ class StreamingPCA(LinearModel):
             self._optimum: float = captured / self.captured_bound_ if "captured_bound" in found else math.inf
         self.angle_moved_ = float(found.get("angle_moved", np.nan))
         self.variance_moved_ = float(found.get("variance_moved", np.nan))
+
+    # -- what jobs and reports ask
+
+    def check_before(self, n_samples: int) -> None:
+        """Refuse parameters that cannot be fitted to so many samples, as far as the parameters alone tell."""
+        # That there are no samples at all, ingest says better.
+        self._rule(sys.maxsize, n_samples or None, 0)
+
+    def announced(self, axes: Sequence[str]) -> str:
+        """Say what is fitted."""
+        passes = "1 pass" if self.n_passes == 1 else f"{self.n_passes} passes"
+        return f"{self.n_components} components by {self.method} in {passes}"
+
+    def job_settings(self) -> dict[str, Any]:
+        """Return what identifies a job on this estimator, in the form that jobs have always had."""
+        given = self._given_parameters()
+        seed = given.pop("random_state", None)
+        names = ("n_components", "method", "n_passes", "batch_size", "oversampling", "shuffle")
+        always = {name: describe_option(getattr(self, name)) for name in names}
+        return given | always | {"seed": seed}
+
+    def report_numbers(self) -> dict[str, Any]:
+        """Return what a report says of the fitted model; see `dpca.report.record`."""
+        return super().report_numbers() | {"method": self.method, "passes": self.n_passes}

@@ -1,0 +1,98 @@
+"""Parameters that estimators share, checked before anything is read."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike, NDArray
+from sklearn.utils import check_random_state
+
+from dpca.engine.memory import usable_bytes
+from dpca.engine.plan import PlanError
+from dpca.rules.state import Rule
+from storage.errors import DataError
+
+Array = NDArray[Any]
+
+_FLAGS = ("center", "shuffle", "shared", "keep_channels")
+_NAMES = ("method", "solver", "mapping", "execution")
+
+
+def check_parameters(model: Any) -> None:
+    """Refuse what no estimator could take: arrays for single values, and flags, names, seeds and budgets that are none.
+
+    Raises
+    ------
+    DataError
+    """
+    for name, value in model.get_params(deep=False).items():
+        if isinstance(value, np.ndarray) and (value.ndim > 1 or name not in ("cell_shape", "data_range")):
+            raise DataError(f"{name} is an array of {value.shape}: give a single value, or a tuple where that is meant")
+        if name in _FLAGS and not (isinstance(value, bool | np.bool_) or (isinstance(value, int) and value in (0, 1))):
+            raise DataError(f"{name} is {value!r}: give True or False")
+        if name in _NAMES and not isinstance(value, str):
+            raise DataError(f"{name} is {value!r}: give a name, as the documentation lists them")
+    budget = getattr(model, "memory_budget", None)
+    number = isinstance(budget, int | float | np.integer | np.floating) and not isinstance(budget, bool)
+    if budget is not None and not (number and 0 <= budget < math.inf):
+        raise DataError(f"memory_budget is {budget!r}: give a number of bytes, or None for what the machine has")
+    try:
+        check_random_state(getattr(model, "random_state", None))
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"random_state is {model.random_state!r}: give an integer of 0 to 2**32 - 1, a RandomState, or None"
+        ) from error
+
+
+def check_states_fit(rule: Rule, sizes: Iterable[int], dtype: DTypeLike) -> None:
+    """Refuse states, of so many attributes each, that this process has no room for, twice, to take in a batch.
+
+    Raises
+    ------
+    PlanError
+    """
+    need, room = 2 * sum(rule.state_bytes(size, dtype) for size in sizes), usable_bytes()
+    if need > room:
+        raise PlanError(
+            f"what partial_fit keeps takes {need / 1e6:,.0f} MB but this process may hold {room / 1e6:,.0f} MB: use "
+            f"fit, fewer components or smaller batches, cells or bands"
+        )
+
+
+def checked_rank(k: Any, n_features: int, n_samples: int | None, what: str = "a sample", remedy: str = "") -> int:
+    """Return the number of components as an int, refusing what so many samples and attributes of ``what`` cannot have.
+
+    Raises
+    ------
+    DataError
+    """
+    wanted = whole_number(k, "n_components", 1, ", or None to keep all where that is possible")
+    if wanted > n_features:
+        raise DataError(
+            f"n_components is {wanted} but {what} has only {n_features} attributes: ask for at most that many{remedy}"
+        )
+    if n_samples is not None and wanted > n_samples:
+        raise DataError(f"n_components is {wanted} but there are only {n_samples} samples: ask for at most that many")
+    return wanted
+
+
+def whole_number(value: Any, name: str, least: int, otherwise: str = "") -> int:
+    """Return the value of a parameter as an int.
+
+    Raises
+    ------
+    DataError
+        If it is none, or less than ``least``.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        expected = "a positive integer" if least == 1 else f"an integer of at least {least}"
+        raise DataError(f"{name} is {value!r}: give {expected}{otherwise}")
+    return int(value)
+
+
+def no_values(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+    """Return zeros that take no memory, in the place of what a fit will find."""
+    return np.broadcast_to(np.zeros((), dtype), shape)
