@@ -359,7 +359,6 @@ class StreamingPCA(LinearModel):
             self.residual_norms_ = found["residual_norms"]
             self.captured_bound_ = min(captured / min(self._optimum, total), 1.0) if total > 0 else 1.0
         else:
-            self.captured_bound_ = float(found.get("captured_bound", np.nan))
             self._optimum: float = captured / self.captured_bound_ if "captured_bound" in found else math.inf
         self.angle_moved_ = float(found.get("angle_moved", np.nan))
         self.variance_moved_ = float(found.get("variance_moved", np.nan))
