@@ -20,7 +20,8 @@ from dpca.engine.memory import parallel_tasks, peak_resident_bytes, task_budget,
 from dpca.engine.plan import FoldPlan, Group, Partition, PlanError, plan_fold
 from dpca.engine.source import DaskSource, Source, batches, held_by, is_in_memory, numbers_of
 from dpca.kernels.linalg import release_scratch
-from dpca.rules.state import Rule, State
+from dpca.rules.rule import Rule
+from dpca.rules.state import State
 from storage.clusters import cluster_errors
 from storage.progress import Progress, no_progress
 from storage.tasks import one_blas_thread, run_in_order

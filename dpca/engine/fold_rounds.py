@@ -56,7 +56,7 @@ def fold_in_rounds(
 
     Parameters
     ----------
-    rule : AveragingRule or SummingRule
+    rule : Rule or Rule
         What to compute, as the scheme asks.
     source : Source
         Where the samples are. A numpy array is folded by threads of this process, where its memory is.

@@ -22,7 +22,8 @@ from typing import Any, Protocol
 
 from numpy.typing import DTypeLike, NDArray
 
-from dpca.rules.state import AveragingRule, State, SummingRule
+from dpca.rules.rule import Rule
+from dpca.rules.state import State
 
 Array = NDArray[Any]
 Run = tuple[int, int]
@@ -95,15 +96,15 @@ class Averaging:
         """Return the batch size: an update is one stream's."""
         return self.batch_size
 
-    def batch_rows(self, rule: AveragingRule, dtype: DTypeLike) -> int:
+    def batch_rows(self, rule: Rule, dtype: DTypeLike) -> int:
         """Samples that an update does best with."""
         return rule.batch_rows(dtype)
 
-    def take(self, rule: AveragingRule, state: State, piece: State | None, part: Array) -> State:
+    def take(self, rule: Rule, state: State, piece: State | None, part: Array) -> State:
         """Update the stream's own state."""
         return rule.update(state.copy() if piece is None else piece, part)
 
-    def join(self, rule: AveragingRule, state: State, pieces: Sequence[State]) -> State:
+    def join(self, rule: Rule, state: State, pieces: Sequence[State]) -> State:
         """Average the streams."""
         return rule.average(state, pieces)
 
@@ -139,16 +140,16 @@ class DataParallel:
         whole = self.batch_size % chunk_rows == 0 and self.batch_size >= chunk_rows * self.n_streams
         return chunk_rows if whole else 1
 
-    def batch_rows(self, rule: SummingRule, dtype: DTypeLike) -> int:
+    def batch_rows(self, rule: Rule, dtype: DTypeLike) -> int:
         """Samples of one product."""
         return min(_ROWS_AT_ONCE, math.ceil(self.batch_size / self.n_streams))
 
-    def take(self, rule: SummingRule, state: State, piece: State | None, part: Array) -> State:
+    def take(self, rule: Rule, state: State, piece: State | None, part: Array) -> State:
         """Add to the stream's sums."""
         sums = rule.partial(state, part)
         return sums if piece is None else rule.combine(state, piece, sums)
 
-    def join(self, rule: SummingRule, state: State, pieces: Sequence[State]) -> State:
+    def join(self, rule: Rule, state: State, pieces: Sequence[State]) -> State:
         """Make the update with the sums of all."""
         sums = reduce(lambda a, b: rule.combine(state, a, b), pieces[1:], pieces[0].copy())
         return rule.apply(state.copy(), sums)

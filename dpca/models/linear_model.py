@@ -14,11 +14,11 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpca.engine.boundary import guarded
 from dpca.engine.source import Source, as_dense, as_source, check_finite, check_numeric, is_source, opened
+from dpca.kernels.dtypes import working_dtype
 from dpca.models.outliers import residual_scores
 from dpca.representation.lazy import as_lazy, is_lazy, map_samples, scores_of
 from dpca.representation.linear_basis import LinearBasis
 from dpca.representation.reconstruction import samples_of
-from dpca.rules.state import working_dtype
 from storage.errors import DataError
 
 Array = NDArray[Any]

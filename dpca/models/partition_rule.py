@@ -11,11 +11,12 @@ from numpy.typing import NDArray
 from dpca.engine.fold import Partitioned, Results, plan_for
 from dpca.engine.plan import FoldPlan, PlanError, decoded_row_bytes
 from dpca.engine.source import Source
+from dpca.kernels.dtypes import working_dtype
 from dpca.partition.shared import SharedGrid
 from dpca.rules.covariance import CovariancePCA
 from dpca.rules.incremental_svd import IncrementalSVD
 from dpca.rules.pooled_covariance import PooledCovariancePCA
-from dpca.rules.state import Rule, working_dtype
+from dpca.rules.rule import Rule
 
 Array = NDArray[Any]
 

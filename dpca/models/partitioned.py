@@ -18,6 +18,7 @@ from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import FoldReport, Partitioned, fold
 from dpca.engine.held_out import RemainingSource, hold_out
 from dpca.engine.source import Source, as_samples, as_source, check_finite, check_numeric, opened
+from dpca.kernels.dtypes import working_dtype
 from dpca.models.convergence import check_result
 from dpca.models.going_on import refuse_to_go_on
 from dpca.models.parameters import check_parameters, check_states_fit
@@ -27,7 +28,8 @@ from dpca.models.targets import Check, check_for, keep_chosen, value_range_for
 from dpca.representation.basis import Basis
 from dpca.representation.lazy import as_lazy, default_client, is_lazy, map_samples, scores_of
 from dpca.representation.reconstruction import samples_of
-from dpca.rules.state import Rule, State, working_dtype
+from dpca.rules.rule import Rule
+from dpca.rules.state import State
 from storage.errors import DataError
 from storage.layout import CHANNEL, axes_for
 from storage.progress import Progress, no_progress

@@ -17,6 +17,7 @@ from dpca.engine.held_out import hold_out
 from dpca.engine.memory import task_budget, thread_count
 from dpca.engine.shuffled import shuffle
 from dpca.engine.source import Reader, Source
+from dpca.kernels.dtypes import working_dtype
 from dpca.models.band_pca import BandPCA
 from dpca.models.execution import executed
 from dpca.models.partition_rule import choose_rule
@@ -26,7 +27,6 @@ from dpca.models.streaming_pca import StreamingPCA
 from dpca.partition.whole import Whole
 from dpca.representation.basis import Basis
 from dpca.representation.linear_basis import LinearBasis
-from dpca.rules.state import working_dtype
 
 Array = NDArray[Any]
 

@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from dpca.kernels import linalg
+from dpca.kernels.dtypes import working_dtype
 from dpca.partition.cells import CellGrid
 from dpca.partition.shared import SharedGrid
 from dpca.representation.basis import kept_rows
-from dpca.rules.state import working_dtype
 
 Array = NDArray[Any]
 

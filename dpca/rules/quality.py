@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from dpca.kernels import linalg
-from dpca.rules.state import Array, working_dtype
+from dpca.kernels.dtypes import working_dtype
+from dpca.kernels.types import Array
 
 #: Side of SSIM's uniform window, in pixels: scikit-image's default, the setting behind every number we report.
 WINDOW = 7

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from dpca.engine import FoldPlan, PlanError, plan_fold
 from dpca.partition import Bands, CellGrid, LappedGrid, map_at_random
-from dpca.rules import CovariancePCA
+from dpca.rules.covariance import CovariancePCA
 
 
 @st.composite

@@ -19,7 +19,7 @@ from dpca.engine.plan import Held
 from dpca.engine.shuffled import ShuffledSource, shuffle
 from dpca.engine.source import batches
 from dpca.partition import CellGrid, Whole
-from dpca.rules import CovariancePCA
+from dpca.rules.covariance import CovariancePCA
 from dpca.rules.minibatch import InBatches
 from dpca.rules.oja import Oja
 from storage.errors import DataError

@@ -42,7 +42,11 @@ pytestmark = pytest.mark.filterwarnings("ignore::dpca.models.ConvergenceWarning"
 
 CASES: list[tuple[str, dict[str, Any], Any]] = [
     ("incremental-svd", {"oversampling": 3, "forgetting": 0.99}, IncrementalSVD(3, 3, forgetting=0.99)),
-    ("oja", {"schedule": Power(0.5, 0.7), "orthonormalize_every": 4}, Oja(3, Power(0.5, 0.7), orthonormalize_every=4)),
+    (
+        "oja",
+        {"schedule": Power(0.5, 0.7), "orthonormalize_every": 4},
+        Oja(3, Power(0.5, 0.7), orthonormalize_every=4, unit=1.0),
+    ),
     ("oja", {"schedule": Harmonic(2.0), "unit": 2}, Oja(3, Harmonic(2.0), unit=2)),
     ("oja", {"schedule": Constant(0.1), "unit": "measured"}, Oja(3, Constant(0.1), unit=None)),
     ("oja", {"unit": 2.0}, Oja(3, unit=2.0)),

@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpca.rules import ImplicitKrasulina, InBatches, State
+from dpca.rules import ImplicitKrasulina
+from dpca.rules.minibatch import InBatches
+from dpca.rules.state import State
 from tests.rules.streams import lost_variance
 
 STREAMS, ROUND = 5, 200

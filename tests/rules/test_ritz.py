@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpca.rules import State, centering, ritz
+from dpca.rules import centering, ritz
+from dpca.rules.state import State
 
 
 def state_of(x: np.ndarray, k: int) -> State:

@@ -13,7 +13,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpca.engine.source import Source, batches
-from dpca.rules.state import State, working_dtype
+from dpca.kernels.dtypes import working_dtype
+from dpca.rules.state import State
 from pipelines.studies.convergence.reference import Reference
 from storage.errors import DataError
 from storage.progress import Progress, no_progress
