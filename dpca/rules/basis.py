@@ -151,6 +151,8 @@ class BasisRule(SequentialRule):
 
         Costs O(m k d) for m states; changes neither them nor ``before``.
         """
+        if not self.averageable:
+            return super().average(before, states)
         if len(states) == 1:
             return states[0]
         weights = [state.counts["n_samples"] - before.counts["n_samples"] for state in states]

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import DTypeLike
 
+from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
 from dpca.rules import centering, ritz
 from dpca.rules.basis import SequentialRule
@@ -64,6 +65,11 @@ class CCIPCA(SequentialRule):
                 np.divide(moved, row.dtype.type(values[i]), out=row)
             # Weng's order: what goes on is less the component as it is now.
             x -= np.outer(x @ row, row)
+
+    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of temporary arrays: also what a component accounts for of all samples of a batch."""
+        explained = n_rows * n_features * working_dtype(dtype).itemsize
+        return super().work_bytes(n_rows, n_features, dtype) + explained
 
     def _finish(self, state: State) -> dict[str, Array]:
         n, values = state.counts["n_samples"], state.arrays["eigenvalues"]

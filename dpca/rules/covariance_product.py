@@ -79,10 +79,9 @@ class CovarianceProduct(Rule):
         return mean, image, max(squares / (n - 1), 0.0)
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays: a centered block and a product, or four bases in ``finish``."""
+        """Bytes of temporary arrays: a centered block and a product, and four bases in ``finish``."""
         k, itemsize = len(self.components), working_dtype(dtype).itemsize
-        update = min(n_rows, _BLOCK_ROWS) * n_features * itemsize + 2 * k * n_features * itemsize
-        return max(update, 32 * k * n_features)
+        return ((min(n_rows, _BLOCK_ROWS) + 2 * k) * itemsize + 32 * k) * n_features
 
 
 @dataclass(frozen=True, eq=False)

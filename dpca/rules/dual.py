@@ -178,7 +178,6 @@ class DualComponents(Rule):
         return 8 * n_features * (self.n_components + 1)
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays: a shifted block and a product, or four bases in ``finish``."""
+        """Bytes of temporary arrays: a shifted block and a product, and four bases in ``finish``."""
         k, itemsize = self.n_components, working_dtype(dtype).itemsize
-        update = (min(n_rows, _BLOCK_ROWS) + k + 1) * n_features * itemsize
-        return max(update, 32 * k * n_features)
+        return ((min(n_rows, _BLOCK_ROWS) + k + 1) * itemsize + 32 * k) * n_features

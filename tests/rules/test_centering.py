@@ -15,7 +15,7 @@ from dpca.rules.state import State
 
 
 def fold(batches: list[np.ndarray], center: bool = True) -> tuple[State, list[np.ndarray]]:
-    state = State(centering.arrays(batches[0].shape[1]), {"n_samples": 0})
+    state = State.zeros(centering.layout(batches[0].shape[1]))
     taken = [centering.take(state, b, center, working_dtype(b.dtype)).copy() for b in batches]
     return state, taken
 

@@ -103,7 +103,7 @@ def test_variances_do_not_depend_on_the_length_of_the_rows(online: bool) -> None
 def test_the_unit_scales_the_data() -> None:
     x = planted(800)
     for online in (False, True):
-        a = fit(ImplicitKrasulina(2, online=online), x)
+        a = fit(ImplicitKrasulina(2, unit=1.0, online=online), x)
         b = fit(ImplicitKrasulina(2, unit=255.0, online=online), 255 * x)
         assert same_span(a["components"], b["components"], 1e-8)
 

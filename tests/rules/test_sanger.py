@@ -37,7 +37,7 @@ def test_the_triangle_is_applied_before_the_rows_change() -> None:
 
 def test_one_component_is_oja_linearized() -> None:
     x = planted(500)
-    a, b = (fit(rule(1, Delayed(0.05, 50)), x)["components"] for rule in (Sanger, OjaSubspace))
+    a, b = (fit(rule(1, Delayed(0.05, 50), unit=1.0), x)["components"] for rule in (Sanger, OjaSubspace))
     np.testing.assert_array_equal(a, b)
 
 
@@ -47,7 +47,7 @@ def test_rows_become_the_ordered_eigenvectors() -> None:
     components = leading(x, 3)[1]
     agreement = {}
     for kind in (Sanger, OjaSubspace):
-        rows = fold(kind(3, Delayed(0.1, 100)), x).arrays["components"]
+        rows = fold(kind(3, Delayed(0.1, 100), unit=1.0), x).arrays["components"]
         agreement[kind] = np.abs(np.sum(rows * components, axis=1)).min()
     assert agreement[Sanger] > 0.99
     assert agreement[OjaSubspace] < 0.9
