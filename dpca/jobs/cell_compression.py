@@ -12,8 +12,7 @@ from dpca.jobs.compression import Settings, describe, times
 from dpca.models.band_pca import BandPCA
 from dpca.models.cell_pca import CellPCA, spatial_cell
 from dpca.models.rank_choice import RankChoice
-from dpca.representation.band_basis import BandBasis
-from dpca.representation.cell_basis import CellBasis
+from dpca.partition import Bands, CellGrid
 from storage.errors import DataError
 from storage.stack import Stack
 
@@ -37,7 +36,7 @@ class CompressionSettings(Settings):
     @property
     def scores_kind(self) -> str:
         """What the store of scores calls itself."""
-        return CellBasis.scores_kind if "cell_shape" in self.model else BandBasis.scores_kind
+        return CellGrid.scores_kind if "cell_shape" in self.model else Bands.scores_kind
 
     @property
     def ssim(self) -> bool:

@@ -137,8 +137,8 @@ def _figures(stack: Stack, store: Path, model: CellPCA | BandPCA, quality: Quali
 def _in_place(model: CellPCA | BandPCA) -> NDArray[np.int64]:
     """Return the rank of the part that each attribute belongs to, in the shape of a sample."""
     partition = model.partition_
-    placed: NDArray[np.int64] = np.zeros((1, *partition.sample_shape), np.int64)
-    for i, rank in enumerate(model.ranks_.flat):
-        values = np.full((1, partition.n_features(i)), rank)
-        partition.put(values, i, (0,) * len(partition.sample_shape), placed)
-    return placed.reshape(partition.sample_shape)
+    partition = partition.plain if isinstance(partition, LappedGrid) else partition
+    ranks = enumerate(model.ranks_.flat)
+    values = ((i, np.full((1, 1, partition.n_features(i)), rank)) for i, rank in ranks)
+    placed: NDArray[np.int64] = partition.join(values, np.empty((1, *partition.sample_shape), np.int64))[0]
+    return placed

@@ -16,7 +16,7 @@ from dpca.kernels.pixels import to_pixels
 from dpca.kernels.quality import psnr_from_mse
 from dpca.report import plots
 from dpca.report.record import write_report
-from dpca.representation.basis import Basis
+from dpca.representation.base import Representation
 from storage.disk import read_file
 from storage.errors import StoreError, one_line
 from storage.manifest import CHECKSUMS, FOLDER_MANIFEST, read_manifest
@@ -114,7 +114,7 @@ def read_quality(store: Path) -> Quality:
     return Quality(array_in(group, "mse")[...], array_in(group, "ssim")[...] if "ssim" in group else None)
 
 
-def picture_samples(stack: Stack, store: Path, basis: Basis, quality: Quality) -> dict[str, Figure]:
+def picture_samples(stack: Stack, store: Path, basis: Representation, quality: Quality) -> dict[str, Figure]:
     """Draw ``comparison``, samples from all over the stack, and ``worst``, those that fared worst."""
     scores = open_array(store / "scores")
     data_range = stack.data_range or (0.0, 1.0)
@@ -124,7 +124,7 @@ def picture_samples(stack: Stack, store: Path, basis: Basis, quality: Quality) -
 
     def pictured(draw: Any, indices: Sequence[int]) -> Figure:
         originals = np.stack([np.asarray(stack.samples[i]) for i in indices])
-        rebuilt = basis.reconstruct(np.stack([np.asarray(scores[i]) for i in indices]))
+        rebuilt = basis.decode(np.stack([np.asarray(scores[i]) for i in indices]))
         shown = to_pixels(rebuilt, stack.dtype, data_range)
         names = [str(stack.names[i]) for i in indices]
         values = None if ssim is None else ssim[list(indices)]

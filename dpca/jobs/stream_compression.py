@@ -11,7 +11,7 @@ from dpca.jobs.compression import Settings, describe
 from dpca.jobs.stream_report import write_stream_report
 from dpca.models.streaming_methods import make_rule
 from dpca.models.streaming_pca import StreamingPCA
-from dpca.representation.linear_basis import LinearBasis
+from dpca.partition import Whole
 from storage.errors import DataError
 from storage.stack import Stack
 
@@ -43,7 +43,7 @@ class StreamingSettings(Settings):
     @property
     def scores_kind(self) -> str:
         """What the store of scores calls itself."""
-        return LinearBasis.scores_kind
+        return Whole.scores_kind
 
     @property
     def ssim(self) -> bool:

@@ -14,7 +14,7 @@ from dpca.jobs.score_write import write_scores
 from dpca.jobs.stages import NOTHING, StageCost
 from dpca.models.scores import SCORES_VERSION
 from dpca.models.stored_basis import load_any, model_fingerprint
-from dpca.representation.basis import MODEL_FACT, Basis, basis_fingerprint
+from dpca.representation.base import MODEL_FACT, Representation
 from storage.arrays import create_root, write_strings
 from storage.disk import require_free_space
 from storage.errors import DataError
@@ -86,13 +86,13 @@ def fill_scores(
     """Write everything of a scores store into a workspace, or what is still missing of it."""
     began = time.perf_counter()
     data_range = stated_range(stack)
-    basis: Basis = load_any(model).basis_
+    basis: Representation = load_any(model).basis_
     if basis.sample_shape != tuple(stack.sample_shape):
         raise DataError(
             f"'{stack.path}' has samples of {stack.sample_shape} but the model was fitted to {basis.sample_shape}: "
             f"use the stack's own model"
         )
-    scores = stack.n_samples * math.prod(basis.score_shape) * basis.components.itemsize
+    scores = stack.n_samples * math.prod(basis.score_shape) * basis.dtype.itemsize
     need = scores + (stack.nbytes if reconstruct else 0)
     if not any(store.glob("scores/c/*")):
         require_free_space(store, need, "the scores" + (" with the reconstructions" if reconstruct else ""))
@@ -105,9 +105,9 @@ def fill_scores(
         data_range=list(data_range),
         dtype=stack.dtype.name,
         sample_shape=list(stack.sample_shape),
-        n_components=len(basis.components),
+        n_components=basis.score_shape[-1],
         source=stack.source,
-        **{MODEL_FACT: basis_fingerprint(basis)},
+        **{MODEL_FACT: basis.fingerprint()},
         **_cells(basis),
     )
     peak = write_scores(
@@ -127,7 +127,7 @@ def fill_scores(
     return StageCost(time.perf_counter() - began, stack.nbytes, peak)
 
 
-def _cells(basis: Basis) -> dict[str, Any]:
+def _cells(basis: Representation) -> dict[str, Any]:
     return {} if basis.cell_shape is None else {"cell_shape": list(basis.cell_shape)}
 
 

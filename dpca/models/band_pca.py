@@ -20,7 +20,7 @@ from dpca.engine.source import Source
 from dpca.models.partitioned import PartitionedPCA
 from dpca.partition.bands import Bands, map_at_random, map_by_moments, map_in_raster_order
 from dpca.partition.whole import Whole
-from dpca.representation.band_basis import BandBasis
+from dpca.representation.linear import LinearRepresentation
 from dpca.rules.moments import Moments
 from storage.errors import DataError
 from storage.layout import CHANNEL, axes_for
@@ -249,9 +249,6 @@ class BandPCA(PartitionedPCA):
         if self.n_intervals > _MOST_INTERVALS:
             raise DataError(f"n_intervals is {self.n_intervals}: give an integer of at most {_MOST_INTERVALS:,}")
 
-    def _basis_of(self, partition: Bands, mean: Array, components: Array) -> BandBasis:
-        return BandBasis(partition, mean, components)
-
     def _checked_components(self, n: int | None, partition: Bands) -> int | None:
         most = min(int(self.band_size), partition.labels.size)
         return self._checked_count(n, most, f"a band of {self.band_size}", "choose larger bands")
@@ -273,10 +270,10 @@ class BandPCA(PartitionedPCA):
         self.bands_ = partition
 
     @property
-    def basis_(self) -> BandBasis:
+    def basis_(self) -> LinearRepresentation:
         """The mean and the components with their bands: what tasks are sent."""
         check_is_fitted(self, "components_")
-        return cast("BandBasis", self._basis)
+        return self._basis
 
     # -- keeping
 

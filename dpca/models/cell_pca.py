@@ -17,8 +17,7 @@ from dpca.models.rank_choice import RankChoice
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.partition.shared import SharedGrid
-from dpca.representation.cell_basis import CellBasis
-from dpca.representation.lapped_basis import LappedBasis
+from dpca.representation.linear import LinearRepresentation
 from storage.errors import DataError
 from storage.layout import CHANNEL, axes_for
 
@@ -206,11 +205,6 @@ class CellPCA(PartitionedPCA):
         # With the samples of many places, shared components may be more than there are samples.
         return super()._to_compute(choice, None if self.shared else n, partition)
 
-    def _basis_of(self, partition: CellGrid, mean: Array, components: Array) -> CellBasis:
-        if isinstance(partition, LappedGrid):
-            return LappedBasis(partition, mean, components)
-        return CellBasis(partition, mean, components, bool(self.shared))
-
     def _checked_components(self, n: int | None, partition: CellGrid) -> int | None:
         return self._checked_count(
             n, partition.max_features, f"a cell of {partition.cell_shape}", "choose larger cells"
@@ -236,10 +230,10 @@ class CellPCA(PartitionedPCA):
         self.grid_ = partition
 
     @property
-    def basis_(self) -> CellBasis:
+    def basis_(self) -> LinearRepresentation:
         """The mean and the components with their grid: what tasks are sent."""
         check_is_fitted(self, "components_")
-        return cast("CellBasis", self._basis)
+        return self._basis
 
     # -- keeping
 

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpca.kernels.types import Region
 from dpca.models.model_store import content_fingerprint, publish, read_arrays, read_facts, write_arrays
-from dpca.partition.cells import CellGrid, Region
+from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.partition.shared import SharedGrid
 from storage.errors import StoreError

@@ -16,8 +16,10 @@ from dpca.engine.boundary import guarded
 from dpca.engine.source import Source, as_dense, as_source, check_finite, check_numeric, is_source, opened
 from dpca.kernels.dtypes import working_dtype
 from dpca.models.outliers import residual_scores
-from dpca.representation.lazy import as_lazy, is_lazy, map_samples, scores_of
-from dpca.representation.linear_basis import LinearBasis
+from dpca.partition.whole import Whole
+from dpca.representation.base import Representation
+from dpca.representation.lazy import as_lazy, is_lazy, map_samples
+from dpca.representation.linear import LinearRepresentation
 from dpca.representation.reconstruction import samples_of
 from storage.errors import DataError
 
@@ -86,15 +88,15 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     # -- using
 
     @property
-    def basis_(self) -> LinearBasis:
+    def basis_(self) -> LinearRepresentation:
         """The mean and the components: what tasks are sent."""
         check_is_fitted(self, "components_")
-        return LinearBasis(self.mean_, self.components_, self.sample_shape_)
+        return LinearRepresentation(Whole(self.sample_shape_), self.mean_, self.components_)
 
     def transform(self, X: Any) -> Any:
         """Return the scores (n_samples, n_components): a Dask array for Dask arrays, Zarr arrays, stacks and paths."""
         basis = self.basis_
-        return self._each_sample(X, scores_of, basis, (basis.components.shape[0],), basis.components.dtype)
+        return self._each_sample(X, Representation.encode, basis, basis.score_shape, basis.dtype)
 
     def inverse_transform(self, X: Any, n_components: int | None = None) -> Any:
         """Return the samples (n_samples, *sample_shape) that scores stand for, neither rounded nor clipped.

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpca.representation.basis import array_digest
+from dpca.representation.base import array_digest
 from storage.arrays import create_array, create_root, write_shard
 from storage.errors import StoreError, one_line
 from storage.layout import Layout

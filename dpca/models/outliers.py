@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from dpca.engine.source import check_finite
 from dpca.kernels import linalg
 from dpca.kernels.dtypes import working_dtype
-from dpca.representation.linear_basis import LinearBasis
+from dpca.representation.linear import LinearRepresentation
 
 Array = NDArray[Any]
 
@@ -36,7 +36,7 @@ class LeastComponents:
     variances: Array
 
 
-def residual_scores(basis: LinearBasis, samples: Array) -> Array:
+def residual_scores(basis: LinearRepresentation, samples: Array) -> Array:
     """Return -|x - x^|^2 (n,), float64, x^ being the reconstruction from the components of a basis.
 
     The residual itself is squared: the difference of |x - mean|^2 and the squared scores would lose what they share.

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import Any, ClassVar, Protocol, Self, cast
+from collections.abc import Iterator, Sequence
+from typing import Any, ClassVar, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,8 +25,10 @@ from dpca.models.parameters import check_parameters, check_states_fit
 from dpca.models.partition_rule import by_partition, choose_rule, exact_rule
 from dpca.models.rank_choice import RankChoice, Reached
 from dpca.models.targets import Check, check_for, keep_chosen, value_range_for
-from dpca.representation.basis import Basis
-from dpca.representation.lazy import as_lazy, default_client, is_lazy, map_samples, scores_of
+from dpca.partition.base import Partition
+from dpca.representation.base import Representation
+from dpca.representation.lazy import as_lazy, default_client, is_lazy, map_samples
+from dpca.representation.linear import LinearRepresentation
 from dpca.representation.reconstruction import samples_of
 from dpca.rules.state import Rule, State
 from storage.errors import DataError
@@ -35,28 +37,6 @@ from storage.progress import Progress, no_progress
 from storage.stack import Stack
 
 Array = NDArray[Any]
-
-
-class Partition(Partitioned, Protocol):
-    """A partition of the attributes whose values can be put back."""
-
-    @property
-    def sample_shape(self) -> tuple[int, ...]:
-        """Shape of one sample."""
-
-    @property
-    def grid_shape(self) -> tuple[int, ...]:
-        """How the partitions lie: the axes of the scores between samples and components."""
-
-    @property
-    def max_features(self) -> int:
-        """Attributes of the largest partition."""
-
-    def put(self, values: Array, index: int, origin: tuple[int, ...], block: Array) -> None:
-        """Copy the values (n_samples, n_features) of a partition into a block that begins at ``origin``."""
-
-    def to_samples(self, block: Array) -> Array:
-        """Return the samples that all partitions, put into a block of whole samples, stand for; may overwrite it."""
 
 
 _Stream = tuple[Partition, Partitioned, Rule, np.dtype[Any]]
@@ -85,10 +65,6 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
     @abstractmethod
     def _partition(self, source: Source, axes: Sequence[str] | None, **running: Any) -> Partition:
         """Return how a stack with these axes of a sample is split; ``running`` goes to the folds that this takes."""
-
-    @abstractmethod
-    def _basis_of(self, partition: Any, mean: Array, components: Array) -> Basis:
-        """Return what projects and reconstructs."""
 
     @abstractmethod
     def _checked_components(self, n: int | None, partition: Any) -> int | None:
@@ -280,20 +256,22 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
         else:
             k = int(cast("int | None", self.n_components) or partition.max_features)
         out = working_dtype(dtype)
-        components = np.zeros((k, *partition.sample_shape), out)
-        mean = np.zeros((1, *partition.sample_shape))
         variance = np.zeros((partition.n_partitions, k))
-        origin = (0,) * len(partition.sample_shape)
         total = np.array([result["total_variance"] for result in results])
-        for i in range(len(results)):
-            # Forgotten one after the other: all components are in memory once, not twice.
-            result, results[i] = results[i], {}
-            found = len(result["components"])
-            partition.put(result["components"].astype(out, copy=False), i, origin, components[:found])
-            partition.put(result["mean"][None], i, origin, mean)
-            variance[i, :found] = result["explained_variance"]
+        mean = partition.join(
+            ((i, result["mean"][None, None]) for i, result in enumerate(results)),
+            np.empty((1, *partition.sample_shape)),
+        )
+
+        def components_of() -> Iterator[tuple[int, Array]]:
+            for i in range(len(results)):
+                # Forgotten one after the other: all components are in memory once, not twice.
+                result, results[i] = results[i], {}
+                variance[i, : len(result["components"])] = result["explained_variance"]
+                yield i, result["components"][None]
+
+        components = partition.join(components_of(), np.zeros((k, *partition.sample_shape), out))
         grid = partition.grid_shape
-        components, mean = partition.to_samples(components), partition.to_samples(mean)
         self.restore(partition, components, mean[0], variance.reshape(*grid, k), total.reshape(grid), n)
 
     def restore(
@@ -319,7 +297,7 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
         self.sample_shape_ = partition.sample_shape
         self.n_features_in_ = math.prod(partition.sample_shape)
         self._basis_partition: Partition = partition
-        self._basis = self._basis_of(partition, mean, components)
+        self._basis = LinearRepresentation(partition, mean, components)
 
     def _checked_count(self, n: int | None, most: int, what: str, remedy: str) -> int | None:
         """Return ``n_components``, at most the attributes that ``what`` has, or refuse it."""
@@ -375,12 +353,12 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
         if not is_lazy(X):
             samples = as_samples(X, "X")
             self._check_samples(samples.shape)
-            return scores_of(self._basis, samples, "X")
+            return self._basis.encode(samples, "X")
         lazy = as_lazy(X)
         check_numeric(lazy.shape, lazy.dtype, "X")
         self._check_samples(lazy.shape)
         dtype = np.result_type(working_dtype(lazy.dtype), self.components_.dtype)
-        return map_samples(lazy, scores_of, self._basis, (*self._grid_shape, self.n_components_), dtype)
+        return map_samples(lazy, Representation.encode, self._basis, (*self._grid_shape, self.n_components_), dtype)
 
     def inverse_transform(self, X: Any, n_components: int | None = None) -> Any:
         """Return the samples (n_samples, *sample_shape) that scores stand for, neither rounded nor clipped.

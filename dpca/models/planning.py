@@ -25,8 +25,7 @@ from dpca.models.partitioned import PartitionedPCA
 from dpca.models.rank_choice import RankChoice
 from dpca.models.streaming_pca import StreamingPCA
 from dpca.partition.whole import Whole
-from dpca.representation.basis import Basis
-from dpca.representation.linear_basis import LinearBasis
+from dpca.representation.linear import LinearRepresentation
 
 Array = NDArray[Any]
 
@@ -47,7 +46,7 @@ class Outline:
 
 def plan_fit(
     model: PartitionedPCA | StreamingPCA, source: Source, axes: Sequence[str], client: Any | None
-) -> tuple[Basis, bool]:
+) -> tuple[LinearRepresentation, bool]:
     """Plan the fit of an estimator to a source, none of which is read.
 
     Parameters
@@ -63,7 +62,7 @@ def plan_fit(
 
     Returns
     -------
-    basis : Basis
+    basis : LinearRepresentation
         Of the size of what will be found; its arrays take no memory, and hold zeros.
     known : bool
         Whether that is the size. Where it depends on the data, the least it can be is taken: one component of each
@@ -96,11 +95,11 @@ def plan_fit(
         mean = choice.mean_rank(math.prod(shape), partition.n_partitions)
         least = 1 if mean is None else min(least, max(1, math.ceil(mean)))
     dtype = working_dtype(source.dtype)
-    basis = planned._basis_of(partition, _nothing(shape, np.dtype(np.float64)), _nothing((least, *shape), dtype))
+    basis = LinearRepresentation(partition, _nothing(shape, np.dtype(np.float64)), _nothing((least, *shape), dtype))
     return basis, not (choice.adapts or by_moments)
 
 
-def _plan_stream(model: StreamingPCA, source: Source, client: Any | None) -> Basis:
+def _plan_stream(model: StreamingPCA, source: Source, client: Any | None) -> LinearRepresentation:
     shape = tuple(source.shape[1:])
     d, k, whole = math.prod(shape), int(model.n_components), Whole(shape)
     rule = model._rule(d, source.shape[0], 0)
@@ -119,7 +118,7 @@ def _plan_stream(model: StreamingPCA, source: Source, client: Any | None) -> Bas
         limit = model.memory_budget or task_budget(client, thread_count())
         plan_rounds(work, stream, whole, scheme, limit)
     dtype = working_dtype(source.dtype)
-    return LinearBasis(_nothing((d,), np.dtype(np.float64)), _nothing((k, d), dtype), shape)
+    return LinearRepresentation(whole, _nothing((d,), np.dtype(np.float64)), _nothing((k, d), dtype))
 
 
 def _nothing(shape: tuple[int, ...], dtype: np.dtype[Any]) -> Array:

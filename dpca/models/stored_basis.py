@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from dpca.models import band_store, cell_store, pca_store, streaming_store
 from dpca.models.model_store import read_facts, stated_kind
-from dpca.representation.basis import Basis
+from dpca.representation.base import Representation
 from storage.errors import StoreError
 
 
@@ -43,7 +43,7 @@ def model_fingerprint(path: str | os.PathLike[str]) -> str:
 
 
 @lru_cache(maxsize=2)
-def stored_basis(model: str, fingerprint: str, n_components: int | None = None) -> Basis:
+def stored_basis(model: str, fingerprint: str, n_components: int | None = None) -> Representation:
     """Read a model once a worker; its fingerprint tells it from one that stood at this path before.
 
     Raises
@@ -53,8 +53,8 @@ def stored_basis(model: str, fingerprint: str, n_components: int | None = None) 
     """
     if model_fingerprint(model) != fingerprint:
         raise StoreError(f"the model at '{model}' was replaced while it was used: run the same command again")
-    basis: Basis = load_any(model).basis_
-    return basis if n_components is None else basis.leading(n_components)
+    basis: Representation = load_any(model).basis_
+    return basis.leading(n_components)
 
 
 def _kind_of(path: str | os.PathLike[str]) -> _Kind:

@@ -10,7 +10,8 @@ import zarr
 
 from dpca import PCA, BandPCA, CellPCA, StreamingPCA
 from dpca.models.stored_basis import load_any, model_fingerprint, stored_basis
-from dpca.representation.linear_basis import LinearBasis
+from dpca.partition import Whole
+from dpca.representation.linear import LinearRepresentation
 from storage.arrays import create_root
 from storage.errors import StoreError
 
@@ -27,7 +28,7 @@ def test_a_model_of_any_kind(kind: type, samples: np.ndarray, tmp_path: Path) ->
     model.save(tmp_path / "m.zarr")
     assert type(load_any(tmp_path / "m.zarr")) is kind
     basis = stored_basis(str(tmp_path / "m.zarr"), model_fingerprint(tmp_path / "m.zarr"))
-    scores = basis.project(samples)
+    scores = basis.encode(samples)
     np.testing.assert_array_equal(scores, model.transform(samples))
     assert scores.shape[1:] == basis.score_shape
     assert basis.sample_shape == (8, 6, 3)
@@ -36,7 +37,7 @@ def test_a_model_of_any_kind(kind: type, samples: np.ndarray, tmp_path: Path) ->
 
 
 def test_the_channels_of_a_whole_sample_are_no_axis_of_space() -> None:
-    basis = LinearBasis(np.zeros(24), np.zeros((1, 24)), (2, 3, 4))
+    basis = LinearRepresentation(Whole((2, 3, 4)), np.zeros(24), np.zeros((1, 24)))
     assert basis.n_spatial(("z", "y", "x")) == 3
     assert basis.n_spatial(("y", "x", "channel")) == 2
 
