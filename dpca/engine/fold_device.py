@@ -16,33 +16,24 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpca.engine.boundary import guarded
 from dpca.engine.device import Device
-from dpca.engine.fold import Partitioned, Results
+from dpca.engine.fold_tasks import Results
 from dpca.engine.memory import thread_count
-from dpca.engine.plan import PlanError
-from dpca.engine.source import Source, ThreadedSource, batches, numbers_of
+from dpca.engine.plan import PlanError, box_around
+from dpca.engine.source import Source, ThreadedSource, batches
 from dpca.kernels.namespace import empty, namespace, to_numpy
-from dpca.rules.state import Rule, State
-
-Array = NDArray[Any]
-Region = tuple[tuple[int, int], ...]
+from dpca.kernels.types import Array
+from dpca.partition.base import Partition
+from dpca.rules.rule import Rule
+from dpca.rules.state import State
 
 # What a stack takes beside its states, in matrices of d x d of 8 bytes: eigensolvers hold copies of theirs.
 _COPIES = 6
-
-
-class StackingRule(Rule, Protocol):
-    """A rule that runs on the arrays of other libraries, and on stacked states if it says so."""
-
-    @property
-    def stackable(self) -> bool:
-        """Whether ``State.stacked`` states can be updated, with batches (m, n, d)."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +45,7 @@ class Piece:
 
 
 def fold_on_device(
-    rule: StackingRule, source: Source, partition: Partitioned, device: Device, *, budget: int | None = None
+    rule: Rule, source: Source, partition: Partition, device: Device, *, budget: int | None = None
 ) -> Results:
     """Fold a rule over each partition of a stack, on an accelerator.
 
@@ -63,9 +54,9 @@ def fold_on_device(
 
     Parameters
     ----------
-    rule : StackingRule
+    rule : Rule
     source : Source
-    partition : Partitioned
+    partition : Partition
     device : Device
     budget : int, optional
         Bytes to take there; default most of what is free.
@@ -105,7 +96,7 @@ def _rows(rule: Rule, source: Source, room: int) -> int:
     return rows // source.chunks[0] * source.chunks[0] or rows
 
 
-def _pieces(rule: StackingRule, source: Source, partition: Partitioned, rows: int, room: int) -> Iterator[Piece]:
+def _pieces(rule: Rule, source: Source, partition: Partition, rows: int, room: int) -> Iterator[Piece]:
     """Yield partitions of equal size, as many together as can be updated and finished at once."""
     order = sorted(range(partition.n_partitions), key=partition.n_features)
     for d, same in itertools.groupby(order, partition.n_features):
@@ -137,10 +128,10 @@ def _passes(rule: Rule, source: Source, pieces: Sequence[Piece], room: int) -> I
 
 
 def _fold(
-    rule: StackingRule, source: Source, partition: Partitioned, device: Device, pieces: Sequence[Piece], rows: int
+    rule: Rule, source: Source, partition: Partition, device: Device, pieces: Sequence[Piece], rows: int
 ) -> Iterator[dict[str, Array]]:
     """Fold some pieces in one pass over the stack, and yield the result of each."""
-    region = _region(partition, [i for piece in pieces for i in piece.partitions])
+    region = box_around([partition.region(i) for piece in pieces for i in piece.partitions])
     origin = tuple(start for start, _ in region)
     states: list[State] = []
     together = ThreadedSource(source, thread_count())
@@ -152,7 +143,7 @@ def _fold(
             buffer = empty((most,), partition.split_dtype(source.dtype), block)
         for number, piece in enumerate(pieces):
             parts = partition.split(block, piece.partitions, origin, buffer)
-            update = guarded(rule.update, source.name, numbers_of(source, first, first + len(batch)))
+            update = guarded(rule.update, source.name, source.numbers(first, first + len(batch)))
             states[number] = update(states[number], _stacked(parts, buffer) if rule.stackable else parts[0])
     states.reverse()
     finish = guarded(rule.finish, source.name)
@@ -160,7 +151,7 @@ def _fold(
         yield {name: to_numpy(array) for name, array in finish(states.pop()).items()}
 
 
-def _start(rule: StackingRule, dtype: np.dtype[Any], piece: Piece, block: Array) -> State:
+def _start(rule: Rule, dtype: np.dtype[Any], piece: Piece, block: Array) -> State:
     state = rule.init(piece.n_features, dtype)
     if rule.stackable:
         state.move_to(block)
@@ -175,9 +166,3 @@ def _stacked(parts: Sequence[Array], buffer: Array) -> Array:
     shape = (len(parts), *parts[0].shape)
     stack: Array = namespace(buffer).reshape(buffer[: math.prod(shape)], shape)
     return stack
-
-
-def _region(partition: Partitioned, partitions: Sequence[int]) -> Region:
-    """Return the smallest box of a sample that holds some partitions."""
-    boxes = [partition.region(i) for i in partitions]
-    return tuple((min(a for a, _ in axis), max(b for _, b in axis)) for axis in zip(*boxes, strict=True))

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.memory import peak_resident_bytes, task_budget, thread_count
 from dpca.engine.plan import PlanError
-from dpca.engine.source import Source, batches, is_in_memory
+from dpca.engine.source import Source, batches
 from dpca.kernels.linalg import release_scratch
 from dpca.kernels.pixels import to_pixels
 from dpca.kernels.quality import has_ssim, mse_per_sample, psnr_from_mse, ssim_per_sample
@@ -27,7 +27,7 @@ from storage.errors import StoreError
 from storage.layout import Layout, choose_layout
 from storage.progress import Progress, no_progress
 from storage.reading import open_array
-from storage.tasks import run_in_order
+from storage.tasks import map_shards
 
 Array = NDArray[Any]
 
@@ -145,7 +145,7 @@ def write_scores(
     DataError
         At a value that is not finite.
     """
-    if is_in_memory(source):
+    if source.in_process:
         client = None  # its memory is here
     fingerprint = model_fingerprint(model)
     fitted = stored_basis(os.fspath(model), fingerprint)
@@ -165,21 +165,14 @@ def write_scores(
     limit = budget if budget is not None else task_budget(client, thread_count())
     _check_task(job, fitted, limit)
     n = source.shape[0]
-    bar = progress("scores", n, "samples")
-    todo = [shard for shard in range(job.n_shards) if checkpoints.load(job.unit(shard)) is None]
-    bar.advance(n - sum(min((s + 1) * job.rows, n) - s * job.rows for s in todo))
-    peak = peak_resident_bytes() if client is None else 0
-    try:
-        calls = ((job, shard) for shard in todo)
-        for shard, held in zip(
-            todo, run_in_order(write_one, calls, client=client, threads=thread_count()), strict=True
-        ):
-            bar.advance(min((shard + 1) * job.rows, n) - shard * job.rows)
-            peak = max(peak, held)
-    finally:
-        bar.close()
+    shards = (
+        (s, min((s + 1) * job.rows, n) - s * job.rows, None if checkpoints.load(job.unit(s)) is not None else (job, s))
+        for s in range(job.n_shards)
+    )
+    stage = progress("scores", n, "samples")
+    peaks = map_shards(write_one, shards, stage=stage, client=client, threads=thread_count())
     _write_quality(job, group)
-    return peak
+    return max([*peaks, peak_resident_bytes() if client is None else 0])
 
 
 def write_one(job: WriteJob, shard: int) -> int:

@@ -8,15 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpca.engine.fold import Partitioned, Results, plan_for
-from dpca.engine.plan import FoldPlan, PlanError, decoded_row_bytes
+from dpca.engine.fold import plan_for
+from dpca.engine.fold_tasks import Results
+from dpca.engine.plan import FoldPlan, PlanError
 from dpca.engine.source import Source
 from dpca.kernels.dtypes import working_dtype
+from dpca.partition.base import Partition
 from dpca.partition.shared import SharedGrid
 from dpca.rules.covariance import CovariancePCA
 from dpca.rules.incremental_svd import IncrementalSVD
 from dpca.rules.pooled_covariance import PooledCovariancePCA
-from dpca.rules.state import Rule
+from dpca.rules.rule import Rule
 
 Array = NDArray[Any]
 
@@ -24,14 +26,12 @@ Array = NDArray[Any]
 _MOST_READS = 8
 
 
-def exact_rule(k: int | None, partition: Partitioned) -> Rule:
+def exact_rule(k: int | None, partition: Partition) -> Rule:
     """Return the rule that accumulates covariances: of each partition, or one for all cells of a shape."""
     return PooledCovariancePCA(k, partition.groups) if isinstance(partition, SharedGrid) else CovariancePCA(k)
 
 
-def by_partition(
-    rule: Rule, folded: Partitioned, results: Results, dtype: np.dtype[Any]
-) -> tuple[Results, Array | None]:
+def by_partition(rule: Rule, folded: Partition, results: Results, dtype: np.dtype[Any]) -> tuple[Results, Array | None]:
     """Return what was found for each partition, and how many of them share its components, None where none does.
 
     Components that cells share are one array, of the working dtype, in the results of all of them.
@@ -50,7 +50,7 @@ def by_partition(
 
 
 def choose_rule(
-    k: int | None, source: Source, partition: Partitioned, what: str, *, client: Any | None, budget: int | None
+    k: int | None, source: Source, partition: Partition, what: str, *, client: Any | None, budget: int | None
 ) -> tuple[Rule, str]:
     """Return the rule that finds ``k`` components of each partition, and a sentence on it for the report.
 
@@ -114,9 +114,8 @@ def _reads(plan: FoldPlan | PlanError, source: Source) -> float:
     """How often a plan has each chunk of the stack decoded, on average; infinitely often where there is no plan."""
     if isinstance(plan, PlanError):
         return math.inf
-    chunks, itemsize = source.chunks, source.dtype.itemsize
-    stack = decoded_row_bytes(tuple((0, length) for length in source.shape[1:]), chunks, itemsize)
-    return sum(decoded_row_bytes(group.region, chunks, itemsize) for group in plan.groups) / stack
+    stack = source.decoded_bytes(tuple((0, length) for length in source.shape[1:]))
+    return sum(source.decoded_bytes(group.region) for group in plan.groups) / stack
 
 
 def _times(reads: float) -> str:

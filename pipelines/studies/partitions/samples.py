@@ -147,7 +147,7 @@ def gather(stack: Stack, settings: PartitionSettings, plan: Design, folder: Path
     if plan.n_held_out:
         others = spread_samples(len(everything), plan.n_held_out, np.random.default_rng(settings.seed))
         kept = np.delete(everything, others)
-        fitted = RemainingSource(source, others, stack.axes[1:])
+        fitted = RemainingSource(source, others)
 
     def some(numbers: Array, name: str) -> Measured:
         count = min(len(numbers), settings.evaluate or len(numbers))
