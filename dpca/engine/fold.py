@@ -18,9 +18,10 @@ from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold_tasks import Outcome, Reached, Results, Work, finish, group_graph, segment_graph
 from dpca.engine.identity import digest
 from dpca.engine.memory import parallel_tasks, peak_resident_bytes, task_budget, thread_count, usable_bytes
-from dpca.engine.plan import FoldPlan, Group, Partitioned, PlanError, plan_fold
+from dpca.engine.plan import FoldPlan, Group, PlanError, plan_fold
 from dpca.engine.rounds import Scheme
 from dpca.engine.source import Source
+from dpca.partition.base import Partition
 from dpca.rules.rule import Rule
 from dpca.rules.state import State
 from storage.clusters import cluster_errors
@@ -45,7 +46,7 @@ class FoldReport:
 def fold(
     rule: Rule,
     source: Source,
-    partition: Partitioned,
+    partition: Partition,
     *,
     scheme: Scheme | None = None,
     client: Any | None = None,
@@ -72,7 +73,7 @@ def fold(
         What to compute; an `AveragingRule` or a `SummingRule` if the scheme asks for one.
     source : Source
         Where the samples are. A numpy array is folded by threads of this process, where its memory is.
-    partition : Partitioned
+    partition : Partition
         How the attributes are split.
     scheme : Averaging or DataParallel, optional
         What the streams of a round do, for a fold in synchronous rounds. The result depends on it, not on the workers.
@@ -137,7 +138,7 @@ def fold(
 def plan_for(
     rule: Rule,
     source: Source,
-    partition: Partitioned,
+    partition: Partition,
     *,
     scheme: Scheme | None = None,
     client: Any | None = None,
@@ -173,7 +174,7 @@ class _Run:
 
     rule: Rule
     source: Source
-    partition: Partitioned
+    partition: Partition
     scheme: Scheme | None
     plan: FoldPlan
     client: Any | None

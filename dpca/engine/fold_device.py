@@ -24,10 +24,11 @@ from dpca.engine.boundary import guarded
 from dpca.engine.device import Device
 from dpca.engine.fold_tasks import Results
 from dpca.engine.memory import thread_count
-from dpca.engine.plan import Partitioned, PlanError, box_around
+from dpca.engine.plan import PlanError, box_around
 from dpca.engine.source import Source, ThreadedSource, batches
 from dpca.kernels.namespace import empty, namespace, to_numpy
 from dpca.kernels.types import Array
+from dpca.partition.base import Partition
 from dpca.rules.rule import Rule
 from dpca.rules.state import State
 
@@ -44,7 +45,7 @@ class Piece:
 
 
 def fold_on_device(
-    rule: Rule, source: Source, partition: Partitioned, device: Device, *, budget: int | None = None
+    rule: Rule, source: Source, partition: Partition, device: Device, *, budget: int | None = None
 ) -> Results:
     """Fold a rule over each partition of a stack, on an accelerator.
 
@@ -55,7 +56,7 @@ def fold_on_device(
     ----------
     rule : Rule
     source : Source
-    partition : Partitioned
+    partition : Partition
     device : Device
     budget : int, optional
         Bytes to take there; default most of what is free.
@@ -95,7 +96,7 @@ def _rows(rule: Rule, source: Source, room: int) -> int:
     return rows // source.chunks[0] * source.chunks[0] or rows
 
 
-def _pieces(rule: Rule, source: Source, partition: Partitioned, rows: int, room: int) -> Iterator[Piece]:
+def _pieces(rule: Rule, source: Source, partition: Partition, rows: int, room: int) -> Iterator[Piece]:
     """Yield partitions of equal size, as many together as can be updated and finished at once."""
     order = sorted(range(partition.n_partitions), key=partition.n_features)
     for d, same in itertools.groupby(order, partition.n_features):
@@ -127,7 +128,7 @@ def _passes(rule: Rule, source: Source, pieces: Sequence[Piece], room: int) -> I
 
 
 def _fold(
-    rule: Rule, source: Source, partition: Partitioned, device: Device, pieces: Sequence[Piece], rows: int
+    rule: Rule, source: Source, partition: Partition, device: Device, pieces: Sequence[Piece], rows: int
 ) -> Iterator[dict[str, Array]]:
     """Fold some pieces in one pass over the stack, and yield the result of each."""
     region = box_around([partition.region(i) for piece in pieces for i in piece.partitions])

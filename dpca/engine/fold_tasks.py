@@ -12,11 +12,12 @@ from dask.delayed import delayed
 from dpca.engine.boundary import guarded
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.memory import peak_resident_bytes
-from dpca.engine.plan import Group, Partitioned
+from dpca.engine.plan import Group
 from dpca.engine.rounds import Run, Scheme, rounds
 from dpca.engine.source import DerivedSource, Reader, Source, batches
 from dpca.kernels.linalg import release_scratch
 from dpca.kernels.types import Array
+from dpca.partition.base import Partition
 from dpca.rules.state import State
 from storage.tasks import one_blas_thread, run_in_order
 
@@ -41,7 +42,7 @@ class Work:
     """
 
     rule: Any
-    partition: Partitioned
+    partition: Partition
     group: Group
     rows: int
     threads: int

@@ -20,14 +20,14 @@ import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial, reduce
-from typing import Any, Protocol, cast
+from typing import Any, cast
 
 import numpy as np
-from numpy.typing import DTypeLike
 
 from dpca.engine.rounds import Run, Scheme, segments
 from dpca.engine.source import Source
-from dpca.kernels.types import Array, Region
+from dpca.kernels.types import Region
+from dpca.partition.base import Partition
 from dpca.rules.rule import Rule
 from storage.errors import PlanError as PlanError
 
@@ -45,32 +45,6 @@ _ADDING, _MERGING = 1 / 3, 3
 # Interpreter and graph overhead of one task, and what the allocator loses between arrays (measured: up to a fifth).
 _TASK_OVERHEAD = 24 * 2**20
 _FRAGMENTATION = 1.25
-
-
-class Partitioned(Protocol):
-    """What the engine needs to know of how samples are split into partitions (cells, bands)."""
-
-    @property
-    def n_partitions(self) -> int:
-        """Number of partitions."""
-
-    def n_features(self, index: int) -> int:
-        """Attributes of one of them."""
-
-    def region(self, index: int) -> Region:
-        """Smallest box of a sample that must be read for it."""
-
-    def tiles(self, chunk_shape: tuple[int, ...]) -> Iterable[tuple[int, ...]]:
-        """Groups of partitions that share chunks."""
-
-    def split_dtype(self, dtype: DTypeLike) -> np.dtype[Any]:
-        """Type of the values of a partition, for samples of a type."""
-
-    def split_bytes(self, region: Region, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays of `split`, for a batch of a region, of a type."""
-
-    def split(self, block: Array, parts: Sequence[int], origin: tuple[int, ...], buffer: Array) -> list[Array]:
-        """Copy partitions of a block that begins at ``origin`` into ``buffer``: views (n_samples, n_features)."""
 
 
 @dataclass(frozen=True)
@@ -99,7 +73,7 @@ class FoldPlan:
 
 def plan_fold(
     source: Source,
-    partition: Partitioned,
+    partition: Partition,
     rule: Rule,
     *,
     budget: int,
@@ -115,7 +89,7 @@ def plan_fold(
     ----------
     source : Source
         The stack; nothing is read.
-    partition : Partitioned
+    partition : Partition
         How the attributes of a sample are split.
     rule : Rule
         What to compute; it is asked for its memory.
@@ -192,7 +166,7 @@ class _Planner:
     def __init__(
         self,
         source: Source,
-        partition: Partitioned,
+        partition: Partition,
         rule: Rule,
         budget: int,
         n_parallel: int,

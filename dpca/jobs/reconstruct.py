@@ -17,7 +17,7 @@ from dpca.jobs.stages import NOTHING, StageCost
 from dpca.kernels.pixels import to_pixels
 from dpca.models.scores import check_match, read_scores_facts
 from dpca.models.store import model_fingerprint, stored_basis
-from dpca.representation.basis import Basis, checked_level, rebuilt
+from dpca.representation.base import Representation
 from storage.arrays import choose_codec, create_array, create_root, write_shard, write_strings
 from storage.disk import require_free_space
 from storage.layout import choose_layout
@@ -77,12 +77,11 @@ def reconstruct_store(
     check_output(target, model, scores)
     facts = read_scores_facts(scores)
     known = model_fingerprint(model)
-    basis = stored_basis(os.path.abspath(model), known, None)
+    basis = stored_basis(os.path.abspath(model), known)
     scores_array = open_array(os.path.join(os.fspath(scores), "scores"))
     check_match(scores, facts, scores_array.shape, basis)
-    level = checked_level(n_components, scores_array.shape[-1])
-    if n_components is not None:
-        basis = stored_basis(os.path.abspath(model), known, level)
+    basis = basis.leading(n_components)
+    level = basis.score_shape[-1]
     n = scores_array.shape[0]
     dtype, axes = np.dtype(facts["dtype"]), tuple(facts["axes"])
     shape = (n, *basis.sample_shape)
@@ -115,7 +114,7 @@ def reconstruct_store(
             dtype.name,
             (low, high),
         )
-        first = to_pixels(rebuilt(basis, _read(scores_array, 0, min(8, n), basis), job.scores), dtype, job.data_range)
+        first = to_pixels(basis.decode(_read(scores_array, 0, min(8, n), basis), job.scores), dtype, job.data_range)
         create_array(root, "samples", shape, dtype, layout, axes, codec=choose_codec(first))
         peaks = map_shards(
             reconstruct_one,
@@ -140,13 +139,13 @@ def reconstruct_one(job: _Job, start: int) -> int:
     block = max(1, 2**24 // (4 * math.prod(samples.shape[1:])))
     part = _read(scores, start, stop, basis)
     for row in range(0, stop - start, block):
-        some = rebuilt(basis, part[row : row + block], job.scores, start + row)
+        some = basis.decode(part[row : row + block], job.scores, start + row)
         values[row : row + block] = to_pixels(some, values.dtype, job.data_range)
     write_shard(samples, start, values)
     return peak_resident_bytes()
 
 
-def _read(scores: zarr.Array[Any], start: int, stop: int, basis: Basis) -> Array:
+def _read(scores: zarr.Array[Any], start: int, stop: int, basis: Representation) -> Array:
     """Read the scores of some samples, of the components of the basis only."""
     part = np.empty((stop - start, *basis.score_shape), scores.dtype)
     read_into(scores, (slice(start, stop), *(slice(length) for length in basis.score_shape)), part)

@@ -16,6 +16,7 @@ from dpca.jobs.score_write import expected_mse
 from dpca.kernels.pixels import to_pixels
 from dpca.kernels.quality import psnr_from_mse
 from dpca.models.store import load_any
+from dpca.partition.lapped import LappedGrid
 from dpca.report import plots
 from dpca.report.record import read_report, write_report
 from storage.errors import StoreError
@@ -100,7 +101,7 @@ def _figures(
 
     def pictured(draw: Any, indices: Sequence[int]) -> Figure:
         originals = np.stack([np.asarray(stack.samples[i]) for i in indices])
-        rebuilt = basis.reconstruct(np.stack([np.asarray(scores[i]) for i in indices]))
+        rebuilt = basis.decode(np.stack([np.asarray(scores[i]) for i in indices]))
         names, values = [str(stack.names[i]) for i in indices], None if ssim is None else ssim[list(indices)]
         return draw(originals, to_pixels(rebuilt, stack.dtype, bounds), names, values, bounds, axes=axes)  # type: ignore[no-any-return]
 
@@ -147,11 +148,12 @@ def some_scores(store: Path) -> tuple[Array, Array]:
 def _ranks_in_place(model: Any) -> NDArray[np.int64]:
     """Return the rank of the part that each attribute belongs to, in the shape of a sample."""
     partition = model.partition_
-    placed: NDArray[np.int64] = np.zeros((1, *partition.sample_shape), np.int64)
-    for i, rank in enumerate(model.ranks_.flat):
-        values = np.full((1, partition.n_features(i)), rank)
-        partition.put(values, i, (0,) * len(partition.sample_shape), placed)
-    return placed.reshape(partition.sample_shape)
+    if isinstance(partition, LappedGrid):
+        partition = partition.plain
+    ranks = enumerate(model.ranks_.flat)
+    values = ((i, np.full((1, 1, partition.n_features(i)), rank)) for i, rank in ranks)
+    placed: NDArray[np.int64] = partition.join(values, np.empty((1, *partition.sample_shape), np.int64))[0]
+    return placed
 
 
 def _disk_bytes(folder: Path) -> int:

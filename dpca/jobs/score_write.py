@@ -20,7 +20,7 @@ from dpca.kernels.linalg import release_scratch
 from dpca.kernels.pixels import to_pixels
 from dpca.kernels.quality import has_ssim, mse_per_sample, psnr_from_mse, ssim_per_sample
 from dpca.models.store import model_fingerprint, stored_basis
-from dpca.representation.basis import Basis, projected, rebuilt
+from dpca.representation.base import Representation
 from dpca.representation.score_layout import score_layout
 from storage.arrays import Codec, choose_codec, create_array, write_shard
 from storage.errors import StoreError
@@ -191,8 +191,8 @@ def write_one(job: WriteJob, shard: int) -> int:
         for row in range(0, len(samples), block):
             x = samples[row : row + block]
             here = slice(first - start + row, first - start + row + len(x))
-            scores[here] = projected(basis, x, job.source.name, first + row)
-            y = to_pixels(rebuilt(basis, scores[here], "the scores", first + row), dtype, job.data_range)
+            scores[here] = basis.encode(x, job.source.name, first + row)
+            y = to_pixels(basis.decode(scores[here], "the scores", first + row), dtype, job.data_range)
             quality["mse"].append(mse_per_sample(x, y, data_range=width))
             if job.ssim:
                 quality["ssim"].append(ssim_per_sample(x, y, data_range=width, n_spatial=job.n_spatial))
@@ -207,23 +207,22 @@ def write_one(job: WriteJob, shard: int) -> int:
     return peak_resident_bytes()
 
 
-def task_bytes(job: WriteJob, basis: Basis) -> int:
+def task_bytes(job: WriteJob, basis: Representation) -> int:
     """Bytes that `write_one` takes at most beyond what its process holds anyway."""
     sample = math.prod(job.source.shape[1:])
     itemsize = job.source.dtype.itemsize
-    score = math.prod(basis.score_shape) * basis.components.dtype.itemsize
+    score = math.prod(basis.score_shape) * basis.dtype.itemsize
     block = min(job.rows, max(1, _BLOCK_BYTES // (4 * sample)))
     values = job.rows * sample * itemsize
     reading = values + 4 * math.prod(job.source.chunks) * itemsize
     written = max(job.rows * score, values if job.reconstruct else 0)
     writing = job.rows * score + (values if job.reconstruct else 0) + _SHARD_COPIES * written
     ssim = 12 * (1 << 16) * 8 + 2 * sample * 8
-    model = 3 * basis.components.nbytes + 2 * basis.mean.nbytes
-    return reading + writing + 2 * basis.work_bytes(block, job.source.dtype) + ssim + model + 24 * 2**20
+    return reading + writing + 2 * basis.work_bytes(block, job.source.dtype) + ssim + 3 * basis.nbytes + 24 * 2**20
 
 
 def plan_scores(
-    source: Source, basis: Basis, axes: Sequence[str], *, reconstruct: bool, ssim: bool, budget: int
+    source: Source, basis: Representation, axes: Sequence[str], *, reconstruct: bool, ssim: bool, budget: int
 ) -> None:
     """Refuse a pass of `write_scores` that would not fit ``budget`` bytes a task; nothing is read or written.
 
@@ -237,7 +236,7 @@ def plan_scores(
     _check_task(job, basis, budget)
 
 
-def _check_task(job: WriteJob, basis: Basis, limit: int) -> None:
+def _check_task(job: WriteJob, basis: Representation, limit: int) -> None:
     need = task_bytes(job, basis)
     if need > limit:
         raise PlanError(
@@ -255,14 +254,14 @@ def expected_mse(model: Any, data_range: tuple[float, float]) -> float:
     return per_value / width / width
 
 
-def _prepare(source: Source, basis: Basis, group: zarr.Group, axes: tuple[str, ...], reconstruct: bool) -> int:
+def _prepare(source: Source, basis: Representation, group: zarr.Group, axes: tuple[str, ...], reconstruct: bool) -> int:
     """Create the arrays that are not there yet, and return the samples of a shard, the same in both."""
     layout = choose_layout(source.shape, source.dtype.itemsize, axes, basis.cell_shape)
     rows = layout.shards[0]
     n, shape = source.shape[0], basis.score_shape
     names = ("sample", *basis.score_axes(axes[1:]))
     # Any samples show what parts with fewer components than others lack: zeros.
-    tried = basis.project(np.random.default_rng(0).integers(0, 2, (_TRIED, *source.shape[1:])).astype(source.dtype))
+    tried = basis.encode(np.random.default_rng(0).integers(0, 2, (_TRIED, *source.shape[1:])).astype(source.dtype))
     inner = score_layout(rows, shape, tried.dtype.itemsize)
     codec: Codec = "sparse" if np.count_nonzero(tried) * _SPARSE <= tried.size else "raw"
     create_array(group, "scores", (n, *shape), tried.dtype, inner, names, codec=codec)

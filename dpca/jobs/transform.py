@@ -14,7 +14,7 @@ from dpca.jobs.score_write import write_scores
 from dpca.jobs.stages import NOTHING, StageCost
 from dpca.models.scores import SCORES_VERSION
 from dpca.models.store import model_fingerprint, stored_basis
-from dpca.representation.basis import MODEL_FACT, basis_fingerprint
+from dpca.representation.base import MODEL_FACT
 from storage.arrays import create_root, write_strings
 from storage.disk import require_free_space
 from storage.errors import DataError
@@ -92,7 +92,7 @@ def fill_scores(
             f"'{stack.path}' has samples of {stack.sample_shape} but the model was fitted to {basis.sample_shape}: "
             f"use the stack's own model"
         )
-    scores = stack.n_samples * math.prod(basis.score_shape) * basis.components.itemsize
+    scores = stack.n_samples * math.prod(basis.score_shape) * basis.dtype.itemsize
     need = scores + (stack.nbytes if reconstruct else 0)
     if not any(store.glob("scores/c/*")):
         require_free_space(store, need, "the scores" + (" with the reconstructions" if reconstruct else ""))
@@ -105,9 +105,9 @@ def fill_scores(
         data_range=list(data_range),
         dtype=stack.dtype.name,
         sample_shape=list(stack.sample_shape),
-        n_components=len(basis.components),
+        n_components=basis.score_shape[-1],
         source=stack.source,
-        **{MODEL_FACT: basis_fingerprint(basis)},
+        **{MODEL_FACT: basis.fingerprint()},
         **({} if basis.cell_shape is None else {"cell_shape": list(basis.cell_shape)}),
     )
     peak = write_scores(

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+from typing import Any, NamedTuple
+
 import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.kernels.types import Array
+
+
+class Pixels(NamedTuple):
+    """What a stack can hold: its type, and its smallest and largest possible value."""
+
+    dtype: np.dtype[Any]
+    data_range: tuple[float, float]
 
 
 def to_pixels(values: Array, dtype: DTypeLike, data_range: tuple[float, float]) -> Array:

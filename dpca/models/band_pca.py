@@ -23,8 +23,7 @@ from dpca.models.rank_choice import CHOICES
 from dpca.models.store import Kept, StoredModel, plain
 from dpca.partition.bands import Bands, map_at_random, map_by_moments, map_in_raster_order
 from dpca.partition.whole import Whole
-from dpca.representation.band_basis import BandBasis
-from dpca.representation.basis import Basis
+from dpca.representation.base import Representation
 from dpca.rules.moments import Moments
 from storage.errors import DataError
 from storage.layout import CHANNEL, axes_for
@@ -105,7 +104,7 @@ class BandPCA(PartitionedPCA):
 
     store_kind: ClassVar[str] = "band-pca"
     part_name: ClassVar[str] = "band"
-    scores_kind: ClassVar[str] = BandBasis.scores_kind
+    scores_kind: ClassVar[str] = Bands.scores_kind
 
     def __init__(
         self,
@@ -198,9 +197,6 @@ class BandPCA(PartitionedPCA):
         if self.n_intervals > _MOST_INTERVALS:
             raise DataError(f"n_intervals is {self.n_intervals}: give an integer of at most {_MOST_INTERVALS:,}")
 
-    def _basis_of(self, partition: Bands, mean: Array, components: Array) -> BandBasis:
-        return BandBasis(partition, mean, components)
-
     def _most_components(self, partition: Bands) -> tuple[int, str]:
         return min(int(self.band_size), partition.labels.size), f"a band of {self.band_size}"
 
@@ -213,7 +209,7 @@ class BandPCA(PartitionedPCA):
         bands: Bands = self.partition_
         return bands
 
-    def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Basis, bool]:
+    def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""
         if self.mapping in ("random", "raster"):
             return super().plan_fit(source, axes, client)

@@ -8,17 +8,16 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from dpca.engine.plan import Partitioned
 from dpca.engine.source import Source
+from dpca.kernels.types import Region
 from dpca.models.docs import PARTITIONED, documented
 from dpca.models.partitioned import PartitionedPCA
 from dpca.models.rank_choice import RankChoice
 from dpca.models.store import Kept, StoredModel
-from dpca.partition.cells import CellGrid, Region
+from dpca.partition.base import Partition
+from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.partition.shared import SharedGrid
-from dpca.representation.cell_basis import CellBasis
-from dpca.representation.lapped_basis import LappedBasis
 from storage.errors import DataError
 from storage.layout import CHANNEL, axes_for
 
@@ -100,7 +99,7 @@ class CellPCA(PartitionedPCA):
     # without are of version 1.
     store_version: ClassVar[int] = 2
     part_name: ClassVar[str] = "cell"
-    scores_kind: ClassVar[str] = CellBasis.scores_kind
+    scores_kind: ClassVar[str] = CellGrid.scores_kind
 
     def __init__(
         self,
@@ -149,17 +148,12 @@ class CellPCA(PartitionedPCA):
         except ValueError as error:
             raise DataError(str(error)) from error
 
-    def _folded(self, partition: CellGrid) -> Partitioned:
+    def _folded(self, partition: CellGrid) -> Partition:
         return SharedGrid(partition) if self.shared else partition
 
     def _to_compute(self, choice: RankChoice, n: int | None, partition: Any) -> int | None:
         # With the samples of many places, shared components may be more than there are samples.
         return super()._to_compute(choice, None if self.shared else n, partition)
-
-    def _basis_of(self, partition: CellGrid, mean: Array, components: Array) -> CellBasis:
-        if isinstance(partition, LappedGrid):
-            return LappedBasis(partition, mean, components)
-        return CellBasis(partition, mean, components, bool(self.shared))
 
     def _most_components(self, partition: CellGrid) -> tuple[int, str]:
         return partition.max_features, f"a cell of {partition.cell_shape}"

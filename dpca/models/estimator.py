@@ -22,8 +22,8 @@ from dpca.models.parameters import check_parameters
 from dpca.models.rank_choice import CHOICES
 from dpca.models.store import ESTIMATORS, Kept, StoredModel, load_any, save_model
 from dpca.models.streaming_methods import describe_option
-from dpca.representation.basis import Basis
-from dpca.representation.lazy import as_lazy, default_client, is_lazy, map_samples, scores_of
+from dpca.representation.base import Representation
+from dpca.representation.lazy import as_lazy, default_client, is_lazy, map_samples
 from dpca.representation.reconstruction import samples_of
 from storage.errors import DataError
 from storage.progress import Progress, no_progress
@@ -72,7 +72,7 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     @property
     @abstractmethod
-    def basis_(self) -> Basis:
+    def basis_(self) -> Representation:
         """What maps samples to scores and back: what tasks are sent."""
 
     @abstractmethod
@@ -93,7 +93,7 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     # -- learning
 
     @abstractmethod
-    def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Basis, bool]:
+    def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:
         """Plan a fit to a source, none of which is read; this estimator is left as it is.
 
         Parameters
@@ -106,7 +106,7 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
         Returns
         -------
-        basis : Basis
+        basis : Representation
             Of the size of what will be found; its arrays take no memory, and hold zeros.
         known : bool
             Whether that is the size. Where it depends on the data, the least it can be is taken: one component of each
@@ -192,7 +192,7 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
             For samples of another shape than those of the fit, or, once they are computed, values that are not finite.
         """
         check_is_fitted(self, "components_")
-        return self._each_sample(X, scores_of, self.basis_, self.basis_.score_shape, self.components_.dtype)
+        return self._each_sample(X, Representation.encode, self.basis_, self.basis_.score_shape, self.basis_.dtype)
 
     def inverse_transform(self, X: Any, n_components: int | None = None) -> Any:
         """Return the samples (n_samples, *sample_shape) that scores stand for, neither rounded nor clipped.

@@ -20,9 +20,10 @@ from dpca.models.estimator import Estimator
 from dpca.models.parameters import no_values
 from dpca.models.store import Kept, StoredModel
 from dpca.models.streaming_methods import describe_option, restore_option
-from dpca.representation.basis import Basis
+from dpca.partition.whole import Whole
+from dpca.representation.base import Representation
 from dpca.representation.lazy import is_lazy
-from dpca.representation.linear_basis import LinearBasis
+from dpca.representation.linear import LinearRepresentation
 from storage.errors import DataError
 
 Array = NDArray[Any]
@@ -46,7 +47,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
     kept_facts: ClassVar[dict[str, type]] = {}
     kept_parameters: ClassVar[tuple[str, ...]] = ()
 
-    scores_kind: ClassVar[str] = LinearBasis.scores_kind
+    scores_kind: ClassVar[str] = Whole.scores_kind
     measures_ssim: ClassVar[bool] = False  # it costs more than the scores of whole samples
     part_name: ClassVar[str] = "sample"
     report_title: ClassVar[str] = "Eigenimages"
@@ -108,11 +109,11 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
         self.sample_shape_ = sample_shape
         self.n_features_in_ = math.prod(sample_shape)
 
-    def _basis_to_be(self, source: Source, k: int) -> Basis:
+    def _basis_to_be(self, source: Source, k: int) -> Representation:
         """Return a basis of ``k`` components, whose arrays take no memory."""
         shape = tuple(source.shape[1:])
         d, dtype = math.prod(shape), working_dtype(source.dtype)
-        return LinearBasis(no_values((d,), np.float64), no_values((k, d), dtype), shape)
+        return LinearRepresentation(Whole(shape), no_values((d,), np.float64), no_values((k, d), dtype))
 
     # -- using
 
@@ -120,10 +121,10 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
         return self._dense(X, reset=False)
 
     @property
-    def basis_(self) -> LinearBasis:
+    def basis_(self) -> LinearRepresentation:
         """The mean and the components: what tasks are sent."""
         check_is_fitted(self, "components_")
-        return LinearBasis(self.mean_, self.components_, self.sample_shape_)
+        return LinearRepresentation(Whole(self.sample_shape_), self.mean_, self.components_)
 
     def score_samples(self, X: Any) -> Any:
         """Return minus the squared reconstruction error of each sample, -|x - x^|^2: the lower, the more an outlier.
@@ -207,7 +208,7 @@ class LeastComponents(NamedTuple):
     variances: Array
 
 
-def residual_scores(basis: LinearBasis, samples: Array, name: str = "a chunk") -> Array:
+def residual_scores(basis: LinearRepresentation, samples: Array, name: str = "a chunk") -> Array:
     """Return -|x - x^|^2 (n,), float64, x^ being the reconstruction from the components of a basis.
 
     The residual itself is squared: the difference of |x - mean|^2 and the squared scores would lose what they share.

@@ -10,9 +10,10 @@ from numpy.typing import NDArray
 
 from dpca.engine.fold import plan_for
 from dpca.engine.fold_tasks import Results
-from dpca.engine.plan import FoldPlan, Partitioned, PlanError
+from dpca.engine.plan import FoldPlan, PlanError
 from dpca.engine.source import Source
 from dpca.kernels.dtypes import working_dtype
+from dpca.partition.base import Partition
 from dpca.partition.shared import SharedGrid
 from dpca.rules.covariance import CovariancePCA
 from dpca.rules.incremental_svd import IncrementalSVD
@@ -25,14 +26,12 @@ Array = NDArray[Any]
 _MOST_READS = 8
 
 
-def exact_rule(k: int | None, partition: Partitioned) -> Rule:
+def exact_rule(k: int | None, partition: Partition) -> Rule:
     """Return the rule that accumulates covariances: of each partition, or one for all cells of a shape."""
     return PooledCovariancePCA(k, partition.groups) if isinstance(partition, SharedGrid) else CovariancePCA(k)
 
 
-def by_partition(
-    rule: Rule, folded: Partitioned, results: Results, dtype: np.dtype[Any]
-) -> tuple[Results, Array | None]:
+def by_partition(rule: Rule, folded: Partition, results: Results, dtype: np.dtype[Any]) -> tuple[Results, Array | None]:
     """Return what was found for each partition, and how many of them share its components, None where none does.
 
     Components that cells share are one array, of the working dtype, in the results of all of them.
@@ -51,7 +50,7 @@ def by_partition(
 
 
 def choose_rule(
-    k: int | None, source: Source, partition: Partitioned, what: str, *, client: Any | None, budget: int | None
+    k: int | None, source: Source, partition: Partition, what: str, *, client: Any | None, budget: int | None
 ) -> tuple[Rule, str]:
     """Return the rule that finds ``k`` components of each partition, and a sentence on it for the report.
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Sequence
-from typing import Any, Protocol, Self, cast
+from collections.abc import Iterator, Sequence
+from typing import Any, Self, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,7 +15,6 @@ from sklearn.utils.validation import check_is_fitted
 from dpca.engine.boundary import guarded
 from dpca.engine.fold import fold, plan_for
 from dpca.engine.held_out import hold_out
-from dpca.engine.plan import Partitioned
 from dpca.engine.source import Source, as_samples, as_source, check_finite, opened
 from dpca.kernels.dtypes import working_dtype
 from dpca.models.convergence import check_result
@@ -24,7 +23,9 @@ from dpca.models.parameters import check_states_fit, checked_rank, no_values
 from dpca.models.partition_rule import by_partition, choose_rule, exact_rule
 from dpca.models.rank_choice import RankChoice
 from dpca.models.targets import Check, check_for, keep_chosen, value_range_for
-from dpca.representation.basis import Basis
+from dpca.partition.base import Partition
+from dpca.representation.base import Representation
+from dpca.representation.linear import LinearRepresentation
 from dpca.rules.rule import Rule
 from dpca.rules.state import State
 from storage.errors import DataError
@@ -34,29 +35,7 @@ from storage.stack import Stack
 Array = NDArray[Any]
 
 
-class Partition(Partitioned, Protocol):
-    """A partition of the attributes whose values can be put back."""
-
-    @property
-    def sample_shape(self) -> tuple[int, ...]:
-        """Shape of one sample."""
-
-    @property
-    def grid_shape(self) -> tuple[int, ...]:
-        """How the partitions lie: the axes of the scores between samples and components."""
-
-    @property
-    def max_features(self) -> int:
-        """Attributes of the largest partition."""
-
-    def put(self, values: Array, index: int, origin: tuple[int, ...], block: Array) -> None:
-        """Copy the values (n_samples, n_features) of a partition into a block that begins at ``origin``."""
-
-    def to_samples(self, block: Array) -> Array:
-        """Return the samples that all partitions, put into a block of whole samples, stand for; may overwrite it."""
-
-
-_Stream = tuple[Partition, Partitioned, Rule, np.dtype[Any]]
+_Stream = tuple[Partition, Partition, Rule, np.dtype[Any]]
 """What the first batch fixes: partitions, what is folded, by which rule, and the type of the samples."""
 
 
@@ -78,10 +57,6 @@ class PartitionedPCA(Estimator):
         """Return how a stack with these axes of a sample is split; ``running`` goes to the folds that this takes."""
 
     @abstractmethod
-    def _basis_of(self, partition: Any, mean: Array, components: Array) -> Basis:
-        """Return what projects and reconstructs."""
-
-    @abstractmethod
     def _most_components(self, partition: Any) -> tuple[int, str]:
         """Return how many components a partition can have at most, and what errors call one."""
 
@@ -93,9 +68,9 @@ class PartitionedPCA(Estimator):
         """Return how many axes of a sample are axes of space."""
         return sum(axis != CHANNEL for axis in axes)
 
-    def _folded(self, partition: Any) -> Partitioned:
+    def _folded(self, partition: Any) -> Partition:
         """Return what is folded: the partition, or what holds together its parts that share components."""
-        return cast("Partitioned", partition)
+        return cast("Partition", partition)
 
     # -- learning
 
@@ -121,7 +96,7 @@ class PartitionedPCA(Estimator):
         self.fit_report_ = report
         self._states = None
 
-    def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Basis, bool]:
+    def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""
         shape, dtype = tuple(source.shape[1:]), working_dtype(source.dtype)
         choice = RankChoice.of(self.get_params())
@@ -135,12 +110,12 @@ class PartitionedPCA(Estimator):
         if choice.adapts:
             mean = choice.mean_rank(math.prod(shape), partition.n_partitions)
             least = 1 if mean is None else min(least, max(1, math.ceil(mean)))
-        basis = self._basis_of(partition, no_values(shape, np.float64), no_values((least, *shape), dtype))
+        basis = LinearRepresentation(partition, no_values(shape, np.float64), no_values((least, *shape), dtype))
         return basis, not choice.adapts
 
     def _rule(
         self, choice: RankChoice, source: Source, partition: Partition, client: Any | None
-    ) -> tuple[Rule, Partitioned, str]:
+    ) -> tuple[Rule, Partition, str]:
         """Return what is folded over what, and a sentence on it."""
         k, folded = self._to_compute(choice, source.shape[0], partition), self._folded(partition)
         rule, note = choose_rule(k, source, folded, f"{self.part_name}s", client=client, budget=self.memory_budget)
@@ -212,7 +187,7 @@ class PartitionedPCA(Estimator):
         choice: RankChoice,
         rule: Rule,
         partition: Partition,
-        folded: Partitioned,
+        folded: Partition,
         results: list[dict[str, Array]],
         n: int,
         dtype: np.dtype[Any],
@@ -260,21 +235,21 @@ class PartitionedPCA(Estimator):
             k = max([1, *(len(result["components"]) for result in results)])
         else:
             k = int(choice.value or partition.max_features)
-        components = np.zeros((k, *partition.sample_shape), dtype)
-        mean = np.zeros((1, *partition.sample_shape))
         variance = np.zeros((partition.n_partitions, k))
-        origin = (0,) * len(partition.sample_shape)
         total = np.array([result["total_variance"] for result in results])
-        for i in range(len(results)):
-            # Forgotten one after the other: all components are in memory once, not twice.
-            result, results[i] = results[i], {}
-            found = len(result["components"])
-            partition.put(result["components"].astype(dtype, copy=False), i, origin, components[:found])
-            partition.put(result["mean"][None], i, origin, mean)
-            variance[i, :found] = result["explained_variance"]
+        means = ((i, result["mean"][None, None]) for i, result in enumerate(results))
+        mean = partition.join(means, np.empty((1, *partition.sample_shape)))
+
+        def found() -> Iterator[tuple[int, Array]]:
+            for i in range(len(results)):
+                # Forgotten one after the other: all components are in memory once, not twice.
+                result, results[i] = results[i], {}
+                variance[i, : len(result["components"])] = result["explained_variance"]
+                yield i, result["components"][None]
+
         return {
-            "components": partition.to_samples(components),
-            "mean": partition.to_samples(mean)[0],
+            "components": partition.join(found(), np.zeros((k, *partition.sample_shape), dtype)),
+            "mean": mean[0],
             "explained_variance": variance.reshape(*partition.grid_shape, k),
             "total_variance": total.reshape(partition.grid_shape),
         }
@@ -294,7 +269,7 @@ class PartitionedPCA(Estimator):
         self.sample_shape_ = partition.sample_shape
         self.n_features_in_ = math.prod(partition.sample_shape)
         self._known_partition = partition
-        self._basis = self._basis_of(partition, self.mean_, self.components_)
+        self._basis = LinearRepresentation(partition, self.mean_, self.components_)
 
     # -- using
 
@@ -302,7 +277,7 @@ class PartitionedPCA(Estimator):
         return as_samples(X, "X")
 
     @property
-    def basis_(self) -> Basis:
+    def basis_(self) -> LinearRepresentation:
         """The mean and the components with their partition: what tasks are sent."""
         check_is_fitted(self, "components_")
         return self._basis

@@ -10,8 +10,9 @@ from numpy.typing import NDArray
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import FoldReport, fold, plan_for
 from dpca.engine.memory import task_budget, thread_count
-from dpca.engine.plan import FoldPlan, Partitioned
+from dpca.engine.plan import FoldPlan
 from dpca.engine.source import Source, check_finite
+from dpca.partition.base import Partition
 from dpca.partition.whole import Whole
 from storage.progress import Progress, no_progress
 
@@ -56,7 +57,7 @@ class Passes:
         """Fold a rule over whole samples."""
         return self.over(Whole(tuple(self.source.shape[1:])), rule)[0]
 
-    def over(self, partition: Partitioned, rule: Any) -> list[dict[str, Array]]:
+    def over(self, partition: Partition, rule: Any) -> list[dict[str, Array]]:
         """Fold a rule over each partition of the samples."""
         self.count += 1
         kept = self._checkpoints
@@ -74,7 +75,7 @@ class Passes:
             self.report = report
         return results
 
-    def plan(self, partition: Partitioned, rule: Any) -> FoldPlan:
+    def plan(self, partition: Partition, rule: Any) -> FoldPlan:
         """Plan a pass without running it; a `PlanError` says that it does not fit."""
         return plan_for(rule, self.source, partition, client=self.client, budget=self.budget)
 

@@ -32,7 +32,7 @@ from dpca.models.pca_solvers import (
     plan_first_pass,
 )
 from dpca.models.store import Kept, StoredModel
-from dpca.representation.basis import Basis
+from dpca.representation.base import Representation
 from storage.errors import DataError
 
 Array = NDArray[Any]
@@ -194,7 +194,7 @@ class PCA(LinearModel):
         if "error" in found and found["error"] > problem.tol:
             warnings.warn(self._advice(problem, float(found["error"])), ConvergenceWarning, stacklevel=3)
 
-    def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Basis, bool]:
+    def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""
         passes = Passes(source, memory_budget=self.memory_budget, client=client)
         problem, solver, _ = self._chosen(source, passes)

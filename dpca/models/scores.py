@@ -11,17 +11,16 @@ import dask.array as da
 import numpy as np
 import zarr
 
+from dpca.kernels.pixels import Pixels
 from dpca.models.store import load_any
-from dpca.representation.band_basis import BandBasis
-from dpca.representation.basis import MODEL_FACT, Basis, basis_fingerprint, checked_level
-from dpca.representation.cell_basis import CellBasis
-from dpca.representation.linear_basis import LinearBasis
-from dpca.representation.reconstruction import Pixels, leading_scores, samples_of
+from dpca.partition import Bands, CellGrid, Whole
+from dpca.representation.base import MODEL_FACT, Representation
+from dpca.representation.reconstruction import leading_scores, samples_of
 from storage.errors import DataError, StoreError
 from storage.reading import open_array, open_group, root_facts
 
 SCORES_VERSION = 1
-_KINDS = (CellBasis.scores_kind, BandBasis.scores_kind, LinearBasis.scores_kind)
+_KINDS = (CellGrid.scores_kind, Bands.scores_kind, Whole.scores_kind)
 
 
 @dataclass(frozen=True, eq=False)
@@ -117,7 +116,7 @@ def open_scores(
     array = open_array(os.path.join(path, "scores"))
     check_match(path, facts, array.shape, estimator.basis_)
     low, high = map(float, facts["data_range"])
-    level = checked_level(n_components, array.shape[-1])
+    level = estimator.basis_.leading(n_components).score_shape[-1]
     return Scores(os.fspath(path), estimator, level, Pixels(np.dtype(facts["dtype"]), (low, high)), array)
 
 
@@ -143,7 +142,9 @@ def read_scores_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
     return facts
 
 
-def check_match(path: str | os.PathLike[str], facts: Mapping[str, Any], shape: tuple[int, ...], basis: Basis) -> None:
+def check_match(
+    path: str | os.PathLike[str], facts: Mapping[str, Any], shape: tuple[int, ...], basis: Representation
+) -> None:
     """Refuse a model that is not the one that made a store's scores.
 
     Raises
@@ -157,5 +158,5 @@ def check_match(path: str | os.PathLike[str], facts: Mapping[str, Any], shape: t
             f"model makes {basis.scores_kind} of {basis.score_shape} for {basis.sample_shape}: use the model that made "
             f"them"
         )
-    if facts.get(MODEL_FACT, fingerprint := basis_fingerprint(basis)) != fingerprint:
+    if facts.get(MODEL_FACT, fingerprint := basis.fingerprint()) != fingerprint:
         raise DataError(f"'{path}' holds scores of another model of the same shapes: use the model that made them")

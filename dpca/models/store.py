@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpca.representation.basis import Basis, array_digest
+from dpca.representation.base import Representation, array_digest
 from storage.arrays import create_array, create_root, write_shard
 from storage.errors import StoreError, one_line
 from storage.layout import Layout
@@ -140,7 +140,7 @@ def model_fingerprint(path: str | os.PathLike[str]) -> str:
 
 
 @lru_cache(maxsize=2)
-def stored_basis(model: str, fingerprint: str, n_components: int | None = None) -> Basis:
+def stored_basis(model: str, fingerprint: str, n_components: int | None = None) -> Representation:
     """Read a model once a worker; its fingerprint tells it from one that stood at this path before.
 
     Raises
@@ -150,8 +150,8 @@ def stored_basis(model: str, fingerprint: str, n_components: int | None = None) 
     """
     if model_fingerprint(model) != fingerprint:
         raise StoreError(f"the model at '{model}' was replaced while it was used: run the same command again")
-    basis: Basis = load_any(model).basis_
-    return basis if n_components is None else basis.leading(n_components)
+    basis: Representation = load_any(model).basis_
+    return basis.leading(n_components)
 
 
 def plain(value: Any) -> Any:

@@ -34,7 +34,7 @@ from dpca.models.streaming_methods import (
     translate_parameters,
 )
 from dpca.partition.whole import Whole
-from dpca.representation.basis import Basis
+from dpca.representation.base import Representation
 from dpca.representation.lazy import is_lazy
 from dpca.rules.basis import StreamingRule
 from dpca.rules.covariance_product import Refinement
@@ -310,7 +310,7 @@ class StreamingPCA(LinearModel):
         whole, budget = Whole(tuple(source.shape[1:])), self.memory_budget
         return fold(rule, source, whole, scheme=scheme, budget=budget, checkpoints=here, stage=stage, **running)
 
-    def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Basis, bool]:
+    def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""
         shape = tuple(source.shape[1:])
         work, scheme = self._executed(self._rule(math.prod(shape), source.shape[0], 0), client)

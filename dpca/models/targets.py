@@ -267,15 +267,17 @@ class Held:
 
     def _ssim(self, b: int, ranks: Array) -> Array:
         samples = self._samples[b]
-        rebuilt = np.empty(samples.shape, working_dtype(samples.dtype))
-        origin = (0,) * (samples.ndim - 1)
-        for i, (result, scores, r) in enumerate(zip(self._results, self._scores[b], ranks, strict=True)):
-            x = scores[:, :r] @ result["components"][:r]
-            x += result["mean"].astype(x.dtype)
-            self._partition.put(x, i, origin, rebuilt)
-        pixels = to_pixels(self._partition.to_samples(rebuilt), samples.dtype, self._value_range)
+        values = self._decoded(self._scores[b], ranks)
+        rebuilt = self._partition.join(values, np.empty(samples.shape, working_dtype(samples.dtype)))
+        pixels = to_pixels(rebuilt, samples.dtype, self._value_range)
         width = self._value_range[1] - self._value_range[0]
         return ssim_per_sample(samples, pixels, data_range=width, n_spatial=self._n_spatial)
+
+    def _decoded(self, scores: list[Array], ranks: Array) -> Iterator[tuple[int, Array]]:
+        for i, (result, y, r) in enumerate(zip(self._results, scores, ranks, strict=True)):
+            x = y[:, :r] @ result["components"][:r]
+            x += result["mean"].astype(x.dtype)
+            yield i, x[None]
 
 
 def _blocks(source: Source, chosen: Array) -> Iterator[Array]:

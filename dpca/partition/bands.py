@@ -1,4 +1,4 @@
-"""Bands: attributes that go together by their values, wherever they lie in a sample (T 4.4).
+"""Bands: attributes that go together by their values, wherever they lie in a sample (Alakkari 2020, section 4.4).
 
 ::
 
@@ -15,25 +15,24 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from dpca.kernels.namespace import beside, is_numpy, namespace
+from dpca.kernels.types import Array, Region
+from dpca.partition.base import Partition
 
-Array = NDArray[Any]
-Region = tuple[tuple[int, int], ...]  #: (start, stop) along each axis of a sample
-
-# Samples that are gathered together stay in a core's own cache.
-_GATHER_BYTES = 2**20
+# Bytes of samples that are gathered together: they stay in a core's own cache.
+_GATHER_BYTES = 2**21
 
 
 @dataclass(frozen=True, eq=False)
-class Bands:
+class Bands(Partition):
     """A partition of the attributes of a sample into numbered bands.
 
     Parameters
@@ -50,16 +49,14 @@ class Bands:
 
     labels: Array
 
+    scores_kind: ClassVar[str] = "band-scores"
+
     def __post_init__(self) -> None:
         if self.labels.size == 0:
             raise ValueError(f"labels of shape {self.labels.shape} hold no attribute: a sample needs at least one")
         # Gaps are looked for last: counting a number that is out of range would take as many bytes.
         if self.labels.min() < 0 or self.labels.max() >= self.labels.size or not self._sizes.all():
             raise ValueError("every band from 0 to the largest needs an attribute: number the bands without gaps")
-
-    def __reduce__(self) -> tuple[type[Bands], tuple[Array]]:
-        # Every task of a graph is sent its bands: what follows from the labels takes four times their bytes.
-        return Bands, (self.labels,)
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
@@ -69,17 +66,16 @@ class Bands:
     @property
     def grid_shape(self) -> tuple[int, ...]:
         """Number of bands; bands lie on a line."""
-        return (self.n_partitions,)
+        return (len(self._sizes),)
+
+    def grid_axes(self, axes: Sequence[str]) -> tuple[str, ...]:
+        """Name the axis of the bands."""
+        return ("band",)
 
     @property
-    def n_partitions(self) -> int:
-        """Number of bands."""
-        return len(self._sizes)
-
-    @cached_property
-    def max_features(self) -> int:
-        """Attributes of the largest band."""
-        return int(self._sizes.max())
+    def identity(self) -> Array:
+        """The band of each attribute."""
+        return self.labels
 
     @cached_property
     def order(self) -> Array:
@@ -117,38 +113,16 @@ class Bands:
             tuple(zip(*box, strict=True)) for box in zip(zip(*low, strict=True), zip(*high, strict=True), strict=True)
         ]
 
-    def tiles(self, chunk_shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        """Yield all bands as one group: each of them may lie in every chunk."""
-        yield tuple(range(self.n_partitions))
-
-    def split_dtype(self, dtype: DTypeLike) -> np.dtype[Any]:
-        """Return the type of the values that `split` gives for samples of a type: the same."""
-        return np.dtype(dtype)
-
     def split_bytes(self, region: Region, dtype: DTypeLike) -> int:
-        """Return the bytes of temporary arrays of `split` to plan for: none, a few samples are within any task."""
-        return 0
+        """Return the bytes of temporary arrays of `split`: a few samples, gathered."""
+        return max(_GATHER_BYTES, math.prod(self.sample_shape) * np.dtype(dtype).itemsize)
 
     def split(self, block: Array, parts: Sequence[int], origin: tuple[int, ...], buffer: Array) -> list[Array]:
-        """Copy bands out of a block of samples that begins at ``origin``.
+        """Copy bands out of a block of samples, as `Partition.split`.
 
         All of them are gathered from a few samples at a time, which stay in cache, and moved from there to their places
         in runs: one band after the other, each would fetch every cache line of the block again. Arrays of other
         libraries, on an accelerator, are gathered whole.
-
-        Parameters
-        ----------
-        block : array (n_samples, ...), C-ordered
-            Samples, or a box of them that holds these bands.
-        parts : sequence of int
-        origin : tuple of int
-            Where the block begins along each axis of a sample.
-        buffer : array (at least n_samples times the attributes of all these bands,) of the block's dtype
-
-        Returns
-        -------
-        list of array (n_samples, n_features)
-            Views of ``buffer``, C-ordered, one for each band.
         """
         n, where = block.shape[0], self._places(parts, block.shape[1:], origin)
         flat = _flat(block)
@@ -177,19 +151,25 @@ class Bands:
                 values = taken[:, columns].view(item)
                 np.copyto(out[:, start : start + step].view(item)[..., 0], values.T)
 
-    def take(self, block: Array, index: int, origin: tuple[int, ...], out: Array) -> Array:
-        """Copy band ``index`` of a block of samples into ``out`` (n_samples, n_features)."""
-        self.split(block, (index,), origin, namespace(out).reshape(out, (-1,)))
-        return out
+    def join(self, parts: Iterable[tuple[int, Array]], samples: Array) -> Array:
+        """Copy bands into samples, as `Partition.join`: one after the other, then every sample is put in its order."""
+        rows = _flat(samples)
+        for first, values in parts:
+            count, n, size = values.shape
+            rows[:n, self.offsets[first] : self.offsets[first + count]] = values.swapaxes(0, 1).reshape(n, count * size)
+        ordered = np.empty(rows.shape[1:], rows.dtype)
+        for row in rows:
+            # Scattered reads, from the cache, cost half of scattered writes. A mode that cannot fail saves a copy.
+            ordered[...] = row
+            np.take(ordered, self._inverse, out=row, mode="clip")
+        return samples
 
-    def put(self, values: Array, index: int, origin: tuple[int, ...], block: Array) -> None:
-        """Copy the values (n_samples, n_features) of band ``index`` into a block that begins at ``origin``."""
-        where = self._places((index,), block.shape[1:], origin)
-        _flat(block)[:, beside(where, block)] = values
-
-    def to_samples(self, block: Array) -> Array:
-        """Return the samples that all bands, put into a block of whole samples, stand for: the block."""
-        return block
+    @cached_property
+    def _inverse(self) -> Array:
+        """Where each attribute of a sample lies in `order`."""
+        inverse = np.empty_like(self.order)
+        inverse[self.order] = np.arange(len(inverse))
+        return inverse
 
     def _places(self, parts: Sequence[int], box: tuple[int, ...], origin: tuple[int, ...]) -> Array:
         """Flat indices, in a box of a sample, of the attributes of some bands."""
@@ -218,7 +198,7 @@ def _flat(block: Array) -> Array:
 def map_at_random(
     sample_shape: tuple[int, ...], band_size: int, rng: np.random.Generator, *, together: int = 1
 ) -> Bands:
-    """Map attributes to bands at random (T 4.5.3); the last band takes the rest.
+    """Map attributes to bands at random (Alakkari 2020, section 4.5.3); the last band takes the rest.
 
     Parameters
     ----------
@@ -245,12 +225,12 @@ def map_in_raster_order(sample_shape: tuple[int, ...], band_size: int, *, togeth
 def map_by_moments(
     mean: Array, variance: Array | None, band_size: int, n_intervals: int, *, together: int = 1
 ) -> Bands:
-    """Map attributes of like mean, or of like mean and variance, to a band (T 4.2, 4.3).
+    """Map attributes of like mean, or of like mean and variance, to a band (Alakkari 2020, sections 4.2 and 4.3).
 
     The range of the means is divided into ``n_intervals`` of equal width. Attributes of an interval are sorted, by
-    their variance where it is given (T 4.4.2) and otherwise by their mean (T 4.4.1), and every ``band_size`` of them
-    are one band; the last band of an interval takes the interval's rest, so that no band reaches across a border. Ties
-    keep the order of the sample.
+    their variance where it is given (section 4.4.2) and otherwise by their mean (section 4.4.1), and every
+    ``band_size`` of them are one band; the last band of an interval takes the interval's rest, so that no band reaches
+    across a border. Ties keep the order of the sample.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Cells: blocks of neighboring pixels or voxels (T 4.3).
+"""Cells: blocks of neighboring pixels or voxels (Alakkari 2020, section 4.3).
 
 ::
 
@@ -16,25 +16,23 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
 
 from dpca.kernels.namespace import is_numpy, namespace
+from dpca.kernels.types import Array, Region
+from dpca.partition.base import Partition
 
-Array = NDArray[Any]
-Region = tuple[tuple[int, int], ...]  #: (start, stop) along each axis of a sample
-
-# Samples of which all cells are gathered before the next ones: they stay in a core's own cache.
+# Bytes that are gathered from some samples before the next ones: samples and cells stay in a core's own cache.
 _GATHER_BYTES = 2**16
 
 
 @dataclass(frozen=True)
-class CellGrid:
+class CellGrid(Partition):
     """A grid of cells over the leading (spatial) axes of a sample; further axes (channels) are never split.
 
     Parameters
@@ -52,6 +50,8 @@ class CellGrid:
 
     sample_shape: tuple[int, ...]
     cell_shape: tuple[int, ...]
+
+    scores_kind: ClassVar[str] = "cell-scores"
 
     def __post_init__(self) -> None:
         spatial = self.sample_shape[: len(self.cell_shape)]
@@ -82,10 +82,14 @@ class CellGrid:
         """Number of cells along each spatial axis."""
         return tuple(math.ceil(s / c) for s, c in zip(self.sample_shape, self.cell_shape, strict=False))
 
+    def grid_axes(self, axes: Sequence[str]) -> tuple[str, ...]:
+        """Name the axes of the grid, given the names of a sample's axes."""
+        return tuple(f"cell_{name}" for name in axes[: self.n_spatial])
+
     @property
-    def n_partitions(self) -> int:
-        """Number of cells."""
-        return math.prod(self.grid_shape)
+    def identity(self) -> list[Any]:
+        """The shape of a cell, and by how much cells overlap: not at all."""
+        return [list(self.cell_shape), 0]
 
     @property
     def max_features(self) -> int:
@@ -119,14 +123,6 @@ class CellGrid:
         """Return the number of attributes of cell ``index``."""
         return math.prod(stop - start for start, stop in self.box(index))
 
-    def split_dtype(self, dtype: DTypeLike) -> np.dtype[Any]:
-        """Return the type of the values that `split` gives for samples of a type: the same."""
-        return np.dtype(dtype)
-
-    def split_bytes(self, region: Region, dtype: DTypeLike) -> int:
-        """Return the bytes of temporary arrays of `split`: it has none."""
-        return 0
-
     def tiles(self, chunk_shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
         """Group the cells so that each chunk is touched by as few groups as possible.
 
@@ -146,50 +142,12 @@ class CellGrid:
             places = itertools.product(*tile)
             yield tuple(int(np.ravel_multi_index(place, self.grid_shape)) for place in places)
 
-    def take(self, block: Array, index: int, origin: tuple[int, ...], out: Array) -> Array:
-        """Copy cell ``index`` out of a block of samples.
-
-        Parameters
-        ----------
-        block : array (n_samples, ...), C-ordered
-            Samples, or the part of them that begins at ``origin``.
-        index : int
-            Which cell.
-        origin : tuple of int
-            Where the block begins along each axis of a sample.
-        out : array (n_samples, n_features) of the block's dtype, C-ordered
-
-        Returns
-        -------
-        array
-            ``out``.
-        """
-        self.split(block, (index,), origin, namespace(out).reshape(out, (-1,)))
-        return out
-
-    def split(self, block: Array, cells: Sequence[int], origin: tuple[int, ...], buffer: Array) -> list[Array]:
-        """Copy several cells out of a block of samples that begins at ``origin``.
-
-        All cells of a few samples are copied before those of the next: one cell after the other, each would fetch the
-        block from memory again, which takes twice as long. Arrays of other libraries, on an accelerator, are copied a
-        run of cells at a time instead.
-
-        Parameters
-        ----------
-        block : array (n_samples, ...), C-ordered
-        cells : sequence of int
-        origin : tuple of int
-        buffer : array (at least n_samples times the attributes of all these cells,) of the block's dtype
-
-        Returns
-        -------
-        list of array (n_samples, n_features)
-            Views of ``buffer``, C-ordered, one for each cell.
-        """
+    def split(self, block: Array, parts: Sequence[int], origin: tuple[int, ...], buffer: Array) -> list[Array]:
+        """Copy cells out of a block of samples, as `Partition.split`; ``buffer`` holds their values side by side."""
         xp, n, end = namespace(buffer), block.shape[0], 0
         views: list[Array] = []
         targets: list[tuple[Sequence[int], Array]] = []
-        for run in self.runs(cells):
+        for run in self.runs(parts):
             start, end = end, end + n * len(run) * self.n_features(run[0])
             out = xp.reshape(buffer[start:end], (len(run), n, self.n_features(run[0])))
             views.extend(out[i, ...] for i in range(len(run)))
@@ -198,43 +156,55 @@ class CellGrid:
         return views
 
     def gather(self, block: Array, origin: tuple[int, ...], targets: Sequence[tuple[Sequence[int], Array]]) -> None:
-        """Copy runs of cells out of a block of samples, a few samples at a time.
+        """Copy runs of cells out of a block of samples.
+
+        All cells of a few samples are copied before those of the next: one cell after the other, each would fetch the
+        block from memory again, which takes twice as long. Arrays of other libraries, on an accelerator, are copied a
+        run of cells at a time instead.
 
         Parameters
         ----------
         block : array (n_samples, ...), C-ordered
         origin : tuple of int
-            Where the block begins along each axis of a sample.
         targets : sequence of (cells, array (n_cells, n_samples, n_features) of type `split_dtype`)
             Runs, as `runs` yields them, and where each goes; only the last axis must be contiguous.
         """
         n = block.shape[0]
         copies = [self._aligned(block, run[0], origin, out) for run, out in targets]
-        step = self._step(block) if is_numpy(block) else max(1, n)
+        step = _few(target for _, target in targets) if is_numpy(block) else max(1, n)
         for begin in range(0, n, step):
             few = slice(begin, min(begin + step, n))
             for target, rows in copies:
                 target[:, few, ...] = rows[:, few, ...]
 
-    def _step(self, block: Array) -> int:
-        """Return how many samples of a block are gathered before the next ones."""
-        return max(1, _GATHER_BYTES // max(1, math.prod(block.shape[1:]) * block.itemsize))
+    def join(self, parts: Iterable[tuple[int, Array]], samples: Array) -> Array:
+        """Copy cells into samples, as `Partition.join`: all cells of a run, for a few samples at a time."""
+        whole = (0,) * len(self.sample_shape)
+        for first, values in parts:
+            inside, values = samples[: values.shape[1]], np.asarray(values, samples.dtype)
+            copies = []
+            for run in self.runs(range(first, first + len(values))):
+                start = run[0] - first
+                copies.append(self._aligned(inside, run[0], whole, values[start : start + len(run)]))
+            step = _few([values])
+            for begin in range(0, len(inside), step):
+                few = slice(begin, begin + step)
+                for source, rows in copies:
+                    rows[:, few] = source[:, few]
+        return samples
 
-    def runs(self, cells: Sequence[int]) -> Iterator[list[int]]:
+    def runs(self, cells: Iterable[int]) -> Iterator[list[int]]:
         """Yield runs of cells of equal size that lie side by side along the last spatial axis."""
+        axis = self.n_spatial - 1
+        in_row, n_whole = self.grid_shape[axis], self.sample_shape[axis] // self.cell_shape[axis]
         run: list[int] = []
         for cell in cells:
-            if run and not self._adjoins(run[-1], cell):
+            if run and not (cell == run[-1] + 1 and 0 < cell % in_row < n_whole):
                 yield run
                 run = []
             run.append(cell)
         if run:
             yield run
-
-    def _adjoins(self, left: int, right: int) -> bool:
-        axis, a, b = self.n_spatial - 1, self.box(left), self.box(right)
-        same = a[:axis] == b[:axis] and a[axis][1] - a[axis][0] == b[axis][1] - b[axis][0]
-        return same and a[axis][1] == b[axis][0]
 
     def _aligned(self, block: Array, first: int, origin: tuple[int, ...], out: Array) -> tuple[Array, Array]:
         """View ``out`` (n_cells, n_samples, n_features) and the run of cells that goes there in shapes that agree."""
@@ -242,7 +212,7 @@ class CellGrid:
         begin = [start - o for (start, _), o in zip(region, origin, strict=True)]
         shape = [stop - start for start, stop in region]
         axis = self.n_spatial - 1
-        if not is_numpy(block):
+        if not is_numpy(block) or not len(block):
             return self._permuted(block, begin, shape, out)
         # The last spatial axis and the channels lie together in memory: copied as one item a row, two to four times
         # faster than element by element.
@@ -262,13 +232,8 @@ class CellGrid:
         order = (axis + 1, *range(axis + 1), axis + 2)
         return xp.reshape(out, (count, n, *shape[:axis], math.prod(shape[axis:]))), xp.permute_dims(rows, order)
 
-    def put(self, values: Array, index: int, origin: tuple[int, ...], block: Array) -> None:
-        """Copy the values (n_samples, n_features) of cell ``index`` into a block that begins at ``origin``."""
-        region = self.box(index)
-        where = tuple(slice(start - o, stop - o) for (start, stop), o in zip(region, origin, strict=True))
-        shape = (values.shape[0], *(stop - start for start, stop in region))
-        block[(slice(None), *where)] = namespace(values).reshape(values, shape)
 
-    def to_samples(self, block: Array) -> Array:
-        """Return the samples that all cells, put into a block of whole samples, stand for: the block."""
-        return block
+def _few(stacks: Iterable[Array]) -> int:
+    """Return how many samples are copied at once between samples and cells (count, n_samples, n_features)."""
+    row: int = sum(len(stack) * stack.shape[2] * stack.itemsize for stack in stacks)
+    return max(1, _GATHER_BYTES // max(1, row))

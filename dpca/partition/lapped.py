@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from dpca.kernels import linalg
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.namespace import is_numpy
-from dpca.partition.cells import CellGrid, Region
+from dpca.kernels.types import Array, Region
+from dpca.partition.cells import CellGrid
 from dpca.partition.prefilter import Prefilter, few_samples
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)
@@ -53,9 +52,10 @@ class LappedGrid(CellGrid):
                 f"cell's longest side (a single pixel on each side cannot be mapped)"
             )
 
-    def __reduce__(self) -> tuple[type[LappedGrid], tuple[Any, ...]]:
-        # Every task of a graph is sent its cells: what follows from these three takes far more bytes.
-        return LappedGrid, (self.sample_shape, self.cell_shape, self.overlap)
+    @property
+    def identity(self) -> list[Any]:
+        """The shape of a cell, and by how much cells overlap."""
+        return [list(self.cell_shape), self.overlap]
 
     @cached_property
     def plain(self) -> CellGrid:
@@ -135,11 +135,6 @@ class LappedGrid(CellGrid):
             for target, rows in copies:
                 np.copyto(target[:, begin : begin + len(few)], rows[:, : len(few)])
 
-    def to_samples(self, block: Array) -> Array:
-        """Return x, of the P x that all cells make that were put into a block of whole samples; overwrites the block.
-
-        Parameters
-        ----------
-        block : array (n_samples, *sample_shape), float32 or float64, C-ordered
-        """
-        return self.prefilter.invert(block, (0,) * len(self.sample_shape))
+    def join(self, parts: Iterable[tuple[int, Array]], samples: Array) -> Array:
+        """Return the samples x whose filtered P x have these cells; as `Partition.join`."""
+        return self.prefilter.invert(super().join(parts, samples), (0,) * len(self.sample_shape))

@@ -14,27 +14,26 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Sequence
+import itertools
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
+from dpca.kernels.types import Array, Region
+from dpca.partition.base import Partition
 from dpca.partition.cells import CellGrid
-
-Array = NDArray[Any]
-Region = tuple[tuple[int, int], ...]
 
 
 @dataclass(frozen=True)
-class SharedGrid:
+class SharedGrid(Partition):
     """All cells of a grid as one partition, whose attributes are ordered by the shape of their cell, then by cell.
 
-    One partition, and not one for each shape: whatever shares something needs all places, and a sample is then read
-    once.
+    They are one partition, and not one for each shape, so that a sample is read once: what cells share needs all of
+    their places.
 
     Parameters
     ----------
@@ -42,6 +41,11 @@ class SharedGrid:
     """
 
     grid: CellGrid
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return self.grid.sample_shape
 
     @cached_property
     def cells(self) -> list[list[int]]:
@@ -56,19 +60,6 @@ class SharedGrid:
         """How many cells there are of each shape, and how many attributes one of them has."""
         return tuple((len(cells), self.grid.n_features(cells[0])) for cells in self.cells)
 
-    @property
-    def n_partitions(self) -> int:
-        """Return 1."""
-        return 1
-
-    def n_features(self, index: int) -> int:
-        """Return the number of attributes of a sample."""
-        return math.prod(self.grid.sample_shape)
-
-    def region(self, index: int) -> Region:
-        """Return the whole sample."""
-        return tuple((0, length) for length in self.grid.sample_shape)
-
     def split_dtype(self, dtype: DTypeLike) -> np.dtype[Any]:
         """Return the type of the values that `split` gives for samples of a type."""
         return self.grid.split_dtype(dtype)
@@ -77,17 +68,21 @@ class SharedGrid:
         """Return the bytes of temporary arrays of `split`."""
         return self.grid.split_bytes(region, dtype)
 
-    def tiles(self, chunk_shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        """Yield the one group there is."""
-        yield (0,)
-
     def split(self, block: Array, parts: Sequence[int], origin: tuple[int, ...], buffer: Array) -> list[Array]:
-        """Copy samples (n, *sample_shape), C-ordered, as rows (n, n_features) into a buffer of type `split_dtype`."""
-        rows, end = buffer[: block.size].reshape(len(block), self.n_features(0)), 0
-        targets: list[tuple[Sequence[int], Array]] = []
+        """Copy samples (n, *sample_shape) as rows (n, n_features), for each of ``parts`` the same."""
+        rows = buffer[: block.size].reshape(len(block), self.n_features(0))
+        self.grid.gather(block, origin, list(self._runs(rows)))
+        return [rows] * len(parts)
+
+    def join(self, parts: Iterable[tuple[int, Array]], samples: Array) -> Array:
+        """Copy rows (1, n, n_features) into samples."""
+        runs = itertools.chain.from_iterable(self._runs(rows) for _, (rows,) in parts)
+        return self.grid.join(((run[0], values) for run, values in runs), samples)
+
+    def _runs(self, rows: Array) -> Iterator[tuple[list[int], Array]]:
+        """Yield runs of cells, and the views (n_cells, n_samples, n_features) of rows that hold them."""
+        end = 0
         for cells, (_, d) in zip(self.cells, self.groups, strict=True):
             for run in self.grid.runs(cells):
                 start, end = end, end + len(run) * d
-                targets.append((run, rows[:, start:end].reshape(len(block), len(run), d).swapaxes(0, 1)))
-        self.grid.gather(block, origin, targets)
-        return [rows] * len(parts)
+                yield run, rows[:, start:end].reshape(len(rows), len(run), d).swapaxes(0, 1)

@@ -12,14 +12,12 @@ import dask.array as da
 import numpy as np
 import zarr
 from dask.delayed import delayed
-from numpy.typing import NDArray
 
 from dpca.engine.source import opened
-from dpca.representation.basis import projected
+from dpca.kernels.types import Array
+from dpca.representation.base import Representation
 from storage.reading import array_identity, local_path, open_again, open_array, read_into
 from storage.stack import Stack
-
-Array = NDArray[Any]
 
 # Decoded bytes of one chunk of a lazy array: enough work for a task, little enough to hold several.
 _CHUNK_BYTES = 64 * 2**20
@@ -106,11 +104,13 @@ def is_lazy(x: Any) -> bool:
     return isinstance(x, str | os.PathLike | Stack | zarr.Array | zarr.Group | da.Array)
 
 
-def map_samples(lazy: da.Array, function: Any, basis: Any, shape: tuple[int, ...], dtype: Any) -> da.Array:
-    """Apply ``function(basis, samples)``, whose answer has samples of ``shape``, to each chunk of whole samples."""
+def map_samples(
+    lazy: da.Array, function: Any, representation: Representation, shape: tuple[int, ...], dtype: Any
+) -> da.Array:
+    """Apply ``function(representation, samples)``, which returns samples of ``shape``, to chunks of whole samples."""
     rows = lazy.rechunk(dict.fromkeys(range(1, lazy.ndim), -1))
-    # One node of the graph holds the basis, however many chunks there are.
-    shared = delayed(basis, pure=False)
+    # One node of the graph holds the representation, however many chunks there are.
+    shared = delayed(representation, pure=False)
     axes_in, axes_out = range(lazy.ndim), (0, *range(lazy.ndim, lazy.ndim + len(shape)))
     mapped: da.Array = da.blockwise(
         _apply,
@@ -118,7 +118,7 @@ def map_samples(lazy: da.Array, function: Any, basis: Any, shape: tuple[int, ...
         rows,
         tuple(axes_in),
         function=function,
-        basis=shared,
+        representation=shared,
         new_axes=dict(zip(axes_out[1:], shape, strict=True)),
         concatenate=True,
         dtype=dtype,
@@ -127,11 +127,6 @@ def map_samples(lazy: da.Array, function: Any, basis: Any, shape: tuple[int, ...
     return mapped
 
 
-def scores_of(basis: Any, samples: Array, name: str = "a chunk") -> Array:
-    """Project samples on a basis; NaN and infinity are refused, which would spoil scores in silence."""
-    return projected(basis, samples, name)
-
-
-def _apply(block: Array, *, function: Any, basis: Any) -> Array:
-    mapped: Array = function(basis, block)
+def _apply(block: Array, *, function: Any, representation: Representation) -> Array:
+    mapped: Array = function(representation, block)
     return mapped

@@ -4,36 +4,27 @@ from __future__ import annotations
 
 import math
 from functools import partial
-from typing import Any, NamedTuple
+from typing import Any
 
 import dask.array as da
 import numpy as np
 import zarr
-from numpy.typing import NDArray
 
 from dpca.engine.source import as_samples
-from dpca.kernels.pixels import to_pixels
-from dpca.representation.basis import MODEL_FACT, Basis, basis_fingerprint, checked_level, rebuilt
+from dpca.kernels.pixels import Pixels, to_pixels
+from dpca.kernels.types import Array
+from dpca.representation.base import MODEL_FACT, Representation
 from dpca.representation.lazy import is_lazy, lazy_chunks, map_samples, rows_of_a_task, zarr_array
 from storage.errors import DataError
 from storage.reading import group_facts
 
-Array = NDArray[Any]
 
-
-class Pixels(NamedTuple):
-    """What a stack can hold: its type, and its smallest and largest possible value."""
-
-    dtype: np.dtype[Any]
-    data_range: tuple[float, float]
-
-
-def samples_of(basis: Basis, x: Any, n_components: int | None = None, pixels: Pixels | None = None) -> Any:
+def samples_of(basis: Representation, x: Any, n_components: int | None = None, pixels: Pixels | None = None) -> Any:
     """Return the samples (n, *sample_shape) that scores stand for.
 
     Parameters
     ----------
-    basis : Basis
+    basis : Representation
     x : array (n, *score_shape), numpy, Dask or Zarr; or the path of a Zarr array
         Scores of all components, or of the first ``n_components``.
     n_components : int, optional
@@ -51,7 +42,7 @@ def samples_of(basis: Basis, x: Any, n_components: int | None = None, pixels: Pi
     DataError
         If the scores have another shape, or there are not so many components.
     """
-    used = basis.leading(checked_level(n_components, basis.score_shape[-1]))
+    used = basis.leading(n_components)
     level = used.score_shape[-1]
     scores = x if isinstance(x, da.Array) else zarr_array(x) if is_lazy(x) else as_samples(x, "X")
     if isinstance(scores, zarr.Array):
@@ -60,13 +51,13 @@ def samples_of(basis: Basis, x: Any, n_components: int | None = None, pixels: Pi
         raise DataError(f"scores have shape {scores.shape} but this model needs (n_samples, *{basis.score_shape})")
     if isinstance(scores, np.ndarray):
         return _back(used, scores[..., :level], pixels)
-    dtype = np.result_type(scores.dtype, used.components.dtype)
+    dtype = np.result_type(scores.dtype, used.dtype)
     lazy = leading_scores(scores, level, math.prod(used.sample_shape) * dtype.itemsize)
     dtype = dtype if pixels is None else pixels.dtype
     return map_samples(lazy, partial(_back, pixels=pixels), used, used.sample_shape, dtype)
 
 
-def check_stated_model(scores: zarr.Array[Any], basis: Basis) -> None:
+def check_stated_model(scores: zarr.Array[Any], basis: Representation) -> None:
     """Refuse scores in a store that states to have been made with another model.
 
     Raises
@@ -74,7 +65,7 @@ def check_stated_model(scores: zarr.Array[Any], basis: Basis) -> None:
     DataError
     """
     facts = group_facts(scores)
-    if facts.get(MODEL_FACT, fingerprint := basis_fingerprint(basis)) != fingerprint:
+    if facts.get(MODEL_FACT, fingerprint := basis.fingerprint()) != fingerprint:
         raise DataError(f"the scores at '{scores.store_path}' are another model's: use the model that made them")
 
 
@@ -100,6 +91,6 @@ def leading_scores(scores: zarr.Array[Any] | da.Array, n_components: int, sample
     return first
 
 
-def _back(basis: Basis, scores: Array, pixels: Pixels | None) -> Array:
-    samples = rebuilt(basis, scores, "the scores")
+def _back(representation: Representation, scores: Array, pixels: Pixels | None) -> Array:
+    samples = representation.decode(scores)
     return samples if pixels is None else to_pixels(samples, *pixels)

@@ -98,7 +98,7 @@ def measured(model: CellPCA, samples: Array, value_range: tuple[float, float]) -
 
     def block(start: int) -> tuple[Array, Array, Array]:
         x = samples[start : start + ROWS]
-        y = basis.reconstruct(basis.project(x))
+        y = basis.decode(basis.encode(x))
         difference = (y - x).reshape(len(x), -1).astype(np.float64)
         mse = np.einsum("ij,ij->i", difference, difference) / difference.shape[1] / width**2
         pixels = to_pixels(y, x.dtype, (low, low + width))

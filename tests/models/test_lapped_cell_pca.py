@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import pickle
-import tracemalloc
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +16,10 @@ from sklearn.decomposition import PCA
 from dpca import CellPCA
 from dpca.engine.checkpoint import Checkpoints
 from dpca.jobs.score_write import expected_mse
-from dpca.kernels import linalg
 from dpca.kernels.pixels import to_pixels
 from dpca.kernels.quality import ssim_per_sample
-from dpca.partition import LappedGrid
-from dpca.representation.cell_basis import CellBasis
-from dpca.representation.lapped_basis import LappedBasis
+from dpca.partition import CellGrid, LappedGrid
+from dpca.representation.linear import LinearRepresentation
 from storage import DataError
 from tests.conftest import smooth_images
 from tests.partition.dense_prefilter import dense_prefilter
@@ -223,52 +219,20 @@ def test_overlaps_that_make_no_sense(overlap: Any, says: str, images: np.ndarray
         CellPCA(2, cell_shape=10, overlap=overlap).fit(images)
 
 
-def basis(shape: tuple[int, ...], cell: tuple[int, ...], k: int, dtype: Any = np.float32) -> LappedBasis:
-    rng = np.random.default_rng(0)
-    return LappedBasis(
-        LappedGrid(shape, cell, 2), rng.normal(100, 5, shape), rng.normal(size=(k, *shape)).astype(dtype)
-    )
-
-
 @pytest.mark.parametrize("dtype", [bool, np.uint8, np.uint16, np.int32, np.float16, ">f4", np.float64])
 def test_a_basis_is_one_of_filtered_samples(dtype: Any) -> None:
-    model = basis((10, 9, 2), (4, 5), 3)
+    rng = np.random.default_rng(0)
+    components = rng.normal(size=(3, 10, 9, 2)).astype(np.float32)
+    model = LinearRepresentation(LappedGrid((10, 9, 2), (4, 5), 2), rng.normal(100, 5, (10, 9, 2)), components)
     p = dense_prefilter((10, 9, 2), (4, 5), 2)
     x = np.random.default_rng(1).integers(0, 2 if dtype is bool else 120, (4, 10, 9, 2)).astype(dtype)
     filtered = (x.reshape(4, -1).astype(float) @ p.T).reshape(x.shape)
     mean, components = p @ model.mean.ravel(), model.components.reshape(3, -1).astype(float) @ p.T
-    inner = CellBasis(model.grid.plain, mean.reshape(10, 9, 2), components.reshape(3, 10, 9, 2))
-    scores = model.project(x)
+    inner = LinearRepresentation(CellGrid((10, 9, 2), (4, 5)), mean.reshape(10, 9, 2), components.reshape(3, 10, 9, 2))
+    scores = model.encode(x)
     assert scores.dtype == (np.float64 if dtype in (np.int32, np.float64) else np.float32)
-    np.testing.assert_allclose(scores, inner.project(filtered), rtol=1e-5, atol=3e-3)
-    expected = inner.reconstruct(scores.astype(float)).reshape(4, -1) @ p
-    rebuilt = model.reconstruct(scores)
+    np.testing.assert_allclose(scores, inner.encode(filtered), rtol=1e-5, atol=3e-3)
+    expected = inner.decode(scores.astype(float)).reshape(4, -1) @ p
+    rebuilt = model.decode(scores)
     assert rebuilt.dtype == scores.dtype
     np.testing.assert_allclose(rebuilt.reshape(4, -1), expected, rtol=1e-5, atol=5e-3)
-    out = np.full(x.shape, np.nan, np.float32)
-    assert model.reconstruct(scores, out) is out
-    np.testing.assert_allclose(out, rebuilt, atol=2e-4)
-
-
-def test_a_basis_takes_no_samples_views_and_little_room_to_ship() -> None:
-    model = basis((10, 9, 2), (4, 5), 3)
-    before = len(pickle.dumps(model))
-    assert model.project(np.zeros((0, 10, 9, 2), np.uint8)).shape == (0, 3, 2, 3)
-    assert model.reconstruct(np.zeros((0, 3, 2, 3), np.float32)).shape == (0, 10, 9, 2)
-    assert len(pickle.dumps(model)) == before
-    x = np.random.default_rng(2).integers(0, 256, (6, 12, 9, 4), dtype=np.uint8)[::2, 1:11, :, ::2]
-    copied, scores = x.copy(), model.project(x)
-    np.testing.assert_array_equal(scores, model.project(copied))
-    np.testing.assert_array_equal(x, copied)
-
-
-def test_temporaries_stay_below_what_is_promised() -> None:
-    model = basis((60, 50, 3), (10, 10), 20)
-    x = np.zeros((200, 60, 50, 3), np.uint8)
-    linalg.release_scratch()
-    tracemalloc.start()
-    model.reconstruct(model.project(x))
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
-    linalg.release_scratch()
-    assert 0.3 * model.work_bytes(200, x.dtype) < peak <= 2 * model.work_bytes(200, x.dtype)

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from dpca.metrics import principal_angles
-from dpca.representation.band_basis import BandBasis
+from dpca.partition.bands import Bands
+from dpca.representation.linear import LinearRepresentation
 
 Array = NDArray[Any]
 
@@ -51,7 +52,7 @@ class Analogy:
         return {**asdict(self), "largest_difference_points": {name: self.apart(name) for name in self.bands}}
 
 
-def combined(basis: BandBasis, values: Array, count: int) -> Array:
+def combined(basis: LinearRepresentation, values: Array, count: int) -> Array:
     """Combine the j-th components of all bands into one vector of a whole sample, for j = 1, ..., count.
 
     A component of a band is as good with either sign. The signs are those with which the scores of the bands go
@@ -60,7 +61,7 @@ def combined(basis: BandBasis, values: Array, count: int) -> Array:
 
     Parameters
     ----------
-    basis : BandBasis
+    basis : LinearRepresentation
     values : array (n, *sample_shape)
     count : int
 
@@ -70,15 +71,15 @@ def combined(basis: BandBasis, values: Array, count: int) -> Array:
         Orthonormal rows: those of a band are.
     """
     some = values[np.linspace(0, len(values) - 1, min(len(values), _MOST_SAMPLES)).round().astype(int)]
-    count = min(count, basis.n_components)
+    count = min(count, len(basis.components))
     blocks = [some[start : start + _ROWS] for start in range(0, len(some), _ROWS)]
-    scores = np.concatenate([basis.project(np.ascontiguousarray(block))[..., :count] for block in blocks])
-    bands = basis.bands
+    scores = np.concatenate([basis.encode(np.ascontiguousarray(block))[..., :count] for block in blocks])
+    labels = cast("Bands", basis.partition).labels.reshape(-1)
     flat = basis.components[:count].reshape(count, -1)
     rows = np.empty_like(flat)
     for j in range(count):
         signs = _signs(scores[..., j].astype(np.float64))
-        rows[j] = flat[j] * signs[bands.labels.reshape(-1)].astype(flat.dtype)
+        rows[j] = flat[j] * signs[labels].astype(flat.dtype)
     lengths = np.linalg.norm(rows, axis=1, keepdims=True)
     np.divide(rows, lengths, out=rows, where=lengths > 0)
     return rows

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpca.partition.cells import CellGrid
-from dpca.representation.cell_basis import CellBasis
+from dpca.representation.linear import LinearRepresentation
 from pipelines.studies.partitions.dct_moments import cell_waves, low_frequencies
 
 Array = NDArray[Any]
@@ -17,7 +17,7 @@ Array = NDArray[Any]
 
 def dct_basis(
     grid: CellGrid, moments: Mapping[str, Array], n_components: int, chosen: bool, across_channels: bool
-) -> tuple[CellBasis, Array]:
+) -> tuple[LinearRepresentation, Array]:
     """Make the cosines of the coefficients that are kept the components of every cell.
 
     Parameters
@@ -36,26 +36,27 @@ def dct_basis(
 
     Returns
     -------
-    basis : CellBasis
+    basis : LinearRepresentation
         float32. Surplus rows of smaller cells are zero.
     held : array (n_components,)
         Variance of the first, second, ... coefficient that is kept, summed over all cells.
     """
-    shape, origin = grid.sample_shape, (0,) * len(grid.sample_shape)
-    channels = grid.channel_shape
+    channels, parts = grid.channel_shape, range(grid.n_partitions)
+    whole = (0,) * len(grid.sample_shape)
+    blocks = [np.ascontiguousarray(moments[name])[None] for name in ("mean", "variance")]
+    means, variances = (grid.split(block, parts, whole, np.empty(block.size)) for block in blocks)
     waves: dict[tuple[int, ...], Array] = {}
-    mean, held = np.zeros((1, *shape)), np.zeros(n_components)
-    components = np.zeros((n_components, *shape), np.float32)
-    means, variances = (np.ascontiguousarray(moments[name])[None] for name in ("mean", "variance"))
-    for i in range(grid.n_partitions):
-        d = grid.n_features(i)
+    held, found, rows = np.zeros(n_components), [], []
+    for i in parts:
         cell = tuple(stop - start for start, stop in grid.region(i)[: grid.n_spatial])
         if cell not in waves:
             waves[cell] = cell_waves(cell, channels, across_channels=across_channels)
-        variance = grid.take(variances, i, origin, np.empty((1, d)))[0]
+        variance = variances[i][0]
         order = np.argsort(-variance, kind="stable") if chosen else low_frequencies(cell, channels)
         kept = order[:n_components]
         held[: len(kept)] += variance[kept]
-        grid.put(waves[cell][kept].astype(np.float32), i, origin, components[: len(kept)])
-        grid.put(grid.take(means, i, origin, np.empty((1, d))) @ waves[cell], i, origin, mean)
-    return CellBasis(grid, mean[0], components), held
+        rows.append((i, waves[cell][kept].astype(np.float32)[None]))
+        found.append((i, (means[i] @ waves[cell])[None]))
+    components = grid.join(rows, np.zeros((n_components, *grid.sample_shape), np.float32))
+    mean = grid.join(found, np.empty((1, *grid.sample_shape)))
+    return LinearRepresentation(grid, mean[0], components), held

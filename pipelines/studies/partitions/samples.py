@@ -113,16 +113,16 @@ class Samples:
 
         Parameters
         ----------
-        basis : CellBasis, BandBasis or LinearBasis, optional
+        basis : LinearRepresentation, optional
         components : int, optional
             Only so many of the components of every partition.
         """
         values = np.asarray(self.pictured_of.values[self.pictured])
         if basis is not None:
-            scores = basis.project(values)
+            scores = basis.encode(values)
             if components is not None:
                 scores[..., components:] = 0
-            values = to_pixels(basis.reconstruct(scores), values.dtype, self.data_range)
+            values = to_pixels(basis.decode(scores), values.dtype, self.data_range)
         return panels(values, self.axes)
 
 
@@ -192,7 +192,7 @@ def _runs(source: Source, numbers: Array) -> Iterator[tuple[int, Array]]:
 
 def _quality_of(basis: Any, block: Array, data_range: tuple[float, float], n_spatial: int) -> dict[str, Array]:
     x, width = np.ascontiguousarray(block), data_range[1] - data_range[0]
-    y = basis.reconstruct(basis.project(x))
+    y = basis.decode(basis.encode(x))
     found = {"mse": mse_per_sample(x, y, data_range=width)}
     pixels = to_pixels(y, x.dtype, data_range)
     if x.dtype.kind != "f":

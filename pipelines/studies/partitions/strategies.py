@@ -71,7 +71,7 @@ class Fitted:
 
     Attributes
     ----------
-    basis : CellBasis, BandBasis or LinearBasis
+    basis : LinearRepresentation
         It projects and reconstructs.
     n_partitions, n_components : int
         Partitions, and components of a whole one.

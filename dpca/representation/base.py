@@ -1,0 +1,164 @@
+"""What a representation is: two maps, from samples to scores and back."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from hashlib import blake2b
+from typing import Any, Self
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from dpca.engine.boundary import guarded
+from dpca.engine.source import check_finite
+from dpca.kernels.types import Array
+from storage.errors import DataError
+from storage.layout import CHANNEL
+
+#: Under this name a store of scores states the fingerprint of the representation that they were made with.
+MODEL_FACT = "model"
+
+
+class Representation(ABC):
+    """Encodes samples as scores and decodes scores as samples.
+
+    The defaults suit scores that stand for whole samples. A subclass implements `_encode` and `_decode`, which may
+    raise ValueError or ArithmeticError; `encode` and `decode` check their values on either side.
+    """
+
+    #: What a store of these scores calls itself.
+    scores_kind: str = "scores"
+
+    @property
+    @abstractmethod
+    def sample_shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+
+    @property
+    @abstractmethod
+    def score_shape(self) -> tuple[int, ...]:
+        """Shape of one sample's scores, components last."""
+
+    @property
+    @abstractmethod
+    def dtype(self) -> np.dtype[Any]:
+        """Type of scores, and of decoded samples; that of float64 samples, or scores, is float64."""
+
+    @property
+    @abstractmethod
+    def nbytes(self) -> int:
+        """Bytes of what was learned."""
+
+    @property
+    def cell_shape(self) -> tuple[int, ...] | None:
+        """Length of a cell along each spatial axis, None where samples are not cut into cells."""
+        return None
+
+    def score_axes(self, axes: Sequence[str]) -> tuple[str, ...]:
+        """Name the axes of one sample's scores, given those of a sample."""
+        return ("component",)
+
+    def n_spatial(self, axes: Sequence[str]) -> int:
+        """Return how many of a sample's axes, which have these names, are axes of space."""
+        return sum(axis != CHANNEL for axis in axes)
+
+    @abstractmethod
+    def fingerprint(self) -> str:
+        """Return the hash by which scores know what they were made with.
+
+        A model has the same one in memory and on disk. Costs one look at the arrays, about a second a gigabyte.
+        """
+
+    @abstractmethod
+    def work_bytes(self, n_rows: int, dtype: DTypeLike) -> int:
+        """Bytes of temporary arrays of encoding or decoding ``n_rows`` samples of a type, results included."""
+
+    @abstractmethod
+    def _leading(self, n_components: int) -> Self:
+        """Return the representation by the first ``n_components`` components."""
+
+    @abstractmethod
+    def _encode(self, samples: Array) -> Array:
+        """Return scores (n, *score_shape) of samples (n, *sample_shape)."""
+
+    @abstractmethod
+    def _decode(self, scores: Array) -> Array:
+        """Return the samples (n, *sample_shape) that scores stand for, neither rounded nor clipped."""
+
+    def leading(self, n_components: int | None) -> Self:
+        """Return the representation by the first ``n_components`` components; None stands for all.
+
+        Raises
+        ------
+        DataError
+            If there are not so many, or it is no number of components.
+        """
+        known = self.score_shape[-1]
+        if n_components is None:
+            return self
+        if isinstance(n_components, bool) or not isinstance(n_components, int | np.integer) or n_components < 1:
+            raise DataError(f"n_components is {n_components!r}: give a positive integer, or None for all")
+        if n_components > known:
+            raise DataError(f"n_components is {n_components} but there are only {known}: ask for at most that many")
+        return self._leading(int(n_components))
+
+    def encode(self, samples: Array, name: str = "a chunk", first: int = 0) -> Array:
+        """Return the scores (n, *score_shape) of samples.
+
+        Parameters
+        ----------
+        samples : array (n, *sample_shape), any real dtype
+        name : str
+            What errors call the samples.
+        first : int
+            Number of the first one, for errors.
+
+        Raises
+        ------
+        DataError
+            If samples or scores are not finite.
+        """
+        if samples.dtype.kind == "f":
+            check_finite(samples, first, name)
+        scores = guarded(self._encode, name)(samples)
+        if samples.dtype.kind == "f":
+            _check_range(scores, first, name, "scores")
+        return scores
+
+    def decode(self, scores: Array, name: str = "the scores", first: int = 0) -> Array:
+        """Return the samples (n, *sample_shape) that scores stand for, neither rounded nor clipped.
+
+        Parameters
+        ----------
+        scores : array (n, *score_shape), float32 or float64
+        name, first
+            As for `encode`.
+
+        Raises
+        ------
+        DataError
+            If scores or samples are not finite.
+        """
+        check_finite(scores, first, name)
+        samples = guarded(self._decode, name)(scores)
+        # Samples are sums of at most some thousand scores and finite numbers: they are seldom looked at.
+        if scores.size and max(float(scores.max()), -float(scores.min())) > math.sqrt(np.finfo(samples.dtype).max):
+            _check_range(samples, first, name, "samples")
+        return samples
+
+
+def array_digest(array: Array) -> list[Any]:
+    """Return a hash of an array's values, its shape and its type, in values that JSON holds."""
+    values = blake2b(np.ascontiguousarray(array).tobytes(), digest_size=16).hexdigest()
+    return [values, list(array.shape), str(array.dtype)]
+
+
+def _check_range(values: Array, first: int, name: str, what: str) -> None:
+    finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
+    if not finite.all():
+        raise DataError(
+            f"the {what} of sample {first + int(finite.argmin())} of {name} are beyond the range of {values.dtype}: "
+            f"divide all values by a constant, or give them as float64"
+        )

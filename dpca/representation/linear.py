@@ -1,0 +1,249 @@
+"""The linear representation: a mean and orthonormal components of every partition of the attributes."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.lib.stride_tricks import as_strided
+from numpy.typing import DTypeLike
+
+from dpca.kernels import linalg
+from dpca.kernels.dtypes import working_dtype
+from dpca.kernels.types import Array
+from dpca.partition.base import Partition
+from dpca.partition.cells import CellGrid
+from dpca.partition.whole import Whole
+from dpca.representation.base import Representation, array_digest
+from storage.workspace import fingerprint_of
+
+# Floating-point values of a tile that are mapped at once: enough samples for matrix products, few enough for the cache.
+_BLOCK_BYTES = 2**25
+# Attributes of partitions that are centered and multiplied together: their values stay in a core's own cache.
+_RUN_FEATURES = 2**14
+# Squared length of a row that is zero but for rounding.
+_ZERO_ROW = 1e-6
+
+
+class _Run(NamedTuple):
+    """Consecutive partitions of equal size: centered in one call, and multiplied in one for each of its ranks."""
+
+    first: int
+    """Number of the first partition."""
+    start: int
+    """Its place among the partitions of the tile."""
+    mean: Array
+    """(count, 1, n_features), float64"""
+    products: list[tuple[slice, Array]]
+    """Which of the partitions, and their components (count, rank, n_features), or (1, ...) where these are shared."""
+
+
+@dataclass(frozen=True, eq=False)
+class LinearRepresentation(Representation):
+    """The scores of every partition are the products of its centered attributes with its components.
+
+    Parameters
+    ----------
+    partition : Partition
+        How the attributes are split.
+    mean : array (*sample_shape) or (n_features,)
+        Mean sample.
+    components : array (n_components, *sample_shape) or (n_components, n_features)
+        Component j of every partition lies where its attributes lie: ``components[j]`` looks like a sample. Rows of a
+        partition are orthonormal; where it has fewer attributes than there are components, the surplus rows are zero.
+        Components of lapped cells reach into each other and are summed there.
+    """
+
+    partition: Partition
+    mean: Array
+    components: Array
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        # What is cached would take as many bytes again to ship.
+        return LinearRepresentation, (self.partition, self.mean, self.components)
+
+    @property
+    def scores_kind(self) -> str:  # type: ignore[override]
+        """What a store of these scores calls itself."""
+        return self.partition.scores_kind
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return self.partition.sample_shape
+
+    @property
+    def score_shape(self) -> tuple[int, ...]:
+        """Shape of one sample's scores: (*grid_shape, n_components)."""
+        return (*self.partition.grid_shape, len(self.components))
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the components."""
+        return self.components.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the mean and the components."""
+        return self.mean.nbytes + self.components.nbytes
+
+    @property
+    def cell_shape(self) -> tuple[int, ...] | None:
+        """Length of a cell along each spatial axis, None where samples are not cut into cells."""
+        return self.partition.cell_shape if isinstance(self.partition, CellGrid) else None
+
+    def score_axes(self, axes: Sequence[str]) -> tuple[str, ...]:
+        """Name the axes of one sample's scores, given those of a sample."""
+        return (*self.partition.grid_axes(axes), "component")
+
+    def n_spatial(self, axes: Sequence[str]) -> int:
+        """Return how many of a sample's axes, which have these names, are axes of space: those that cells cut."""
+        return super().n_spatial(axes) if self.cell_shape is None else len(self.cell_shape)
+
+    def fingerprint(self) -> str:
+        """Return the hash of the mean, the components and their places."""
+        shapes, places = [list(self.sample_shape), list(self.score_shape)], self.partition.identity
+        places = array_digest(places) if isinstance(places, np.ndarray) else places
+        return fingerprint_of(self.scores_kind, shapes, places, *map(array_digest, (self.mean, self.components)))
+
+    def work_bytes(self, n_rows: int, dtype: DTypeLike) -> int:
+        """Bytes of temporary arrays of encoding or decoding ``n_rows`` samples of a type, results included."""
+        partition, d, k = self.partition, math.prod(self.sample_shape), len(self.components)
+        work = self._working(dtype)
+        results = n_rows * (d + partition.n_partitions * k) * work.itemsize
+        values = min(n_rows, self._step(work.itemsize)) * self._tile_features
+        tile = values * (work.itemsize + partition.split_dtype(dtype).itemsize)
+        region = tuple((0, length) for length in self.sample_shape)
+        # The components of the partitions, twice while they are cut; means, and the places of the attributes.
+        model = 2 * k * d * work.itemsize + 6 * d * 8
+        return results + tile + partition.split_bytes(region, work) + model
+
+    def _leading(self, n_components: int) -> LinearRepresentation:
+        return replace(self, components=self.components[:n_components])
+
+    def _encode(self, samples: Array) -> Array:
+        """Return (x - mean) V^T of every partition. Costs 2 n d k operations."""
+        partition, samples = self.partition, np.ascontiguousarray(samples)
+        dtype, n = self._working(samples.dtype), len(samples)
+        scores = np.zeros((n, partition.n_partitions, len(self.components)), dtype)
+        everywhere, step = (0,) * len(self.sample_shape), self._step(dtype.itemsize)
+        for start in range(0, n, step):
+            block, here = samples[start : start + step], scores[start : start + step]
+            for parts, runs in self._tiles:
+                size = len(block) * sum(map(partition.n_features, parts))
+                raw = linalg.scratch("raw", (size,), partition.split_dtype(samples.dtype))
+                values = partition.split(block, parts, everywhere, raw)
+                for run in runs:
+                    taken = _stacked(values[run.start : run.start + len(run.mean)])
+                    x = linalg.scratch("values", taken.shape, dtype)
+                    # Together faster than one call that converts and subtracts.
+                    np.copyto(x, taken)
+                    x -= run.mean.astype(dtype)
+                    for some, rows in run.products:
+                        np.matmul(x[some], rows.swapaxes(1, 2), out=_scores_of(run, some, rows, here))
+        return scores.reshape(n, *self.score_shape)
+
+    def _decode(self, scores: Array) -> Array:
+        """Return y V + mean of every partition, in place. Costs 2 n d k operations."""
+        partition, n = self.partition, len(scores)
+        dtype = np.result_type(scores.dtype, self.dtype)
+        scores = scores.reshape(n, partition.n_partitions, len(self.components))
+        samples = np.empty((n, *self.sample_shape), dtype)
+        step = self._step(dtype.itemsize)
+        for start in range(0, n, step):
+            here = samples[start : start + step]
+            partition.join(self._decoded(scores[start : start + step], here), here)
+        return samples
+
+    def _decoded(self, scores: Array, samples: Array) -> Iterator[tuple[int, Array]]:
+        """Yield the number of the first partition of every run, and the values (count, n, n_features) of all."""
+        dtype = samples.dtype
+        for _, runs in self._tiles:
+            for run in runs:
+                shape = (len(run.mean), len(scores), run.mean.shape[2])
+                # Whole samples are made in place.
+                in_place = isinstance(self.partition, Whole)
+                x = samples.reshape(shape) if in_place else linalg.scratch("values", shape, dtype)
+                for some, rows in run.products:
+                    np.matmul(_scores_of(run, some, rows, scores), rows, out=x[some], dtype=dtype)
+                x += run.mean.astype(dtype)
+                yield run.first, x
+
+    def _working(self, dtype: DTypeLike) -> np.dtype[Any]:
+        """Return the type of the arithmetic on samples of a type."""
+        return np.result_type(working_dtype(dtype), self.dtype)
+
+    def _step(self, itemsize: int) -> int:
+        """Return how many samples are mapped at once."""
+        return max(1, _BLOCK_BYTES // (self._tile_features * itemsize))
+
+    @cached_property
+    def _tile_features(self) -> int:
+        """Attributes of the largest tile."""
+        return max(sum(map(self.partition.n_features, parts)) for parts in self._parts)
+
+    @cached_property
+    def _parts(self) -> list[tuple[int, ...]]:
+        """Numbers of the partitions of every tile: those of a row of cells lie together in memory."""
+        return list(self.partition.tiles((1, *self.sample_shape[1:])))
+
+    @cached_property
+    def _tiles(self) -> list[tuple[tuple[int, ...], list[_Run]]]:
+        """Partitions that are split together, and their runs, ready for matrix products."""
+        partition, everywhere = self.partition, (0,) * len(self.sample_shape)
+        mean = np.ascontiguousarray(self.mean, np.float64).reshape(1, *self.sample_shape)
+        components = np.ascontiguousarray(self.components).reshape(-1, *self.sample_shape)
+
+        def cut(x: Array, parts: Sequence[int]) -> list[Array]:
+            size = len(x) * sum(map(partition.n_features, parts))
+            return partition.split(x, parts, everywhere, np.empty(size, partition.split_dtype(x.dtype)))
+
+        tiles = []
+        for parts in self._parts:
+            means, rows = cut(mean, parts), cut(components, parts)
+            runs: list[_Run] = []
+            sizes = [partition.n_features(i) for i in parts]
+            for _, equal in itertools.groupby(
+                enumerate(sizes), lambda each: (each[1], each[0] // max(1, _RUN_FEATURES // each[1]))
+            ):
+                (first, _), *others = equal
+                here = slice(first, first + 1 + len(others))
+                runs.append(_Run(parts[here.start], here.start, _stacked(means[here]), _products(rows[here])))
+            tiles.append((parts, runs))
+        return tiles
+
+
+def _products(parts: list[Array]) -> list[tuple[slice, Array]]:
+    """Return which of consecutive partitions have as many components, and these (count, rank, n_features)."""
+    ranks = list(map(_rank, parts))
+    products = []
+    for rank, equal in itertools.groupby(range(len(parts)), ranks.__getitem__):
+        chosen = list(equal)
+        here = slice(chosen[0], chosen[-1] + 1)
+        rows = _stacked(parts[here])[:, :rank]
+        if len(rows) > 1 and (rows == rows[:1]).all():
+            rows = rows[:1].copy()
+        products.append((here, rows))
+    return products
+
+
+def _stacked(parts: Sequence[Array]) -> Array:
+    """View arrays (n, d) of equal shape that lie one after the other in memory as one (count, n, d)."""
+    first = parts[0]
+    return as_strided(first, (len(parts), *first.shape), (first.nbytes, *first.strides))
+
+
+def _scores_of(run: _Run, some: slice, rows: Array, scores: Array) -> Array:
+    """View the scores (count, n, rank) of some partitions of a run in those (n, n_partitions, n_components) of all."""
+    return scores[:, run.first + some.start : run.first + some.stop, : rows.shape[1]].swapaxes(0, 1)
+
+
+def _rank(rows: Array) -> int:
+    """Return how many rows (k, d), of length 1 or 0 up to rounding, there are up to the last one of length 1."""
+    used = np.flatnonzero(np.einsum("ij,ij->i", rows, rows) > _ZERO_ROW)
+    return int(used[-1]) + 1 if used.size else 0
