@@ -214,7 +214,7 @@ def test_shards_that_changed_places_are_named_and_not_read(store: str, stores: P
 def test_every_value_of_the_metadata_is_vouched_for(stores: Path) -> None:
     """Whatever value of whatever file is changed: `verify` names the file.
 
-    Eight in each file, no two of the same form: a digest covers the whole file. `tests/benchmarks/damage_stores.py` goes on.
+    Eight in each file, of different forms: a digest covers all of it. `tests/benchmarks/damage_stores.py` does more.
     """
     rng, missed, n = np.random.default_rng(0), [], 0
     for store in ("scores.zarr", "stack.zarr", "streaming.zarr", "job.report"):
