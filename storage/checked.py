@@ -8,6 +8,7 @@ the end of each chunk, which Zarr has compared with the chunk's bytes: that cost
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
@@ -37,6 +38,8 @@ DENSE_KEY = "every_shard_is_stored"
 # Shards whose indexes are remembered between the reads of their chunks.
 _INDEXES = 64
 _MOST_KNOWN = 64
+# Entries of a folder that are looked at for arrays of this package.
+_MOST_MEMBERS = 64
 
 
 class CheckedStore(Store):
@@ -108,6 +111,7 @@ class CheckedStore(Store):
                 raise missing_file(key, self.where)
             await self._check_chunks(key, content, byte_range, entry)
         elif key.rpartition("/")[2] in _METADATA:
+            await self._require_vouched(key)
             self._check_metadata(key, content)
         elif (
             (content is None or not len(content))
@@ -242,6 +246,12 @@ class CheckedStore(Store):
         except (ValueError, KeyError, TypeError, RecursionError):
             return False
 
+    async def _require_vouched(self, key: str) -> None:
+        """Refuse an array with checksums where no manifest vouches for them: the metadata above it was replaced."""
+        folder = key.rpartition("/")[0]
+        if self.manifest is None and await self._store.exists(f"{folder}/{CHECKSUMS}".lstrip("/")):
+            raise _orphaned(f"{self.where}/{folder}".rstrip("/"))
+
     def _check_metadata(self, key: str, content: Buffer | None) -> None:
         text = None if content is None else content.to_bytes()
         if self.manifest is not None:
@@ -348,8 +358,24 @@ def checked_store(where: str) -> tuple[CheckedStore, str]:
         inside.append(last)
         root, store = parent, plain_store(parent)
     if content_of(here, where, CHECKSUMS) is not None:
-        raise StoreError(f"'{where}' belongs to a store whose metadata is missing or damaged: make the store again")
+        raise _orphaned(where)
+    if isinstance(here, LocalStore) and (array := _with_checksums(where)):
+        raise _orphaned(array)
     return CheckedStore(here, where), ""
+
+
+def _with_checksums(folder: str) -> str | None:
+    """Return an array in a folder that has checksums; folders of this package's stores have few entries."""
+    try:
+        with os.scandir(folder) as entries:
+            few = list(itertools.islice(entries, _MOST_MEMBERS))
+    except OSError:  # no folder: whoever opens it says so
+        return None
+    return next((entry.path for entry in few if os.path.lexists(os.path.join(entry.path, CHECKSUMS))), None)
+
+
+def _orphaned(where: str) -> StoreError:
+    return StoreError(f"'{where}' belongs to a store whose metadata is missing or damaged: make the store again")
 
 
 def _reopened(where: str) -> CheckedStore:

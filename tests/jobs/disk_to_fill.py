@@ -25,14 +25,12 @@ import numpy as np
 from dpca import PCA, BandPCA, CellPCA, StreamingPCA
 from dpca.jobs import (
     CompressionSettings,
-    ConvergenceSettings,
-    StreamingSettings,
     compress,
     fit_store,
     reconstruct_store,
-    report_convergence,
     transform_store,
 )
+from pipelines.studies.convergence.study import ConvergenceSettings, report_convergence
 from storage import ingest, open_stack
 from storage.errors import StoreError
 
@@ -87,8 +85,8 @@ JOBS: dict[str, Callable[[Path], Any]] = {
         open_stack(folder / "s.zarr"), folder / "m.zarr", folder / "out.zarr", reconstruct=True
     ),
     "reconstruct": lambda folder: reconstruct_store(folder / "m.zarr", folder / "sc.zarr", folder / "out.zarr"),
-    "compress cells": whole(CompressionSettings(True, model={"n_components": 3, "cell_shape": 8}), "a.npy"),
-    "compress stream": whole(StreamingSettings(n_components=3), "a.npy"),
+    "compress cells": whole(CompressionSettings(CellPCA(3, cell_shape=8), reconstruct=True), "a.npy"),
+    "compress stream": whole(CompressionSettings(StreamingPCA(3, random_state=0)), "a.npy"),
     "convergence": lambda folder: report_convergence(
         open_stack(folder / "s.zarr"), folder / "out.zarr", ConvergenceSettings(("oja",), 2, 8, 2)
     ),

@@ -19,7 +19,7 @@ from sklearn.decomposition import PCA
 
 from dpca import StreamingPCA
 from dpca.cli import main as dpca
-from dpca.jobs.stream_report import some_scores
+from dpca.jobs.report import some_scores
 from pipelines.lsun_streaming import main
 from storage import open_stack, verify
 from tests.conftest import smooth_images

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from storage import StoreError, open_stack
 from tests.trust.damage import STORES
 from tests.trust.ways import Trial
 
@@ -25,3 +27,14 @@ def test_whole_stores_are_read_in_every_way(trial: Trial) -> None:
 def test_damage_is_named_and_never_read(store: str, trial: Trial) -> None:
     rng = np.random.default_rng(STORES.index(store))
     assert [wrong for _ in range(12) for wrong in trial.run(store, rng)] == []
+
+
+def test_root_metadata_of_another_file_is_no_other_store(trial: Trial, tmp_path: Path) -> None:
+    whole = trial.whole / "stack.zarr"
+    for name in sorted(str(path.relative_to(whole)) for path in whole.rglob("*") if path.is_file()):
+        shutil.rmtree(here := tmp_path / "stack.zarr", ignore_errors=True)
+        shutil.copytree(whole, here)
+        if name != "zarr.json":
+            shutil.copyfile(whole / name, here / "zarr.json")
+            with pytest.raises(StoreError, match="belongs to a store whose metadata is missing or damaged"):
+                open_stack(here)

@@ -85,7 +85,7 @@ def _rebuilt(model: Path, scores: Path, out: Path, k: int | None = None) -> list
 
 
 def _job_ways(whole: Path) -> dict[str, Way]:
-    source = open_input(whole.parent / "a.npz", SETTINGS)
+    source = open_input(whole.parent / "a.npz")
 
     def known(here: Path, out: Path) -> Any:
         found = find_done(source, here / "job.zarr", SETTINGS)
