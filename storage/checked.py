@@ -35,9 +35,8 @@ _METADATA = (METADATA, ".zarray", ".zmetadata", ".zgroup")
 _CHUNK = re.compile(r"(?:^|/)c(?:/[0-9]+)*$")
 #: Stated in the attributes of every array that this package makes, because Zarr reads a missing shard as fill values.
 DENSE_KEY = "every_shard_is_stored"
-# Shards whose indexes are remembered between the reads of their chunks.
-_INDEXES = 64
-_MOST_KNOWN = 64
+# Indexes of shards, and checksums of arrays, that are remembered between reads.
+_REMEMBERED = 64
 # Entries of a folder that are looked at for arrays of this package.
 _MOST_MEMBERS = 64
 
@@ -231,7 +230,7 @@ class CheckedStore(Store):
         entries: Mapping[str, Entry] = json.loads(content)
         with _KNOWN_LOCK:
             _KNOWN[digest] = entries
-            if len(_KNOWN) > _MOST_KNOWN:
+            if len(_KNOWN) > _REMEMBERED:
                 _KNOWN.popitem(last=False)
         return entries
 
@@ -298,9 +297,8 @@ class CheckedStore(Store):
     ) -> NDArray[np.int64]:
         """Return (offset, length) of every inner chunk of a shard; chunks that are not stored have length 0."""
         with self._lock:
-            known = self._indexes.get(key)
-        if known is not None:
-            return known
+            if (known := self._indexes.get(key)) is not None:
+                return known
         n_index = index_bytes(len(entry.chunks))
         if start <= entry.size - n_index and start + len(values) == entry.size:
             index = values[len(values) - n_index :]
@@ -312,7 +310,7 @@ class CheckedStore(Store):
         found = places_in(index)
         with self._lock:
             self._indexes[key] = found
-            if len(self._indexes) > _INDEXES:
+            if len(self._indexes) > _REMEMBERED:
                 self._indexes.popitem(last=False)
         return found
 

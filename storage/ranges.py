@@ -6,6 +6,8 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
+
 from storage.errors import DataError
 
 
@@ -39,6 +41,15 @@ def found_range(low: float, high: float) -> tuple[float, float]:
     if low == high:
         low, high = (min(low, 0.0), max(high, 0.0)) if low else (0.0, 1.0)
     return _with_width(low, high)
+
+
+def type_range(dtype: np.dtype[Any]) -> tuple[float, float] | None:
+    """Return the range of a type that is used whole: truth values and small unsigned integers; None for others."""
+    if dtype.kind == "b":
+        return 0.0, 1.0
+    if dtype.kind == "u" and dtype.itemsize <= 2:
+        return 0.0, float(np.iinfo(dtype).max)
+    return None
 
 
 def _with_width(low: float, high: float) -> tuple[float, float]:

@@ -30,7 +30,7 @@ from zarr.errors import BaseZarrError
 from storage import cf
 from storage.errors import DataError, StoreError, one_line
 from storage.layout import CHANNEL, MAX_CHUNK, SAMPLE, axes_for
-from storage.ranges import checked_range, found_range
+from storage.ranges import checked_range, found_range, type_range
 from storage.reading import array_in, open_node, root_facts
 from storage.workspace import fingerprint_of
 
@@ -201,7 +201,7 @@ def open_stack(
         array_path=absolute(array_path),
         samples=samples,
         axes=_check_axes(axes, samples) if axes is not None else _foreign_axes(samples),
-        data_range=checked_range(data_range) if data_range is not None else _range_of(np.dtype(samples.dtype)),
+        data_range=checked_range(data_range) if data_range is not None else type_range(np.dtype(samples.dtype)),
         source=source,
     )
 
@@ -303,14 +303,6 @@ def _check_axes(axes: Sequence[str], samples: zarr.Array[Any]) -> tuple[str, ...
     if len(named) != samples.ndim or len(set(named)) != len(named):
         raise DataError(f"axes {tuple(axes)} do not name a sample of shape {samples.shape[1:]}: give one name an axis")
     return named
-
-
-def _range_of(dtype: np.dtype[Any]) -> tuple[float, float] | None:
-    if dtype.kind == "b":
-        return 0.0, 1.0
-    if dtype.kind == "u" and dtype.itemsize <= 2:
-        return 0.0, float(np.iinfo(dtype).max)
-    return None
 
 
 def absolute(path: str) -> str:

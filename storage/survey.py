@@ -13,6 +13,7 @@ from storage.arrays import Codec, choose_codec
 from storage.errors import DataError
 from storage.images import Rules, decode
 from storage.layout import CHANNEL, SAMPLE, axes_for
+from storage.ranges import type_range
 from storage.readers import Payload, Reader, Refused
 from storage.readers.base import within_memory
 
@@ -96,7 +97,7 @@ def _form(reader: Reader, rules: Rules, stop: bool) -> Form:
         dtype=tried.dtype,
         axes=(SAMPLE, *axes),
         codec=choose_codec(tried),
-        data_range=reader.data_range or _range_of(tried.dtype),
+        data_range=reader.data_range or type_range(tried.dtype),
         rules=rules if reader.encoded else None,
     )
 
@@ -150,9 +151,3 @@ def _some_rows(reader: Reader) -> NDArray[Any]:
     # spread over the stack where that is free: data often begins with something flat
     rows = np.linspace(0, len(reader) - 1, n).astype(int) if reader.random_access else np.arange(n)
     return np.asarray(reader.fetch(sorted(set(rows.tolist()))))
-
-
-def _range_of(dtype: np.dtype[Any]) -> tuple[float, float] | None:
-    if dtype.kind == "u" and dtype.itemsize <= 2:
-        return 0.0, float(np.iinfo(dtype).max)
-    return None
