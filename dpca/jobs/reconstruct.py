@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from dpca.engine.memory import peak_resident_bytes, thread_count
 from dpca.jobs.stages import NOTHING, StageCost
+from dpca.kernels.pixels import to_pixels
 from dpca.models.scores import check_match, read_scores_facts
-from dpca.models.stored_basis import load_any, model_fingerprint, stored_basis
+from dpca.models.stored_basis import model_fingerprint, stored_basis
 from dpca.representation.basis import Basis, checked_level, rebuilt
-from dpca.representation.cell_basis import to_pixels
 from storage.arrays import choose_codec, create_array, create_root, write_shard, write_strings
 from storage.disk import require_free_space
 from storage.layout import choose_layout
@@ -37,7 +37,7 @@ class _Job:
     identity: str
     model: str
     fingerprint: str
-    n_components: int
+    n_components: int | None
     samples: str
     rows: int
     dtype: str
@@ -76,15 +76,17 @@ def reconstruct_store(
     """
     check_output(target, model, scores)
     facts = read_scores_facts(scores)
-    basis: Basis = load_any(model).basis_
+    known = model_fingerprint(model)
+    basis = stored_basis(os.path.abspath(model), known, None)
     scores_array = open_array(os.path.join(os.fspath(scores), "scores"))
     check_match(scores, facts, scores_array.shape, basis)
     level = checked_level(n_components, scores_array.shape[-1])
-    basis = basis.leading(level)
+    if n_components is not None:
+        basis = stored_basis(os.path.abspath(model), known, level)
     n = scores_array.shape[0]
     dtype, axes = np.dtype(facts["dtype"]), tuple(facts["axes"])
     shape = (n, *basis.sample_shape)
-    fingerprint = fingerprint_of("reconstruction", STACK_VERSION, facts["fingerprint"], model_fingerprint(model), level)
+    fingerprint = fingerprint_of("reconstruction", STACK_VERSION, facts["fingerprint"], known, level)
     began = time.perf_counter()
     with Workspace(target, kind=STACK_KIND, fingerprint=fingerprint, overwrite=overwrite) as work:
         if work.state == "complete":
@@ -106,8 +108,8 @@ def reconstruct_store(
             os.path.join(os.path.abspath(scores), "scores"),
             array_identity(scores_array),
             os.path.abspath(model),
-            model_fingerprint(model),
-            level,
+            known,
+            None if n_components is None else level,
             str(work.store / "samples"),
             layout.shards[0],
             dtype.name,

@@ -17,11 +17,11 @@ from dpca.engine.memory import peak_resident_bytes, task_budget, thread_count
 from dpca.engine.plan import PlanError
 from dpca.engine.source import Source, batches
 from dpca.kernels.linalg import release_scratch
+from dpca.kernels.pixels import to_pixels
+from dpca.kernels.quality import has_ssim, mse_per_sample, psnr_from_mse, ssim_per_sample
 from dpca.models.stored_basis import model_fingerprint, stored_basis
 from dpca.representation.basis import Basis, projected, rebuilt
-from dpca.representation.cell_basis import to_pixels
 from dpca.representation.score_layout import score_layout
-from dpca.rules.quality import WINDOW, mse_per_sample, psnr_from_mse, ssim_per_sample
 from storage.arrays import Codec, choose_codec, create_array, write_shard
 from storage.errors import StoreError
 from storage.layout import Layout, choose_layout
@@ -300,8 +300,3 @@ def _write_quality(job: WriteJob, group: zarr.Group) -> None:
         )
         for start in range(0, len(values), layout.shards[0]):
             write_shard(array, start, values[start : start + layout.shards[0]])
-
-
-def has_ssim(sample_shape: tuple[int, ...], n_spatial: int) -> bool:
-    """Only images and volumes have structure, of samples that are long enough for a window."""
-    return n_spatial > 1 and min(sample_shape[:n_spatial]) >= WINDOW

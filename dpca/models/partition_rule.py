@@ -12,11 +12,12 @@ from dpca.engine.fold import plan_for
 from dpca.engine.fold_tasks import Results
 from dpca.engine.plan import FoldPlan, Partitioned, PlanError
 from dpca.engine.source import Source
+from dpca.kernels.dtypes import working_dtype
 from dpca.partition.shared import SharedGrid
 from dpca.rules.covariance import CovariancePCA
 from dpca.rules.incremental_svd import IncrementalSVD
 from dpca.rules.pooled_covariance import PooledCovariancePCA
-from dpca.rules.state import Rule, working_dtype
+from dpca.rules.state import Rule
 
 Array = NDArray[Any]
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import warnings
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -16,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpca.engine.boundary import guarded
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.source import Source
+from dpca.kernels.dtypes import working_dtype
 from dpca.models.convergence import RESULT, check_result
 from dpca.models.linear_model import LinearModel
 from dpca.models.outliers import LeastComponents, least_scores
@@ -24,7 +27,6 @@ from dpca.models.passes import Passes
 from dpca.models.pca_solvers import DEFAULT_ITERATIONS, DEFAULT_TOLERANCE, SOLVERS, Problem
 from dpca.models.solver_choice import choose_solver
 from dpca.representation.lazy import default_client
-from dpca.rules.state import working_dtype
 from storage.errors import DataError
 from storage.progress import Progress, no_progress
 
@@ -314,6 +316,21 @@ class PCA(LinearModel):
         variances = np.maximum(self.least_variance_, max(floor, _LEAST_VARIANCE))
         least = LeastComponents(self.mean_, self.least_components_, variances)
         return self._each_sample(X, least_scores, least, (), np.float64)
+
+    # -- what jobs and reports ask
+
+    def check_before(self, n_samples: int) -> None:
+        """Refuse parameters that cannot be fitted to so many samples, as far as the parameters alone tell."""
+        # That there are no samples at all, ingest says better.
+        self._wanted(n_samples or sys.maxsize, sys.maxsize)
+
+    def announced(self, axes: Sequence[str]) -> str:
+        """Say what is fitted."""
+        return f"{'all' if self.n_components is None else self.n_components} components exactly or to a tolerance"
+
+    def report_numbers(self) -> dict[str, Any]:
+        """Return what a report says of the fitted model; see `dpca.report.record`."""
+        return super().report_numbers() | {"method": self.solver_, "passes": self.n_passes_}
 
     # -- keeping
 

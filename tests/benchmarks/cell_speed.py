@@ -38,8 +38,9 @@ from dpca.engine.plan import plan_fold
 from dpca.engine.source import Source, as_source, batches
 from dpca.jobs.score_write import write_scores
 from dpca.kernels import linalg_int8
+from dpca.kernels.quality import ssim_per_sample
 from dpca.partition import CellGrid
-from dpca.rules import CovariancePCA, ssim_per_sample
+from dpca.rules import CovariancePCA
 from storage import Stack, ingest, open_stack
 from storage.arrays import create_array, create_root, write_shard
 from storage.layout import Layout, choose_layout

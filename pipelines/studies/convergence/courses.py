@@ -14,9 +14,10 @@ from dpca.engine.fold import fold
 from dpca.engine.memory import task_budget
 from dpca.engine.plan import PlanError
 from dpca.engine.source import Source
+from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
 from dpca.partition.whole import Whole
-from dpca.rules.state import State, working_dtype
+from dpca.rules.state import State
 from pipelines.studies.convergence.reference import Reference
 from storage.errors import DataError
 from storage.progress import Progress, no_progress
