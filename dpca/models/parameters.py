@@ -15,11 +15,11 @@ from dpca.engine.memory import usable_bytes
 from dpca.engine.plan import PlanError
 from dpca.models.rank_choice import CHOICES
 from dpca.models.streaming_methods import describe_option
-from dpca.rules.state import Rule
+from dpca.rules.rule import Rule
 from storage.errors import DataError
 
 _FLAGS = ("center", "shuffle", "shared", "keep_channels")
-_NAMES = ("method", "solver", "mapping", "execution")
+_NAMES = ("solver", "mapping", "execution")
 
 
 def check_parameters(model: Any) -> None:

@@ -29,7 +29,8 @@ from dpca.models.targets import Check, check_for, keep_chosen, value_range_for
 from dpca.representation.basis import Basis
 from dpca.representation.lazy import as_lazy, default_client, is_lazy, map_samples, scores_of
 from dpca.representation.reconstruction import samples_of
-from dpca.rules.state import Rule, State
+from dpca.rules.rule import Rule
+from dpca.rules.state import State
 from storage.errors import DataError
 from storage.layout import CHANNEL, axes_for
 from storage.progress import Progress, no_progress

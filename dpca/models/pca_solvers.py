@@ -13,19 +13,14 @@ from numpy.typing import NDArray
 from dpca.engine.memory import usable_bytes
 from dpca.engine.plan import PlanError
 from dpca.kernels import linalg
-from dpca.kernels.dtypes import working_dtype
 from dpca.models.passes import Passes
 from dpca.partition.cells import CellGrid
 from dpca.rules.covariance import CovariancePCA
-from dpca.rules.covariance_product import next_iterate
-from dpca.rules.dual import Dual
-from dpca.rules.dual_blocks import BlockGram, DualComponents
+from dpca.rules.covariance_product import RayleighRitz, Refinement, next_iterate
+from dpca.rules.dual import BlockGram, DualComponents, dual_weights
 from dpca.rules.minibatch import InBatches
 from dpca.rules.orthonormal import orthonormalize
 from dpca.rules.power_iteration import PowerIteration
-from dpca.rules.rayleigh_ritz import RayleighRitz
-from dpca.rules.refinement import Refinement
-from dpca.rules.state import State
 from dpca.rules.vr_pca import VRPCA
 
 Array = NDArray[Any]
@@ -94,8 +89,7 @@ def dual(problem: Problem, passes: Passes) -> Found:
     total = grams[0]["gram"]
     for other in grams[1:]:
         total += other["gram"]
-    precision = np.asarray(np.finfo(working_dtype(passes.source.dtype)).eps, np.float64)
-    found = Dual(problem.k, problem.center).finish(State({"gram": total, "precision": precision}))
+    found = dual_weights(total, problem.k, passes.source.dtype)
     weights, values = found["weights"], found["explained_variance"]
     components = passes(DualComponents(weights, problem.k, problem.center))
     return {

@@ -27,7 +27,7 @@ from dpca.partition.whole import Whole
 from dpca.representation.basis import Basis
 from dpca.representation.linear_basis import LinearBasis
 from dpca.rules.covariance import CovariancePCA
-from dpca.rules.rayleigh_ritz import RayleighRitz
+from dpca.rules.covariance_product import RayleighRitz
 
 Array = NDArray[Any]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dpca.rules.covariance import CovariancePCA
-from dpca.rules.dual import Dual
+from dpca.rules.dual import dual_bytes
 
 #: Largest d of a covariance, or n of a Gram matrix, whose eigenproblem takes seconds.
 LARGEST_MATRIX = 4096
@@ -47,7 +47,9 @@ def choose_solver(n: int, d: int, k: int, budget: int, *, dtype: str = "float32"
 
 def matrix_bytes(solver: str, side: int, k: int, dtype: str = "float32") -> int:
     """Bytes of the matrix of an exact solver and of its eigenproblem."""
-    rule = CovariancePCA(k) if solver == "covariance" else Dual(k)
+    if solver == "dual":
+        return dual_bytes(side, 1024, k, dtype) + 8 * (k * (side + 1) + 1)
+    rule = CovariancePCA(k)
     return rule.state_bytes(side, dtype) + rule.work_bytes(1024, side, dtype) + rule.result_bytes(side, dtype)
 
 

@@ -24,11 +24,18 @@ from dpca.models.execution import executed
 from dpca.models.going_on import refuse_to_go_on
 from dpca.models.linear_model import LinearModel
 from dpca.models.parameters import check_parameters, check_states_fit, given_parameters
-from dpca.models.streaming_methods import OPTIONS, check_passes, check_rank, describe_option, draw_seed, make_rule
+from dpca.models.streaming_methods import (
+    check_passes,
+    check_rank,
+    describe_option,
+    draw_seed,
+    make_rule,
+    method_name,
+)
 from dpca.partition.whole import Whole
 from dpca.representation.lazy import default_client, is_lazy
-from dpca.rules.refinement import Refinement
-from dpca.rules.schedules import Schedule
+from dpca.rules.basis import StreamingRule
+from dpca.rules.covariance_product import Refinement
 from dpca.rules.state import State
 from dpca.rules.watched import moved
 from storage.errors import DataError
@@ -44,8 +51,10 @@ class StreamingPCA(LinearModel):
     ----------
     n_components : int
         Components to find.
-    method : str
-        The update rule. "incremental-svd" (Brand 2002; Ross et al. 2008) is close to exact after one pass in any order
+    method : str or rule
+        The update rule, by name or as an object of `dpca.rules` with options of its own, such as
+        ``Oja(schedule=Harmonic(1.0))``, in which the estimator fills in ``n_components``, ``center`` and ``seed``.
+        "incremental-svd" (Brand 2002; Ross et al. 2008) is close to exact after one pass in any order
         of samples and merges, so that segments are folded side by side. The others are the sequential rules of the
         field, each described where it is defined in `dpca.rules`: "oja", "oja-subspace", "krasulina", "sanger",
         "implicit-krasulina", "block-power", "accelerated-block-power", "accelerated-oja", "ccipca", "ipca" and
@@ -55,7 +64,8 @@ class StreamingPCA(LinearModel):
         Samples of one update, whatever the chunks of the store; default what the rule does best with.
     n_passes : int
         Passes over the data. Each one after the first multiplies the components by the covariance (orthogonal
-        iteration with Rayleigh-Ritz, T 3.4.5; L 5.3) and measures exactly what they capture.
+        iteration with Rayleigh-Ritz, Alakkari 2020, section 3.4.5; Arora 2015, section 5.3) and measures exactly what
+        they capture.
     center : bool
         Subtract the mean: exactly in one pass by "incremental-svd", by the running mean in the other rules.
     shuffle : bool
@@ -79,12 +89,6 @@ class StreamingPCA(LinearModel):
         Bytes that one task may take beyond what its process holds; default from the workers' limits or the machine.
     oversampling, forgetting
         Options of "incremental-svd": further directions to keep, default 50; weight of a sample relative to the next.
-    schedule, unit
-        Options of the rules with step sizes: an object of `dpca.rules.schedules`, taken literally; the value of the
-        data that counts as 1 in it (255 for 8-bit pixels; default 1), or "measured". Without both, the step sizes are
-        ``dpca.models.streaming_methods.STEPS``, in units of the largest variance, which is measured on the way.
-    online, orthonormalize_every, acceleration, per_component, growth, momentum, amnesic, tau, neural_steps
-        Options of the rules that have a parameter of this name, described there. None is the rule's own default.
 
     Attributes
     ----------
@@ -137,7 +141,7 @@ class StreamingPCA(LinearModel):
         self,
         n_components: int,
         *,
-        method: str = "incremental-svd",
+        method: str | StreamingRule = "incremental-svd",
         batch_size: int | None = None,
         n_passes: int = 1,
         center: bool = True,
@@ -149,17 +153,6 @@ class StreamingPCA(LinearModel):
         memory_budget: int | None = None,
         oversampling: int | None = None,
         forgetting: float | None = None,
-        schedule: Schedule | None = None,
-        unit: float | str | None = None,
-        online: bool | None = None,
-        orthonormalize_every: int | None = None,
-        acceleration: Schedule | None = None,
-        per_component: bool | None = None,
-        growth: float | None = None,
-        momentum: float | None = None,
-        amnesic: float | None = None,
-        tau: float | None = None,
-        neural_steps: int | None = None,
     ) -> None:
         self.n_components = n_components
         self.method = method
@@ -174,17 +167,6 @@ class StreamingPCA(LinearModel):
         self.memory_budget = memory_budget
         self.oversampling = oversampling
         self.forgetting = forgetting
-        self.schedule = schedule
-        self.unit = unit
-        self.online = online
-        self.orthonormalize_every = orthonormalize_every
-        self.acceleration = acceleration
-        self.per_component = per_component
-        self.growth = growth
-        self.momentum = momentum
-        self.amnesic = amnesic
-        self.tau = tau
-        self.neural_steps = neural_steps
 
     def fit(
         self,
@@ -228,24 +210,24 @@ class StreamingPCA(LinearModel):
             batch_size=self.batch_size,
             client=client or default_client(),
         )
-        if rule.rule.random_order and is_lazy(X) and not self.shuffle:
+        if rule.random_order and is_lazy(X) and not self.shuffle:
             warnings.warn(
-                f"{self.method} assumes samples in random order and the order of {source.name} is not known to be: "
-                f"use shuffle=True, or method='incremental-svd', which takes any order",
+                f"{method_name(self.method)} assumes samples in random order and the order of {source.name} is not "
+                f"known to be: use shuffle=True, or method='incremental-svd', which takes any order",
                 OrderWarning,
                 stacklevel=2,
             )
         stream = shuffle(source, seed) if self.shuffle else source
         results, self.fit_report_ = self._fold(work, stream, client, checkpoints, progress, "fit", scheme)
         settle = guarded(self._settle, source.name)
-        settle(results[0], self.method, shape, source.shape[0])
+        settle(results[0], method_name(self.method), shape, source.shape[0])
         self._state = None
         for turn in range(1, n_passes):
             before = self.components_
             refine = Refinement(before, self.mean_, bool(self.center))
             found, _ = self._fold(refine, source, client, checkpoints, progress, f"pass {turn + 1}")
             settle(found[0], f"pass {turn + 1}", shape, source.shape[0], before)
-        if advice := unsettled(self.method, self.variance_moved_, self.angle_moved_, self.captured_bound_):
+        if advice := unsettled(method_name(self.method), self.variance_moved_, self.angle_moved_, self.captured_bound_):
             warnings.warn(advice, ConvergenceWarning, stacklevel=2)
         return self
 
@@ -302,7 +284,7 @@ class StreamingPCA(LinearModel):
             )
         rule = self._stream_rule
         if not rule.mergeable:
-            raise DataError(f"{self.method} cannot merge: use method='incremental-svd'")
+            raise DataError(f"{method_name(self.method)} cannot merge: use method='incremental-svd'")
         alike = other._stream_rule == rule and other._stream_dtype == self._stream_dtype
         if not alike or other.sample_shape_ != self.sample_shape_:
             raise DataError("the two estimators differ in parameters, sample shape or dtype: they must be alike")
@@ -314,7 +296,7 @@ class StreamingPCA(LinearModel):
         n = state.counts["n_samples"] + state.counts["n_held"]
         # ``finish`` uses a state up.
         found = guarded(self._stream_rule.finish, "X")(state.copy())
-        guarded(self._settle, "X")(found, self.method, self.sample_shape_, n, before)
+        guarded(self._settle, "X")(found, method_name(self.method), self.sample_shape_, n, before)
         self._state = state
 
     def _settle(
@@ -334,7 +316,7 @@ class StreamingPCA(LinearModel):
             center=bool(self.center),
             batch_size=self.batch_size,
             seed=seed,
-            options={name: getattr(self, name) for name in OPTIONS},
+            options={"oversampling": self.oversampling, "forgetting": self.forgetting},
             n_samples=n,
         )
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpca.models.model_store import content_fingerprint, publish, read_arrays, read_facts, write_arrays
-from dpca.models.streaming_methods import OPTIONS, describe_option, restore_option
+from dpca.models.streaming_methods import describe_option, translate_parameters
 from storage.errors import StoreError
 
 if TYPE_CHECKING:
@@ -30,7 +30,8 @@ _PARAMETERS = (
     "execution",
     "n_streams",
     "round_size",
-    *OPTIONS,
+    "oversampling",
+    "forgetting",
 )
 # What is known of a fit beside its components; stores of older versions lack some of them.
 _CERTIFICATES = ("captured_bound", "angle_moved", "variance_moved")
@@ -68,8 +69,7 @@ def load_model(path: str | os.PathLike[str]) -> StreamingPCA:
     try:
         shape, k = tuple(map(int, facts["sample_shape"])), int(facts["n_components"])
         n, total = int(facts["n_samples_seen"]), float(facts["total_variance"])
-        given = facts["parameters"]
-        parameters = {name: restore_option(given[name]) for name in _PARAMETERS if name in given}
+        parameters = translate_parameters(facts["parameters"])
         known = {name: np.asarray(facts[name], float) for name in _CERTIFICATES if facts.get(name) is not None}
     except (KeyError, TypeError, ValueError) as error:
         raise StoreError(f"the model at '{path}' is damaged ({error}): fit it again") from error
