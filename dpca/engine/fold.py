@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -10,7 +11,6 @@ from functools import partial
 from typing import Any
 
 import dask
-import numpy as np
 from dask.base import compute
 from dask.delayed import delayed
 
@@ -18,7 +18,7 @@ from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold_tasks import Outcome, Reached, Results, Work, finish, group_graph, segment_graph
 from dpca.engine.identity import digest
 from dpca.engine.memory import parallel_tasks, peak_resident_bytes, task_budget, thread_count, usable_bytes
-from dpca.engine.plan import FoldPlan, Group, PlanError, plan_fold
+from dpca.engine.plan import FoldPlan, PlanError, plan_fold
 from dpca.engine.rounds import Scheme
 from dpca.engine.source import Source
 from dpca.partition.base import Partition
@@ -125,7 +125,7 @@ def fold(
     bar = progress(stage, plan.read_bytes, "B")
     try:
         with cluster_errors(client):
-            outcomes = run.side_by_side(bar) if scheme is None and watch is None else run.in_turn(bar, watch)
+            outcomes = run.outcomes(bar, watch)
     finally:
         bar.close()
     for group, (found, _) in zip(plan.groups, outcomes, strict=True):
@@ -180,45 +180,30 @@ class _Run:
     client: Any | None
     checkpoints: Checkpoints | None
 
-    def work(self, g: int) -> Work:
-        """Return what the tasks of a group share."""
-        dtype, name = self.partition.split_dtype(self.source.dtype), f"group-{g:06d}"
-        plan = self.plan
-        common = (plan.batch_rows, plan.threads, self.source.name, dtype, name, self.checkpoints)
-        return Work(self.rule, self.partition, plan.groups[g], *common)
-
-    def kept(self, work: Work) -> Results | None:
-        """Return the results of a group that are there already."""
-        return None if work.checkpoints is None else work.checkpoints.load_results(work.name)
-
-    def row_bytes(self, group: Group) -> int:
-        """Bytes that a group reads of each sample."""
-        return int(np.prod([b - a for a, b in group.region])) * self.source.dtype.itemsize
-
-    def side_by_side(self, bar: Stage) -> list[Outcome]:
-        """Compute all groups at once."""
+    def outcomes(self, bar: Stage, watch: Watch | None) -> list[Outcome]:
+        """Return the results of each group: those kept, and the others, computed side by side or in turn."""
+        plan, dtype = self.plan, self.partition.split_dtype(self.source.dtype)
+        common = (plan.batch_rows, plan.threads, self.source.name, dtype)
+        row_bytes = [math.prod(b - a for a, b in group.region) * self.source.dtype.itemsize for group in plan.groups]
         outcomes: dict[int, Outcome] = {}
-        graph: dict[int, Any] = {}
-        weights = [self.row_bytes(group) * self.source.shape[0] for group in self.plan.groups]
-        for g in range(len(weights)):
-            work = self.work(g)
-            if found := self.kept(work):
+        missing: dict[int, Work] = {}
+        for g, group in enumerate(plan.groups):
+            work = Work(self.rule, self.partition, group, *common, f"group-{g:06d}", self.checkpoints)
+            if self.checkpoints is not None and (found := self.checkpoints.load_results(work.name)):
                 outcomes[g] = found, 0
+                bar.advance(row_bytes[g] * self.source.shape[0])
             else:
-                graph[g] = group_graph(work, self.source, self.plan.segments)
-        bar.advance(sum(weights[g] for g in outcomes))
-        outcomes |= self.computed(graph, lambda g: bar.advance(weights[g]))
-        return [outcomes[g] for g in range(len(weights))]
+                missing[g] = work
+        if self.scheme is None and watch is None:
+            graph = {g: group_graph(work, self.source, plan.segments) for g, work in missing.items()}
+            outcomes |= self.computed(graph, lambda g: bar.advance(row_bytes[g] * self.source.shape[0]))
+        else:
+            outcomes |= {g: self._in_turn(work, row_bytes[g], bar, watch) for g, work in missing.items()}
+        return [outcomes[g] for g in range(len(plan.groups))]
 
-    def in_turn(self, bar: Stage, watch: Watch | None) -> list[Outcome]:
-        """Compute the groups, and the segments of each, one after the other."""
-        return [self._segment_by_segment(self.work(g), bar, watch) for g in range(len(self.plan.groups))]
-
-    def _segment_by_segment(self, work: Work, bar: Stage, watch: Watch | None) -> Outcome:
-        cuts, row_bytes, kept = self.plan.segments, self.row_bytes(work.group), work.checkpoints
-        if found := self.kept(work):
-            bar.advance(row_bytes * self.source.shape[0])
-            return found, 0
+    def _in_turn(self, work: Work, row_bytes: int, bar: Stage, watch: Watch | None) -> Outcome:
+        """Compute the segments of a group one after the other, with their states in this process in between."""
+        cuts, kept = self.plan.segments, self.checkpoints
         reached, done = self._begun(work)
         bar.advance(row_bytes * (cuts[done - 1][1] if done else 0))
         n_parallel = parallel_tasks(self.client, thread_count())

@@ -15,6 +15,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,9 +26,9 @@ from dpca.engine.device import Device
 from dpca.engine.fold_tasks import Results
 from dpca.engine.memory import thread_count
 from dpca.engine.plan import PlanError, box_around
-from dpca.engine.source import Source, ThreadedSource, batches
+from dpca.engine.source import DerivedSource, Reader, Source, batches
 from dpca.kernels.namespace import empty, namespace, to_numpy
-from dpca.kernels.types import Array
+from dpca.kernels.types import Array, Region
 from dpca.partition.base import Partition
 from dpca.rules.rule import Rule
 from dpca.rules.state import State
@@ -42,6 +43,36 @@ class Piece:
 
     partitions: tuple[int, ...]
     n_features: int
+
+
+class ThreadedSource(DerivedSource):
+    """Another source, read by several threads at once: for a fold that is one task and would wait for one of them.
+
+    Each thread reads some whole chunks of samples of a box.
+    """
+
+    def __init__(self, source: Source, n_threads: int) -> None:
+        super().__init__(source, window_rows=0, n_readers=n_threads)
+        self.n_threads = n_threads
+
+    def reader(self) -> Reader:
+        """Open the source once for each thread; the threads end with the reader."""
+        readers = [self.source.reader() for _ in range(self.n_threads)]
+        pool = ThreadPoolExecutor(self.n_threads, thread_name_prefix="read")
+
+        def read(samples: tuple[int, int], region: Region, out: Array) -> None:
+            (start, stop), length = samples, self.chunks[0]
+            first, last = start // length, -(-stop // length)
+            cuts = {(first + (last - first) * i // self.n_threads) * length for i in range(1, self.n_threads)}
+            edges = [start, *sorted(cut for cut in cuts if start < cut < stop), stop]
+            parts = [
+                pool.submit(one, (a, b), region, out[a - start : b - start])
+                for one, (a, b) in zip(readers, itertools.pairwise(edges), strict=False)
+            ]
+            for part in parts:
+                part.result()
+
+        return read
 
 
 def fold_on_device(

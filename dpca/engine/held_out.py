@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
-import dask.array as da
 import numpy as np
 
 from dpca.engine.sampling import spread_samples
-from dpca.engine.source import DaskSource, DerivedSource, Reader, Source, check_finite
+from dpca.engine.source import DaskSource, DerivedSource, Reader, Source
 from dpca.engine.windows import chunk_edges, windowed_reader
 from dpca.kernels.types import Array
 from storage.errors import DataError
@@ -76,10 +74,8 @@ def without(source: Source, left_out: Array) -> Source:
 
     Those of a Dask array are left out by its own tasks.
     """
-    if (x := source.lazy) is None:
+    if (x := source.as_dask()) is None:
         return RemainingSource(source, left_out)
-    if x.dtype.kind == "f":
-        x = da.map_blocks(_checked, x, called=source.name, dtype=x.dtype, meta=np.empty((0,) * x.ndim, x.dtype))
     return DaskSource(x[np.delete(np.arange(len(x)), left_out)], source.name)
 
 
@@ -115,9 +111,3 @@ class RemainingSource(DerivedSource):
             return np.delete(np.arange(bounds[number + 1] - bounds[number]), gone)
 
         return windowed_reader(self.source, windows, lengths.tolist(), remaining)
-
-
-def _checked(block: Array, called: str, block_info: Any = None) -> Array:
-    """Refuse NaN and infinity where the number of the sample in the whole stack is known."""
-    check_finite(block, block_info[0]["array-location"][0][0], called)
-    return block

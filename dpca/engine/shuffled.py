@@ -8,7 +8,7 @@ import math
 import dask.array as da
 import numpy as np
 
-from dpca.engine.source import DaskSource, DerivedSource, Reader, Source, check_finite
+from dpca.engine.source import DaskSource, DerivedSource, Reader, Source
 from dpca.engine.windows import chunk_edges, windowed_reader
 from dpca.kernels.types import Array
 
@@ -56,12 +56,12 @@ def shuffle(source: Source, seed: int, window_bytes: int = _WINDOW_BYTES) -> Sou
 
     The chunks of a Dask array are drawn and mixed by its own tasks.
     """
-    if source.lazy is None:
+    if (x := source.as_dask()) is None:
         return ShuffledSource(source, seed, window_bytes)
-    return DaskSource(_shuffled_dask(source.lazy, seed, window_bytes, source.name), source.name)
+    return DaskSource(_shuffled_dask(x, seed, window_bytes), source.name)
 
 
-def _shuffled_dask(x: da.Array, seed: int, window_bytes: int, name: str) -> da.Array:
+def _shuffled_dask(x: da.Array, seed: int, window_bytes: int) -> da.Array:
     edges = np.append(0, np.cumsum(x.chunks[0]))
     drawn = chunk_order(len(edges) - 1, seed)
     size = window_chunks(max(x.chunks[0]) * math.prod(x.shape[1:]) * x.dtype.itemsize, window_bytes)
@@ -70,21 +70,15 @@ def _shuffled_dask(x: da.Array, seed: int, window_bytes: int, name: str) -> da.A
     drawn_chunks = da.concatenate([x[edges[c] : edges[c + 1]] for c in itertools.chain.from_iterable(windows)])
     joined = drawn_chunks.rechunk({0: lengths})
     mixed = []
-    for i, window in enumerate(windows):
-        numbers = np.concatenate([np.arange(edges[c], edges[c + 1]) for c in window])
-        order = sample_order(len(numbers), seed, i)
-        mixed.append(joined.blocks[i].map_blocks(_mix, numbers, order, name, meta=np.empty((0,) * x.ndim, x.dtype)))
+    for i, length in enumerate(lengths):
+        order = sample_order(length, seed, i)
+        mixed.append(joined.blocks[i].map_blocks(_mix, order, meta=np.empty((0,) * x.ndim, x.dtype)))
     whole: da.Array = da.concatenate(mixed)
     return whole
 
 
-def _mix(block: Array, numbers: Array, order: Array, name: str) -> Array:
-    """Return the samples of a window in their order; ``numbers`` say which ones they are."""
-    if block.dtype.kind == "f":
-        finite = np.isfinite(block).reshape(len(block), -1).all(axis=1)
-        if not finite.all():
-            bad = int(finite.argmin())
-            check_finite(block[bad : bad + 1], int(numbers[bad]), name)
+def _mix(block: Array, order: Array) -> Array:
+    """Return the samples of a window in their order."""
     mixed: Array = block[order]
     return mixed
 

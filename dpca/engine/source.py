@@ -61,8 +61,6 @@ class Source(ABC):
     """How many boxes are read at once."""
     axes: tuple[str, ...] | None = None
     """Names of the axes of one sample, for estimators that ask which one holds channels."""
-    lazy: da.Array | None = None
-    """The Dask array that holds the values, if one does."""
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], chunks: tuple[int, ...]) -> None:
         self.name, self.shape, self.dtype, self.chunks = name, tuple(shape), np.dtype(dtype), tuple(chunks)
@@ -78,6 +76,10 @@ class Source(ABC):
     def identity(self) -> Any:
         """Return what tells this source from others of its kind, to be hashed by `dpca.engine.identity.digest`."""
         return vars(self)
+
+    def as_dask(self) -> da.Array | None:
+        """Return the values as a Dask array, where one holds them: they are rearranged by its own tasks."""
+        return None
 
     def numbers(self, start: int, stop: int) -> tuple[int, int] | None:
         """Return the numbers of samples in the stack, first and behind the last; None where their order is another."""
@@ -175,7 +177,7 @@ class DaskSource(Source):
     def __init__(self, array: da.Array, name: str = "the Dask array") -> None:
         longest = tuple(max(lengths) for lengths in array.chunks)
         super().__init__(name, tuple(array.shape), np.dtype(array.dtype), longest)
-        self.lazy: da.Array = array
+        self.array: da.Array = array
 
     def reader(self) -> Reader:
         """Return a function that computes a box on the current scheduler."""
@@ -190,12 +192,21 @@ class DaskSource(Source):
         corner = tuple(a for a, _ in (samples, *region))
         return delayed(ArraySource, pure=False)(self._box(samples, region), self.name, corner)
 
+    def as_dask(self) -> da.Array:
+        """Return the Dask array, with a look for NaN and infinity, which are refused with the number of the sample."""
+        x, dtype = self.array, self.dtype
+        if dtype.kind != "f":
+            return x
+        empty = np.empty((0,) * x.ndim, dtype)
+        checked: da.Array = da.map_blocks(_checked, x, called=self.name, dtype=dtype, meta=empty)
+        return checked
+
     def identity(self) -> Any:
         """Return the Dask array, whose name counts."""
-        return self.lazy
+        return self.array
 
     def _box(self, samples: tuple[int, int], region: Region) -> da.Array:
-        box: da.Array = self.lazy[tuple(slice(a, b) for a, b in (samples, *region))]
+        box: da.Array = self.array[tuple(slice(a, b) for a, b in (samples, *region))]
         return box
 
 
@@ -216,36 +227,6 @@ class DerivedSource(Source):
         self.source, self.window_rows = source, window_rows
         self.in_process, self.segment_bytes, self.axes = source.in_process, source.segment_bytes, source.axes
         self.held_rows, self.n_readers = source.held_rows + window_rows, source.n_readers * n_readers
-
-
-class ThreadedSource(DerivedSource):
-    """Another source, read by several threads at once: for a fold that is one task and would wait for one of them.
-
-    Each thread reads some whole chunks of samples of a box.
-    """
-
-    def __init__(self, source: Source, n_threads: int) -> None:
-        super().__init__(source, window_rows=0, n_readers=n_threads)
-        self.n_threads = n_threads
-
-    def reader(self) -> Reader:
-        """Open the source once for each thread; the threads end with the reader."""
-        readers = [self.source.reader() for _ in range(self.n_threads)]
-        pool = ThreadPoolExecutor(self.n_threads, thread_name_prefix="read")
-
-        def read(samples: tuple[int, int], region: Region, out: Array) -> None:
-            (start, stop), length = samples, self.chunks[0]
-            first, last = start // length, -(-stop // length)
-            cuts = {(first + (last - first) * i // self.n_threads) * length for i in range(1, self.n_threads)}
-            edges = [start, *sorted(cut for cut in cuts if start < cut < stop), stop]
-            parts = [
-                pool.submit(one, (a, b), region, out[a - start : b - start])
-                for one, (a, b) in zip(readers, itertools.pairwise(edges), strict=False)
-            ]
-            for part in parts:
-                part.result()
-
-        return read
 
 
 def as_source(x: Any) -> Source:
@@ -418,3 +399,8 @@ class Outline(Source):
     def reader(self) -> Reader:
         """There is nothing to read yet."""
         raise TypeError(f"{self.name} is an outline: it holds no samples")
+
+
+def _checked(block: Array, called: str, block_info: Any = None) -> Array:
+    check_finite(block, block_info[0]["array-location"][0][0], called)
+    return block

@@ -22,6 +22,7 @@ from tests.conftest import smooth_images
 
 N, CHUNK, SIZE = 230, 16, 20
 FOLD = sys.modules["dpca.engine.fold"]
+WHOLE = Whole((10, 12, 3))
 
 
 @dataclass(frozen=True)
@@ -84,5 +85,46 @@ def test_a_stopped_chain_goes_on_where_it_was(images: np.ndarray, path: str, lin
     assert finished
     fuse.unlink()
     (found,), _ = fold(InBatches(rule, SIZE), as_source(path), Whole((10, 12, 3)), checkpoints=kept)
+    for name, value in one_stream(Oja(3, seed=1), images).items():
+        np.testing.assert_array_equal(found[name], value)
+
+
+@pytest.mark.parametrize("where", ["here", "cluster"])
+def test_who_watches_sees_the_states_at_the_marks_and_changes_nothing(
+    where: str, images: np.ndarray, path: str, links: None, request: pytest.FixtureRequest
+) -> None:
+    client = request.getfixturevalue("cluster") if where == "cluster" else None
+    rule, rows, seen = Oja(3, seed=1), images.reshape(N, -1), {}
+
+    def watch(n: int, states: list[State]) -> None:
+        seen[n] = [InBatches(rule, SIZE).finish(state.copy()) for state in states]
+
+    (found,), report = fold(
+        InBatches(rule, SIZE), as_source(path), WHOLE, client=client, watch=watch, marks=[10, 150, N]
+    )
+    assert set(seen) == {stop for _, stop in report.plan.segments} > {10, 150, N}
+    for n in (10, 150, N):
+        for name, value in one_stream(rule, rows[:n]).items():
+            np.testing.assert_array_equal(seen[n][0][name], value)
+    for name, value in one_stream(rule, rows).items():
+        np.testing.assert_array_equal(found[name], value)
+
+
+def test_a_watched_fold_that_was_stopped_shows_what_is_left(
+    images: np.ndarray, path: str, links: None, tmp_path: Path
+) -> None:
+    kept, seen = Checkpoints(str(tmp_path / "kept")), []
+
+    def watch(n: int, states: list[State]) -> None:
+        seen.append(n)
+        if n == 150 and seen.count(150) == 1:
+            raise RuntimeError("stopped")
+
+    given = {"watch": watch, "marks": [150], "checkpoints": kept}
+    with pytest.raises(RuntimeError, match="stopped"):
+        fold(InBatches(Oja(3, seed=1), SIZE), as_source(path), WHOLE, **given)
+    before = len(seen)
+    (found,), report = fold(InBatches(Oja(3, seed=1), SIZE), as_source(path), WHOLE, **given)
+    assert seen[:before] + seen[before:] == [stop for _, stop in report.plan.segments]
     for name, value in one_stream(Oja(3, seed=1), images).items():
         np.testing.assert_array_equal(found[name], value)

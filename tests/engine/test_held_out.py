@@ -70,8 +70,8 @@ def test_all_others_in_their_order_wherever_they_are_cut(
 def test_a_dask_array_without_them_keeps_its_chunks(chunks: Any) -> None:
     x, gone = numbered(95), np.array([0, 5, 6, 31, 94])
     source: Any = without(as_source(da.from_array(x, chunks=chunks)), gone)
-    np.testing.assert_array_equal(source.lazy.compute(scheduler="synchronous"), np.delete(x, gone, axis=0))
-    assert source.lazy.numblocks == da.from_array(x, chunks=chunks).numblocks
+    np.testing.assert_array_equal(source.array.compute(scheduler="synchronous"), np.delete(x, gone, axis=0))
+    assert source.array.numblocks == da.from_array(x, chunks=chunks).numblocks
 
 
 @given(st.integers(4, 400), st.floats(0.01, 0.5), st.integers(1, 30))

@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import itertools
+import json
+from collections import Counter
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +17,7 @@ from hypothesis import strategies as st
 from dpca.engine import FoldPlan, PlanError, Source, plan_fold
 from dpca.engine.source import ZarrSource
 from dpca.partition import Bands, CellGrid, LappedGrid, map_at_random
-from dpca.rules.covariance import CovariancePCA
+from dpca.rules.covariance import Covariance, CovariancePCA
 
 
 def stack(shape: tuple[int, ...], chunks: tuple[int, ...]) -> Source:
@@ -128,3 +133,76 @@ def test_many_workers_share_the_samples_of_a_large_stack() -> None:
 def test_the_refusal_names_the_number_the_limit_and_the_remedy() -> None:
     with pytest.raises(PlanError, match=r"187,500 attributes.* needs [\d,]+ MB but .* 1,074 MB: .*smaller cells"):
         lfw(250, 2**30)
+
+
+PLANS = json.loads((Path(__file__).parent / "plans.json").read_text())
+
+
+class Cost(Covariance):
+    """What the planner asks a rule, with numbers of its own."""
+
+    def __init__(self, mergeable: bool, k: int) -> None:
+        self.__dict__.update(merges=mergeable, k=k)
+
+    @property
+    def mergeable(self) -> bool:
+        return self.merges
+
+    def batch_rows(self, dtype: Any) -> int:
+        return 2048 if self.merges else 256
+
+    def state_bytes(self, n_features: int, dtype: Any) -> int:
+        return 8 * n_features * (n_features if self.merges else 60 + self.k)
+
+    def work_bytes(self, n_rows: int, n_features: int, dtype: Any) -> int:
+        return 4 * n_rows * n_features + 8 * n_features * self.k
+
+    def result_bytes(self, n_features: int, dtype: Any) -> int:
+        return 8 * n_features * self.k
+
+
+def text(plan: FoldPlan) -> str:
+    groups = [(group.partitions, group.region) for group in plan.groups]
+    numbers = (plan.batch_rows, plan.task_bytes, plan.read_bytes, plan.result_bytes, plan.threads)
+    return repr((groups, plan.segments, *numbers))
+
+
+@pytest.mark.parametrize("problem", PLANS["problems"], ids=itertools.count())
+def test_plans_stay_what_they_were(problem: list[Any]) -> None:
+    """Other plans give other bytes: the sums of a group's samples depend on where batches and segments end."""
+    p = dict(zip(PLANS["fields"], problem, strict=True))
+    sample, cell = tuple(p["shape"][1:]), tuple(p["cell"])
+    grid = CellGrid(sample, cell) if cell else map_at_random(sample, p["band"], np.random.default_rng(0))
+    rule = Cost(p["mergeable"], p["k"])
+    source = ZarrSource("nowhere", tuple(p["shape"]), np.dtype(p["dtype"]), tuple(p["chunks"]))
+    source.held_rows, source.n_readers = p["held_rows"], p["readers"]
+    source.segment_bytes = 128 * 2**20 if p["whole"] else None
+    try:
+        plan = plan_fold(source, grid, rule, budget=p["budget"], n_parallel=p["n_parallel"], threads=p["threads"])
+    except PlanError as error:
+        assert str(error) == p["plan"]  # noqa: PT017 (whether it is raised depends on the problem)
+    else:
+        assert blake2b(text(plan).encode(), digest_size=6).hexdigest() == p["plan"]
+
+
+@pytest.mark.parametrize("cells", [25, 50, 100])
+def test_planning_looks_at_each_cell_a_few_times(cells: int) -> None:
+    """Of an array in memory every cell is a tile of its own."""
+    asked: Counter[str] = Counter()
+
+    class Counting(CellGrid):
+        def region(self, index: int) -> Any:
+            asked["region"] += 1
+            return super().region(index)
+
+    class Rule(CovariancePCA):
+        def work_bytes(self, n_rows: int, n_features: int, dtype: Any) -> int:
+            asked["task"] += 1
+            return super().work_bytes(n_rows, n_features, dtype)
+
+    side = 5 * cells
+    stored = stack((500, side, side, 3), (1, 1, 1, 1))
+    plan = plan_fold(stored, Counting((side, side, 3), (5, 5)), Rule(5), budget=2**31, n_parallel=2)
+    assert sum(len(group.partitions) for group in plan.groups) == cells**2
+    assert asked["region"] == cells**2
+    assert asked["task"] <= 5 * cells**2
