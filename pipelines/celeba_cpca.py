@@ -17,9 +17,8 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
     start(__name__)
 
 from dpca.cli.jobs import add_common_options, job_parser, run_job
-from dpca.cli.model_arguments import add_model_options, model_parameters
+from dpca.cli.model_arguments import add_model_options, partitioned_model
 from dpca.cli.running import guarded
-from dpca.jobs import CompressionSettings
 from pipelines.portraits import Portraits
 
 
@@ -32,13 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    return run_job(
-        options,
-        lambda: Portraits(),
-        CompressionSettings,
-        suffix="-cpca" if options.source else "",
-        model=model_parameters(options),
-    )
+    return run_job(options, lambda: Portraits(), partitioned_model(options), suffix="-cpca" if options.source else "")
 
 
 if __name__ == "__main__":

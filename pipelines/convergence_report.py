@@ -6,7 +6,6 @@ Every rule gets the samples once, in their order. Without arguments it works on 
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -17,11 +16,10 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
     start(__name__)
 
 from dpca.cli.arguments import add_overwrite, add_source_options, positive
+from dpca.cli.jobs import given_input, job_parser, output_path, reading_options, tell_result
 from dpca.cli.running import guarded, say
-from dpca.jobs import CompressionSettings, open_input
-from dpca.jobs.report_parts import report_folder
 from dpca.models.streaming_methods import METHODS
-from dpca.report.record import aligned, format_table
+from dpca.report.record import aligned
 from pipelines.portraits import Portraits
 from pipelines.studies.convergence.study import ConvergenceSettings, convergence_table, report_convergence
 from storage.progress import bar_progress
@@ -35,7 +33,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    output = options.output or _output_for(options.source)
+    output = output_path(options, "-convergence")
     settings = ConvergenceSettings(
         methods=tuple(options.methods),
         n_components=options.components,
@@ -47,49 +45,24 @@ def _run(options: argparse.Namespace) -> int:
         _given(options),
         output,
         settings,
-        reading={name: getattr(options, name) for name in ("color", "resize", "crop", "on_error", "data_range")},
+        reading=reading_options(options),
         overwrite=options.overwrite,
         progress=bar_progress,
         say=say,
     )
-    if already_done:
-        say(f"nothing to do: '{output}' was made from this source with these settings")
-    say(f"{format_table(report)}\n\n{aligned(*convergence_table(report))}")
-    say(f"store   {output}\nreport  {report_folder(output) / 'index.html'}")
+    tell_result(report, output, already_done, aligned(*convergence_table(report)))
     return 0
 
 
 def _given(options: argparse.Namespace) -> Any:
-    if not options.source:
-        return Portraits()
-    if options.shuffle is not None:
+    if options.source and options.shuffle is not None:
         source = options.source[0] if len(options.source) == 1 else options.source
         return Permuted(open_reader(source, key=options.key, axes=options.axes), options.shuffle)
-    reading = CompressionSettings(key=options.key, axes=options.axes, data_range=options.data_range)
-    return open_input(options.source, reading)
-
-
-def _output_for(source: Sequence[str] | None) -> str:
-    name = os.path.basename(os.path.normpath(source[0])).split("*")[0].split(".")[0] if source else "portraits"
-    return f"{name or 'stack'}-convergence.zarr"
+    return given_input(options, lambda: Portraits())
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="convergence_report.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="A run that was stopped goes on where it was when the same command is given again; a finished one is "
-        "recognized and not repeated.",
-    )
-    parser.add_argument(
-        "--source",
-        nargs="+",
-        metavar="PATH",
-        help="folder of images, .tar, .tar.gz or .zip archives, a glob of them; a Zarr array or group, .npy, .npz, "
-        "IDX, HDF5 or LMDB (default: the embedded portraits)",
-    )
-    parser.add_argument("--output", metavar="PATH", help="store to make (default: named after the source)")
+    parser = job_parser("convergence_report.py", __doc__)
     group = parser.add_argument_group("rules")
     group.add_argument(
         "--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="RULE", help=", ".join(METHODS)

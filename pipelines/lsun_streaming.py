@@ -19,8 +19,8 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
 from dpca.cli.arguments import add_streaming_options
 from dpca.cli.jobs import add_common_options, job_parser, run_job
 from dpca.cli.running import guarded
-from dpca.jobs import StreamingSettings
 from dpca.models.streaming_methods import METHODS
+from dpca.models.streaming_pca import StreamingPCA
 from pipelines.portraits import Portraits
 
 
@@ -33,19 +33,16 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    return run_job(
-        options,
-        lambda: Portraits(),
-        StreamingSettings,
-        suffix="-eigenimages",
-        n_components=options.components,
+    model = StreamingPCA(
+        options.components,
         method=options.method,
         n_passes=options.passes,
         batch_size=options.batch,
         oversampling=options.oversampling,
         shuffle=options.shuffle,
-        seed=options.seed,
+        random_state=options.seed,
     )
+    return run_job(options, lambda: Portraits(), model, suffix="-eigenimages")
 
 
 if __name__ == "__main__":

@@ -9,10 +9,8 @@ out. Without arguments it works on the 2,000 embedded portraits.
 from __future__ import annotations
 
 import argparse
-import os
 import sys
 from collections.abc import Sequence
-from typing import Any
 
 if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process of it
     from dpca.cli.starting import start
@@ -20,14 +18,11 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
     start(__name__)
 
 from dpca.cli.arguments import add_cluster_options, add_overwrite, add_source_options, cell_lengths, natural, positive
-from dpca.cli.running import cluster, guarded, say
-from dpca.jobs import CompressionSettings, open_input
-from dpca.jobs.report_parts import report_folder
-from dpca.report.record import format_table
+from dpca.cli.jobs import given_input, job_parser, output_path, reading_options, tell_result
+from dpca.cli.running import guarded, run_options, say
 from pipelines.portraits import Portraits
 from pipelines.studies.partitions import PartitionSettings, known_report, report_partitions
 from pipelines.studies.partitions.published import DATA_SETS
-from storage.progress import bar_progress
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -36,7 +31,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    output = options.output or _output_for(options.source)
+    output = output_path(options, "-partitions")
     settings = PartitionSettings(
         cells=None if options.cells is None else tuple(options.cells),
         ratio=options.ratio,
@@ -50,39 +45,15 @@ def _run(options: argparse.Namespace) -> int:
         seed=options.seed,
         compare=options.compare,
     )
-    given = _given(options)
-    reading = {name: getattr(options, name) for name in ("color", "resize", "crop", "on_error", "data_range")}
+    given, reading = given_input(options, lambda: Portraits()), reading_options(options)
     # Before a cluster is started: neither a mistake nor a finished job should take seconds to be told.
     report = known_report(given, output, settings, reading=reading, overwrite=options.overwrite)
-    if report is not None:
-        say(f"nothing to do: '{output}' was made from this source with these settings")
-    else:
-        with cluster(options.scheduler, options.workers, options.memory) as client:
-            report = report_partitions(
-                given,
-                output,
-                settings,
-                reading=reading,
-                client=client,
-                overwrite=options.overwrite,
-                progress=bar_progress,
-                say=say,
-            )
-    say(format_table(report))
-    say(f"store   {output}\nreport  {report_folder(output) / 'index.html'}")
+    already_done = report is not None
+    if report is None:
+        with run_options(options) as how:
+            report = report_partitions(given, output, settings, reading=reading, say=say, **how)
+    tell_result(report, output, already_done)
     return 0
-
-
-def _given(options: argparse.Namespace) -> Any:
-    if not options.source:
-        return Portraits()
-    reading = CompressionSettings(key=options.key, axes=options.axes, data_range=options.data_range)
-    return open_input(options.source, reading)
-
-
-def _output_for(source: Sequence[str] | None) -> str:
-    name = os.path.basename(os.path.normpath(source[0])).split("*")[0].split(".")[0] if source else "portraits"
-    return f"{name or 'stack'}-partitions.zarr"
 
 
 def _all_or_positive(text: str) -> int | None:
@@ -90,21 +61,7 @@ def _all_or_positive(text: str) -> int | None:
 
 
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog="partition_report.py",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="A run that was stopped goes on where it was when the same command is given again; a finished one is "
-        "recognized and not repeated.",
-    )
-    parser.add_argument(
-        "--source",
-        nargs="+",
-        metavar="PATH",
-        help="folder of images, .tar, .tar.gz or .zip archives, a glob of them; a Zarr array or group, .npy, .npz, "
-        "IDX, HDF5 or LMDB (default: the embedded portraits)",
-    )
-    parser.add_argument("--output", metavar="PATH", help="store to make (default: named after the source)")
+    parser = job_parser("partition_report.py", __doc__)
     group = parser.add_argument_group("partitions")
     group.add_argument(
         "--cells",

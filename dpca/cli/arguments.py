@@ -1,4 +1,4 @@
-"""Options that several commands share, each defined once."""
+"""Options that several commands share, and how the values of options are parsed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def add_source_options(parser: argparse.ArgumentParser) -> None:
-    """Say how the source is read: conversion of images, what to do with broken ones, which array of several."""
+    """Add how the source is read: conversion of images, what to do with broken ones, which array of several."""
     group = parser.add_argument_group("reading the source")
     group.add_argument(
         "--color",
@@ -38,16 +38,21 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
         metavar="A,B,...",
         help="names of a sample's axes, channels last, for example z,y,x (default: from the source or its shape)",
     )
-    group.add_argument(
+    add_range_option(group, "from the integer type; for floats, as found")
+
+
+def add_range_option(parser: argparse._ActionsContainer, default: str) -> None:
+    """Add the data range, for sources that do not state it."""
+    parser.add_argument(
         "--data-range",
         type=number_pair,
         metavar="LOW,HIGH",
-        help="smallest and largest possible value (default: from the integer type; for floats, as found)",
+        help=f"smallest and largest possible value (default: {default})",
     )
 
 
 def add_streaming_options(parser: argparse.ArgumentParser, methods: Iterable[str]) -> None:
-    """Say how many components of whole samples, and how they are found."""
+    """Add how many components of whole samples are found, and how."""
     group = parser.add_argument_group("components")
     group.add_argument("--components", type=positive, default=50, metavar="K", help="how many (default: %(default)s)")
     group.add_argument(
@@ -78,12 +83,12 @@ def add_streaming_options(parser: argparse.ArgumentParser, methods: Iterable[str
         type=natural,
         default=0,
         metavar="N",
-        help="of rules with a random start, and of the random order (default: %(default)s)",
+        help="seed of rules with a random start, and of the random order (default: %(default)s)",
     )
 
 
 def add_cluster_options(parser: argparse.ArgumentParser) -> None:
-    """Say where the work runs."""
+    """Add where the work runs."""
     group = parser.add_argument_group("where it runs")
     group.add_argument(
         "--scheduler",
@@ -103,76 +108,22 @@ def add_overwrite(parser: argparse.ArgumentParser) -> None:
     )
 
 
-def positive(text: str) -> int:
-    """Parse an integer of at least 1."""
-    return _parsed(text, lambda t: _at_least_one(int(t)), "a whole number of at least 1")
+def _parser(form: str, parse: Callable[[str], T]) -> Callable[[str], T]:
+    """Return a parser of an option's value, which refuses what ``parse`` refuses by naming the form."""
+
+    def parsed(text: str) -> T:
+        try:
+            return parse(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"'{text}' is not {form}") from None
+
+    return parsed
 
 
-def natural(text: str) -> int:
-    """Parse an integer of at least 0."""
-    return _parsed(text, lambda t: _at_least_one(int(t) + 1) - 1, "a whole number of at least 0")
-
-
-def positive_number(text: str) -> float:
-    """Parse a finite number above 0."""
-    return _parsed(text, lambda t: _number(t, lambda x: x > 0), "a number above 0")
-
-
-def at_least_one(text: str) -> float:
-    """Parse a finite number of at least 1."""
-    return _parsed(text, lambda t: _number(t, lambda x: x >= 1), "a number of at least 1")
-
-
-def up_to_one(text: str) -> float:
-    """Parse a number above 0 and of at most 1."""
-    return _parsed(text, lambda t: _number(t, lambda x: 0 < x <= 1), "a number above 0 and at most 1")
-
-
-def up_to_half(text: str) -> float:
-    """Parse a number above 0 and of at most a half."""
-    return _parsed(text, lambda t: _number(t, lambda x: 0 < x <= 0.5), "a share above 0 and at most 0.5")
-
-
-def share(text: str) -> float:
-    """Parse a number of at least 0 and below 1."""
-    return _parsed(text, lambda t: _number(t, lambda x: 0 <= x < 1), "a share, at least 0 and below 1")
-
-
-def component_count(text: str) -> int | str:
-    """Parse a number of components, or a word for as many as there are or as rise above noise."""
-    if text in ("all", NOISE):
-        return text
-    return _parsed(text, lambda t: _at_least_one(int(t)), f"a whole number of at least 1, 'all' or '{NOISE}'")
-
-
-def cell_lengths(text: str) -> int | tuple[int, ...]:
-    """Parse '10' or '10x12' or '8x8x8'."""
-    lengths = _parsed(text, lambda t: tuple(_at_least_one(int(p)) for p in t.split("x")), "10, 10x12 or 8x8x8")
-    return int(lengths[0]) if len(lengths) == 1 else tuple(lengths)
-
-
-def size_pair(text: str) -> tuple[int, int]:
-    """Parse '218x178', height first."""
-    return _parsed(text, _pair, "HEIGHTxWIDTH, for example 218x178")
-
-
-def number_pair(text: str) -> tuple[float, float]:
-    """Parse '0,1'."""
-
-    def parse(t: str) -> tuple[float, float]:
-        low, high = map(float, t.split(","))
-        if not low < high:
-            raise ValueError
-        return low, high
-
-    return _parsed(text, parse, "LOW,HIGH with LOW below HIGH, for example 0,1")
-
-
-def _pair(text: str) -> tuple[int, int]:
-    match = re.fullmatch(r"(\d+)x(\d+)", text)
-    if match is None:
+def _at_least(least: int, text: str) -> int:
+    if (value := int(text)) < least:
         raise ValueError
-    return _at_least_one(int(match[1])), _at_least_one(int(match[2]))
+    return value
 
 
 def _number(text: str, fits: Callable[[float], bool]) -> float:
@@ -182,14 +133,36 @@ def _number(text: str, fits: Callable[[float], bool]) -> float:
     return value
 
 
-def _at_least_one(value: int) -> int:
-    if value < 1:
+def _lengths(text: str) -> int | tuple[int, ...]:
+    lengths = tuple(_at_least(1, part) for part in text.split("x"))
+    return lengths[0] if len(lengths) == 1 else lengths
+
+
+def _pair(text: str) -> tuple[int, int]:
+    match = re.fullmatch(r"(\d+)x(\d+)", text)
+    if match is None:
         raise ValueError
-    return value
+    return _at_least(1, match[1]), _at_least(1, match[2])
 
 
-def _parsed(text: str, parse: Callable[[str], T], form: str) -> T:
-    try:
-        return parse(text)
-    except ValueError:
-        raise argparse.ArgumentTypeError(f"'{text}' is not {form}") from None
+def _range(text: str) -> tuple[float, float]:
+    low, high = map(float, text.split(","))
+    if not low < high:
+        raise ValueError
+    return low, high
+
+
+positive = _parser("a whole number of at least 1", lambda text: _at_least(1, text))
+natural = _parser("a whole number of at least 0", lambda text: _at_least(0, text))
+positive_number = _parser("a number above 0", lambda text: _number(text, lambda x: x > 0))
+at_least_one = _parser("a number of at least 1", lambda text: _number(text, lambda x: x >= 1))
+up_to_one = _parser("a number above 0 and at most 1", lambda text: _number(text, lambda x: 0 < x <= 1))
+up_to_half = _parser("a share above 0 and at most 0.5", lambda text: _number(text, lambda x: 0 < x <= 0.5))
+share = _parser("a share, at least 0 and below 1", lambda text: _number(text, lambda x: 0 <= x < 1))
+component_count: Callable[[str], int | str] = _parser(
+    f"a whole number of at least 1, 'all' or '{NOISE}'",
+    lambda text: text if text in ("all", NOISE) else _at_least(1, text),
+)
+cell_lengths = _parser("10, 10x12 or 8x8x8", _lengths)
+size_pair = _parser("HEIGHTxWIDTH, for example 218x178", _pair)
+number_pair = _parser("LOW,HIGH with LOW below HIGH, for example 0,1", _range)

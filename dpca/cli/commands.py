@@ -1,4 +1,4 @@
-"""What each subcommand does: options in, one call, a line out."""
+"""What each subcommand does: it passes its options to one function and prints the result."""
 
 from __future__ import annotations
 
@@ -10,42 +10,33 @@ from typing import Any
 
 import zarr
 
-from dpca.cli.arguments import cell_lengths, number_pair
-from dpca.cli.model_arguments import model_parameters
-from dpca.cli.running import cluster, say
+from dpca.cli.jobs import reading_options
+from dpca.cli.model_arguments import partitioned_model
+from dpca.cli.running import cluster, run_options, say
 from dpca.engine.memory import task_budget, thread_count
-from dpca.jobs import fit_store, partitioned_model, reconstruct_store, transform_store
-from dpca.jobs.cell_report import rank_numbers
+from dpca.jobs import fit_store, reconstruct_store, transform_store
 from dpca.jobs.stages import NOTHING, StageCost
+from dpca.kernels.quality import WINDOW
 from dpca.report.words import kept_components
-from dpca.rules.quality import WINDOW
-from storage import DataError, ingest, open_stack, verify
+from storage import ingest, open_stack, verify
 from storage.progress import bar_progress
 from storage.readers import open_reader
 from storage.readers.zarr_array import ZarrReader
-from storage.reading import array_in, open_group, root_facts
-from storage.stack import open_node
+from storage.reading import array_in, open_group, open_node, root_facts
 
 
-def ingest_command(options: argparse.Namespace) -> int:
+def ingest_stack(options: argparse.Namespace) -> int:
     """``dpca ingest``."""
-    cells = None if options.cell is None else _cell_option(options.cell)
-    with cluster(options.scheduler, options.workers, options.memory) as client:
+    with run_options(options) as how:
         stack = ingest(
             options.source,
             options.target,
-            cell_shape=cells,
-            color=options.color,
-            resize=options.resize,
-            crop=options.crop,
-            on_error=options.on_error,
+            cell_shape=options.cell,
             key=options.key,
             axes=options.axes,
-            data_range=options.data_range,
-            client=client,
-            budget=task_budget(client, thread_count()),
-            overwrite=options.overwrite,
-            progress=bar_progress,
+            budget=task_budget(how["client"], thread_count()),
+            **reading_options(options),
+            **how,
         )
     shape = " x ".join(map(str, stack.sample_shape))
     say(f"'{options.target}' holds {stack.n_samples:,} samples of {shape} {stack.dtype}")
@@ -54,7 +45,7 @@ def ingest_command(options: argparse.Namespace) -> int:
     return 0
 
 
-def info_command(options: argparse.Namespace) -> int:
+def info(options: argparse.Namespace) -> int:
     """``dpca info``."""
     facts = _facts(options.path)
     if options.json:
@@ -66,36 +57,26 @@ def info_command(options: argparse.Namespace) -> int:
     return 0
 
 
-def fit_command(options: argparse.Namespace) -> int:
+def fit(options: argparse.Namespace) -> int:
     """``dpca fit``."""
-    wanted = partitioned_model(model_parameters(options))
+    wanted = partitioned_model(options)
     stack = open_stack(options.stack, data_range=options.data_range)
-    with cluster(options.scheduler, options.workers, options.memory) as client:
-        model, cost, notes = fit_store(
-            stack, options.model, wanted, client=client, overwrite=options.overwrite, progress=bar_progress
-        )
+    with run_options(options) as how:
+        model, cost, notes = fit_store(stack, options.model, wanted, **how)
     share = model.explained_variance_.sum() / max(model.total_variance_.sum(), 1e-300)
     _tell(options.model, cost)
     for note in notes:
         say(f"note: {note}")
-    kept = kept_components(model.n_components_, rank_numbers(model).get("ranks"))
+    kept = kept_components(model.n_components_, model.report_numbers().get("ranks"))
     say(f"{model.partition_.n_partitions:,} {model.part_name}s, {kept} each, {share:.2%} of the variance")
     return 0
 
 
-def transform_command(options: argparse.Namespace) -> int:
+def transform(options: argparse.Namespace) -> int:
     """``dpca transform``."""
     stack = open_stack(options.stack, data_range=options.data_range)
-    with cluster(options.scheduler, options.workers, options.memory) as client:
-        cost = transform_store(
-            stack,
-            options.model,
-            options.scores,
-            reconstruct=options.reconstruct,
-            client=client,
-            overwrite=options.overwrite,
-            progress=bar_progress,
-        )
+    with run_options(options) as how:
+        cost = transform_store(stack, options.model, options.scores, reconstruct=options.reconstruct, **how)
     _tell(options.scores, cost)
     quality = _quality(options.scores)
     told = [f"{name} {value:.6g}" for name, value in quality.items()]
@@ -105,40 +86,22 @@ def transform_command(options: argparse.Namespace) -> int:
     return 0
 
 
-def reconstruct_command(options: argparse.Namespace) -> int:
+def reconstruct(options: argparse.Namespace) -> int:
     """``dpca reconstruct``."""
-    with cluster(options.scheduler, options.workers, options.memory) as client:
-        cost = reconstruct_store(
-            options.model,
-            options.scores,
-            options.target,
-            n_components=options.components,
-            client=client,
-            overwrite=options.overwrite,
-            progress=bar_progress,
-        )
+    with run_options(options) as how:
+        cost = reconstruct_store(options.model, options.scores, options.target, n_components=options.components, **how)
     _tell(options.target, cost)
     return 0
 
 
-def verify_command(options: argparse.Namespace) -> int:
+def verify_store(options: argparse.Namespace) -> int:
     """``dpca verify``."""
-    with cluster(options.scheduler, options.workers, options.memory) as client:
+    with cluster(options) as client:
         problems = verify(options.path, client=client, progress=bar_progress)
     for problem in problems:
         say(problem)
     say(f"'{options.path}': " + (f"{len(problems)} problem(s)" if problems else "every chunk is whole"))
     return 1 if problems else 0
-
-
-def add_range_option(parser: argparse.ArgumentParser) -> None:
-    """Let the data range be given where a foreign stack does not state it."""
-    parser.add_argument(
-        "--data-range",
-        type=number_pair,
-        metavar="LOW,HIGH",
-        help="smallest and largest possible value (default: as the stack states it)",
-    )
 
 
 def _tell(target: str, cost: StageCost) -> None:
@@ -149,13 +112,6 @@ def _tell(target: str, cost: StageCost) -> None:
         say(f"made '{target}' in {cost.seconds:.1f} s ({rate:.2f} GB/s, {cost.peak_memory / 1e6:,.0f} MB a process)")
 
 
-def _cell_option(text: str) -> int | tuple[int, ...]:
-    try:
-        return cell_lengths(text)
-    except argparse.ArgumentTypeError as error:
-        raise DataError(f"--cell {error}") from error
-
-
 def _quality(scores: str) -> dict[str, float]:
     group = open_group(scores)
     names = [name for name in ("mse", "psnr", "ssim") if name in group]
@@ -163,7 +119,7 @@ def _quality(scores: str) -> dict[str, float]:
 
 
 def _facts(path: str) -> dict[str, Any]:
-    """What there is to say of a store, or of a source that is not one yet."""
+    """Return what a store states, or what a source holds that could be ingested."""
     stated = _stated(path)
     if stated is not None and stated.get("kind") != "stack":
         group = open_group(path)

@@ -1,23 +1,22 @@
-"""What programs that run a whole job have in common: their options, and how they tell what came of it."""
+"""What the programs that run a whole job share: their options, their input, and how they report the result."""
 
 from __future__ import annotations
 
 import argparse
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from dpca.cli.arguments import add_cluster_options, add_overwrite, add_source_options
-from dpca.cli.running import cluster, say
-from dpca.jobs import compress, find_done, open_input
-from dpca.jobs.compression import Settings
-from dpca.report.record import format_table
-from storage.progress import bar_progress
+from dpca.cli.running import run_options, say
+from dpca.jobs import CompressionSettings, compress, find_done, open_input
+from dpca.report.record import format_table, report_folder
 from storage.readers import Reader
+from storage.stack import Stack
 
 
 def job_parser(program: str, description: str | None) -> argparse.ArgumentParser:
-    """Return a parser that knows what to read, what to make and whether to keep reconstructions."""
+    """Return a parser with the options for what to read and what to make."""
     parser = argparse.ArgumentParser(
         prog=program,
         description=description,
@@ -37,7 +36,7 @@ def job_parser(program: str, description: str | None) -> argparse.ArgumentParser
 
 
 def add_common_options(parser: argparse.ArgumentParser, *, measured: str) -> None:
-    """Add what comes after the options of the model; ``measured`` says what is without reconstructions."""
+    """Add the options that follow those of the model; ``measured`` says which quality is measured in any case."""
     parser.add_argument(
         "--reconstruct",
         action=argparse.BooleanOptionalAction,
@@ -49,15 +48,33 @@ def add_common_options(parser: argparse.ArgumentParser, *, measured: str) -> Non
     add_overwrite(parser)
 
 
-def run_job(
-    options: argparse.Namespace,
-    embedded: Callable[[], Reader],
-    settings: type[Settings],
-    *,
-    suffix: str,
-    **model: Any,
-) -> int:
-    """Run a job as its options say.
+def given_input(options: argparse.Namespace, embedded: Callable[[], Reader]) -> Stack | Reader:
+    """Open the source that the options of `job_parser` name, or the embedded one where they name none."""
+    return open_input(options.source or embedded(), key=options.key, axes=options.axes, data_range=options.data_range)
+
+
+def reading_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of `add_source_options` that `storage.ingest` takes for a reader."""
+    return {name: getattr(options, name) for name in ("color", "resize", "crop", "on_error", "data_range")}
+
+
+def output_path(options: argparse.Namespace, suffix: str) -> str:
+    """Return the output, by default the name of the source and a suffix."""
+    first = os.path.normpath(options.source[0]) if options.source else "portraits"
+    name = os.path.basename(first).split("*")[0].split(".")[0] or "stack"
+    return options.output or f"{name}{suffix}.zarr"
+
+
+def tell_result(report: Mapping[str, Any], output: str, already_done: bool, *more: str) -> None:
+    """Print the numbers of a report, further paragraphs, and where the store and the report are."""
+    if already_done:
+        say(f"nothing to do: '{output}' was made from this source with these settings")
+    say("\n\n".join([format_table(report), *more]))
+    say(f"store   {output}\nreport  {report_folder(output) / 'index.html'}")
+
+
+def run_job(options: argparse.Namespace, embedded: Callable[[], Reader], model: Any, *, suffix: str) -> int:
+    """Run the main job as its options say.
 
     Parameters
     ----------
@@ -65,39 +82,23 @@ def run_job(
         Of a parser made by `job_parser` and `add_common_options`.
     embedded : callable
         Makes the source where none is given.
-    settings : type
-        Kind of settings; ``model`` holds those of the model.
+    model : estimator
+        Not fitted.
     suffix : str
         What the output is called after its source, where no other name is given.
     """
-    own = not options.source
-    source = embedded() if own else options.source
-    output = options.output or f"{'portraits' if own else _name_of(options.source[0])}{suffix}.zarr"
-    wanted = settings(
-        reconstruct=own if options.reconstruct is None else options.reconstruct,
-        color=options.color,
-        resize=options.resize,
-        crop=options.crop,
-        on_error=options.on_error,
+    given, output = given_input(options, embedded), output_path(options, suffix)
+    settings = CompressionSettings(
+        model,
+        reconstruct=not options.source if options.reconstruct is None else options.reconstruct,
         key=options.key,
         axes=options.axes,
-        data_range=options.data_range,
-        **model,
+        **reading_options(options),
     )
     # Before a cluster is started: neither a mistake nor a finished job should take seconds to be told.
-    given = open_input(source, wanted)
-    outcome = find_done(given, output, wanted, overwrite=options.overwrite)
-    if outcome is None:
-        with cluster(options.scheduler, options.workers, options.memory) as client:
-            outcome = compress(
-                given, output, wanted, client=client, overwrite=options.overwrite, progress=bar_progress, say=say
-            )
-    if outcome.already_done:
-        say(f"nothing to do: '{output}' was made from this source with these settings")
-    say(format_table(outcome.report))
-    say(f"store   {output}\nreport  {outcome.folder / 'index.html'}")
+    done = find_done(given, output, settings, overwrite=options.overwrite)
+    if done is None:
+        with run_options(options) as how:
+            done = compress(given, output, settings, say=say, **how)
+    tell_result(done.report, output, done.already_done)
     return 0
-
-
-def _name_of(source: str) -> str:
-    return os.path.basename(os.path.normpath(source)).split("*")[0].split(".")[0] or "stack"

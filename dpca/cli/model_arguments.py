@@ -17,7 +17,8 @@ from dpca.cli.arguments import (
     up_to_half,
     up_to_one,
 )
-from dpca.models.band_pca import MAPPINGS
+from dpca.models.band_pca import MAPPINGS, BandPCA
+from dpca.models.cell_pca import CellPCA
 from storage.errors import DataError
 
 #: Options that only cells have, which are parameters of `CellPCA`.
@@ -46,15 +47,15 @@ _CHOICES = (
         "--components",
         component_count,
         "K",
-        "so many components of each cell or band; 'all'; or 'marchenko-pastur': those whose variance noise of one "
-        "level does not explain",
+        "keep K components of each cell or band; 'all'; or 'marchenko-pastur': those whose variance noise of one level "
+        "does not explain",
     ),
-    _Flag("--ratio", at_least_one, "R", "as many in all as make R attributes into one score, where they pay most"),
-    _Flag("--total-components", positive, "N", "so many in all, where they pay most"),
-    _Flag("--target-psnr", positive_number, "DB", "the fewest in all that leave at least this PSNR, for example 32"),
-    _Flag("--target-mse", positive_number, "MSE", "the fewest in all that leave at most this MSE, of values in 0..1"),
-    _Flag("--target-ssim", up_to_one, "SSIM", "the fewest in all that leave at least this mean SSIM, for example 0.95"),
-    _Flag("--threshold", share, "SHARE", "so many of each that they explain more than this share of its variance"),
+    _Flag("--ratio", at_least_one, "R", "keep one score for every R attributes, where they explain most"),
+    _Flag("--total-components", positive, "N", "keep N components in all, where they explain most"),
+    _Flag("--target-psnr", positive_number, "DB", "keep the fewest that reach this PSNR, for example 32"),
+    _Flag("--target-mse", positive_number, "MSE", "keep the fewest that leave at most this MSE, of values in 0..1"),
+    _Flag("--target-ssim", up_to_one, "SSIM", "keep the fewest that reach this mean SSIM, for example 0.95"),
+    _Flag("--threshold", share, "SHARE", "keep as many of each as explain more than this share of its variance"),
 )
 #: What goes with them.
 _BOUNDS = (
@@ -62,20 +63,20 @@ _BOUNDS = (
         "--max-components",
         positive,
         "K",
-        "most components of a cell or band, where their numbers differ (default: four times the mean, or a third of "
+        "most components of one cell or band, where their numbers differ (default: four times the mean, or a third of "
         "its attributes; a note says where that is too few)",
     ),
     _Flag(
         "--validation-fraction",
         up_to_half,
         "SHARE",
-        "share of the samples that is left out of the fit, and on which a target is met (default: those of the fit)",
+        "leave this share of the samples out of the fit, and meet the target on them (default: on those of the fit)",
     ),
 )
 
 
 def add_model_options(parser: argparse.ArgumentParser, *, required: bool) -> None:
-    """Say how many components of which cells or bands."""
+    """Add which cells or bands there are, and how many components each of them keeps."""
     group = parser.add_argument_group(
         "cells or bands",
         "Cells are blocks of neighboring pixels, voxels or entries of a vector;\n"
@@ -92,8 +93,8 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool) -> Non
         "--overlap",
         type=natural,
         metavar="N",
-        help="against edges of cells: pixels on each side of a border that are mapped across it, at most half a cell "
-        "(default: 0)",
+        help="pixels on each side of a border that the cells on both sides describe, against visible edges; at most "
+        "half a cell (default: 0)",
     )
     group.add_argument(
         "--shared",
@@ -105,7 +106,7 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool) -> Non
     group.add_argument(
         "--mapping",
         choices=MAPPINGS,
-        help="what puts attributes into one band: mean-variance or mean cut the range of the means into intervals and "
+        help="how attributes are put into bands: mean-variance or mean cut the range of the means into intervals and "
         "sort each by variance or mean; random; raster takes them as they come (default: mean-variance)",
     )
     group.add_argument("--intervals", type=positive, metavar="N", help="intervals of the mean (default: 50)")
@@ -113,8 +114,8 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool) -> Non
         "--estimating",
         type=positive,
         metavar="N",
-        help="samples, from all over the stack, that means and variances are estimated from (default: all, in a pass "
-        "of their own)",
+        help="estimate means and variances from N samples from all over the stack (default: from all, in a pass of "
+        "their own)",
     )
     group.add_argument(
         "--split-channels",
@@ -124,8 +125,8 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool) -> Non
     )
     group = parser.add_argument_group(
         "components",
-        "Cells and bands differ in what there is to explain: a number gives as many to\n"
-        "all, every other choice gives each its own. "
+        "--components K keeps the same number in every cell or band; every other choice\n"
+        "adapts the number to what there is to explain in each. "
         + ("One is needed." if required else "Default: --components 20."),
     )
     choices = group.add_mutually_exclusive_group(required=required)
@@ -137,24 +138,29 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool) -> Non
         type=natural,
         default=0,
         metavar="N",
-        help="of the random mapping, of --estimating, of the samples that targets are met on (default: %(default)s)",
+        help="seed of the random mapping, of --estimating and of --validation-fraction (default: %(default)s)",
     )
 
 
-def model_parameters(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the parameters of the `CellPCA`, or with ``band_size`` of the `BandPCA`, that the options ask for.
+def partitioned_model(options: argparse.Namespace) -> BandPCA | CellPCA:
+    """Return the estimator, not fitted, that the options ask for.
 
     Raises
     ------
     DataError
-        If options of bands are given to cells, or the reverse.
+        If options of bands are given to cells, or the reverse, or components are asked for in two ways.
     """
-    asked = {"random_state": options.seed, **_components(options)}
+    parameters = {"random_state": options.seed, **_components(options)}
+    model: BandPCA | CellPCA
     if options.band_size is not None:
-        _refuse(options, _OF_CELLS, "cells and there are bands: give --cell")
-        return {"band_size": options.band_size, **_given(options, _OF_BANDS), **asked}
-    _refuse(options, _OF_BANDS, "bands and there are none: give --band-size")
-    return {"cell_shape": 10 if options.cell is None else options.cell, **_given(options, _OF_CELLS), **asked}
+        _refuse(options, _OF_CELLS, "cells, and --band-size makes bands: give --cell")
+        model = BandPCA(band_size=options.band_size, **_given(options, _OF_BANDS), **parameters)
+    else:
+        _refuse(options, _OF_BANDS, "bands, and there are none: give --band-size")
+        cell_shape = 10 if options.cell is None else options.cell
+        model = CellPCA(cell_shape=cell_shape, **_given(options, _OF_CELLS), **parameters)
+    model.check_before(0)
+    return model
 
 
 def _given(options: argparse.Namespace, parameters: Mapping[str, str]) -> dict[str, Any]:
@@ -171,7 +177,7 @@ def _refuse(options: argparse.Namespace, flags: Mapping[str, str], why: str) -> 
 def _components(options: argparse.Namespace) -> dict[str, Any]:
     """Return the parameters that say how many components are kept; 20 of each where nothing was asked for."""
     names = [flag.name[2:].replace("-", "_") for flag in (*_CHOICES, *_BOUNDS)]
-    given = {name: value for name in names if (value := getattr(options, name)) is not None}
+    given = _given(options, dict(zip(names, names, strict=True)))
     if (count := given.pop("components", None)) is not None:
         given["n_components"] = None if count == "all" else count
     elif not given:

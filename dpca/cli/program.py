@@ -1,12 +1,19 @@
-"""Subcommands of ``dpca`` and their help."""
+"""The subcommands of ``dpca`` and their help."""
 
 from __future__ import annotations
 
 import argparse
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from dpca.cli import commands
-from dpca.cli.arguments import add_cluster_options, add_overwrite, add_source_options, positive
+from dpca.cli.arguments import (
+    add_cluster_options,
+    add_overwrite,
+    add_range_option,
+    add_source_options,
+    cell_lengths,
+    positive,
+)
 from dpca.cli.model_arguments import add_model_options
 from dpca.cli.running import guarded
 
@@ -29,6 +36,9 @@ exit codes: 0 done; 1 verify found damage; 2 wrong command line; 3 wrong input; 
 the terminal, Ctrl-C or SIGTERM; 141 nobody reads the output"""
 
 
+_STACK = "stack store, or a Zarr array with samples on its first axis"
+
+
 def run(argv: Sequence[str] | None = None) -> int:
     """Run ``dpca`` and return its exit code (see `dpca.cli.running`)."""
     return guarded(lambda: _run(argv))
@@ -48,72 +58,78 @@ def _parser() -> argparse.ArgumentParser:
         prog="dpca", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.set_defaults(run=None)
-    commands_of = parser.add_subparsers(title="commands", metavar="COMMAND")
+    subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
 
-    def command(name: str, run: object, text: str, example: str) -> argparse.ArgumentParser:
-        sub = commands_of.add_parser(
+    def command(
+        name: str, run: Callable[[argparse.Namespace], int], text: str, example: str, **paths: str
+    ) -> argparse.ArgumentParser:
+        """Add a command with one positional argument for each of ``paths``, name to help."""
+        sub = subparsers.add_parser(
             name,
             help=text,
             description=f"{text[0].upper()}{text[1:]}.",
             epilog=f"example: {example}",
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
+        for path, what in paths.items():
+            sub.add_argument(path, nargs="+" if path == "source" else None, help=what)
         sub.set_defaults(run=run)
         return sub
 
     ingest = command(
         "ingest",
-        commands.ingest_command,
+        commands.ingest_stack,
         "make a stack store of images, archives or arrays",
         "dpca ingest lfw-*.tar lfw.zarr --cell 10",
+        source="folder, archives, a glob of them, or an array (Zarr, .npy, .npz, IDX, HDF5, LMDB)",
+        target="stack store to make",
     )
     ingest.add_argument(
-        "source", nargs="+", help="folder, archives, a glob of them, or an array (Zarr, .npy, .npz, IDX, HDF5, LMDB)"
+        "--cell", type=cell_lengths, metavar="N[xM[xL]]", help="choose chunks that fit cells of this length"
     )
-    ingest.add_argument("target", help="stack store to make")
-    ingest.add_argument("--cell", metavar="N[xM[xL]]", help="cells it will be cut into: chunks are chosen to fit")
     add_source_options(ingest)
 
     info = command(
-        "info", commands.info_command, "say what a store, archive, folder or array holds", "dpca info lfw.zarr"
+        "info",
+        commands.info,
+        "say what a store, archive, folder or array holds",
+        "dpca info lfw.zarr",
+        path="store of any kind, or a source that could be ingested",
     )
-    info.add_argument("path", help="store of any kind, or a source that could be ingested")
     info.add_argument("--json", action="store_true", help="as JSON, for scripts")
 
     fit = command(
         "fit",
-        commands.fit_command,
+        commands.fit,
         "compute the principal components of every cell or band of a stack",
         "dpca fit lfw.zarr model.zarr --cell 10 --components 20\n"
         "         dpca fit lfw.zarr model.zarr --cell 10 --target-psnr 32\n"
         "         dpca fit lfw.zarr model.zarr --band-size 1875 --mapping mean-variance --ratio 15",
+        stack=_STACK,
+        model="model to make",
     )
-    fit.add_argument("stack", help="stack store, or a Zarr array with samples on its first axis")
-    fit.add_argument("model", help="model to make")
     add_model_options(fit, required=True)
-    commands.add_range_option(fit)
 
     transform = command(
         "transform",
-        commands.transform_command,
+        commands.transform,
         "write the scores of a stack and the quality of their reconstructions",
         "dpca transform model.zarr lfw.zarr scores.zarr",
+        model="model that 'dpca fit', a pipeline or save() made",
+        stack=_STACK,
+        scores="scores store to make",
     )
-    transform.add_argument("model", help="model that 'dpca fit', a pipeline or save() made")
-    transform.add_argument("stack", help="stack store, or a Zarr array with samples on its first axis")
-    transform.add_argument("scores", help="scores store to make")
     transform.add_argument("--reconstruct", action="store_true", help="keep the reconstructions in it, too")
-    commands.add_range_option(transform)
 
     reconstruct = command(
         "reconstruct",
-        commands.reconstruct_command,
+        commands.reconstruct,
         "make a stack again from its scores",
         "dpca reconstruct model.zarr scores.zarr again.zarr",
+        model="model that the scores were made with",
+        scores="store that 'dpca transform' made",
+        target="stack store to make",
     )
-    reconstruct.add_argument("model", help="model that the scores were made with")
-    reconstruct.add_argument("scores", help="store that 'dpca transform' made")
-    reconstruct.add_argument("target", help="stack store to make")
     reconstruct.add_argument(
         "--components",
         type=positive,
@@ -122,10 +138,15 @@ def _parser() -> argparse.ArgumentParser:
     )
 
     verify = command(
-        "verify", commands.verify_command, "read every chunk of a store and check it", "dpca verify scores.zarr"
+        "verify",
+        commands.verify_store,
+        "read every chunk of a store and check it",
+        "dpca verify scores.zarr",
+        path="store that this program made",
     )
-    verify.add_argument("path", help="store that this program made")
 
+    for sub in (fit, transform):
+        add_range_option(sub, "as the stack states it")
     for sub in (ingest, fit, transform, reconstruct):
         add_overwrite(sub)
     for sub in (ingest, fit, transform, reconstruct, verify):

@@ -22,6 +22,7 @@ What was stopped or lost its cluster goes on where it was when the same command 
 
 from __future__ import annotations
 
+import argparse
 import os
 import sys
 import traceback
@@ -34,6 +35,7 @@ from dpca.engine.plan import PlanError
 from dpca.engine.stopping import STOPPED, Stopped, stop_on_signals
 from storage.clusters import cluster_errors
 from storage.errors import ClusterError, DataError, StoreError
+from storage.progress import bar_progress
 
 EXIT_CODES: dict[type[BaseException], int] = {DataError: 3, StoreError: 4, PlanError: 5, ClusterError: 6}
 FAULT = 70
@@ -62,9 +64,16 @@ def guarded(job: Callable[[], int]) -> int:
 
 
 @contextmanager
-def cluster(scheduler: str | None, workers: int | None, memory: str | None) -> Iterator[Any]:
+def run_options(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield the keywords that every job takes: ``client``, ``overwrite`` and ``progress``."""
+    with cluster(options) as client:
+        yield {"client": client, "overwrite": options.overwrite, "progress": bar_progress}
+
+
+@contextmanager
+def cluster(options: argparse.Namespace) -> Iterator[Any]:
     """Open the cluster that the options ask for and say where to watch it."""
-    with open_client(scheduler, workers=workers, memory=memory) as client:
+    with open_client(options.scheduler, workers=options.workers, memory=options.memory) as client:
         with cluster_errors(client):
             threads, dashboard = client.nthreads(), client.dashboard_link
         say(f"{len(threads)} worker(s), dashboard {dashboard}")

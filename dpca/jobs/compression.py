@@ -1,29 +1,30 @@
-"""The frame of a whole job: a source in; a model, scores, a quality record and its pictures out.
-
-What kind of model, its settings say: see `dpca.jobs.cell_compression` and `dpca.jobs.stream_compression`.
-"""
+"""The main job: a source in; a model, scores, a quality record and its pictures out, for any estimator."""
 
 from __future__ import annotations
 
 import os
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
+from sklearn.base import clone
+
 from dpca.engine.checkpoint import Checkpoints
+from dpca.engine.memory import task_budget, thread_count
+from dpca.engine.plan import PlanError
+from dpca.engine.source import as_source
 from dpca.jobs.fit import fit_store
 from dpca.jobs.own_stack import inherited_of, own_stack
-from dpca.jobs.planning import plan_compression
-from dpca.jobs.report_parts import read_report, report_folder
-from dpca.jobs.stages import NOTHING, StageCost
+from dpca.jobs.score_write import plan_scores
+from dpca.jobs.stages import StageRecord
 from dpca.jobs.transform import fill_scores
-from dpca.models.band_pca import BandPCA
-from dpca.models.cell_pca import CellPCA
+from dpca.models.planning import Outline, plan_fit
 from dpca.models.scores import SCORES_VERSION
-from dpca.models.streaming_pca import StreamingPCA
+from dpca.report.record import read_report, report_folder
 from storage.errors import DataError
+from storage.ingest import plan_ingest
 from storage.outputs import check_output
 from storage.progress import Progress, no_progress
 from storage.readers import Reader, open_reader
@@ -31,23 +32,30 @@ from storage.readers.zarr_array import ZarrReader
 from storage.stack import Stack, open_stack
 from storage.workspace import Workspace, fingerprint_of
 
-Source = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
-Say = Callable[[str], None]
+PathLike = str | os.PathLike[str]
 
 
 @dataclass(frozen=True)
-class Settings(ABC):
-    """What determines the output, beside the source; the kind of model is a subclass.
+class CompressionSettings:
+    """What determines the output, beside the source.
 
     Parameters
     ----------
+    model : estimator
+        `CellPCA`, `BandPCA`, `PCA` or `StreamingPCA`, not fitted, and left as it is. Its ``random_state`` must be an
+        integer.
     reconstruct : bool
         Whether to keep the reconstructions.
+    ssim : bool, optional
+        Whether to measure the SSIM of every sample, where it is defined. Default: always for cells and bands; for
+        components of whole samples, where it costs more than everything else, only with ``reconstruct``.
     color, resize, crop, on_error, key, axes, data_range
         As for `storage.ingest`.
     """
 
+    model: Any
     reconstruct: bool = False
+    ssim: bool | None = None
     color: Literal["auto", "rgb", "grey"] = "auto"
     resize: tuple[int, int] | None = None
     crop: tuple[int, int] | None = None
@@ -62,45 +70,20 @@ class Settings(ABC):
         return {name: getattr(self, name) for name in ("color", "resize", "crop", "on_error", "data_range")}
 
     @property
-    @abstractmethod
-    def scores_kind(self) -> str:
-        """What the store of scores calls itself."""
-
-    @property
-    @abstractmethod
-    def ssim(self) -> bool:
+    def measures_ssim(self) -> bool:
         """Whether the SSIM of every sample is measured."""
+        return self.reconstruct or bool(self.model.measures_ssim) if self.ssim is None else self.ssim
 
-    @abstractmethod
-    def cells(self, axes: Sequence[str]) -> tuple[int, ...] | None:
-        """Return the cells that the chunks of an ingested stack should fit, given the names of a sample's axes."""
-
-    @abstractmethod
-    def check(self, n_samples: int) -> None:
-        """Refuse what cannot be fitted to so many samples, before anything is read."""
-
-    @abstractmethod
-    def announce(self, stack: Stack) -> str:
-        """Say in a line what will be fitted."""
-
-    @abstractmethod
-    def estimator(self) -> CellPCA | BandPCA | StreamingPCA:
-        """Return the model, not fitted."""
-
-    def fit(self, stack: Stack, target: Path, client: Any, progress: Progress) -> tuple[StageCost, list[str]]:
-        """Fit the model and store it; return what that cost and what there is to note."""
-        fitted = fit_store(stack, target, self.estimator(), client=client, progress=progress)
-        return fitted.cost, fitted.notes
-
-    @abstractmethod
-    def report(
-        self, stack: Stack, store: Path, folder: Path, stages: Mapping[str, Mapping[str, Any]], notes: Sequence[str]
-    ) -> dict[str, Any]:
-        """Write the report of a scores store and return its numbers."""
+    def as_dict(self) -> dict[str, Any]:
+        """Return the settings in values that JSON holds, the same as those of jobs that earlier versions did."""
+        settings = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "model"}
+        if self.ssim is None:
+            del settings["ssim"]
+        return settings | self.model.job_settings()  # type: ignore[no-any-return]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class Compressed:
     """What a job came to.
 
     Attributes
@@ -119,15 +102,15 @@ class Outcome:
 
 
 def compress(
-    source: Source | Stack | Reader,
-    output: str | os.PathLike[str],
-    settings: Settings,
+    source: PathLike | Sequence[PathLike] | Stack | Reader,
+    output: PathLike,
+    settings: CompressionSettings,
     *,
     client: Any | None = None,
     overwrite: bool = False,
     progress: Progress = no_progress,
-    say: Say = lambda text: None,
-) -> Outcome:
+    say: Callable[[str], None] = lambda text: None,
+) -> Compressed:
     """Ingest a source, fit a model, write scores and quality, and report.
 
     Parameters
@@ -138,7 +121,7 @@ def compress(
     output : path-like
         Store of the scores. It holds the model as ``model``, and the ingested stack as ``stack``. The report goes to
         ``<output stem>.report``.
-    settings : CompressionSettings or StreamingSettings
+    settings : CompressionSettings
     client : distributed.Client, optional
         Cluster to run on; without one, threads of this process.
     overwrite : bool
@@ -158,66 +141,52 @@ def compress(
     appears under ``output`` by one rename at the end. A stopped run goes on where it was; a finished one is recognized
     by the fingerprint of source and settings.
     """
-    given = open_input(source, settings)
+    given = open_input(source, key=settings.key, axes=settings.axes, data_range=settings.data_range)
     if (done := find_done(given, output, settings, overwrite=overwrite)) is not None:
         return done
-    plan_compression(
-        given,
-        settings.reading,
-        settings.cells,
-        settings.estimator(),
-        reconstruct=settings.reconstruct,
-        ssim=settings.ssim,
-        client=client,
-    )
-    folder = report_folder(output)
+    plan_compression(given, settings, client)
+    folder, model = report_folder(output), settings.model
     with _workspace(given, output, settings, overwrite) as work:
         if work.state == "resumed":
             say(f"going on with the unfinished run in '{os.fspath(output)}.partial'")
-        record = _Record(work)
-        if isinstance(given, Stack):
-            stack = given
-        else:
-            stack, cost = own_stack(
-                given, work, settings.reading, cells=settings.cells, client=client, progress=progress, say=say
-            )
-            record.note("ingest", cost)
-        say(settings.announce(stack))
-        cost, notes = settings.fit(stack, work.store / "model", client, progress)
-        record.note("fit", cost, notes)
-        for note in record.notes():
+        record = StageRecord(work)
+        stack, cost = own_stack(
+            given, work, settings.reading, cells=model.cells_for, client=client, progress=progress, say=say
+        )
+        record.keep("ingest", cost)
+        say(
+            f"fit {model.announced(stack.axes[1:])} to {stack.n_samples:,} samples of "
+            f"{' x '.join(map(str, stack.sample_shape))} {stack.dtype}"
+        )
+        fitted = fit_store(stack, work.store / "model", clone(model), client=client, progress=progress)
+        record.keep("fit", fitted.cost, fitted.notes)
+        for note in record.numbers()["notes"]:
             say(f"note: {note}")
-        reconstruct = settings.reconstruct
-        say("write scores, reconstructions and their quality" if reconstruct else "write scores and quality")
+        say("write scores, reconstructions and their quality" if settings.reconstruct else "write scores and quality")
         cost = fill_scores(
             stack,
             work.store / "model",
             work.store,
             work.fingerprint,
             Checkpoints(str(work.scratch / "records")),
-            reconstruct,
+            settings.reconstruct,
             client,
             progress,
-            ssim=settings.ssim,
+            ssim=settings.measures_ssim,
         )
-        record.note("scores", cost)
+        record.keep("scores", cost)
         # Before the store: a store under its final name always has its report.
-        report = settings.report(stack, work.store, folder, record.costs(), record.notes())
+        report = _write_report(stack, work.store, folder, settings, record.numbers())
         work.publish()
-    return Outcome(report, folder, False)
+    return Compressed(report, folder, False)
 
 
 def find_done(
-    given: Stack | Reader,
-    output: str | os.PathLike[str],
-    settings: Settings,
-    *,
-    overwrite: bool = False,
-) -> Outcome | None:
+    given: Stack | Reader, output: PathLike, settings: CompressionSettings, *, overwrite: bool = False
+) -> Compressed | None:
     """Return what an earlier run came to if it did this very job, None if there is something to do.
 
-    Needs no cluster, and so tells before one is started, also what is wrong with the settings and what stands in the
-    way of an output.
+    Needs no cluster: call it before one is started, to be told early what is wrong with the settings or the output.
 
     Raises
     ------
@@ -226,75 +195,98 @@ def find_done(
     """
     folder = report_folder(output)
     check_output(output, given, report=folder)
-    settings.check(given.n_samples if isinstance(given, Stack) else len(given))
+    settings.model.check_before(given.n_samples if isinstance(given, Stack) else len(given))
     with _workspace(given, output, settings, overwrite) as work:
         if work.state != "complete":
             return None
-    stack = given if isinstance(given, Stack) else open_stack(Path(output) / "stack")
-    return Outcome(read_report(folder) or settings.report(stack, Path(output), folder, {}, ()), folder, True)
+    if (report := read_report(folder)) is None:
+        stack = given if isinstance(given, Stack) else open_stack(Path(output) / "stack")
+        report = _write_report(stack, Path(output), folder, settings, {"stages": {}, "notes": []})
+    return Compressed(report, folder, True)
 
 
-def open_input(source: Source | Stack | Reader, settings: Settings) -> Stack | Reader:
-    """Open plain Zarr sources as stacks, to be read where they are, and anything else as a reader, to be ingested."""
+def open_input(
+    source: PathLike | Sequence[PathLike] | Stack | Reader,
+    *,
+    key: str | None = None,
+    axes: tuple[str, ...] | None = None,
+    data_range: tuple[float, float] | None = None,
+) -> Stack | Reader:
+    """Open plain Zarr sources as stacks, to be read where they are, and anything else as a reader, to be ingested.
+
+    Parameters
+    ----------
+    source : as in `compress`
+    key, axes, data_range
+        As for `storage.ingest`.
+    """
     if isinstance(source, Reader | Stack):
         return source
     if not isinstance(source, str | os.PathLike) and len(source) == 1:
         source = source[0]
-    reader = open_reader(source, key=settings.key, axes=settings.axes)
+    reader = open_reader(source, key=key, axes=axes)
     if not isinstance(reader, ZarrReader) or reader.decodes:
         return reader
     if not isinstance(source, str | os.PathLike):
         raise DataError(f"{len(source)} sources were given and one is a Zarr array: give that one alone")
-    path = os.path.join(source, settings.key) if settings.key else source
-    return open_stack(path, data_range=settings.data_range, axes=settings.axes)
+    return open_stack(os.path.join(source, key) if key else source, data_range=data_range, axes=axes)
 
 
-def describe(stack: Stack) -> str:
-    """Say in a few words what a stack holds."""
-    return f"{stack.n_samples:,} samples of {times(stack.sample_shape)} {stack.dtype}"
+def plan_compression(given: Stack | Reader, settings: CompressionSettings, client: Any | None) -> None:
+    """Refuse a job of which any stage, be it the last, does not fit the memory.
+
+    Parameters
+    ----------
+    given : Stack or Reader
+        Of a reader, the first few samples are read.
+    settings : CompressionSettings
+    client : distributed.Client, optional
+
+    Raises
+    ------
+    PlanError
+        Naming the stage, what it takes, the limit, and the setting that fits.
+    DataError
+        If the source or the parameters are wrong.
+    """
+    budget, model = task_budget(client, thread_count()), settings.model
+    if isinstance(given, Stack):
+        source: Any = as_source(given)
+        axes = given.axes
+    else:
+        with _stage("ingest"):
+            shape, dtype, layout, axes = plan_ingest(given, settings.reading, model.cells_for, budget)
+        source = Outline(given.name, shape, dtype, layout.chunks)
+    with _stage("fit"):
+        basis, known = plan_fit(model, source, axes[1:], client)
+    with _stage("scores", "" if known else ", even with as few components as the choice can come to"):
+        plan_scores(source, basis, axes, reconstruct=settings.reconstruct, ssim=settings.measures_ssim, budget=budget)
 
 
-def times(shape: Sequence[int]) -> str:
-    """Write a shape as people do."""
-    return " x ".join(map(str, shape))
+@contextmanager
+def _stage(name: str, why: str = "") -> Iterator[None]:
+    try:
+        yield
+    except PlanError as error:
+        raise PlanError(f"stage {name!r} of this job does not fit the memory{why}: {error}") from error
 
 
-def _fingerprint(given: Stack | Reader, settings: Settings) -> str:
+def _workspace(given: Stack | Reader, output: PathLike, settings: CompressionSettings, overwrite: bool) -> Workspace:
+    kind = settings.model.scores_kind
     content = given.fingerprint if isinstance(given, Stack) else given.fingerprint()
-    return fingerprint_of(settings.scores_kind, SCORES_VERSION, content, asdict(settings))
-
-
-def _workspace(given: Stack | Reader, output: str | os.PathLike[str], settings: Settings, overwrite: bool) -> Workspace:
     return Workspace(
         output,
-        kind=settings.scores_kind,
-        fingerprint=_fingerprint(given, settings),
+        kind=kind,
+        fingerprint=fingerprint_of(kind, SCORES_VERSION, content, settings.as_dict()),
         overwrite=overwrite,
         inherited=inherited_of(given, settings.reading),
     )
 
 
-class _Record:
-    """Costs of the stages and notes, kept in the workspace: a run that goes on reports those of the run before."""
+def _write_report(
+    stack: Stack, store: Path, folder: Path, settings: CompressionSettings, record: Mapping[str, Any]
+) -> dict[str, Any]:
+    # matplotlib takes a second to import, and only a report draws.
+    from dpca.jobs.report import write_job_report
 
-    _STAGES = ("ingest", "fit", "scores")
-
-    def __init__(self, work: Workspace) -> None:
-        self._work = work
-
-    def note(self, stage: str, cost: StageCost, notes: Sequence[str] = ()) -> None:
-        """Keep a cost, unless the stage was done by an earlier run, which kept its own."""
-        if cost is not NOTHING:
-            self._work.mark_done(f"stage {stage}", record={"cost": cost.as_dict(), "notes": list(notes)})
-
-    def costs(self) -> dict[str, dict[str, Any]]:
-        """Return what is known, in the order of the stages."""
-        return {name: kept["cost"] for name, kept in self._kept()}
-
-    def notes(self) -> list[str]:
-        """Return what there was to note in any stage."""
-        return [note for _, kept in self._kept() for note in kept["notes"]]
-
-    def _kept(self) -> list[tuple[str, dict[str, Any]]]:
-        units = [(name, f"stage {name}") for name in self._STAGES]
-        return [(name, self._work.record(unit)) for name, unit in units if self._work.is_done(unit)]
+    return write_job_report(stack, store, folder, record, ssim=settings.measures_ssim)

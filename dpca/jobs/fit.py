@@ -11,9 +11,10 @@ from typing import Any, NamedTuple
 
 from dpca.engine.checkpoint import Checkpoints
 from dpca.jobs.stages import NOTHING, StageCost, held_by
-from dpca.models import band_store, cell_store, streaming_store
+from dpca.models import band_store, cell_store, pca_store, streaming_store
 from dpca.models.band_pca import BandPCA
 from dpca.models.cell_pca import CellPCA
+from dpca.models.pca import PCA
 from dpca.models.rank import UnmetError
 from dpca.models.rank_choice import RankChoice
 from dpca.models.streaming_methods import describe_option
@@ -23,7 +24,12 @@ from storage.progress import Progress, no_progress
 from storage.stack import Stack
 from storage.workspace import Workspace, fingerprint_of
 
-_STORES: dict[type, ModuleType] = {BandPCA: band_store, CellPCA: cell_store, StreamingPCA: streaming_store}
+_STORES: dict[type, ModuleType] = {
+    BandPCA: band_store,
+    CellPCA: cell_store,
+    PCA: pca_store,
+    StreamingPCA: streaming_store,
+}
 
 
 class Fitted(NamedTuple):
@@ -37,7 +43,7 @@ class Fitted(NamedTuple):
 def fit_store(
     stack: Stack,
     target: str | os.PathLike[str],
-    model: BandPCA | CellPCA | StreamingPCA,
+    model: BandPCA | CellPCA | PCA | StreamingPCA,
     *,
     client: Any | None = None,
     overwrite: bool = False,
@@ -50,7 +56,7 @@ def fit_store(
     stack : Stack
     target : path-like
         Where the model appears once it is whole.
-    model : BandPCA, CellPCA or StreamingPCA
+    model : BandPCA, CellPCA, PCA or StreamingPCA
         Not fitted; its ``random_state``, if it has one, must be an integer. It is fitted unless ``target`` is there
         already.
     client : distributed.Client, optional
@@ -92,8 +98,8 @@ def fit_store(
                 raise
         store.write_model(model, work.store, fingerprint)
         work.publish()
-    report = model.fit_report_
-    n_passes = int(model.get_params().get("n_passes", 1))
+    report: Any = model.fit_report_
+    n_passes = int(model.report_numbers().get("passes", 1))
     # The report is that of the first pass.
     peak = report.peak_memory if n_passes == 1 or client is None else max(report.peak_memory, held_by(client))
     cost = StageCost(time.perf_counter() - began, n_passes * report.plan.read_bytes, peak)

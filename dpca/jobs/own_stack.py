@@ -1,10 +1,14 @@
-"""The stack that a job makes inside its own store, of a source that is none: made once for all jobs on one source."""
+"""The stack that a job reads: the one that it was given, or one ingested into its own store.
+
+An ingested stack is made once for all jobs on one source: a job of other settings in the same place takes it over.
+"""
 
 from __future__ import annotations
 
 import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from dpca.engine.memory import task_budget, thread_count
@@ -30,37 +34,34 @@ def inherited_of(given: Stack | Reader, reading: Mapping[str, Any]) -> Inherited
     reading : mapping
         Options of `storage.ingest`: ``color``, ``resize``, ``crop``, ``on_error``, ``data_range``.
     """
-    if isinstance(given, Stack):
-        return None
-    content, stop = _content(given, reading), reading.get("on_error", "stop") == "stop"
-    return Inherited(_NAME, lambda path: is_made_of(path, content, stop=stop))
+    return None if isinstance(given, Stack) else Inherited(_NAME, _serves(given, reading))
 
 
 def own_stack(
-    reader: Reader,
+    given: Stack | Reader,
     work: Workspace,
     reading: Mapping[str, Any],
     *,
-    cells: Callable[[Sequence[str]], tuple[int, ...] | None] | None = None,
+    cells: Callable[[Sequence[str]], tuple[int, ...] | None] = lambda axes: None,
     client: Any | None,
     progress: Progress,
     say: Callable[[str], None],
 ) -> tuple[Stack, StageCost]:
-    """Ingest a reader into a job's store, or find it there; return the stack and what ingesting it cost.
+    """Return a given stack, or ingest a reader into a job's store unless it is there; and what ingesting it cost.
 
-    One that was taken over is read once, to know that it is whole: it may be that damage to it made somebody start
-    again.
+    A stack that was taken over is read once to check that it is whole: damage may be why somebody started again.
 
     Parameters
     ----------
     cells : callable, optional
         Gives the cells that chunks should fit, from the names of a sample's axes.
     """
+    if isinstance(given, Stack):
+        return given, NOTHING
     target = work.store / _NAME
-    stop = reading.get("on_error", "stop") == "stop"
-    serves = is_made_of(target, _content(reader, reading), stop=stop)
+    serves = _serves(given, reading)(target)
     if serves and not work.is_done(_CHECKED):
-        say(f"found the {len(reader):,} samples of {reader.name} ingested")
+        say(f"found the {len(given):,} samples of {given.name} ingested")
         if problems := verify(target, client=client, progress=progress):
             say(f"but damaged: {problems[0]}")
             shutil.rmtree(target)
@@ -70,21 +71,18 @@ def own_stack(
     if serves:
         return open_stack(target), NOTHING
     if not target.exists():
-        say(f"ingest {len(reader):,} samples from {reader.name}")
-    sample_axes = ("y", "x") if reader.encoded else reader.axes or axes_for(reader.sample_shape)
-    began = time.perf_counter()
+        say(f"ingest {len(given):,} samples from {given.name}")
+    sample_axes = ("y", "x") if given.encoded else given.axes or axes_for(given.sample_shape)
+    budget, began = task_budget(client, thread_count()), time.perf_counter()
     stack = ingest(
-        reader,
-        target,
-        cell_shape=None if cells is None else cells(sample_axes),
-        client=client,
-        budget=task_budget(client, thread_count()),
-        progress=progress,
-        **reading,
+        given, target, cell_shape=cells(sample_axes), client=client, budget=budget, progress=progress, **reading
     )
     work.mark_done(_CHECKED)
     return stack, StageCost(time.perf_counter() - began, stack.nbytes, held_by(client))
 
 
-def _content(reader: Reader, reading: Mapping[str, Any]) -> str:
-    return content_of(reader, **{name: value for name, value in reading.items() if name != "on_error"})
+def _serves(reader: Reader, reading: Mapping[str, Any]) -> Callable[[Path], bool]:
+    """Return what tells whether a store holds all of a reader as these options read it."""
+    content = content_of(reader, **{name: value for name, value in reading.items() if name != "on_error"})
+    stop = reading.get("on_error", "stop") == "stop"
+    return lambda path: is_made_of(path, content, stop=stop)

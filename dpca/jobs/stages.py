@@ -1,12 +1,14 @@
-"""What a stage of a job cost."""
+"""What the stages of a job cost, and the record of it."""
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from dpca.engine.memory import peak_resident_bytes
 from storage.clusters import cluster_errors
+from storage.workspace import Workspace
 
 
 @dataclass(frozen=True)
@@ -20,12 +22,31 @@ class StageCost:
     bytes: int
     peak_memory: int
 
-    def as_dict(self) -> dict[str, Any]:
-        """Return the three numbers as the report holds them."""
-        return asdict(self)
-
 
 NOTHING = StageCost(0.0, 0, 0)
+
+
+class StageRecord:
+    """Costs and notes of the stages, kept in the workspace: a run that goes on reports those of the run before."""
+
+    _STAGES = ("ingest", "fit", "scores")
+
+    def __init__(self, work: Workspace) -> None:
+        self._work = work
+
+    def keep(self, stage: str, cost: StageCost, notes: Sequence[str] = ()) -> None:
+        """Keep a cost, unless the stage was done by an earlier run, which kept its own."""
+        if cost is not NOTHING:
+            self._work.mark_done(f"stage {stage}", record={"cost": asdict(cost), "notes": list(notes)})
+
+    def numbers(self) -> dict[str, Any]:
+        """Return ``stages`` and ``notes`` as the report holds them, in the order of the stages."""
+        units = {name: f"stage {name}" for name in self._STAGES}
+        kept = {name: self._work.record(unit) for name, unit in units.items() if self._work.is_done(unit)}
+        return {
+            "stages": {name: record["cost"] for name, record in kept.items()},
+            "notes": [note for record in kept.values() for note in record["notes"]],
+        }
 
 
 def held_by(client: Any | None) -> int:

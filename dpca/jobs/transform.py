@@ -13,8 +13,8 @@ from dpca.engine.source import as_source
 from dpca.jobs.score_write import write_scores
 from dpca.jobs.stages import NOTHING, StageCost
 from dpca.models.scores import SCORES_VERSION
-from dpca.models.stored_basis import load_any, model_fingerprint
-from dpca.representation.basis import MODEL_FACT, Basis, basis_fingerprint
+from dpca.models.stored_basis import model_fingerprint, stored_basis
+from dpca.representation.basis import MODEL_FACT, basis_fingerprint
 from storage.arrays import create_root, write_strings
 from storage.disk import require_free_space
 from storage.errors import DataError
@@ -59,7 +59,7 @@ def transform_store(
     """
     check_output(target, stack, model)
     known = model_fingerprint(model)
-    kind = load_any(model).basis_.scores_kind
+    kind = stored_basis(os.fspath(model), known).scores_kind
     # An array of someone else's does not state its range, on which the quality depends.
     fingerprint = fingerprint_of(kind, SCORES_VERSION, stack.fingerprint, known, reconstruct, stated_range(stack))
     with Workspace(target, kind=kind, fingerprint=fingerprint, overwrite=overwrite) as work:
@@ -86,7 +86,7 @@ def fill_scores(
     """Write everything of a scores store into a workspace, or what is still missing of it."""
     began = time.perf_counter()
     data_range = stated_range(stack)
-    basis: Basis = load_any(model).basis_
+    basis = stored_basis(os.fspath(model), model_fingerprint(model))
     if basis.sample_shape != tuple(stack.sample_shape):
         raise DataError(
             f"'{stack.path}' has samples of {stack.sample_shape} but the model was fitted to {basis.sample_shape}: "
@@ -108,7 +108,7 @@ def fill_scores(
         n_components=len(basis.components),
         source=stack.source,
         **{MODEL_FACT: basis_fingerprint(basis)},
-        **_cells(basis),
+        **({} if basis.cell_shape is None else {"cell_shape": list(basis.cell_shape)}),
     )
     peak = write_scores(
         as_source(stack),
@@ -125,10 +125,6 @@ def fill_scores(
     )
     write_strings(group, "name", stack.names.tolist())
     return StageCost(time.perf_counter() - began, stack.nbytes, peak)
-
-
-def _cells(basis: Basis) -> dict[str, Any]:
-    return {} if basis.cell_shape is None else {"cell_shape": list(basis.cell_shape)}
 
 
 def stated_range(stack: Stack) -> tuple[float, float]:

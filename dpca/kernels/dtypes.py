@@ -1,4 +1,4 @@
-"""The types in which values are computed."""
+"""The floating-point type of the arithmetic, by that of the samples."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from numpy.typing import DTypeLike
 
 
 def working_dtype(dtype: DTypeLike) -> np.dtype[Any]:
-    """float64 for float64 (and for integers too wide for float32), float32 for everything else."""
+    """Return float64 for float64 and for integers too wide for float32, and float32 for everything else."""
     dtype = np.dtype(dtype)
     # By kind and size: a float64 of the other byte order is not equal to np.float64.
     wide = dtype.itemsize > (2 if dtype.kind in "iu" else 4)

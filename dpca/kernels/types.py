@@ -1,4 +1,4 @@
-"""Names for the types that all rooms share."""
+"""Types of what the whole library passes around."""
 
 from __future__ import annotations
 
@@ -7,4 +7,4 @@ from typing import Any
 from numpy.typing import NDArray
 
 Array = NDArray[Any]
-Region = tuple[tuple[int, int], ...]
+Region = tuple[tuple[int, int], ...]  #: (start, stop) along each axis of a sample

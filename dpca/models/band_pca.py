@@ -154,6 +154,7 @@ class BandPCA(PartitionedPCA):
     """
 
     part_name: ClassVar[str] = "band"
+    scores_kind: ClassVar[str] = BandBasis.scores_kind
 
     def __init__(
         self,
@@ -277,6 +278,17 @@ class BandPCA(PartitionedPCA):
         """The mean and the components with their bands: what tasks are sent."""
         check_is_fitted(self, "components_")
         return cast("BandBasis", self._basis)
+
+    # -- what jobs and reports ask
+
+    def announced(self, axes: Sequence[str]) -> str:
+        """Say what is fitted."""
+        return f"bands of {self.band_size:,} attributes"
+
+    def report_numbers(self) -> dict[str, Any]:
+        """Return what a report says of the fitted model; see `dpca.report.record`."""
+        bands = {"bands": self.bands_.n_partitions, "band_size": self.bands_.max_features, "mapping": self.mapping}
+        return super().report_numbers() | bands
 
     # -- keeping
 

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from dpca.engine.fold import Partitioned
+from dpca.engine.plan import Partitioned
 from dpca.engine.source import Source
 from dpca.models.partitioned import PartitionedPCA
 from dpca.models.rank_choice import RankChoice
@@ -151,6 +151,7 @@ class CellPCA(PartitionedPCA):
     """
 
     part_name: ClassVar[str] = "cell"
+    scores_kind: ClassVar[str] = CellBasis.scores_kind
 
     def __init__(
         self,
@@ -193,8 +194,8 @@ class CellPCA(PartitionedPCA):
         sample_shape, overlap = tuple(source.shape[1:]), self.overlap
         if isinstance(overlap, bool) or not isinstance(overlap, int | np.integer):
             raise DataError(f"overlap is {overlap!r}: give a number of pixels, an integer")
+        cell = self.cells_for(axes or axes_for(sample_shape))
         try:
-            cell = spatial_cell(self.cell_shape, axes or axes_for(sample_shape))
             return LappedGrid(sample_shape, cell, int(overlap)) if overlap else CellGrid(sample_shape, cell)
         except ValueError as error:
             raise DataError(str(error)) from error
@@ -241,6 +242,35 @@ class CellPCA(PartitionedPCA):
         check_is_fitted(self, "components_")
         return cast("CellBasis", self._basis)
 
+    # -- what jobs and reports ask
+
+    def cells_for(self, axes: Sequence[str]) -> tuple[int, ...]:
+        """Return the cell length along each spatial axis of samples whose axes have these names.
+
+        Raises
+        ------
+        DataError
+            If ``cell_shape`` gives none, or an axis of channels is not the last one.
+        """
+        return spatial_cell(self.cell_shape, axes)
+
+    def announced(self, axes: Sequence[str]) -> str:
+        """Say what is fitted to samples whose axes have these names."""
+        return f"{' x '.join(map(str, self.cells_for(axes)))} cells"
+
+    def report_numbers(self) -> dict[str, Any]:
+        """Return what a report says of the fitted model; see `dpca.report.record`."""
+        numbers = super().report_numbers() | {"cells": self.grid_.n_partitions, "cell_shape": self.grid_.cell_shape}
+        return numbers | {name: value for name in ("overlap", "shared") if (value := getattr(self, name))}
+
+    def pictured_components(self, count: int) -> Array:
+        """Return the first components, those of every cell in place (count, *sample_shape)."""
+        rows = super().pictured_components(count).copy()
+        if isinstance(self.grid_, LappedGrid):
+            # Each cell's own, whose signs are free: as samples they are summed with those of neighbors.
+            self.grid_.prefilter.apply(rows, (0,) * (rows.ndim - 1))
+        return rows
+
     # -- keeping
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
@@ -269,13 +299,13 @@ def spatial_cell(cell_shape: int | tuple[int, ...], axes: Sequence[str]) -> tupl
 
     Raises
     ------
-    ValueError
+    DataError
         If an axis of channels is not the last one.
     """
     if CHANNEL in axes[:-1]:
-        raise ValueError(f"the axes of a sample are {tuple(axes)}: channels must come last, move that axis first")
+        raise DataError(f"the axes of a sample are {tuple(axes)}: channels must come last, move that axis first")
     if isinstance(cell_shape, int | np.integer):
         return (int(cell_shape),) * sum(axis != CHANNEL for axis in axes)
     if not isinstance(cell_shape, Sequence) or not all(isinstance(c, int | np.integer) for c in cell_shape):
-        raise ValueError(f"cell_shape is {cell_shape!r}: give one integer, or one for each spatial axis")
+        raise DataError(f"cell_shape is {cell_shape!r}: give one integer, or one for each spatial axis")
     return tuple(int(c) for c in cell_shape)

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, ClassVar
 
 import numpy as np
 import zarr
@@ -13,9 +14,10 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpca.engine.boundary import guarded
-from dpca.engine.source import Source, as_dense, as_source, check_finite, check_numeric, is_source, opened
+from dpca.engine.source import Source, as_dense, as_source, check_finite, check_numeric, opened
 from dpca.kernels.dtypes import working_dtype
 from dpca.models.outliers import residual_scores
+from dpca.models.parameters import given_parameters
 from dpca.representation.lazy import as_lazy, is_lazy, map_samples, scores_of
 from dpca.representation.linear_basis import LinearBasis
 from dpca.representation.reconstruction import samples_of
@@ -23,14 +25,26 @@ from storage.errors import DataError
 
 Array = NDArray[Any]
 
+# Shares of the variance that a report gives one by one.
+_LEADING = 5
+
 
 class LinearModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """A fitted mean and orthonormal components of whole samples."""
 
+    #: What a store of the scores calls itself.
+    scores_kind: ClassVar[str] = LinearBasis.scores_kind
+    #: Whether jobs measure SSIM where they keep no reconstructions: it costs more than the scores of whole samples.
+    measures_ssim: ClassVar[bool] = False
+    #: What one partition of the attributes is called.
+    part_name: ClassVar[str] = "sample"
+    #: What the pictures of a report show.
+    report_title: ClassVar[str] = "Eigenimages"
+
     # -- learning
 
     def _source(self, X: Any) -> Source:
-        if is_lazy(X) or is_source(X):
+        if is_lazy(X) or isinstance(X, Source):
             source = as_source(opened(X))
             self.n_features_in_ = math.prod(source.shape[1:])
         else:
@@ -151,3 +165,29 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     @property
     def _n_features_out(self) -> int:
         return self.n_components_
+
+    # -- what jobs and reports ask
+
+    def cells_for(self, axes: Sequence[str]) -> None:
+        """Return the cells that the chunks of a stack should fit: none, samples are left whole."""
+
+    def job_settings(self) -> dict[str, Any]:
+        """Return what identifies a job on this estimator: the parameters that are given."""
+        return {"model": given_parameters(self)}
+
+    def report_numbers(self) -> dict[str, Any]:
+        """Return what a report says of the fitted model; see `dpca.report.record`."""
+        return {
+            "attributes": self.n_features_in_,
+            "components": self.n_components_,
+            "scalars_ratio": self.n_features_in_ / self.n_components_,
+            "leading_ratios": self.explained_variance_ratio_[:_LEADING],
+            "captured_bound": None if math.isnan(self.captured_bound_) else self.captured_bound_,
+            "total_variance": self.total_variance_,
+            "explained_variance": self.explained_variance_,
+        }
+
+    def pictured_components(self, count: int) -> Array:
+        """Return the first components (count, *sample_shape)."""
+        rows: Array = self.components_[:count].reshape(-1, *self.sample_shape_)
+        return rows

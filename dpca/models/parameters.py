@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
+from inspect import signature
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from sklearn.utils import check_random_state
 
 from dpca.engine.memory import usable_bytes
 from dpca.engine.plan import PlanError
+from dpca.models.rank_choice import CHOICES
+from dpca.models.streaming_methods import describe_option
 from dpca.rules.rule import Rule
 from storage.errors import DataError
 
@@ -43,6 +46,15 @@ def check_parameters(model: Any) -> None:
         raise DataError(
             f"random_state is {model.random_state!r}: give an integer of 0 to 2**32 - 1, a RandomState, or None"
         ) from error
+
+
+def given_parameters(model: Any) -> dict[str, Any]:
+    """Return the parameters that differ from their defaults, and ``n_components`` where nothing else chooses them."""
+    parameters = signature(type(model)).parameters
+    given = {n: v for n, v in model.get_params(deep=False).items() if np.any(v != parameters[n].default)}
+    if not given.keys() & set(CHOICES):
+        given["n_components"] = model.n_components
+    return {name: describe_option(value) for name, value in given.items()}
 
 
 def check_states_fit(rule: Rule, sizes: Iterable[int], dtype: DTypeLike) -> None:

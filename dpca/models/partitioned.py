@@ -15,13 +15,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.boundary import guarded
 from dpca.engine.checkpoint import Checkpoints
-from dpca.engine.fold import FoldReport, Partitioned, fold
-from dpca.engine.held_out import RemainingSource, hold_out
+from dpca.engine.fold import FoldReport, fold
+from dpca.engine.held_out import hold_out
+from dpca.engine.plan import Partitioned
 from dpca.engine.source import Source, as_samples, as_source, check_finite, check_numeric, opened
 from dpca.kernels.dtypes import working_dtype
 from dpca.models.convergence import check_result
 from dpca.models.going_on import refuse_to_go_on
-from dpca.models.parameters import check_parameters, check_states_fit
+from dpca.models.parameters import check_parameters, check_states_fit, given_parameters
 from dpca.models.partition_rule import by_partition, choose_rule, exact_rule
 from dpca.models.rank_choice import RankChoice, Reached
 from dpca.models.targets import Check, check_for, keep_chosen, value_range_for
@@ -74,6 +75,10 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
 
     #: What one partition is called.
     part_name: ClassVar[str]
+    #: What a store of the scores calls itself.
+    scores_kind: ClassVar[str]
+    #: Whether jobs measure SSIM where they keep no reconstructions.
+    measures_ssim: ClassVar[bool] = True
 
     n_components: int | str | None
     data_range: tuple[float, float] | None
@@ -417,6 +422,43 @@ class PartitionedPCA(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc
         ]
         return np.asarray(names, dtype=object)
 
+    # -- what jobs and reports ask
+
+    @property
+    def report_title(self) -> str:
+        """What the pictures of a report show."""
+        return f"{self.part_name.capitalize()} PCA"
+
+    def check_before(self, n_samples: int) -> None:
+        """Refuse parameters that cannot be fitted to so many samples, as far as the parameters alone tell."""
+        RankChoice.of(self.get_params())
+
+    def cells_for(self, axes: Sequence[str]) -> tuple[int, ...] | None:
+        """Return the cells that the chunks of a stack should fit, given the names of a sample's axes; None if any."""
+        return None
+
+    def job_settings(self) -> dict[str, Any]:
+        """Return what identifies a job on this estimator: the parameters that are given."""
+        return {"model": given_parameters(self)}
+
+    def report_numbers(self) -> dict[str, Any]:
+        """Return what a report says of the fitted model; see `dpca.report.record`."""
+        ranks = self.ranks_
+        low, high, total = int(ranks.min()), int(ranks.max()), int(ranks.sum())
+        numbers = {
+            "components": self.n_components_,
+            "scalars_ratio": self.n_features_in_ / total if total else None,
+        }
+        if low != high:
+            numbers["ranks"] = {"min": low, "mean": total / ranks.size, "max": high, "total": total}
+        return numbers
+
+    def pictured_components(self, count: int) -> Array:
+        """Return the first components, those of every partition in place (count, *sample_shape)."""
+        check_is_fitted(self, "components_")
+        rows: Array = self.components_[:count]
+        return rows
+
     def _check_samples(self, shape: tuple[int, ...]) -> None:
         if tuple(shape[1:]) != self.sample_shape_:
             raise DataError(f"samples have shape {tuple(shape[1:])} but this model was fitted to {self.sample_shape_}")
@@ -426,4 +468,4 @@ def _axes_of(stack: Any) -> Sequence[str] | None:
     """Names of the axes of a sample, where anything states them."""
     if isinstance(stack, Stack):
         return stack.axes[1:]
-    return stack.axes if isinstance(stack, RemainingSource) else None
+    return stack.axes if isinstance(stack, Source) else None

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import warnings
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -314,6 +316,21 @@ class PCA(LinearModel):
         variances = np.maximum(self.least_variance_, max(floor, _LEAST_VARIANCE))
         least = LeastComponents(self.mean_, self.least_components_, variances)
         return self._each_sample(X, least_scores, least, (), np.float64)
+
+    # -- what jobs and reports ask
+
+    def check_before(self, n_samples: int) -> None:
+        """Refuse parameters that cannot be fitted to so many samples, as far as the parameters alone tell."""
+        # That there are no samples at all, ingest says better.
+        self._wanted(n_samples or sys.maxsize, sys.maxsize)
+
+    def announced(self, axes: Sequence[str]) -> str:
+        """Say what is fitted."""
+        return f"{'all' if self.n_components is None else self.n_components} components exactly or to a tolerance"
+
+    def report_numbers(self) -> dict[str, Any]:
+        """Return what a report says of the fitted model; see `dpca.report.record`."""
+        return super().report_numbers() | {"method": self.solver_, "passes": self.n_passes_}
 
     # -- keeping
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,7 +11,6 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from dpca.engine.fold import plan_for
-from dpca.engine.fold_rounds import plan_rounds
 from dpca.engine.held_out import hold_out
 from dpca.engine.memory import task_budget, thread_count
 from dpca.engine.shuffled import shuffle
@@ -22,23 +20,20 @@ from dpca.models.band_pca import BandPCA
 from dpca.models.execution import executed
 from dpca.models.partition_rule import choose_rule
 from dpca.models.partitioned import PartitionedPCA
+from dpca.models.pca import PCA
 from dpca.models.rank_choice import RankChoice
 from dpca.models.streaming_pca import StreamingPCA
 from dpca.partition.whole import Whole
 from dpca.representation.basis import Basis
 from dpca.representation.linear_basis import LinearBasis
+from dpca.rules.covariance import CovariancePCA
+from dpca.rules.covariance_product import RayleighRitz
 
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True)
-class Outline:
+class Outline(Source):
     """What planning needs to know of a stack that is still to be made."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    chunks: tuple[int, ...]
 
     def reader(self) -> Reader:
         """There is nothing to read yet."""
@@ -46,13 +41,13 @@ class Outline:
 
 
 def plan_fit(
-    model: PartitionedPCA | StreamingPCA, source: Source, axes: Sequence[str], client: Any | None
+    model: PartitionedPCA | PCA | StreamingPCA, source: Source, axes: Sequence[str], client: Any | None
 ) -> tuple[Basis, bool]:
     """Plan the fit of an estimator to a source, none of which is read.
 
     Parameters
     ----------
-    model : CellPCA, BandPCA or StreamingPCA
+    model : CellPCA, BandPCA, PCA or StreamingPCA
         Not fitted, and left as it is.
     source : Source
         An `Outline` will do.
@@ -78,6 +73,8 @@ def plan_fit(
     """
     if isinstance(model, StreamingPCA):
         return _plan_stream(model, source, client), True
+    if isinstance(model, PCA):
+        return _plan_exact(model, source, client), True
     shape, budget = tuple(source.shape[1:]), model.memory_budget
     choice = RankChoice.of(model.get_params())
     planned: Any = model
@@ -100,6 +97,21 @@ def plan_fit(
     return basis, not (choice.adapts or by_moments)
 
 
+def _plan_exact(model: PCA, source: Source, client: Any | None) -> Basis:
+    """Plan the pass that holds the most: of the covariance, or of a basis that is measured."""
+    shape, n = tuple(source.shape[1:]), source.shape[0]
+    d = math.prod(shape)
+    k, n_least = model._wanted(n, d)
+    budget = model.memory_budget or task_budget(client, thread_count())
+    solver, _ = model._choice(n, d, k, n_least, budget, source.dtype)
+    mean, rows = _nothing((d,), np.dtype(np.float64)), _nothing((k, d), working_dtype(source.dtype))
+    rule: Any = RayleighRitz(rows, mean, bool(model.center), n_components=k)
+    if solver == "covariance":
+        rule = CovariancePCA(k, n_least=n_least, center=bool(model.center))
+    plan_for(rule, source, Whole(shape), client=client, budget=model.memory_budget)
+    return LinearBasis(mean, rows, shape)
+
+
 def _plan_stream(model: StreamingPCA, source: Source, client: Any | None) -> Basis:
     shape = tuple(source.shape[1:])
     d, k, whole = math.prod(shape), int(model.n_components), Whole(shape)
@@ -113,11 +125,7 @@ def _plan_stream(model: StreamingPCA, source: Source, client: Any | None) -> Bas
         client=client,
     )
     stream = shuffle(source, 0) if model.shuffle else source
-    if scheme is None:
-        plan_for(work, stream, whole, client=client, budget=model.memory_budget)
-    else:
-        limit = model.memory_budget or task_budget(client, thread_count())
-        plan_rounds(work, stream, whole, scheme, limit)
+    plan_for(work, stream, whole, scheme=scheme, client=client, budget=model.memory_budget)
     dtype = working_dtype(source.dtype)
     return LinearBasis(_nothing((d,), np.dtype(np.float64)), _nothing((k, d), dtype), shape)
 

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 import os
+import sys
 import warnings
-from functools import partial
+from collections.abc import Sequence
 from typing import Any, Self
 
 import numpy as np
@@ -15,7 +16,6 @@ from sklearn.utils.validation import check_is_fitted
 from dpca.engine.boundary import guarded
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import FoldReport, fold
-from dpca.engine.fold_rounds import fold_in_rounds
 from dpca.engine.rounds import Scheme
 from dpca.engine.shuffled import shuffle
 from dpca.engine.source import Source
@@ -23,8 +23,15 @@ from dpca.models.convergence import ConvergenceWarning, OrderWarning, check_resu
 from dpca.models.execution import executed
 from dpca.models.going_on import refuse_to_go_on
 from dpca.models.linear_model import LinearModel
-from dpca.models.parameters import check_parameters, check_states_fit
-from dpca.models.streaming_methods import check_passes, check_rank, draw_seed, make_rule, method_name
+from dpca.models.parameters import check_parameters, check_states_fit, given_parameters
+from dpca.models.streaming_methods import (
+    check_passes,
+    check_rank,
+    describe_option,
+    draw_seed,
+    make_rule,
+    method_name,
+)
 from dpca.partition.whole import Whole
 from dpca.representation.lazy import default_client, is_lazy
 from dpca.rules.basis import StreamingRule
@@ -324,11 +331,11 @@ class StreamingPCA(LinearModel):
         scheme: Scheme | None = None,
     ) -> tuple[list[dict[str, Array]], FoldReport]:
         here = None if checkpoints is None else Checkpoints(f"{checkpoints.folder}/{stage.replace(' ', '-')}")
-        run = fold if scheme is None else partial(fold_in_rounds, scheme=scheme)
-        return run(
+        return fold(
             rule,
             source,
             Whole(tuple(source.shape[1:])),
+            scheme=scheme,
             client=client or default_client(),
             budget=self.memory_budget,
             checkpoints=here,
@@ -350,6 +357,32 @@ class StreamingPCA(LinearModel):
             self._optimum: float = captured / self.captured_bound_ if "captured_bound" in found else math.inf
         self.angle_moved_ = float(found.get("angle_moved", np.nan))
         self.variance_moved_ = float(found.get("variance_moved", np.nan))
+
+    # -- what jobs and reports ask
+
+    def check_before(self, n_samples: int) -> None:
+        """Refuse parameters that cannot be fitted to so many samples, as far as the parameters alone tell."""
+        # That there are no samples at all, ingest says better.
+        self._rule(sys.maxsize, n_samples or None, 0)
+
+    def announced(self, axes: Sequence[str]) -> str:
+        """Say what is fitted."""
+        passes = "1 pass" if self.n_passes == 1 else f"{self.n_passes} passes"
+        return f"{self.n_components} components by {method_name(self.method)} in {passes}"
+
+    def job_settings(self) -> dict[str, Any]:
+        """Return what identifies a job on this estimator, in the form that jobs have always had."""
+        given = given_parameters(self)
+        seed = given.pop("random_state", None)
+        names = ("n_components", "method", "n_passes", "batch_size", "oversampling", "shuffle")
+        always = {name: describe_option(getattr(self, name)) for name in names}
+        return given | always | {"seed": seed}
+
+    def report_numbers(self) -> dict[str, Any]:
+        """Return what a report says of the fitted model; see `dpca.report.record`."""
+        return super().report_numbers() | {"method": method_name(self.method), "passes": self.n_passes}
+
+    # -- keeping
 
     def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
         """Write the model to a Zarr group; see `load`."""

@@ -36,15 +36,19 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from matplotlib.figure import Figure
 
-from dpca.report import words as words
+from dpca.report import words
 from dpca.report.page import DataTable, Picture, html_page
-from storage.disk import atomic_write_bytes, writing_errors
-from storage.manifest import write_folder_manifest
+from storage.disk import atomic_write_bytes, read_file, writing_errors
+from storage.errors import StoreError, one_line
+from storage.manifest import FOLDER_MANIFEST, read_manifest, write_folder_manifest
+from storage.outputs import resolved_output
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 _KEYS = (
     *("samples", "sample_shape", "attributes"),
@@ -58,29 +62,39 @@ _STAGE_KEYS = ("seconds", "bytes", "peak_memory")
 _CAPTIONS = {
     "comparison": (
         "Originals and reconstructions",
-        "Samples beside what their scores give back, and the difference around grey, amplified as its heading says.",
+        "Samples beside their reconstructions, and the difference around grey, amplified as its heading says.",
     ),
     "worst": (
         "The worst",
-        "The samples that fared worst of all: what the model does not know shows here first.",
+        "The samples with the lowest quality of all, where the model fails first.",
     ),
     "eigenfaces": (
         "Eigenfaces",
-        "First eigenvectors of every cell, laid out in their places; grey is zero, and as an eigenvector's sign "
-        "is free, neighbors are given the signs that agree.",
+        "First eigenvectors of every cell or band, each entry in the place of its attribute. Grey is zero. The sign of "
+        "an eigenvector is free: neighboring cells are given signs that agree.",
     ),
-    "explained_variance": (
-        "Explained variance",
-        "Share of a cell's variance that its first components hold: the mean with all cells counting alike, and how "
-        "far they are apart.",
+    "eigenimages": (
+        "Eigenimages",
+        "The first components, each scaled on its own, and the share of the variance that each explains. Grey is zero; "
+        "the sign is free.",
     ),
     "ranks": (
         "Components kept",
-        "How many components each cell keeps, in its place: more where they pay.",
+        "How many components each cell or band keeps, in the places of its attributes.",
+    ),
+    "explained_variance": (
+        "Explained variance",
+        "Share of the variance that the first components explain. Of cells or bands: the mean, all counting alike, and "
+        "how much they differ.",
+    ),
+    "scores": (
+        "Scores",
+        "Every point is a sample, placed by its first two scores. Dark points come early in the stack, light ones "
+        "late: a drift or a sorted source shows.",
     ),
     "ssim_histogram": (
         "Quality of every sample",
-        "How many samples reach which SSIM; not one is left out.",
+        "How many samples reach which SSIM. No sample is left out.",
     ),
 }
 
@@ -108,8 +122,7 @@ def write_report(
     title : str
         Heading of the page.
     captions : mapping of str to (heading, sentence), optional
-        For figures other than ``comparison``, ``worst``, ``eigenfaces``, ``explained_variance``, ``ranks`` and
-        ``ssim_histogram``, or to say something else about these.
+        For figures other than those of the main job, or to say something else about these.
     tables : sequence of DataTable
         Further tables of the page.
 
@@ -152,6 +165,45 @@ def write_report(
         for name, content in files.items():
             atomic_write_bytes(target / name, content)
         write_folder_manifest(target, "report", files)
+
+
+def report_folder(output: str | os.PathLike[str]) -> Path:
+    """Return where the report of an output goes: ``out.report`` for ``out.zarr``.
+
+    Raises
+    ------
+    StoreError
+        If no output can be there.
+    """
+    resolved_output(output)
+    path = Path(output)
+    return path.with_name(f"{path.stem if path.suffix == '.zarr' else path.name}.report")
+
+
+def read_report(folder: Path) -> dict[str, Any] | None:
+    """Return the numbers of an earlier report, None if there is none, or a file of it is gone.
+
+    Raises
+    ------
+    StoreError
+        If they are not those that were written.
+    """
+    try:
+        if os.path.lexists(folder / FOLDER_MANIFEST):
+            manifest = read_manifest(read_file(folder / FOLDER_MANIFEST), str(folder))
+            if manifest is None:
+                raise ValueError("its manifest is none")
+            if not all(os.path.lexists(folder / name) for name in manifest.files):
+                return None
+            manifest.check("report.json", read_file(folder / "report.json"), str(folder))
+        # Reports of earlier versions have no manifest.
+        elif not all(os.path.lexists(folder / name) for name in ("report.json", "index.html")):
+            return None
+        return dict(json.loads(read_file(folder / "report.json")))
+    except (OSError, ValueError, TypeError, StoreError) as error:
+        raise StoreError(
+            f"the report in '{folder}' is damaged ({one_line(error)}): remove that folder and run again"
+        ) from error
 
 
 def format_table(report: Mapping[str, Any]) -> str:

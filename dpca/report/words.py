@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from storage.readers.base import printable
+from storage.errors import printable
 
 NOTHING = "-"
 

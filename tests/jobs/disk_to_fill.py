@@ -25,22 +25,22 @@ import numpy as np
 from dpca import PCA, BandPCA, CellPCA, StreamingPCA
 from dpca.jobs import (
     CompressionSettings,
-    ConvergenceSettings,
-    StreamingSettings,
     compress,
     fit_store,
     reconstruct_store,
-    report_convergence,
     transform_store,
 )
+from pipelines.studies.convergence.study import ConvergenceSettings, report_convergence
 from storage import ingest, open_stack
 from storage.errors import StoreError
 
 HERE = Path(__file__).parents[2]
 # Here and not in the jobs: what is imported when the disk is full already cannot be cached.
+import dpca.report.drawing  # noqa: E402
 import dpca.report.plots  # noqa: E402
 import storage.readers  # noqa: E402
 
+dpca.report.drawing.DPI = 20  # most of the time would go into pictures
 del dpca, storage
 
 
@@ -85,8 +85,8 @@ JOBS: dict[str, Callable[[Path], Any]] = {
         open_stack(folder / "s.zarr"), folder / "m.zarr", folder / "out.zarr", reconstruct=True
     ),
     "reconstruct": lambda folder: reconstruct_store(folder / "m.zarr", folder / "sc.zarr", folder / "out.zarr"),
-    "compress cells": whole(CompressionSettings(True, model={"n_components": 3, "cell_shape": 8}), "a.npy"),
-    "compress stream": whole(StreamingSettings(n_components=3), "a.npy"),
+    "compress cells": whole(CompressionSettings(CellPCA(3, cell_shape=8), reconstruct=True), "a.npy"),
+    "compress stream": whole(CompressionSettings(StreamingPCA(3, random_state=0)), "a.npy"),
     "convergence": lambda folder: report_convergence(
         open_stack(folder / "s.zarr"), folder / "out.zarr", ConvergenceSettings(("oja",), 2, 8, 2)
     ),

@@ -14,25 +14,25 @@ import numpy as np
 import pytest
 from PIL import Image
 
+from dpca import PCA, BandPCA, CellPCA, StreamingPCA
 from dpca.jobs import (
     CompressionSettings,
-    ConvergenceSettings,
-    PartitionSettings,
-    StreamingSettings,
     compress,
     find_done,
     open_input,
-    report_convergence,
-    report_partitions,
 )
 from pipelines.celeba_cpca import main as job
+from pipelines.studies.convergence.study import ConvergenceSettings, report_convergence
+from pipelines.studies.partitions import PartitionSettings, report_partitions
 from storage import open_stack, verify
 from storage.errors import DataError, StoreError
 from tests.conftest import smooth_images
 
-FEW = CompressionSettings(model={"n_components": 2, "cell_shape": 8})
-MORE = CompressionSettings(model={"n_components": 3, "cell_shape": 8})
-CANNOT = CompressionSettings(model={"target_psnr": 45.0, "max_components": 1, "cell_shape": 8})
+pytestmark = pytest.mark.usefixtures("small_pictures")
+
+FEW = CompressionSettings(CellPCA(2, cell_shape=8))
+MORE = CompressionSettings(CellPCA(3, cell_shape=8))
+CANNOT = CompressionSettings(CellPCA(target_psnr=45.0, max_components=1, cell_shape=8))
 
 
 @pytest.fixture
@@ -43,7 +43,7 @@ def source(tmp_path: Path) -> Path:
 
 def run(source: Any, output: Path, settings: Any, **options: Any) -> tuple[dict[str, Any], list[str]]:
     said: list[str] = []
-    given = open_input(source, settings)
+    given = open_input(source, axes=settings.axes)
     find_done(given, output, settings, overwrite=bool(options.get("overwrite")))  # as the programs do
     outcome = compress(given, output, settings, say=said.append, **options)
     return dict(outcome.report), said
@@ -118,9 +118,10 @@ def _no_links(source: Any, target: Any, link: Any = os.link, **options: Any) -> 
 def test_other_cells_and_other_kinds_of_model_use_the_same_stack(source: Path, tmp_path: Path) -> None:
     run(source, tmp_path / "out.zarr", FEW)
     for settings in (
-        CompressionSettings(model={"n_components": 2, "cell_shape": 5}),
-        CompressionSettings(model={"n_components": 2, "band_size": 100}),
-        StreamingSettings(n_components=3),
+        CompressionSettings(CellPCA(2, cell_shape=5)),
+        CompressionSettings(BandPCA(2, band_size=100)),
+        CompressionSettings(StreamingPCA(3, random_state=0)),
+        CompressionSettings(PCA(3, random_state=0)),
     ):
         report, said = run(source, tmp_path / "out.zarr", settings, overwrite=True)
         assert not ingests(said)
@@ -130,7 +131,7 @@ def test_other_cells_and_other_kinds_of_model_use_the_same_stack(source: Path, t
 
 def test_reports_of_convergence_and_of_partitions_use_it_too(source: Path, tmp_path: Path) -> None:
     run(source, tmp_path / "out.zarr", FEW)
-    given, said = open_input(source, FEW), list[str]()
+    given, said = open_input(source), list[str]()
     reading = {"color": "auto", "resize": None, "crop": None, "on_error": "stop", "data_range": None}
     report_convergence(
         given,
@@ -181,7 +182,7 @@ def test_another_source_makes_another_stack(source: Path, tmp_path: Path) -> Non
 
 def test_other_names_of_axes_make_another_stack(source: Path, tmp_path: Path) -> None:
     run(source, tmp_path / "out.zarr", FEW)
-    named = StreamingSettings(n_components=2, axes=("z", "y", "x"))
+    named = CompressionSettings(StreamingPCA(2, random_state=0), axes=("z", "y", "x"))
     assert ingests(run(source, tmp_path / "out.zarr", named, overwrite=True)[1])
     assert open_stack(tmp_path / "out.zarr" / "stack").axes == ("sample", "z", "y", "x")
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
+from dpca import PCA, BandPCA, CellPCA, StreamingPCA
 from dpca.engine.cluster import open_client
 from dpca.engine.memory import task_budget
 from dpca.engine.plan import PlanError
 from dpca.engine.source import as_source
-from dpca.jobs import CompressionSettings, StreamingSettings, compress, open_input
-from dpca.jobs.compression import Settings
-from dpca.jobs.planning import plan_compression
+from dpca.jobs import CompressionSettings, compress, open_input
+from dpca.jobs.compression import plan_compression
 from dpca.jobs.score_write import plan_scores
 from dpca.models.planning import Outline, plan_fit
 from pipelines.celeba_cpca import main as job
@@ -26,18 +28,20 @@ from storage.ingest import plan_ingest
 from storage.readers import open_reader
 from tests.conftest import smooth_images
 
-ALL = CompressionSettings(model={"n_components": None, "cell_shape": 10})
-KINDS: dict[str, Settings] = {
-    "cells": CompressionSettings(model={"n_components": 3, "cell_shape": 8}),
-    "all of cells": CompressionSettings(model={"n_components": None, "cell_shape": 8}),
-    "shared cells": CompressionSettings(model={"n_components": 3, "cell_shape": 8, "shared": True}),
-    "lapped cells": CompressionSettings(model={"n_components": 3, "cell_shape": 8, "overlap": 2}),
-    "a ratio": CompressionSettings(model={"ratio": 12.0, "cell_shape": 8}),
-    "a target": CompressionSettings(model={"target_psnr": 30.0, "cell_shape": 8}),
-    "bands": CompressionSettings(model={"n_components": 3, "band_size": 90}),
-    "bands by chance": CompressionSettings(model={"n_components": 3, "band_size": 90, "mapping": "random"}),
-    "a stream": StreamingSettings(n_components=3),
-    "a shuffled stream": StreamingSettings(n_components=3, method="oja", shuffle=True),
+ALL = CompressionSettings(CellPCA(None, cell_shape=10))
+KINDS: dict[str, CompressionSettings] = {
+    "cells": CompressionSettings(CellPCA(3, cell_shape=8)),
+    "all of cells": CompressionSettings(CellPCA(None, cell_shape=8)),
+    "shared cells": CompressionSettings(CellPCA(3, cell_shape=8, shared=True)),
+    "lapped cells": CompressionSettings(CellPCA(3, cell_shape=8, overlap=2)),
+    "a ratio": CompressionSettings(CellPCA(ratio=12.0, cell_shape=8)),
+    "a target": CompressionSettings(CellPCA(target_psnr=30.0, cell_shape=8)),
+    "bands": CompressionSettings(BandPCA(3, band_size=90)),
+    "bands by chance": CompressionSettings(BandPCA(3, band_size=90, mapping="random")),
+    "a stream": CompressionSettings(StreamingPCA(3, random_state=0)),
+    "exact": CompressionSettings(PCA(3, random_state=0)),
+    "exact, all": CompressionSettings(PCA(None, solver="covariance", random_state=0)),
+    "a shuffled stream": CompressionSettings(StreamingPCA(3, method="oja", shuffle=True, random_state=0)),
 }
 
 
@@ -57,7 +61,7 @@ def source(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_only_the_last_stage_does_not_fit_and_nothing_is_begun(source: Path, tmp_path: Path, client: Any) -> None:
     said: list[str] = []
     with pytest.raises(PlanError) as caught:
-        compress(open_input(source, ALL), tmp_path / "out.zarr", ALL, client=client, say=said.append)
+        compress(open_input(source), tmp_path / "out.zarr", ALL, client=client, say=said.append)
     told = re.fullmatch(
         r"stage 'scores' of this job does not fit the memory: writing a shard of \d+ samples takes ([\d,]+) MB but a "
         r"task may take ([\d,]+) MB: allow each worker at least ([\d,]+) MB more",
@@ -88,13 +92,13 @@ def test_what_is_planned_from_a_reader_is_what_comes_of_it(tmp_path: Path, kind:
     settings = KINDS[kind]
     np.save(tmp_path / "a.npy", smooth_images(40, (30, 26, 3)))
     reader = open_reader(tmp_path / "a.npy")
-    shape, dtype, layout, axes = plan_ingest(reader, settings.reading, settings.cells, None)
-    stack = ingest(reader, tmp_path / "s.zarr", cell_shape=settings.cells(axes[1:]))
+    shape, dtype, layout, axes = plan_ingest(reader, settings.reading, settings.model.cells_for, None)
+    stack = ingest(reader, tmp_path / "s.zarr", cell_shape=settings.model.cells_for(axes[1:]))
     made = as_source(stack)
     assert (shape, dtype, layout.chunks, axes) == (made.shape, made.dtype, made.chunks, stack.axes)
     outline = Outline("a.npy", shape, dtype, layout.chunks)
-    planned, known = plan_fit(settings.estimator(), outline, axes[1:], None)
-    fitted = settings.estimator().fit(stack).basis_
+    planned, known = plan_fit(clone(settings.model), outline, axes[1:], None)
+    fitted = clone(settings.model).fit(stack).basis_
     assert type(planned) is type(fitted)
     assert planned.components.shape[1:] == fitted.components.shape[1:]
     assert planned.components.dtype == fitted.components.dtype
@@ -112,16 +116,16 @@ def test_every_limit_is_refused_by_a_stage_by_name_or_by_none(tmp_path: Path, ki
     settings = KINDS[kind]
     np.save(tmp_path / "a.npy", smooth_images(40, (30, 26, 3)))
     reader = open_reader(tmp_path / "a.npy")
-    shape, dtype, layout, axes = plan_ingest(reader, settings.reading, settings.cells, None)
+    shape, dtype, layout, axes = plan_ingest(reader, settings.reading, settings.model.cells_for, None)
     outline = Outline("a.npy", shape, dtype, layout.chunks)
-    basis, _ = plan_fit(settings.estimator(), outline, axes[1:], None)
+    basis, _ = plan_fit(clone(settings.model), outline, axes[1:], None)
     with pytest.raises(PlanError, match=r"writing a shard .* takes \d+ MB .* MB more"):
         plan_scores(outline, basis, axes, reconstruct=True, ssim=True, budget=1)
     with pytest.raises(PlanError, match=r"reading 'a.npy' and writing a shard .* takes \d+ MB .* MB more"):
-        plan_ingest(reader, settings.reading, settings.cells, 1)
-    model = settings.estimator().set_params(memory_budget=1)
+        plan_ingest(reader, settings.reading, settings.model.cells_for, 1)
+    settings = replace(settings, model=clone(settings.model).set_params(memory_budget=1))
     with pytest.raises(PlanError, match="stage 'fit' of this job does not fit the memory: "):
-        plan_compression(reader, settings.reading, settings.cells, model, reconstruct=False, ssim=True, client=None)
+        plan_compression(reader, settings, None)
 
 
 def test_ingest_itself_is_refused_before_it_makes_anything(source: Path, tmp_path: Path) -> None:

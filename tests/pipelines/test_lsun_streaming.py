@@ -19,12 +19,14 @@ from sklearn.decomposition import PCA
 
 from dpca import StreamingPCA
 from dpca.cli import main as dpca
-from dpca.jobs.stream_report import some_scores
+from dpca.jobs.report import some_scores
 from pipelines.lsun_streaming import main
 from storage import open_stack, verify
 from tests.conftest import smooth_images
 from tests.pipelines.test_celeba_cpca import tree
 from tests.storage.made_sources import write_lsun
+
+pytestmark = pytest.mark.usefixtures("small_pictures")
 
 PROGRAM = Path(__file__).parents[2] / "pipelines" / "lsun_streaming.py"
 

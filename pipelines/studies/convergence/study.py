@@ -14,10 +14,9 @@ import zarr
 
 from dpca.engine.source import as_source
 from dpca.jobs.own_stack import inherited_of, own_stack
-from dpca.jobs.report_parts import read_report, report_folder
 from dpca.models.streaming_methods import METHODS, make_rule
 from dpca.report.page import DataTable
-from dpca.report.record import write_report
+from dpca.report.record import read_report, report_folder, write_report
 from pipelines.studies.convergence.courses import Course, marks_for, run_rule
 from pipelines.studies.convergence.plots import convergence_curves
 from pipelines.studies.convergence.reference import Reference, exact_reference
@@ -119,11 +118,7 @@ def report_convergence(
             )
         if work.state == "resumed":
             say(f"going on with the unfinished run in '{os.fspath(output)}.partial'")
-        stack = (
-            given
-            if isinstance(given, Stack)
-            else own_stack(given, work, reading or {}, client=None, progress=progress, say=say)[0]
-        )
+        stack, _ = own_stack(given, work, reading or {}, client=None, progress=progress, say=say)
         marks = marks_for(stack.n_samples, settings.points, settings.batch_size)
         say(f"exact reference of {stack.n_samples:,} samples with {math.prod(stack.sample_shape):,} attributes")
         reference = exact_reference(as_source(stack), settings.n_components, progress=progress)

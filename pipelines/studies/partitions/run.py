@@ -14,10 +14,9 @@ import zarr
 from numpy.typing import NDArray
 
 from dpca.jobs.own_stack import inherited_of, own_stack
-from dpca.jobs.report_parts import read_report, report_folder
 from dpca.jobs.transform import stated_range
 from dpca.report.page import DataTable
-from dpca.report.record import write_report
+from dpca.report.record import read_report, report_folder, write_report
 from pipelines.studies.partitions.analogy import Analogy, angles_between
 from pipelines.studies.partitions.checks import Check, all_checks
 from pipelines.studies.partitions.contents import Findings, all_tables, conditions
@@ -104,11 +103,7 @@ def report_partitions(
             return _known(output, folder)
         if work.state == "resumed":
             say(f"going on with the unfinished run in '{os.fspath(output)}.partial'")
-        stack = (
-            given
-            if isinstance(given, Stack)
-            else own_stack(given, work, reading or {}, client=client, progress=progress, say=say)[0]
-        )
+        stack, _ = own_stack(given, work, reading or {}, client=client, progress=progress, say=say)
         stated_range(stack)
         plan = design(settings, stack.n_samples, stack.sample_shape, stack.axes[1:])
         samples = gather(stack, settings, plan, work.scratch / "samples")

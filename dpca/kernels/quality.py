@@ -22,6 +22,11 @@ _SMALL = 2.0**-80
 _ORDINARY = 2.0**20
 
 
+def has_ssim(sample_shape: tuple[int, ...], n_spatial: int) -> bool:
+    """Only images and volumes have structure, of samples that are long enough for a window."""
+    return n_spatial > 1 and min(sample_shape[:n_spatial]) >= WINDOW
+
+
 def mse_per_sample(x: Array, y: Array, *, data_range: float) -> Array:
     """Mean squared error of each sample in units of data_range squared.
 

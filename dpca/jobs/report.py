@@ -1,0 +1,160 @@
+"""The report of the main job: its numbers, gathered from the stores, and its pictures."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import NDArray
+
+from dpca import metrics
+from dpca.jobs.score_write import expected_mse
+from dpca.kernels.pixels import to_pixels
+from dpca.kernels.quality import psnr_from_mse
+from dpca.models.stored_basis import load_any
+from dpca.report import plots
+from dpca.report.record import read_report, write_report
+from storage.errors import StoreError
+from storage.manifest import CHECKSUMS
+from storage.reading import array_in, open_array, open_group
+from storage.stack import Stack
+
+Array = NDArray[Any]
+
+# Samples of a comparison and of the worst ones; eigenvectors of parts and of whole samples.
+_SHOWN, _EIGENVECTORS, _EIGENIMAGES = 6, 8, 12
+# Points that a scatter plot can still show, and the runs of samples that they are read in.
+_POINTS, _RUNS = 10_000, 20
+
+
+def write_job_report(
+    stack: Stack, store: Path, folder: Path, record: Mapping[str, Any], *, ssim: bool
+) -> dict[str, Any]:
+    """Gather the numbers of a scores store, draw its pictures, write both, and return the numbers.
+
+    Parameters
+    ----------
+    stack : Stack
+        The originals.
+    store : Path
+        The scores store, with its model.
+    folder : Path
+        Where the report goes.
+    record : mapping
+        ``stages``, name of each stage to its seconds, bytes and peak memory; ``notes``, what the fit has to say.
+    ssim : bool
+        Whether the SSIM was to be measured: where there is none, it is then said to be undefined.
+
+    Raises
+    ------
+    StoreError
+        If the report cannot be written, or does not read back.
+    """
+    model = load_any(store / "model")
+    group = open_group(store)
+    quality = {name: array_in(group, name)[...] for name in ("mse", "ssim") if name in group}
+    bounds = stack.data_range or (0.0, 1.0)
+    report = {
+        "samples": stack.n_samples,
+        "sample_shape": stack.sample_shape,
+        **model.report_numbers(),
+        "bytes_ratio": stack.nbytes / (_disk_bytes(store / "scores") + _disk_bytes(store / "model")),
+        **_quality_numbers(stack, quality, ssim),
+        "explained_variance_ratio": float(model.explained_variance_.sum() / max(np.sum(model.total_variance_), 1e-300)),
+        "rejected": stack.rejected,
+        "mse_expected": expected_mse(model, bounds),
+        "data_range": bounds,
+        **record,
+    }
+    title = f"{model.report_title} of {stack.source.get('name') or 'a stack'}"
+    write_report(folder, report, _figures(stack, store, model, quality, report), title=title)
+    if (written := read_report(folder)) is None:
+        raise StoreError(f"the report in '{folder}' cannot be read back: remove that folder and run again")
+    return written
+
+
+def _quality_numbers(stack: Stack, quality: Mapping[str, Array], ssim: bool) -> dict[str, Any]:
+    mean = quality["mse"].mean()
+    numbers: dict[str, Any] = {"mse": float(mean), "psnr": float(psnr_from_mse(mean))}
+    if (values := quality.get("ssim")) is not None:
+        worst = int(values.argmin())
+        found = (float(values.mean()), float(values[worst]), str(stack.names[worst]))
+        numbers |= dict(zip(("ssim_mean", "ssim_min", "ssim_min_name"), found, strict=True))
+    elif ssim:
+        numbers |= dict.fromkeys(("ssim_mean", "ssim_min", "ssim_min_name"))
+    return numbers
+
+
+def _figures(
+    stack: Stack, store: Path, model: Any, quality: Mapping[str, Array], report: Mapping[str, Any]
+) -> dict[str, Figure]:
+    basis, axes, ssim = model.basis_, stack.axes[1:], quality.get("ssim")
+    scores = open_array(store / "scores")
+    bounds = stack.data_range or (0.0, 1.0)
+    badness = quality["mse"] if ssim is None else -ssim
+    spread = np.linspace(0, stack.n_samples - 1, min(_SHOWN, stack.n_samples)).round().astype(int)
+
+    def pictured(draw: Any, indices: Sequence[int]) -> Figure:
+        originals = np.stack([np.asarray(stack.samples[i]) for i in indices])
+        rebuilt = basis.reconstruct(np.stack([np.asarray(scores[i]) for i in indices]))
+        names, values = [str(stack.names[i]) for i in indices], None if ssim is None else ssim[list(indices)]
+        return draw(originals, to_pixels(rebuilt, stack.dtype, bounds), names, values, bounds, axes=axes)  # type: ignore[no-any-return]
+
+    total = np.ravel(model.total_variance_)
+    explained = model.explained_variance_.reshape(total.size, -1)
+    whole, cell = len(basis.score_shape) == 1, basis.cell_shape
+    shown = model.pictured_components(_EIGENIMAGES if whole else _EIGENVECTORS)
+    figures = {
+        "comparison": pictured(plots.comparison, spread.tolist()),
+        "worst": pictured(plots.worst, np.argsort(badness, kind="stable")[:_SHOWN].tolist()),
+        "eigenimages" if whole else "eigenfaces": plots.eigenfaces(
+            shown,
+            axes=axes,
+            cell_shape=cell if cell is not None and len(cell) > 1 else None,
+            explained_variance_ratio=explained[:, : len(shown)].sum(0) / max(total.sum(), 1e-300),
+        ),
+    }
+    if "ranks" in report:
+        figures["ranks"] = plots.rank_map(_ranks_in_place(model), axes=axes)
+    curve = np.where(total[:, None] > 0, metrics.explained_variance_ratio(explained, total), np.nan)
+    if np.isfinite(curve).any():
+        figures["explained_variance"] = plots.explained_variance_curve(curve, parts=f"{model.part_name}s")
+    if whole:
+        rows, some = some_scores(store)
+        place = rows / max(stack.n_samples - 1, 1)
+        figures["scores"] = plots.score_scatter(some, place, model.explained_variance_ratio_)
+    if ssim is not None:
+        figures["ssim_histogram"] = plots.ssim_histogram(ssim)
+    return figures
+
+
+def some_scores(store: Path) -> tuple[Array, Array]:
+    """Read the scores of up to 10,000 samples in runs from all over a stack: their numbers (m,) and scores (m, k)."""
+    stored = open_array(store / "scores")
+    n = stored.shape[0]
+    if n <= _POINTS:
+        return np.arange(n), np.asarray(stored[...])
+    length = _POINTS // _RUNS
+    starts = np.linspace(0, n - length, _RUNS).astype(int)
+    rows = np.concatenate([np.arange(start, start + length) for start in starts])
+    return rows, np.concatenate([np.asarray(stored[start : start + length]) for start in starts])
+
+
+def _ranks_in_place(model: Any) -> NDArray[np.int64]:
+    """Return the rank of the part that each attribute belongs to, in the shape of a sample."""
+    partition = model.partition_
+    placed: NDArray[np.int64] = np.zeros((1, *partition.sample_shape), np.int64)
+    for i, rank in enumerate(model.ranks_.flat):
+        values = np.full((1, partition.n_features(i)), rank)
+        partition.put(values, i, (0,) * len(partition.sample_shape), placed)
+    return placed.reshape(partition.sample_shape)
+
+
+def _disk_bytes(folder: Path) -> int:
+    """Bytes of all files below a folder but the lists of checksums, which a store gets only when it is finished."""
+    files = (os.path.join(root, file) for root, _, files in os.walk(folder) for file in files if file != CHECKSUMS)
+    return sum(map(os.path.getsize, files))
