@@ -100,8 +100,8 @@ def run_rule(
     -----
     Holds what is found at every mark: k d numbers each.
     """
-    run = Run([], [], [])
     timed: Any = _Timed(rule, value_range, [])
+    run = Run([], [], [])
 
     def note(n: int, states: list[State]) -> None:
         if n in marks:
@@ -127,7 +127,7 @@ class _GaveUp(Exception):
 
 @dataclass(frozen=True)
 class _Timed(Wrapper):
-    """A rule that sees scaled values, and the processor seconds of each of its updates; else it delegates."""
+    """A rule that sees scaled values, and the processor seconds of each of its updates."""
 
     value_range: tuple[float, float] | None
     seconds: list[float]
