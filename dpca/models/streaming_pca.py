@@ -24,14 +24,7 @@ from dpca.models.execution import executed
 from dpca.models.going_on import refuse_to_go_on
 from dpca.models.linear_model import LinearModel
 from dpca.models.parameters import check_parameters, check_states_fit, given_parameters
-from dpca.models.streaming_methods import (
-    check_passes,
-    check_rank,
-    describe_option,
-    draw_seed,
-    make_rule,
-    method_name,
-)
+from dpca.models.streaming_methods import check_passes, check_rank, describe_option, draw_seed, make_rule, method_name
 from dpca.partition.whole import Whole
 from dpca.representation.lazy import default_client, is_lazy
 from dpca.rules.basis import StreamingRule
