@@ -84,8 +84,8 @@ class InBatches(Wrapper):
 
     def _flushed(self, state: State) -> State:
         """Return the state with nothing waiting; it is changed."""
-        n, state.counts[_COUNT] = state.counts[_COUNT], 0
-        if n:
+        if n := state.counts[_COUNT]:
+            state.counts[_COUNT] = 0
             self.rule.update(state, state.arrays[_HELD][:n])
         return state
 

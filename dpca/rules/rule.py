@@ -156,7 +156,7 @@ class Wrapper:
 
     def _own_layout(self, n_features: int, dtype: DTypeLike) -> Layout:
         """Return the layout of the arrays that the wrapper keeps."""
-        raise NotImplementedError
+        return {}
 
     def init(self, n_features: int, dtype: DTypeLike) -> State:
         """Return the rule's state, with what the wrapper keeps there."""

@@ -18,7 +18,7 @@ from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
 from dpca.partition.whole import Whole
 from dpca.rules.rule import Wrapper
-from dpca.rules.state import Layout, State
+from dpca.rules.state import State
 from pipelines.studies.convergence.reference import Reference
 from storage.errors import DataError
 from storage.progress import Progress, no_progress
@@ -131,9 +131,6 @@ class _Timed(Wrapper):
 
     value_range: tuple[float, float] | None
     seconds: list[float]
-
-    def _own_layout(self, n_features: int, dtype: DTypeLike) -> Layout:
-        return {}
 
     def init(self, n_features: int, dtype: DTypeLike) -> State:
         state: State = self.rule.init(n_features, self._dtype(dtype))

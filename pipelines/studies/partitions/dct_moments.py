@@ -112,14 +112,6 @@ class BlockDCTMoments(Moments):
             block_dct(x, self.cell_shape, across_channels=self.across_channels, out=found)
             super()._take(state, found.reshape(rows.shape))
 
-    def merge(self, a: State, b: State) -> State:
-        """Return the moments of both streams together."""
-        return Moments().merge(a, b)
-
-    def finish(self, state: State) -> dict[str, Array]:
-        """Return ``mean`` and ``variance``."""
-        return Moments().finish(state)
-
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of temporary arrays in an update: samples, their parts in C order, coefficients twice."""
         rows = min(n_rows, _BLOCK_ROWS)
