@@ -1,11 +1,11 @@
-"""The hand that draws: a page in inches, one typeface, five colors. What is drawn is the caller's."""
+"""Drawing primitives on matplotlib: a page in inches, one typeface, five colors."""
 
 from __future__ import annotations
 
 import functools
 import pathlib
 from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from matplotlib import get_data_path
@@ -101,16 +101,8 @@ def chart(x_label: str, y_label: str) -> tuple[Figure, Axes]:
 
 def annotate(axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], color: str, ha: Side) -> None:
     """Write beside a point of a chart, ``offset`` points away."""
-    axes.annotate(
-        text,
-        at,
-        xytext=offset,
-        textcoords="offset points",
-        color=color,
-        fontsize=9.5,
-        ha=ha,
-        fontfamily=FONT,
-    )
+    style: dict[str, Any] = {"color": color, "fontsize": 9.5, "ha": ha, "fontfamily": FONT}
+    axes.annotate(text, at, xytext=offset, textcoords="offset points", **style)
 
 
 def legend(axes: Axes) -> None:
@@ -145,8 +137,8 @@ def line_styles(names: Sequence[str], emphasized: str) -> dict[str, tuple[str, D
     return {**styles, emphasized: (ACCENT, "solid")}
 
 
-def printable(name: str, length: int) -> str:
-    """Make any file's name fit to draw: glyphs the typeface has, on one line, shortened in the middle."""
+def drawable(name: str, length: int) -> str:
+    """Return a file's name that can be drawn: glyphs of the typeface, on one line, shortened in the middle."""
     known = _glyphs()
     drawable = (c if ord(c) in known and c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name)
     clean = "".join(drawable)

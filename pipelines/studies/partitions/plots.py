@@ -65,13 +65,13 @@ def gallery(
     letters = int(place / _LETTER)
     for column in range(columns):
         x = _MARGIN + column * place
-        drawing.write(figure, x, top - 0.2, drawing.printable(heads[column], letters), color=INK, size=8.5)
-        drawing.write(figure, x, top - 0.38, drawing.printable(notes[column], letters), color=MUTED, size=8)
+        drawing.write(figure, x, top - 0.2, drawing.drawable(heads[column], letters), color=INK, size=8.5)
+        drawing.write(figure, x, top - 0.38, drawing.drawable(notes[column], letters), color=MUTED, size=8)
         for number, row in enumerate(rows):
             y = top - _HEADING - number * line - height
             drawing.show(figure, row[column], (x, y, width, height))
             told = names[number] if column == 0 else "" if captions is None else captions[number][column]
-            drawing.write(figure, x, y - 0.15, drawing.printable(told, letters), color=MUTED, size=8)
+            drawing.write(figure, x, y - 0.15, drawing.drawable(told, letters), color=MUTED, size=8)
     return figure
 
 
