@@ -9,7 +9,7 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import NDArray
 
-from dpca.rules.quality import mse_per_sample, psnr_from_mse, ssim_per_sample
+from dpca.kernels.quality import mse_per_sample, psnr_from_mse, ssim_per_sample
 from storage.layout import axes_for
 
 Array = NDArray[Any]

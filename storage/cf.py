@@ -1,4 +1,4 @@
-"""What the conventions of netCDF say of stored values: packed ones are scaled, missing ones are no data.
+"""The conventions of netCDF for stored values: unpack scaled values, and mask or refuse missing ones.
 
 These attributes count, as the CF conventions (sections 2.5 and 8.1) and the netCDF users' guide define them:
 

@@ -1,4 +1,4 @@
-"""How every store is opened for reading: what its manifest vouches for, and codecs that are known by name.
+"""A read-only Zarr store that compares what it reads with the manifest and allows known codecs only.
 
 Zarr itself reads a missing chunk as fill values, likewise a chunk with a directory in its place, and it reads a chunk
 of another place or of another store as it is. A `CheckedStore` stands between Zarr and the bytes: whoever reads through
@@ -8,10 +8,10 @@ the end of each chunk, which Zarr has compared with the chunk's bytes: that cost
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import re
-import stat
 import threading
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Iterable, Mapping
@@ -22,28 +22,28 @@ import numpy as np
 from numpy.typing import NDArray
 from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store, SuffixByteRequest
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
-from zarr.core.sync import sync
 from zarr.storage import LocalStore
-from zarr.storage._common import make_store
 
+from storage.checksums import Entry, ShardChecksums, crc_at, index_bytes, places_in
 from storage.codecs import check_codecs
-from storage.disk import read_file
-from storage.errors import DataError, StoreError, one_line
-from storage.manifest import CHECKSUMS, METADATA, Manifest, ShardChecksums, digest_of, read_manifest, shard_checksums
+from storage.errors import StoreError
+from storage.manifest import CHECKSUMS, METADATA, Manifest, digest_of, read_manifest
+from storage.unchecked import content_of, missing_file, plain_store, require_file
 
 _METADATA = (METADATA, ".zarray", ".zmetadata", ".zgroup")
 # How Zarr's version 3 names chunks, behind the path of their array.
 _CHUNK = re.compile(r"(?:^|/)c(?:/[0-9]+)*$")
 #: Stated in the attributes of every array that this package makes, because Zarr reads a missing shard as fill values.
 DENSE_KEY = "every_shard_is_stored"
-_CRC_BYTES = 4
 # Shards whose indexes are remembered between the reads of their chunks.
 _INDEXES = 64
 _MOST_KNOWN = 64
+# Entries of a folder that are looked at for arrays of this package.
+_MOST_MEMBERS = 64
 
 
 class CheckedStore(Store):
-    """Another store, read only, whose content is compared with its manifest.
+    """Wraps a store for reading and compares its content with its manifest.
 
     Parameters
     ----------
@@ -52,7 +52,7 @@ class CheckedStore(Store):
     where : str
         Path or URL of that root.
     manifest : Manifest, optional
-        Without one, codecs are checked, and that arrays of this package lack no shard.
+        Without one, only codecs are checked, and that arrays of this package lack no shard.
 
     Raises
     ------
@@ -78,7 +78,7 @@ class CheckedStore(Store):
 
     @property
     def supports_listing(self) -> bool:
-        """As the store."""
+        """Whether the wrapped store can list its keys."""
         return self._store.supports_listing
 
     def __eq__(self, other: object) -> bool:
@@ -98,32 +98,33 @@ class CheckedStore(Store):
     async def get(
         self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
-        """Return what a key holds, once it is known to belong there."""
+        """Return the content of a key after checking that it belongs there."""
         home, inner = self._home(key)
         if home is not self:
             return await home.get(inner, prototype, byte_range)
         entry = self._entry(key)
         if self.root is not None:
-            _require_file(self.root / key, None if entry is None else entry.size, self.where, key)
+            require_file(self.root / key, None if entry is None else entry.size, self.where, key)
         content = await self._store.get(key, prototype or default_buffer_prototype(), byte_range)
         if entry is not None:
             if content is None:
-                raise _missing(key, self.where)
+                raise missing_file(key, self.where)
             await self._check_chunks(key, content, byte_range, entry)
         elif key.rpartition("/")[2] in _METADATA:
+            await self._require_vouched(key)
             self._check_metadata(key, content)
         elif (
             (content is None or not len(content))
             and (chunk := _CHUNK.search(key))
             and await self._is_dense(key[: chunk.start()])
         ):
-            raise _missing(key, self.where)
+            raise missing_file(key, self.where)
         return content
 
     async def get_partial_values(
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
     ) -> list[Buffer | None]:
-        """Return several, one after the other."""
+        """Return several keys, one after the other."""
         return [await self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
 
     async def exists(self, key: str) -> bool:
@@ -135,25 +136,25 @@ class CheckedStore(Store):
         return self._store.list()
 
     def list_prefix(self, prefix: str) -> AsyncIterator[str]:
-        """Yield the keys that begin so."""
+        """Yield the keys with a prefix."""
         return self._store.list_prefix(prefix)
 
     def list_dir(self, prefix: str) -> AsyncIterator[str]:
-        """Yield what lies in a folder."""
+        """Yield the entries of a folder."""
         return self._store.list_dir(prefix)
 
     async def set(self, key: str, value: Buffer) -> None:
-        """Refuse: this store is for reading."""
+        """Raise: this store is read only."""
         self._check_writable()
 
     async def delete(self, key: str) -> None:
-        """Refuse: this store is for reading."""
+        """Raise: this store is read only."""
         self._check_writable()
 
     # -- checking
 
     def prepare(self) -> None:
-        """Fetch all checksums of a store that is no local one: inside of a read, nothing else can be waited for."""
+        """Fetch all checksums of a remote store now: a read cannot wait for another read."""
         if self.root is None and self.manifest is not None:
             for array in self.manifest.arrays:
                 self.entries(array)
@@ -166,7 +167,7 @@ class CheckedStore(Store):
         return home.manifest is not None and inner[:-1] in home.manifest.arrays
 
     def checksums(self, key: str) -> ShardChecksums | None:
-        """Return what a file of chunks must be; None where no manifest says.
+        """Return the expected size and checksums of a file of chunks; None where there is no manifest.
 
         Raises
         ------
@@ -177,19 +178,19 @@ class CheckedStore(Store):
         return home._entry(inner)
 
     def inner(self, name: str, manifest: Manifest | None) -> CheckedStore:
-        """Return the store at a path inside this one, with the manifest that it holds, be it the right one or not."""
+        """Return the store at a path inside this one with its own manifest, which is not checked here."""
         where = f"{self.where}/{name}"
-        return CheckedStore(_plain_store(where), where, manifest)
+        return CheckedStore(plain_store(where), where, manifest)
 
     def _home(self, key: str) -> tuple[CheckedStore, str]:
-        """Return the store that vouches for a key, one inside this one or this one, and the key there."""
+        """Return the innermost store whose manifest covers a key, and the key's path in that store."""
         for name in self.manifest.stores if self.manifest is not None else ():
             if not key.startswith(f"{name}/"):
                 continue
             if name not in self._inside:
                 assert self.manifest is not None
                 where = f"{self.where}/{name}"
-                content = _content(_plain_store(where), where, METADATA) or b""
+                content = content_of(plain_store(where), where, METADATA) or b""
                 if digest_of(content) != self.manifest.stores[name]:
                     raise StoreError(f"'{where}' is not the store that was written there: make '{self.where}' again")
                 self._inside[name] = self.inner(name, read_manifest(content, where))
@@ -207,9 +208,9 @@ class CheckedStore(Store):
         name = key[chunk.start() :].lstrip("/")
         if name not in entries:
             raise StoreError(f"{key} of '{self.where}' is not among the files that were written: make the store again")
-        return shard_checksums(entries[name])
+        return ShardChecksums.from_entry(entries[name])
 
-    def entries(self, array: str) -> Mapping[str, tuple[int, str]]:
+    def entries(self, array: str) -> Mapping[str, Entry]:
         """Return the size and the checksums of each file of chunks of an array, by its path in the array.
 
         Raises
@@ -224,10 +225,10 @@ class CheckedStore(Store):
             if (found := _KNOWN.get(digest)) is not None:
                 _KNOWN.move_to_end(digest)
                 return found
-        content = _content(self._store, self.where, name)
+        content = content_of(self._store, self.where, name)
         self.manifest.check(name, content, self.where)
         assert content is not None
-        entries: Mapping[str, tuple[int, str]] = json.loads(content)
+        entries: Mapping[str, Entry] = json.loads(content)
         with _KNOWN_LOCK:
             _KNOWN[digest] = entries
             if len(_KNOWN) > _MOST_KNOWN:
@@ -235,8 +236,8 @@ class CheckedStore(Store):
         return entries
 
     def content(self, name: str) -> bytes | None:
-        """Return a file as it is, whether it belongs there or not; None where there is none."""
-        return _content(self._store, self.where, name)
+        """Return a file without checking it; None if there is none."""
+        return content_of(self._store, self.where, name)
 
     async def _is_dense(self, array: str) -> bool:
         content = await self._store.get(f"{array}/{METADATA}".lstrip("/"), default_buffer_prototype())
@@ -244,6 +245,12 @@ class CheckedStore(Store):
             return content is not None and bool(json.loads(content.to_bytes())["attributes"][DENSE_KEY])
         except (ValueError, KeyError, TypeError, RecursionError):
             return False
+
+    async def _require_vouched(self, key: str) -> None:
+        """Refuse an array with checksums where no manifest vouches for them: the metadata above it was replaced."""
+        folder = key.rpartition("/")[0]
+        if self.manifest is None and await self._store.exists(f"{folder}/{CHECKSUMS}".lstrip("/")):
+            raise _orphaned(f"{self.where}/{folder}".rstrip("/"))
 
     def _check_metadata(self, key: str, content: Buffer | None) -> None:
         text = None if content is None else content.to_bytes()
@@ -257,7 +264,7 @@ class CheckedStore(Store):
     async def _check_chunks(
         self, key: str, content: Buffer, byte_range: ByteRequest | None, entry: ShardChecksums
     ) -> None:
-        """Compare the checksums that some bytes of a file hold with those that belong there."""
+        """Compare the checksums inside some bytes of a file with the expected ones."""
         values = np.asarray(content.as_numpy_array()).view(np.uint8)
         if byte_range is None:
             if len(values) != entry.size:
@@ -272,10 +279,10 @@ class CheckedStore(Store):
         if entry.index is None:
             if byte_range is not None:
                 raise self._damaged(key, "a part of a chunk cannot be compared with its checksum")
-            if _crc_at(values, entry.size) != int(entry.chunks[0]):
+            if crc_at(values, entry.size) != int(entry.chunks[0]):
                 raise self._damaged(key, "it is another chunk than the one that was written")
             return
-        if start + len(values) == entry.size and _crc_at(values, len(values)) != entry.index:
+        if start + len(values) == entry.size and crc_at(values, len(values)) != entry.index:
             raise self._damaged(key, "its index is another one than the one that was written")
         places = await self._places(key, values, start, entry)
         stop = start + len(values)
@@ -283,28 +290,26 @@ class CheckedStore(Store):
         for chunk in np.flatnonzero((begins < stop) & (ends > start)):
             if begins[chunk] < start or ends[chunk] > stop:
                 raise self._damaged(key, "a part of a chunk cannot be compared with its checksum")
-            if _crc_at(values, int(ends[chunk]) - start) != int(entry.chunks[chunk]):
+            if crc_at(values, int(ends[chunk]) - start) != int(entry.chunks[chunk]):
                 raise self._damaged(key, "it holds another chunk than the one that was written")
 
     async def _places(
         self, key: str, values: NDArray[np.uint8], start: int, entry: ShardChecksums
     ) -> NDArray[np.int64]:
-        """Return (offset, length) of every inner chunk of a shard, those that are not stored as empty."""
+        """Return (offset, length) of every inner chunk of a shard; chunks that are not stored have length 0."""
         with self._lock:
             known = self._indexes.get(key)
         if known is not None:
             return known
-        n_index = 16 * len(entry.chunks) + _CRC_BYTES
+        n_index = index_bytes(len(entry.chunks))
         if start <= entry.size - n_index and start + len(values) == entry.size:
             index = values[len(values) - n_index :]
         else:
             content = await self._store.get(key, default_buffer_prototype(), SuffixByteRequest(n_index))
             index = np.empty(0, np.uint8) if content is None else content.as_numpy_array().view(np.uint8)
-        if len(index) != n_index or _crc_at(index, n_index) != entry.index:
+        if len(index) != n_index or crc_at(index, n_index) != entry.index:
             raise self._damaged(key, "its index is another one than the one that was written")
-        places = index[:-_CRC_BYTES].copy().view("<u8").reshape(-1, 2)
-        stored = places[:, 1] != np.iinfo(np.uint64).max
-        found = np.where(stored[:, None], places, 0).astype(np.int64)
+        found = places_in(index)
         with self._lock:
             self._indexes[key] = found
             if len(self._indexes) > _INDEXES:
@@ -315,13 +320,13 @@ class CheckedStore(Store):
         return StoreError(f"{key} of '{self.where}' is damaged ({why}): make the store again")
 
 
-# Entries of arrays by the digest of their file, which vouches for them wherever it lies; for all stores of a process.
-_KNOWN: OrderedDict[str, Mapping[str, tuple[int, str]]] = OrderedDict()
+# Checksums of arrays by the digest of their file, shared by all stores of the process.
+_KNOWN: OrderedDict[str, Mapping[str, Entry]] = OrderedDict()
 _KNOWN_LOCK = threading.Lock()
 
 
 def checked_store(where: str) -> tuple[CheckedStore, str]:
-    """Return the store that vouches for what lies at a path or URL, and the path inside it.
+    """Return the checked store that holds a path or URL, and the path inside that store.
 
     Raises
     ------
@@ -332,10 +337,10 @@ def checked_store(where: str) -> tuple[CheckedStore, str]:
     if "://" not in where:
         where = os.path.abspath(where)
     inside: list[str] = []
-    root, here = where, _plain_store(where)
+    root, here = where, plain_store(where)
     store = here
     while True:
-        content = _content(store, root, METADATA)
+        content = content_of(store, root, METADATA)
         if content is None and inside:
             break
         manifest = None if content is None else read_manifest(content, root)
@@ -351,45 +356,36 @@ def checked_store(where: str) -> tuple[CheckedStore, str]:
         if not parent or parent.endswith(":/"):
             break
         inside.append(last)
-        root, store = parent, _plain_store(parent)
-    if _content(here, where, CHECKSUMS) is not None:
-        raise StoreError(f"'{where}' belongs to a store whose metadata is missing or damaged: make the store again")
+        root, store = parent, plain_store(parent)
+    if content_of(here, where, CHECKSUMS) is not None:
+        raise _orphaned(where)
+    if isinstance(here, LocalStore) and (array := _with_checksums(where)):
+        raise _orphaned(array)
     return CheckedStore(here, where), ""
+
+
+def _with_checksums(folder: str) -> str | None:
+    """Return an array in a folder that has checksums; folders of this package's stores have few entries."""
+    try:
+        with os.scandir(folder) as entries:
+            few = list(itertools.islice(entries, _MOST_MEMBERS))
+    except OSError:  # no folder: whoever opens it says so
+        return None
+    return next((entry.path for entry in few if os.path.lexists(os.path.join(entry.path, CHECKSUMS))), None)
+
+
+def _orphaned(where: str) -> StoreError:
+    return StoreError(f"'{where}' belongs to a store whose metadata is missing or damaged: make the store again")
 
 
 def _reopened(where: str) -> CheckedStore:
     return checked_store(where)[0]
 
 
-def _plain_store(where: str) -> Store:
-    if "://" not in where:
-        return LocalStore(where, read_only=True)
-    try:
-        return sync(make_store(where, mode="r"))
-    except Exception as error:  # of a protocol, or of what it needs
-        raise DataError(f"'{where}' cannot be opened ({one_line(error)}): check the address") from error
-
-
-def _content(store: Store, where: str, name: str) -> bytes | None:
-    if isinstance(store, LocalStore):
-        try:
-            return read_file(store.root / name)
-        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
-            return None
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or one_line(error)
-            raise StoreError(f"'{where}/{name}' cannot be read ({reason}): check its path and permissions") from error
-    try:
-        content = sync(store.get(name, default_buffer_prototype()))
-    except Exception as error:  # of the network, or of what serves the store
-        raise StoreError(f"'{where}/{name}' cannot be read ({one_line(error)}): check the address") from error
-    return None if content is None else content.to_bytes()
-
-
 def _require_known_outside(root: str, manifest: Manifest) -> None:
-    """Refuse a whole store that lies in another one in the place of the store that was written there."""
+    """Refuse a complete store that replaced the one written at this place inside another store."""
     outer, inside = os.path.dirname(root), os.path.basename(root)
-    while outer != "/" and (content := _content(LocalStore(outer), outer, METADATA)) is not None:
+    while outer != "/" and (content := content_of(LocalStore(outer), outer, METADATA)) is not None:
         above = read_manifest(content, outer)
         if above is not None:
             if above.stores.get(inside, manifest.digest) != manifest.digest:
@@ -404,35 +400,3 @@ def _refuse_links(root: str, inside: Iterable[str]) -> None:
         path = os.path.join(path, name)
         if os.path.islink(path):
             raise StoreError(f"'{path}' is a link inside a store, which is not followed: make the store again")
-
-
-def _require_file(path: Path, size: int | None, where: str, key: str) -> None:
-    """Refuse what is no file, such as a pipe that would never end; where the size is known, also all but this file.
-
-    A directory, a link and a file of another size are then in its place, or nothing.
-    """
-    try:
-        status = os.stat(path, follow_symlinks=size is None)
-    except (FileNotFoundError, NotADirectoryError):
-        if size is None:
-            return
-        raise _missing(key, where) from None
-    except OSError as error:
-        raise StoreError(f"{key} of '{where}' cannot be read ({error.strerror}): check its permissions") from error
-    if size is None and stat.S_ISDIR(status.st_mode):
-        return
-    if not stat.S_ISREG(status.st_mode):
-        raise StoreError(f"{key} of '{where}' is no file, or a link to one: make the store again")
-    if size is not None and status.st_size != size:
-        raise StoreError(
-            f"{key} of '{where}' is damaged (it has {status.st_size:,} bytes, expected {size:,}): make the store again"
-        )
-
-
-def _missing(key: str, where: str) -> StoreError:
-    return StoreError(f"{key} of '{where}' is missing or empty: make the store again")
-
-
-def _crc_at(values: NDArray[np.uint8], end: int) -> int:
-    """Return the CRC-32C that ends before ``end``; -1 where there is none."""
-    return int.from_bytes(values[end - _CRC_BYTES : end].tobytes(), "little") if end >= _CRC_BYTES else -1

@@ -1,4 +1,4 @@
-"""A folder that is ours for as long as it is there: marked from its first moment to its last, and held by one run.
+"""Claims a work folder: marks it as ours for its whole life and locks it for one run.
 
 ::
 
@@ -7,8 +7,8 @@
         lock                    holds MARK                       ours: only now anything else may appear
         lock                    removed when all else is gone, then the folder
 
-So a folder with anything in it but an empty lock, and without the mark, is somebody else's: it is refused and left as
-it is. The folders of version 1, whose lock is empty, are known by their journal.
+A folder without the mark that holds more than an empty lock belongs to somebody else: it is refused and not changed.
+Folders of version 1, whose lock is empty, are recognized by their journal.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from storage.errors import StoreError, printable
 MARK = b"work folder of dpca: the output appears beside it when it is whole\n"
 LOCK, JOURNAL = "lock", "journal.json"
 
-# how network file systems call what was removed while somebody had it open
+# How network file systems rename a file that is removed while it is open.
 _STALE = ".nfs"
 
 
@@ -71,20 +71,20 @@ class Claim:
         return self._handle is not None
 
     def release(self) -> None:
-        """Let others have the folder, which stays."""
+        """Unlock the folder and keep it."""
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
 
     def end(self) -> None:
-        """Remove the folder, of which only the lock may be left."""
+        """Remove the folder; it may hold nothing but the lock."""
         self._path.unlink(missing_ok=True)
         self.release()
         with suppress(OSError):
             self.folder.rmdir()  # not empty: another run waits in it already
 
     def _leave_no_trace(self) -> None:
-        """Remove what a disk that is full, say, let us make."""
+        """Remove what was created before an error, such as that of a full disk."""
         with suppress(OSError):
             if self._handle is not None:
                 self._path.unlink(missing_ok=True)
@@ -103,7 +103,7 @@ class Claim:
                     f"output '{self._shown}' cannot be created (nothing can in its folder): choose another output"
                 ) from error
             try:
-                # without making it in a folder that may be somebody else's
+                # does not create the lock in a folder that may be somebody else's
                 handle = os.open(self._path, os.O_RDWR | os.O_NOFOLLOW | self._making())
             except FileNotFoundError:
                 continue  # the run before us removed the folder just now
@@ -127,7 +127,7 @@ class Claim:
             os.close(handle)  # locked a file that its holder had removed already: take the new one
 
     def _making(self) -> int:
-        """Return the flag that makes the lock, where it is not there and may be made."""
+        """Return the flag that creates the lock if it is missing and may be created, else 0."""
         with suppress(FileNotFoundError):
             others = self._others()
             if others and not self._path.exists() and not self._is_of_version_1():
@@ -151,7 +151,7 @@ class Claim:
         return sorted(name for name in names if name != LOCK and not name.startswith(_STALE))
 
     def _is_of_version_1(self) -> bool:
-        """Whether a journal tells that the folder is ours, although it was made before folders were marked."""
+        """Whether a journal shows that the folder is ours, made before folders were marked."""
         path = self.folder / JOURNAL
         journal = None if path.is_symlink() else read_json(path)
         return (

@@ -1,4 +1,4 @@
-"""The edge of a Dask cluster: what fails there becomes one error of ours, here and nowhere else.
+"""Converts the failures of a Dask cluster to `ClusterError`, here and nowhere else.
 
 A task's own error passes as it is. A client that has lost its scheduler raises a dozen different things, depending on
 what it was asked meanwhile; all of them are one `ClusterError` that names the address.
@@ -16,18 +16,15 @@ from weakref import WeakKeyDictionary
 from storage.errors import ClusterError, DataError, StoreError, one_line
 
 _GO_ON = "the same command goes on with what is finished"
-# Seconds between two questions to a scheduler, and how long it may take to answer one.
-_INTERVAL = 2.0
-_ANSWER = 10.0
-# How a process says that it does not have a function that it is to run.
+# Messages of a process that lacks the function it should run.
 _NOT_LOADED = ("deserialization of the task graph", "Can't get attribute")
-# Why a client was given up, said by the thread that gave it up.
+# Why a client was closed, stated by the thread that closed it.
 _lost: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
 
 
 @contextmanager
 def cluster_errors(client: Any | None) -> Iterator[None]:
-    """Turn what a failing cluster raises inside the block into one sentence.
+    """Convert what a failing cluster raises inside the block to a `ClusterError`.
 
     Parameters
     ----------
@@ -59,8 +56,8 @@ def cluster_errors(client: Any | None) -> Iterator[None]:
 
 
 @contextmanager
-def watched(client: Any, patience: float) -> Iterator[None]:
-    """Give a client up for the length of a block once its scheduler is silent or has had no workers for too long.
+def watched(client: Any, patience: float, *, interval: float = 2.0, answer: float = 10.0) -> Iterator[None]:
+    """Close a client, during a block, when its scheduler is silent or has had no workers for too long.
 
     Dask itself would wait for ever, for a scheduler that hangs as for workers that never come.
 
@@ -70,9 +67,12 @@ def watched(client: Any, patience: float) -> Iterator[None]:
         Of a running cluster. Closed when it is given up; `cluster_errors` then says why.
     patience : float
         Seconds that a cluster may be without workers.
+    interval, answer : float
+        Seconds between two questions to the scheduler, and seconds that it may take to answer one.
     """
     ended = threading.Event()
-    watch = threading.Thread(target=_watch, args=(client, patience, ended), name="watch-cluster", daemon=True)
+    asking = (client, patience, interval, answer, ended)
+    watch = threading.Thread(target=_watch, args=asking, name="watch-cluster", daemon=True)
     watch.start()
     try:
         yield
@@ -80,25 +80,23 @@ def watched(client: Any, patience: float) -> Iterator[None]:
         ended.set()
 
 
-def _watch(client: Any, patience: float, ended: threading.Event) -> None:
-    where, alone = _address(client), 0.0
-    while not ended.wait(_INTERVAL):
+def _watch(client: Any, patience: float, interval: float, answer: float, ended: threading.Event) -> None:
+    where, alone, why = _address(client), 0.0, ""
+    while not why and not ended.wait(interval):
         try:
-            workers = client.nthreads(callback_timeout=_ANSWER)
+            workers = client.nthreads(callback_timeout=answer)
         except Exception as error:
-            if not ended.is_set():
-                _give_up(client, f"{where} was lost ({one_line(error)}): start it again, {_GO_ON}")
-            return
-        alone = 0.0 if workers else alone + _INTERVAL
-        if alone >= patience:
-            _give_up(client, f"{where} has had no workers for {alone:.0f} seconds: start some, {_GO_ON}")
-            return
-
-
-def _give_up(client: Any, why: str) -> None:
-    _lost[client] = why
-    with suppress(Exception):
-        client.close(timeout=_INTERVAL)
+            if ended.is_set():
+                return
+            why = f"{where} was lost ({one_line(error)}): start it again, {_GO_ON}"
+        else:
+            alone = 0.0 if workers else alone + interval
+            if alone >= patience:
+                why = f"{where} has had no workers for {alone:.0f} seconds: start some, {_GO_ON}"
+    if why:
+        _lost[client] = why
+        with suppress(Exception):
+            client.close(timeout=interval)
 
 
 def _address(client: Any) -> str:
@@ -109,7 +107,7 @@ def _address(client: Any) -> str:
 
 
 def _sentence(error: Exception, client: Any, where: str) -> str | None:
-    """What to say of an error, None of one that is the task's own."""
+    """Return the sentence for an error of the cluster; None for an error of the task itself."""
     from distributed import KilledWorker
     from distributed.client import ClosedClientError
     from distributed.comm.core import CommClosedError
@@ -125,7 +123,7 @@ def _sentence(error: Exception, client: Any, where: str) -> str | None:
     if isinstance(error, NoWorkerError | NoValidWorkerError):
         return f"{where} has no workers left: start some, {_GO_ON}"
     foreign = isinstance(error, ImportError) or any(words in str(error) for words in _NOT_LOADED)
-    # What a worker raises that is not even a task's comes as its text.
+    # An error that a worker raises outside of a task arrives as its text.
     foreign |= type(error) is Exception and str(error).startswith(("ModuleNotFoundError(", "ImportError("))
     if foreign and client.status == "running":
         return (
@@ -133,7 +131,7 @@ def _sentence(error: Exception, client: Any, where: str) -> str | None:
             f"install the same version of it for the scheduler and every worker"
         )
     lost = isinstance(error, CommClosedError | ClosedClientError) or client.status != "running"
-    # Dask's own time-outs have no number of the system's, unlike those of files that a task reads.
+    # Dask's own time-outs have no errno, unlike those of files that a task reads.
     lost |= isinstance(error, OSError) and error.errno is None and "timed out" in str(error).lower()
     lost |= isinstance(error, CancelledError) and str(getattr(error, "reason", "")).startswith("scheduler-")
     return f"{where} was lost: start it again, {_GO_ON}" if lost else None

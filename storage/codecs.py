@@ -1,4 +1,4 @@
-"""Codecs that are read, by name: what Zarr would run on the bytes of a store is decided here, not by the store."""
+"""The list of codecs that are read: this package, not the store, decides what runs on its bytes."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from storage.errors import StoreError, one_line
 
-# What this package and others write numbers and names with. Not among them: "pickle", which runs what it reads.
+# Codecs that this package and others use for numbers and text. "pickle" is left out: it executes what it reads.
 _CODECS = frozenset(
     (
         *("bytes", "endian", "transpose", "sharding_indexed", "cast_value", "scale_offset", "vlen-utf8", "vlen-bytes"),

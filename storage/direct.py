@@ -1,4 +1,4 @@
-"""Reading the inner chunks of this package's own raw shards straight into the caller's memory.
+"""Reads the inner chunks of raw shards straight into the caller's memory.
 
 Zarr hands every inner chunk through four buffers (the file's bytes, the chunk, the shard's selection, the caller's),
 most of them freshly mapped. For chunks that are nothing but little-endian values and a CRC-32C, the bytes in the file
@@ -8,6 +8,7 @@ page cache). Every checksum is still checked. Whatever has another form is left 
 
 from __future__ import annotations
 
+import math
 import os
 import stat
 import sys
@@ -22,17 +23,16 @@ from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ShardingCodecInd
 from zarr.core.metadata import ArrayV3Metadata
 
 from storage.checked import CheckedStore
-from storage.manifest import ShardChecksums
+from storage.checksums import CRC_BYTES, ShardChecksums, index_bytes, places_in
 
 Array = np.ndarray[Any, Any]
 
-# A piece that was just read is still in the core's own cache when its checksum is taken.
+# Small enough that the bytes are still in the core's cache when their checksum is computed.
 _PIECE_BYTES = 1 << 18
-_CHECKSUM_BYTES = 4
 
 
 def read_raw_shards(array: zarr.Array[Any], taken: Sequence[range], out: Array) -> bool:
-    """Fill ``out`` with a box of an array, if its chunks are raw and lie in local files.
+    """Read a box of an array into ``out`` if its chunks are raw and in local files.
 
     Parameters
     ----------
@@ -66,17 +66,14 @@ def read_raw_shards(array: zarr.Array[Any], taken: Sequence[range], out: Array) 
         key = array.store_path / array.metadata.encode_chunk_key(shard)
         known = key.store.checksums(key.path) if isinstance(key.store, CheckedStore) else None
         with _opened(os.path.join(os.fspath(key.store.root), key.path), known) as file:  # type: ignore[attr-defined]
-            index = _read_index(file, per_shard, known)
-            inside = [
-                range(max(r.start, i * s), min(r.stop, (i + 1) * s))
-                for r, i, s in zip(taken, shard, shards, strict=True)
-            ]
+            places = _read_index(file, math.prod(per_shard), known)
+            inside = [_within(r, i, s) for r, i, s in zip(taken, shard, shards, strict=True)]
             for chunk in product(*(_touched(r, c) for r, c in zip(inside, chunks, strict=True))):
-                place = tuple(i % n for i, n in zip(chunk, per_shard, strict=True))
-                file.seek(_offset(index, place, chunk, chunks, array.dtype.itemsize))
+                place = int(np.ravel_multi_index([i % n for i, n in zip(chunk, per_shard, strict=True)], per_shard))
+                file.seek(_offset(places[place], chunk, chunks, array.dtype.itemsize))
                 if scratch is None:
                     scratch = np.empty(chunks, array.dtype)
-                belongs = None if known is None else int(known.chunks[_ordinal(place, per_shard)])
+                belongs = None if known is None else int(known.chunks[place])
                 _read_chunk(file, chunk, inside, [r.start for r in taken], out, scratch, belongs)
     return True
 
@@ -99,7 +96,7 @@ def _is_raw(array: zarr.Array[Any]) -> bool:
 
 
 def _opened(path: str, known: ShardChecksums | None) -> BinaryIO:
-    """Open a shard; nothing else that may be in its place: a link is not followed, a pipe not waited for."""
+    """Open a shard; refuse a link or a pipe in its place."""
     if known is None:
         return open(path, "rb", buffering=0)
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -110,13 +107,6 @@ def _opened(path: str, known: ShardChecksums | None) -> BinaryIO:
     return open(handle, "rb", buffering=0)
 
 
-def _ordinal(place: tuple[int, ...], per_shard: Sequence[int]) -> int:
-    ordinal = 0
-    for i, n in zip(place, per_shard, strict=True):
-        ordinal = ordinal * n + i
-    return ordinal
-
-
 def _touched(taken: range, edge: int) -> range:
     return range(taken.start // edge, (taken.stop - 1) // edge + 1)
 
@@ -125,22 +115,21 @@ def _within(taken: range, i: int, edge: int) -> range:
     return range(max(taken.start, i * edge), min(taken.stop, (i + 1) * edge))
 
 
-def _read_index(file: BinaryIO, per_shard: Sequence[int], known: ShardChecksums | None) -> Array:
-    """Return (offset, length) of every inner chunk of a shard, shape (*per_shard, 2)."""
-    size = 16 * int(np.prod(per_shard))
-    file.seek(-(size + _CHECKSUM_BYTES), os.SEEK_END)
-    index = np.empty(size, np.uint8)
+def _read_index(file: BinaryIO, n_chunks: int, known: ShardChecksums | None) -> Array:
+    """Return offset and length of every inner chunk of a shard, shape (n_chunks, 2)."""
+    file.seek(-index_bytes(n_chunks), os.SEEK_END)
+    index = np.empty(index_bytes(n_chunks) - CRC_BYTES, np.uint8)
     checksum = _read_into(file, index.data, 0)
     _check(file, checksum, None if known is None else known.index)
-    return index.view("<u8").reshape(*per_shard, 2)
+    return places_in(index)
 
 
-def _offset(index: Array, place: tuple[int, ...], chunk: tuple[int, ...], chunks: Sequence[int], itemsize: int) -> int:
-    offset, length = (int(value) for value in index[place])
-    expected = int(np.prod(chunks)) * itemsize + _CHECKSUM_BYTES
+def _offset(place: Array, chunk: tuple[int, ...], chunks: Sequence[int], itemsize: int) -> int:
+    offset, length = place.tolist()
+    expected = math.prod(chunks) * itemsize + CRC_BYTES
     if length != expected:
         raise ValueError(f"chunk {chunk} has {length} bytes, expected {expected}")
-    return offset
+    return int(offset)
 
 
 def _read_chunk(
@@ -152,14 +141,14 @@ def _read_chunk(
     scratch: Array,
     belongs: int | None,
 ) -> None:
-    """Read one chunk at the file's position and put what the box wants of it into ``out``."""
+    """Read one chunk at the file's position and copy its part of the box into ``out``."""
     begins = [i * c for i, c in zip(chunk, scratch.shape, strict=True)]
-    wanted = [range(max(r.start, b), min(r.stop, b + c)) for r, b, c in zip(inside, begins, scratch.shape, strict=True)]
+    wanted = [_within(r, i, c) for r, i, c in zip(inside, chunk, scratch.shape, strict=True)]
     target = out[tuple(slice(r.start - o, r.stop - o) for r, o in zip(wanted, corner, strict=True))]
     flat = scratch.data.cast("B")
     from_start = wanted[0].start == begins[0] and target.shape[1:] == scratch.shape[1:]
     if from_start and target.flags.c_contiguous:
-        # The chunk begins with what is wanted: no copy. The rest of it counts only for the checksum.
+        # The wanted rows come first in the chunk: read them in place. The rest is read for the checksum only.
         checksum = _read_into(file, target.data.cast("B"), 0)
         _check(file, _read_into(file, flat[target.nbytes :], checksum), belongs)
         return
@@ -185,9 +174,9 @@ def _pieces(buffer: memoryview) -> Iterator[memoryview]:
 
 
 def _check(file: BinaryIO, checksum: int, belongs: int | None) -> None:
-    """Compare a computed checksum with the one behind the bytes, and with the one that belongs at their place."""
-    stored = file.read(_CHECKSUM_BYTES)
-    if stored != checksum.to_bytes(_CHECKSUM_BYTES, "little"):
+    """Compare a computed checksum with the stored one and with the expected one."""
+    stored = file.read(CRC_BYTES)
+    if stored != checksum.to_bytes(CRC_BYTES, "little"):
         raise ValueError(f"stored and computed checksum do not match: {stored!r}, {checksum:#010x}")
     if belongs is not None and checksum != belongs:
         raise ValueError("it holds another chunk than the one that was written")

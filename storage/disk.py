@@ -1,11 +1,13 @@
-"""The file system: whole files, room on the disk, and its refusals in one sentence."""
+"""The file system: atomic files, free space, and errors of the disk as one sentence."""
 
 from __future__ import annotations
 
 import errno
 import os
+import re
 import shutil
 import stat
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,12 +18,16 @@ _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NO_FOLDER = (errno.ENOTDIR, errno.EEXIST)
 _NO_PATH = {errno.ELOOP: "its links go round in a circle", errno.ENAMETOOLONG: "its name or path is too long"}
+# Seconds between attempts to remove a folder that somebody writes to.
+_PATIENCE = (0.1, 0.3, 1.0, 3.0)
+# How Zarr's local store, and `atomic_write_bytes` for metadata, name a file until it is whole.
+_STRAY = re.compile(r"\.[0-9a-f]{32}\.partial$|^\.(zarr|checksums)\.json\.[0-9]+$")
 _FAILED = (errno.EBUSY, errno.EIO, errno.EISDIR, errno.ENXIO, errno.ESTALE, errno.EXDEV)
 
 
 @contextmanager
 def writing_errors(path: str | os.PathLike[str], needed: int | None = None) -> Iterator[None]:
-    """Turn what a disk raises inside the block that is full, forbidden or broken into one sentence.
+    """Convert errors of a full, forbidden or broken disk inside the block to a `StoreError`.
 
     Parameters
     ----------
@@ -44,7 +50,7 @@ def writing_errors(path: str | os.PathLike[str], needed: int | None = None) -> I
 
 
 def refusal_of_disk(error: OSError, path: str | os.PathLike[str], needed: int | None = None) -> StoreError | None:
-    """Return the sentence for a disk or quota that is full, a missing permission, a path that cannot be; else None.
+    """Return the error for a full disk or quota, a missing permission or an impossible path; else None.
 
     Parameters
     ----------
@@ -75,12 +81,12 @@ def refusal_of_disk(error: OSError, path: str | os.PathLike[str], needed: int | 
 
 
 def is_full(error: BaseException) -> bool:
-    """Tell whether an error says that a disk, a quota or the largest file allowed is full."""
+    """Return whether an error means a full disk or quota, or the limit on the size of files."""
     return isinstance(error, OSError) and error.errno in _FULL
 
 
 def require_free_space(path: str | os.PathLike[str], needed_bytes: int, what: str) -> None:
-    """Refuse before starting when the disk cannot hold what is to be written.
+    """Raise if the disk has no room for what is to be written.
 
     Parameters
     ----------
@@ -105,7 +111,7 @@ def require_free_space(path: str | os.PathLike[str], needed_bytes: int, what: st
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes:
-    """Return the content of a file; a pipe in its place would be waited for without end, and is no file.
+    """Return the content of a regular file; reading a pipe in its place would never end.
 
     Raises
     ------
@@ -119,7 +125,7 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
 
 
 def atomic_write_bytes(path: Path, content: bytes) -> None:
-    """Write a file so that it is there whole or not at all, also after the machine loses power."""
+    """Write a file atomically, also with respect to a loss of power."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with open(temporary, "wb") as file:
         file.write(content)
@@ -129,12 +135,34 @@ def atomic_write_bytes(path: Path, content: bytes) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Make renames in a folder last."""
+    """Flush the renames in a folder to the disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def remove_tree(folder: Path) -> None:
+    """Remove a folder into which a worker of an earlier run may still write its last shard."""
+    for pause in _PATIENCE:
+        try:
+            return shutil.rmtree(folder)
+        except OSError as error:
+            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
+                raise
+        if not folder.exists():
+            return None
+        time.sleep(pause)
+    return shutil.rmtree(folder)
+
+
+def sweep(folder: Path) -> None:
+    """Remove the temporary files of writers that were killed."""
+    for inner, _, files in os.walk(folder):
+        for name in files:
+            if _STRAY.search(name):
+                os.unlink(os.path.join(inner, name))
 
 
 def _free(path: str | os.PathLike[str]) -> int:

@@ -1,4 +1,4 @@
-"""The ways in which this package says no.
+"""The errors of this package, and text inside error messages.
 
 Every message is one sentence that names the value, what was expected, and what to do about it, so that the
 command line can print it as it is. Each class takes that one string, which keeps it intact on its way

@@ -14,12 +14,12 @@ from __future__ import annotations
 
 import os
 from collections import deque
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from dataclasses import dataclass
 from hashlib import blake2b
 from math import prod
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -36,7 +36,7 @@ from storage.readers.base import within_memory
 from storage.reading import open_array
 from storage.stack import STACK_KIND, STACK_VERSION
 from storage.survey import Form, nothing_left, payload_or_refusal, refusal
-from storage.tasks import run_in_order
+from storage.tasks import map_shards
 from storage.workspace import Workspace
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ if TYPE_CHECKING:
 # what a sequential source may have waiting for its tasks in memory
 _WAITING_BYTES = 1 << 30
 _ATTEMPTS = 3
+Filled = tuple[int, NDArray[np.int64]]
+"""A shard, and the items of the source that it is filled with."""
 
 
 @dataclass(frozen=True)
@@ -226,30 +228,27 @@ class Filling:
         """Fill what is not filled as planned; return whether the plan stood."""
         n_rejected = len(self.rejected)
         stage = self._progress("ingest", len(self.kept), "samples")
-        planned: deque[tuple[int, NDArray[np.int64]]] = deque()
-        outcomes = run_in_order(
+        map_shards(
             fill_shard,
-            self._calls(planned, stage),
+            self._shards(stage),
+            self._finished,
+            stage=stage,
             client=self._client,
             threads=self._threads,
             window=self._window(),
         )
-        try:
-            for outcome in outcomes:
-                shard, items = planned.popleft()
-                if outcome.rejected:
-                    self._reject(shard, {int(items[i]): reason for i, reason in outcome.rejected})
-                else:
-                    record = {"low": outcome.low, "high": outcome.high}
-                    self._work.mark_done(_unit(shard), _mark(items), record)
-                stage.advance(len(items))
-        finally:
-            cast("Generator[Outcome]", outcomes).close()
-            stage.close()
         return len(self.rejected) == n_rejected
 
-    def _calls(self, planned: deque[tuple[int, NDArray[np.int64]]], stage: Stage) -> Iterator[tuple[Any, ...]]:
-        """Yield the calls of one pass, noting in `planned` what each is about."""
+    def _finished(self, filled: Filled, outcome: Outcome) -> None:
+        shard, items = filled
+        if outcome.rejected:
+            self._reject(shard, {int(items[i]): reason for i, reason in outcome.rejected})
+        else:
+            self._work.mark_done(_unit(shard), _mark(items), {"low": outcome.low, "high": outcome.high})
+
+    def _shards(self, stage: Stage) -> Iterator[tuple[Filled, int, tuple[Any, ...]]]:
+        """Yield what one pass has to fill, each with the arguments of `fill_shard`."""
+        planned: deque[Filled] = deque()
         wanted = self._wanted(planned, stage)
         sources: Iterator[Any]
         if self._reader.random_access:
@@ -257,9 +256,11 @@ class Filling:
         else:
             sources = map(self._shipped, self._reader.stream(wanted))
         for source in sources:
-            yield self._path, planned[-1][0] * self._layout.rows_per_shard, source, self._form, self._stop
+            shard, items = planned.popleft()
+            start = shard * self._layout.rows_per_shard
+            yield (shard, items), len(items), (self._path, start, source, self._form, self._stop)
 
-    def _wanted(self, planned: deque[tuple[int, NDArray[np.int64]]], stage: Stage) -> Iterator[list[int]]:
+    def _wanted(self, planned: deque[Filled], stage: Stage) -> Iterator[list[int]]:
         """Yield the items of each shard that is not filled as planned, by the plan at that moment."""
         rows, n_rows = self._layout.rows_per_shard, len(self.kept)
         shard = 0

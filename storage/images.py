@@ -1,4 +1,4 @@
-"""Encoded images to pixels, by stated rules, with nothing trusted.
+"""Decodes images to pixels by stated rules; no claim of a header is trusted.
 
 What becomes of an image:
 

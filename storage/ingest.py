@@ -1,4 +1,4 @@
-"""From what people have to a stack store: decoded in parallel, in order, resumable, nothing half-written."""
+"""Converts a source to a stack store: in parallel, in order, resumable, and visible only when complete."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ import zarr
 from numpy.typing import NDArray
 
 from storage.arrays import create_array, create_root, write_strings
+from storage.disk import require_free_space, writing_errors
 from storage.errors import DataError, PlanError, StoreError
 from storage.filling import Filling
 from storage.images import Color, Rules
@@ -23,18 +24,18 @@ from storage.progress import Progress, no_progress
 from storage.ranges import checked_range
 from storage.readers import Reader, Source, open_reader
 from storage.readers.base import IMAGE_SUFFIXES
-from storage.reading import root_facts
+from storage.reading import open_group, root_facts
 from storage.stack import STACK_KIND, STACK_VERSION, Stack, open_stack
 from storage.survey import Form, survey
-from storage.workspace import Workspace, fingerprint_of, require_free_space, writing_errors
+from storage.workspace import Workspace, fingerprint_of
 
 if TYPE_CHECKING:
     from distributed import Client
 
-# what the codec saves at least where it is chosen
+# The least compression ratio at which the codec is chosen.
 _BLOSC_SAVES = 1.5
 _LABEL_CHUNK = 65536
-# Of the bytes of a shard, what a task holds at once (measured: 4.0): the values, the encoded chunks, these joined.
+# Memory of a task in multiples of a shard (measured: 4.0): the values, the encoded chunks, these joined.
 _SHARD_COPIES = 4
 _TASK_OVERHEAD = 24 << 20
 
@@ -158,7 +159,7 @@ def plan_ingest(
     cells: Callable[[Sequence[str]], tuple[int, ...] | None],
     budget: int | None,
 ) -> tuple[tuple[int, ...], np.dtype[Any], Layout, tuple[str, ...]]:
-    """Return shape, type, layout and names of the axes of the stack that `ingest` would make, were no sample refused.
+    """Return shape, dtype, layout and axes of the stack that `ingest` makes if it refuses no sample.
 
     Parameters
     ----------
@@ -190,7 +191,7 @@ def plan_ingest(
 
 def _check_memory(reader: Reader, form: Form, layout: Layout, budget: int | None) -> None:
     shard = prod(layout.shards) * form.dtype.itemsize
-    # Of encoded images, what they were read as lies beside their pixels.
+    # Encoded images are held beside their pixels.
     need = (_SHARD_COPIES + reader.encoded) * shard + _TASK_OVERHEAD
     if budget is not None and need > budget:
         raise PlanError(
@@ -209,9 +210,9 @@ def content_of(
     data_range: tuple[float, float] | None = None,
     axes: Sequence[str] | None = None,
 ) -> str:
-    """Return a hash of what determines the samples that `ingest` makes of a source, the cells left out.
+    """Return a hash of everything but the cells that determines the samples that `ingest` makes of a source.
 
-    They decide only how the samples are cut into chunks, so that a stack made for other cells serves as well.
+    Cells only decide how samples are cut into chunks, so a stack made for other cells can be used as well.
     """
     axes = source.axes if axes is None else axes
     limits = source.data_range if data_range is None else checked_range(data_range)
@@ -220,7 +221,7 @@ def content_of(
 
 
 def is_made_of(path: str | os.PathLike[str], content: str, *, stop: bool) -> bool:
-    """Tell whether a stack store is whole, by its manifest, and was made of what `content_of` gave this hash.
+    """Return whether a stack store is complete and has the content hash that `content_of` computes.
 
     Parameters
     ----------
@@ -232,7 +233,7 @@ def is_made_of(path: str | os.PathLike[str], content: str, *, stop: bool) -> boo
     """
     try:
         stack = open_stack(path)
-        facts = root_facts(zarr.open_group(os.fspath(path), mode="r"))
+        facts = root_facts(open_group(path))
         return facts.get("content") == content and not (stop and stack.rejected)
     except (DataError, StoreError, OSError, ValueError):
         return False
@@ -278,7 +279,7 @@ def _bytes_to_write(work: Workspace, n_items: int, form: Form, layout: Layout) -
 
 
 def _finish(work: Workspace, reader: Reader, form: Form, filling: Filling, content: str) -> None:
-    """Write all that stands beside the samples; done again as a whole if interrupted."""
+    """Write names, labels and rejections; an interrupted run writes all of them again."""
     low, high = filling.data_range()
     root = create_root(
         work.store,

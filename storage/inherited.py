@@ -1,4 +1,4 @@
-"""A store inside a store that outlives it: what was ingested serves a job of other settings on the same source.
+"""Hands an inner store, such as an ingested stack, from one job to another with other settings.
 
 ::
 
@@ -29,7 +29,7 @@ _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOT
 
 @dataclass(frozen=True)
 class Inherited:
-    """A store inside a job's own that may be taken over.
+    """An inner store that a job may take over.
 
     Parameters
     ----------
@@ -43,14 +43,14 @@ class Inherited:
     serves: Callable[[Path], bool]
 
     def is_all(self, work: Path, stores: Iterable[Path]) -> bool:
-        """Tell whether a store that serves, kept already or not yet, is all that unfinished jobs hold."""
+        """Return whether unfinished jobs hold nothing but an inner store that can be taken over."""
         found = list(stores)
         places = [folder / self.name for folder in (work / KEPT, *found)]
         inner = [place for place in places if place.exists()]
         return bool(inner) and all(map(self.serves, inner)) and all(set(os.listdir(s)) <= {self.name} for s in found)
 
     def keep(self, work: Path, stores: Iterable[Path], finished: Path | None) -> None:
-        """Bring one that serves to ``kept``, from the stores of unfinished jobs or, as a copy, from a finished one."""
+        """Move a usable inner store of an unfinished job to ``kept``, or copy that of a finished one."""
         kept = work / KEPT / self.name
         copy = kept.with_name(kept.name + _COPY)
         if copy.exists():
@@ -68,7 +68,7 @@ class Inherited:
             os.rename(copy, kept)
 
     def hand_over(self, work: Path, store: Path) -> None:
-        """Move what was kept into a job's store, unless it has its own."""
+        """Move the kept inner store into a job's store, unless the job has its own."""
         kept = work / KEPT
         if (kept / self.name).exists() and not (store / self.name).exists():
             os.rename(kept / self.name, store / self.name)

@@ -33,26 +33,20 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-import zarr
-from numpy.typing import NDArray
-from zarr.codecs import Crc32cCodec, ShardingCodec
-from zarr.core.metadata import ArrayV3Metadata
-
+from storage.checksums import stored_checksums
 from storage.disk import atomic_write_bytes, read_file
-from storage.errors import StoreError, one_line
+from storage.errors import StoreError
 
 METADATA = "zarr.json"
 CHECKSUMS = "checksums.json"
 #: The manifest of a folder that is no Zarr store, such as a report's.
 FOLDER_MANIFEST = "manifest.json"
 
-#: In the attributes of a root group, under this key stands all that this package states about a store.
+#: The key in the attributes of a root group for everything that this package states about a store.
 ROOT_KEY = "dpca"
 _KEY = "manifest"
-# Stands in the place of a file's own checksum while it is computed.
+# Placeholder for a file's own checksum while that is computed.
 _BLANK = "0" * 32
-_CRC_BYTES = 4
 
 
 def digest_of(content: bytes) -> str:
@@ -60,29 +54,9 @@ def digest_of(content: bytes) -> str:
     return blake2b(content, digest_size=16).hexdigest()
 
 
-@dataclass(frozen=True)
-class ShardChecksums:
-    """What a stored file of chunks must be.
-
-    Attributes
-    ----------
-    size : int
-        Bytes.
-    chunks : ndarray of uint32
-        CRC-32C of each inner chunk, in C order of their places in the shard, 0 where none is stored; of the whole file
-        where the array is not sharded.
-    index : int or None
-        CRC-32C of the shard's index; None where the array is not sharded.
-    """
-
-    size: int
-    chunks: NDArray[np.uint32]
-    index: int | None
-
-
 @dataclass(frozen=True, eq=False)
 class Manifest:
-    """What a store states of its own files.
+    """The digests that a store states of its own files.
 
     Attributes
     ----------
@@ -104,7 +78,7 @@ class Manifest:
         return frozenset(name.rpartition("/")[0] for name in self.files if name.endswith(f"/{CHECKSUMS}"))
 
     def check(self, name: str, content: bytes | None, where: str) -> None:
-        """Compare a file of metadata or of checksums with what belongs at its place; others pass.
+        """Compare a file of metadata or of checksums with its digest; other files pass.
 
         Raises
         ------
@@ -155,7 +129,7 @@ def read_manifest(content: bytes, where: str) -> Manifest | None:
 
 
 def has_manifest(content: bytes) -> bool:
-    """Tell whether a file of metadata holds a manifest, be it right or not."""
+    """Return whether a file of metadata holds a manifest, valid or not."""
     return _manifest_in(content) is not None
 
 
@@ -167,15 +141,6 @@ def _manifest_in(content: bytes) -> Any:
     for key in ("attributes", ROOT_KEY, _KEY):
         metadata = metadata.get(key) if isinstance(metadata, dict) else None
     return metadata
-
-
-def shard_checksums(entry: tuple[int, str]) -> ShardChecksums:
-    """Return an entry of a file of checksums in numbers."""
-    size, text = entry
-    values = np.frombuffer(bytes.fromhex(text), "<u4")
-    return (
-        ShardChecksums(size, values, None) if len(values) == 1 else ShardChecksums(size, values[:-1], int(values[-1]))
-    )
 
 
 def check_metadata(store: Path) -> None:
@@ -209,7 +174,7 @@ def _content(path: Path) -> bytes | None:
 
 
 def write_manifest(store: Path) -> None:
-    """Write the manifest of a store that is whole; one that is there is replaced.
+    """Write the manifest of a complete store; replaces an existing one.
 
     Raises
     ------
@@ -235,7 +200,7 @@ def write_manifest(store: Path) -> None:
 
 
 def remove_manifest(store: Path) -> None:
-    """Take back what `write_manifest` wrote, or the part of it that it had come to; stores inside keep theirs.
+    """Remove what `write_manifest` wrote, completely or in part; inner stores keep their manifests.
 
     A store that is being written again must not be compared with what it was.
     """
@@ -272,7 +237,7 @@ def _write_signed(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def _described(folder: Path, name: str) -> Iterator[tuple[str, bytes]]:
-    """Yield path and content of what the root vouches for below a folder, writing the checksums of its arrays."""
+    """Yield path and content of the files that the root covers; writes the checksums of arrays on the way."""
     own = f"{name}/" if name else ""
     for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
         if not entry.is_dir(follow_symlinks=False):
@@ -285,67 +250,9 @@ def _described(folder: Path, name: str) -> Iterator[tuple[str, bytes]]:
         if has_manifest(content):
             yield f"{inside}/{METADATA}", content
         elif json.loads(content).get("node_type") == "array":
-            checksums = json.dumps(_checksums_of(Path(entry.path)), separators=(",", ":")).encode()
+            checksums = json.dumps(stored_checksums(Path(entry.path)), separators=(",", ":")).encode()
             atomic_write_bytes(Path(entry.path) / CHECKSUMS, checksums)
             yield f"{inside}/{METADATA}", content
             yield f"{inside}/{CHECKSUMS}", checksums
         else:
             yield from _described(Path(entry.path), inside)
-
-
-def _checksums_of(folder: Path) -> dict[str, tuple[int, str]]:
-    """Return what the chunk files of an array are by their own account."""
-    array = zarr.open_array(os.fspath(folder), mode="r")
-    per_shard = 0 if array.shards is None else int(np.prod(inner_grid(array)))
-    if not ends_in_checksums(array):
-        raise StoreError(f"the chunks of '{folder}' end in no CRC-32C: make arrays with storage.arrays.create_array")
-    edges = array.shards or array.chunks
-    entries = {}
-    for place in np.ndindex(*(-(-n // edge) for n, edge in zip(array.shape, edges, strict=True))):
-        key = array.metadata.encode_chunk_key(place)
-        try:
-            with open(folder / key, "rb", buffering=0) as file:
-                entries[key] = _checksums_in(file.fileno(), per_shard)
-        except (OSError, ValueError) as error:
-            raise StoreError(
-                f"'{folder / key}' is missing or torn ({one_line(error)}): run the same command again"
-            ) from error
-    return entries
-
-
-def _checksums_in(file: int, per_shard: int) -> tuple[int, str]:
-    size = os.fstat(file).st_size
-    if not per_shard:
-        return size, _pread(file, _CRC_BYTES, size - _CRC_BYTES).hex()
-    n_index = 16 * per_shard + _CRC_BYTES
-    index = _pread(file, n_index, size - n_index)
-    places = np.frombuffer(index, "<u8", 2 * per_shard).reshape(-1, 2)
-    stored = places[:, 1] != np.iinfo(np.uint64).max
-    if int(places[stored, 1].sum()) + n_index != size:
-        raise ValueError(f"its chunks do not fill its {size:,} bytes")
-    ends = np.where(stored, places[:, 0] + places[:, 1], 0).tolist()
-    found = [_pread(file, _CRC_BYTES, end - _CRC_BYTES) if end else bytes(_CRC_BYTES) for end in ends]
-    return size, (b"".join(found) + index[-_CRC_BYTES:]).hex()
-
-
-def _pread(file: int, size: int, offset: int) -> bytes:
-    if offset < 0 or len(content := os.pread(file, size, offset)) != size:
-        raise ValueError("it is cut short")
-    return content
-
-
-def inner_grid(array: zarr.Array[Any]) -> tuple[int, ...]:
-    """Return how many inner chunks a shard of a sharded array has along each axis."""
-    shards = array.shards or array.chunks
-    return tuple(shard // chunk for shard, chunk in zip(shards, array.chunks, strict=True))
-
-
-def ends_in_checksums(array: zarr.Array[Any]) -> bool:
-    """Tell whether every stored chunk of an array, and every index of a shard, ends in a CRC-32C of its bytes."""
-    metadata = array.metadata
-    if not isinstance(metadata, ArrayV3Metadata):
-        return False
-    codecs = metadata.codecs
-    if isinstance(codecs[0], ShardingCodec):
-        return all(isinstance(chain[-1], Crc32cCodec) for chain in (codecs[0].codecs, codecs[0].index_codecs))
-    return isinstance(codecs[-1], Crc32cCodec)

@@ -1,4 +1,4 @@
-"""Where an output may be written: refused in a sentence, before anything is made, where it would do harm."""
+"""Checks outputs before anything is written: an output never harms an input or a finished store."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def work_folder(output: Path) -> Path:
 
 
 def check_output(target: str | os.PathLike[str], *inputs: Any, report: str | os.PathLike[str] | None = None) -> None:
-    """Refuse an output that is, holds, or lies in an input, or lies in a finished store, which would be whole no more.
+    """Refuse an output that is, holds or lies in an input, or lies in a finished store, which it would damage.
 
     What a job writes is its target, the work folder beside it and, where it makes one, its report. Each is compared
     with every input by real paths and by identity, so that neither links nor ``..`` nor a second mount hide anything.
@@ -77,7 +77,7 @@ def check_output(target: str | os.PathLike[str], *inputs: Any, report: str | os.
 
 
 def resolved_output(target: str | os.PathLike[str]) -> Path:
-    """Return the real path of an output, through links; what a link points at is what a store replaces.
+    """Return the real path of an output; a store replaces what a link points at.
 
     Raises
     ------
@@ -113,7 +113,7 @@ def resolved_output(target: str | os.PathLike[str]) -> Path:
 
 
 def _first_foreign(report: Path) -> str | None:
-    """Return what lies in a folder that no report of ours was written to; those of version 1 have no manifest."""
+    """Return the first file of a folder that no report of ours wrote; reports of version 1 have no manifest."""
     names = sorted(os.listdir(report)) if report.is_dir() else []
     ours = FOLDER_MANIFEST in names or {"report.json", "index.html"} <= set(names)
     return None if ours or not names else names[0]
@@ -164,7 +164,7 @@ def _limit(folder: Path, name: str, usual: int) -> int:
 
 
 def _mount_points() -> set[str]:
-    """Return where disks are mounted, also parts of the same one, which look like any folder; nothing off Linux."""
+    """Return all mount points, bind mounts included; none on systems other than Linux."""
     try:
         with open(_MOUNTS, errors="surrogateescape") as file:
             return {_ESCAPED.sub(lambda m: chr(int(m[1], 8)), line.split()[4]) for line in file}
@@ -173,7 +173,7 @@ def _mount_points() -> set[str]:
 
 
 def _chain(path: Path) -> list[Key]:
-    """Return what tells a folder and all that hold it from any other: the identity of what exists, else the path."""
+    """Return keys of a path and its parents: device and inode of those that exist, else the path."""
     return [_key(folder) for folder in (path, *path.parents)]
 
 

@@ -1,4 +1,4 @@
-"""How a long job tells a person how far it is.
+"""Progress of long jobs.
 
 A job takes `progress`, a function that opens a stage and returns something to advance. The two here are a
 bar in a terminal and silence; a notebook or a service can pass its own.
@@ -49,7 +49,7 @@ class _Bar:
 
 
 def no_progress(stage: str, total: int, unit: str) -> Stage:
-    """Say nothing."""
+    """Report nothing."""
     return _Silence()
 
 

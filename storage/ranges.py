@@ -1,4 +1,4 @@
-"""The range of values: what a sample can hold at least and at most, never empty and never endless."""
+"""The range of values that a sample can hold: finite, and never empty."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def checked_range(data_range: Sequence[Any] | Any) -> tuple[float, float]:
 
 
 def found_range(low: float, high: float) -> tuple[float, float]:
-    """Return the range of values that were found: where they are all one constant, from there to 0, or from 0 to 1.
+    """Return the range of the values found; a constant gets the range to 0, and the constant 0 gets 0 to 1.
 
     Errors are measured in units of the width, which must not be 0.
 

@@ -1,4 +1,4 @@
-"""Opening and reading Zarr arrays, anyone's, so that nothing but what was written is read.
+"""Opens and reads Zarr arrays of any origin with every check that their stores allow.
 
 Everything goes through a `storage.checked.CheckedStore`, or straight from the files where `storage.direct` can, and
 every error names its store.
@@ -7,10 +7,11 @@ every error names its store.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from itertools import product
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import zarr
@@ -20,29 +21,52 @@ from zarr.core.sync import sync
 
 from storage.checked import DENSE_KEY, CheckedStore, checked_store
 from storage.direct import read_raw_shards
-from storage.errors import StoreError, one_line
+from storage.errors import DataError, StoreError, one_line
 from storage.manifest import METADATA, ROOT_KEY, digest_of
 
+Node = TypeVar("Node")
 
-def open_checked(path: str) -> zarr.Array[Any] | zarr.Group:
+
+def open_node(path: str | os.PathLike[str]) -> zarr.Array[Any] | zarr.Group:
     """Open whatever Zarr holds at a path or URL for reading, so that every read is checked.
 
     Raises
     ------
-    FileNotFoundError
-        If there is nothing that Zarr recognizes.
+    DataError
+        If there is nothing.
     StoreError
-        If its metadata was changed, or names codecs that are not read.
-    Exception
-        Zarr's own, of many kinds, at metadata that is none.
+        If there is something else, or something broken, or its metadata names codecs that are not read.
     """
-    store, inside = checked_store(path)
+    return _opened(os.fspath(path), _open_checked, DataError)
+
+
+def _open_checked(where: str) -> zarr.Array[Any] | zarr.Group:
+    store, inside = checked_store(where)
     node = zarr.open(store, path=inside, mode="r")
     return StoredArray(node.async_array) if isinstance(node, zarr.Array) else node
 
 
+def _opened(where: str, opener: Callable[[str], Node], nothing: type[DataError | StoreError]) -> Node:
+    """Open a Zarr node; raise ``nothing`` if a path or an address leads nowhere."""
+    try:
+        return opener(where)
+    except StoreError:
+        raise
+    except DataError as error:
+        raise nothing(str(error)) from error
+    except FileNotFoundError as error:
+        if "://" in where or not os.path.lexists(where):
+            raise nothing(f"there is nothing at '{where}': check the path") from error
+        raise StoreError(f"'{where}' is not a Zarr array or group: `dpca ingest` makes one of images") from error
+    except Exception as error:  # metadata that is none makes Zarr fail in ways of its own
+        raise StoreError(
+            f"'{where}' cannot be opened as a Zarr array or group ({one_line(error)}): "
+            f"`dpca ingest` makes one of images"
+        ) from error
+
+
 def array_in(group: zarr.Group, name: str) -> StoredArray:
-    """Return an array of a group that `open_checked` opened.
+    """Return an array of a group that `open_node` opened.
 
     Raises
     ------
@@ -70,13 +94,7 @@ def open_group(path: str | os.PathLike[str]) -> zarr.Group:
     StoreError
         If there is none, or its metadata is none.
     """
-    where = os.fspath(path)
-    try:
-        node = open_checked(where)
-    except StoreError:
-        raise
-    except Exception as error:  # metadata that is none makes Zarr fail in ways of its own
-        raise StoreError(f"there is no Zarr group at '{path}' ({one_line(error)}): check the path") from error
+    node = _opened(os.fspath(path), _open_checked, StoreError)
     if not isinstance(node, zarr.Group):
         raise StoreError(f"'{path}' is a Zarr array, not a group: give the store that holds it")
     return node
@@ -97,25 +115,15 @@ def open_array(path: str | os.PathLike[str], mode: Literal["r", "r+"] = "r") -> 
     StoreError
         If there is nothing, a group, or metadata that Zarr does not understand.
     """
-    try:
-        if mode == "r":
-            node = open_checked(os.fspath(path))
-            if not isinstance(node, zarr.Array):
-                raise TypeError("it is a group")
-            return node
-        return zarr.open_array(os.fspath(path), mode=mode)
-    except FileNotFoundError as error:
-        raise StoreError(f"there is no Zarr array at '{path}': check the path") from error
-    except StoreError:
-        raise
-    except Exception as error:  # metadata that is none makes Zarr fail in ways of its own
-        raise StoreError(
-            f"'{path}' cannot be opened as a Zarr array ({one_line(error)}): give an array's path"
-        ) from error
+    opener = _open_checked if mode == "r" else partial(zarr.open_array, mode=mode)
+    node = _opened(os.fspath(path), opener, StoreError)
+    if not isinstance(node, zarr.Array):
+        raise StoreError(f"'{path}' is a Zarr group, not an array: give the path of one of its arrays")
+    return node
 
 
 def root_facts(group: zarr.Group) -> dict[str, Any]:
-    """Return what `create_root` stated about a store; empty for a store of somebody else."""
+    """Return the facts that `create_root` stated about a store; empty for a foreign store."""
     facts = group.attrs.asdict().get(ROOT_KEY)
     return dict(facts) if isinstance(facts, Mapping) else {}
 
@@ -160,7 +168,7 @@ def read_into(array: zarr.Array[Any], selection: Any, out: np.ndarray[Any, Any])
 
 
 class StoredArray(zarr.Array[Any]):
-    """A Zarr array, opened for reading, that says which store is damaged where Zarr says what went wrong."""
+    """A Zarr array, opened for reading, whose errors name the damaged store."""
 
     def __getitem__(self, selection: Any) -> Any:
         """Return the values of a selection.
@@ -197,7 +205,7 @@ def is_dense(array: zarr.Array[Any]) -> bool:
 
 
 def is_vouched(array: zarr.Array[Any]) -> bool:
-    """Tell whether a manifest says what each shard of an array must be, so that any read of it is checked."""
+    """Return whether a manifest covers an array, so that every read of it is checked."""
     store = array.store_path.store
     return isinstance(store, CheckedStore) and store.vouches_for(array.path)
 
@@ -209,7 +217,7 @@ def local_path(array: zarr.Array[Any] | zarr.Group) -> str | None:
 
 
 def group_facts(array: zarr.Array[Any]) -> dict[str, Any]:
-    """Return what `create_root` stated about the local store that an array lies in; empty if there is none."""
+    """Return the facts of the local store that an array lies in; empty if there is none."""
     path = local_path(array)
     folder = None if path is None else os.path.dirname(path)
     if folder is None or not os.path.isfile(os.path.join(folder, METADATA)):
@@ -223,7 +231,7 @@ def group_facts(array: zarr.Array[Any]) -> dict[str, Any]:
 
 
 def array_identity(array: zarr.Array[Any]) -> str:
-    """Return what tells an array from one that takes its place: its store's manifest, else its metadata alone."""
+    """Return a digest that changes when an array is replaced: of its store's manifest, else of its metadata."""
     path = local_path(array)
     if path is not None and not isinstance(array, StoredArray):
         array = open_array(path)  # of somebody who does not know of manifests
@@ -235,7 +243,7 @@ def array_identity(array: zarr.Array[Any]) -> str:
 
 
 def open_again(path: str, identity: str) -> zarr.Array[Any]:
-    """Open an array that was opened before, and refuse one that has taken its place; see `array_identity`.
+    """Open an array again and refuse one with another identity; see `array_identity`.
 
     Raises
     ------
@@ -248,7 +256,7 @@ def open_again(path: str, identity: str) -> zarr.Array[Any]:
 
 
 def what_is_wrong_with(array: zarr.Array[Any], index: Sequence[int]) -> Literal["missing", "empty"] | None:
-    """Say whether a shard is missing or empty, without reading it; `index` counts shards."""
+    """Return whether a shard is missing or empty, without reading it; ``index`` counts shards."""
     key = array.store_path / array.metadata.encode_chunk_key(tuple(index))
     if (root := getattr(key.store, "root", None)) is not None:
         path = root / key.path

@@ -1,4 +1,4 @@
-"""Samples of the spiked covariance model, of any number, made shard by shard: data whose covariance is known."""
+"""Samples of the spiked covariance model, whose covariance is known, made shard by shard."""
 
 from __future__ import annotations
 

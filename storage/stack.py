@@ -1,4 +1,4 @@
-"""Opening a stack of samples: our own store, or a Zarr array of anyone's.
+"""Opens a stack of samples: a stack store of this package, or any Zarr array.
 
 The stack store, version 1, is a Zarr v3 group::
 
@@ -31,7 +31,7 @@ from storage import cf
 from storage.errors import DataError, StoreError, one_line
 from storage.layout import CHANNEL, MAX_CHUNK, SAMPLE, axes_for
 from storage.ranges import checked_range, found_range
-from storage.reading import array_in, open_checked, root_facts
+from storage.reading import array_in, open_node, root_facts
 from storage.workspace import fingerprint_of
 
 STACK_KIND = "stack"
@@ -251,31 +251,6 @@ def _open_ours(
     )
 
 
-def open_node(where: str) -> zarr.Array[Any] | zarr.Group:
-    """Open whatever Zarr holds at a path, read only.
-
-    Raises
-    ------
-    DataError
-        If there is nothing.
-    StoreError
-        If there is something else, or something broken.
-    """
-    try:
-        return open_checked(where)
-    except FileNotFoundError as error:
-        if "://" in where or not os.path.lexists(where):
-            raise DataError(f"there is nothing at '{where}': check the path") from error
-        raise StoreError(f"'{where}' is not a Zarr array or group: `dpca ingest` makes one of images") from error
-    except (DataError, StoreError):
-        raise
-    except Exception as error:  # metadata that is none makes Zarr fail in ways of its own
-        raise StoreError(
-            f"'{where}' cannot be opened as a Zarr array or group ({one_line(error)}): "
-            f"`dpca ingest` makes a stack of images"
-        ) from error
-
-
 def _choose(where: str, group: zarr.Group) -> tuple[zarr.Array[Any], str]:
     try:
         with warnings.catch_warnings():
@@ -339,5 +314,5 @@ def _range_of(dtype: np.dtype[Any]) -> tuple[float, float] | None:
 
 
 def absolute(path: str) -> str:
-    """Return a path as workers with another working folder find it; URLs stay as they are."""
+    """Return the absolute path, which workers in another working folder can open; URLs are returned unchanged."""
     return path if "://" in path else os.path.abspath(path)

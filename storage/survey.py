@@ -1,4 +1,4 @@
-"""What a source's samples are, found out from the first few before the rest is read."""
+"""Determines shape and type of the samples of a source from its first few."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class Form:
 
 
 def survey(reader: Reader, rules: Rules, *, stop: bool) -> Form:
-    """Find out what the samples of a source are.
+    """Determine shape, dtype, axes and codec of the samples of a source.
 
     Parameters
     ----------
@@ -107,7 +107,7 @@ def refusal(reader: Reader, item: int, reason: str) -> DataError:
 
 
 def nothing_left(reader: Reader, item: int, reason: str) -> DataError:
-    """Return the error for a source in which every sample is refused, the first one for `reason`."""
+    """Return the error for a source of which every sample is refused, the first one for ``reason``."""
     return DataError(
         f"none of the {len(reader):,} samples of '{reader.name}' can be used: "
         f"the first, {reader.called(item)}, {reason}"

@@ -16,20 +16,22 @@ from __future__ import annotations
 import os
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from threadpoolctl import ThreadpoolController
 
 from storage.clusters import cluster_errors
+from storage.progress import Stage
 
 if TYPE_CHECKING:
     from distributed import Client
 
 T = TypeVar("T")
+K = TypeVar("K")
 
 
 def run_in_order(
@@ -89,6 +91,60 @@ def run_in_order(
     if threads == 1:
         return (function(*call) for call in calls)
     return _run(partial(_Threads, threads), function, calls, window or 2 * threads)
+
+
+def map_shards(
+    function: Callable[..., T],
+    shards: Iterable[tuple[K, int, tuple[Any, ...] | None]],
+    finished: Callable[[K, T], None] = lambda shard, outcome: None,
+    *,
+    stage: Stage,
+    client: Client | None = None,
+    threads: int | None = None,
+    window: int | None = None,
+) -> list[T]:
+    """Call a function for each shard that is not done yet, and mark each as done, in order.
+
+    Parameters
+    ----------
+    function : callable
+        Writes one shard; see `run_in_order`.
+    shards : iterable of (shard, n_samples, call)
+        Drawn lazily. ``call`` is None for a shard whose done-marker is there, else the arguments of the function.
+    finished : callable (shard, outcome)
+        Called in this process once a shard is written: it leaves the done-marker. What it raises ends the loop.
+    stage : Stage
+        Told the samples of each shard that is done, and closed in the end.
+    client, threads, window
+        As in `run_in_order`.
+
+    Returns
+    -------
+    list
+        What the function returned for each shard that was not done yet.
+    """
+    submitted: deque[tuple[K, int]] = deque()
+
+    def calls() -> Iterator[tuple[Any, ...]]:
+        for shard, n_samples, call in shards:
+            if call is None:
+                stage.advance(n_samples)
+            else:
+                submitted.append((shard, n_samples))
+                yield call
+
+    outcomes = run_in_order(function, calls(), client=client, threads=threads, window=window)
+    found = []
+    try:
+        for outcome in outcomes:
+            shard, n_samples = submitted.popleft()
+            finished(shard, outcome)
+            stage.advance(n_samples)
+            found.append(outcome)
+    finally:
+        cast("Generator[T]", outcomes).close()
+        stage.close()
+    return found
 
 
 class _Pool(Protocol):

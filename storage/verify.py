@@ -1,20 +1,21 @@
-"""Reading a whole store once, to know that it is whole."""
+"""Reads a whole store once and reports all damage."""
 
 from __future__ import annotations
 
 import os
+import re
 import stat
 import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-import google_crc32c
 import numpy as np
 import zarr
 from zarr.errors import BaseZarrError
 
 from storage.checked import CheckedStore, checked_store
+from storage.checksums import compare_file, shard_grid
 from storage.disk import read_file
 from storage.errors import DataError, StoreError, one_line
 from storage.manifest import (
@@ -22,19 +23,19 @@ from storage.manifest import (
     FOLDER_MANIFEST,
     METADATA,
     Manifest,
-    ShardChecksums,
     digest_of,
     read_manifest,
 )
 from storage.progress import Progress, no_progress
-from storage.reading import is_dense, is_vouched, open_array, root_facts, what_is_wrong_with
-from storage.stack import STACK_KIND, absolute, open_node, open_stack
+from storage.reading import is_dense, is_vouched, open_array, open_node, root_facts, what_is_wrong_with
+from storage.stack import STACK_KIND, absolute, open_stack
 from storage.tasks import run_in_order
 
 if TYPE_CHECKING:
     from distributed import Client
 
-_PIECE_BYTES = 1 << 20
+# Arrays that are parts of one: "components_3".
+_NUMBERED = re.compile(r"_\d+$")
 
 
 def verify(
@@ -113,16 +114,16 @@ def verify(
 
 
 def _is_known(manifest: Manifest, inside: str) -> bool:
-    """Tell whether a path in a store leads to an array, a group, or into a store that was written there."""
+    """Return whether a path in a store is that of an array or a group, or lies in an inner store."""
     known = [*manifest.stores, *(name.rpartition("/")[0] for name in manifest.files)]
     in_a_store = any(inside.startswith(f"{name}/") for name in manifest.stores)
     return not inside or in_a_store or any(f"{name}/".startswith(f"{inside}/") for name in known)
 
 
 def _vouched_files(store: CheckedStore, inside: str, problems: list[str], above: str = "") -> Iterator[str]:
-    """Yield the files of chunks that are there, by their paths in the outermost store, and note all that is wrong.
+    """Yield existing files of chunks by their paths in the outermost store; append everything wrong to ``problems``.
 
-    Only what lies below ``inside``, a path in the store, is looked at.
+    Only files below ``inside``, a path in the store, are considered.
     """
     manifest, root = store.manifest, store.root
     assert manifest is not None
@@ -151,7 +152,7 @@ def _vouched_files(store: CheckedStore, inside: str, problems: list[str], above:
 
 
 def _inner_files(store: CheckedStore, name: str, inside: str, problems: list[str], above: str) -> Iterator[str]:
-    """As `_vouched_files`, of a store inside another one."""
+    """Do the same as `_vouched_files` for an inner store."""
     assert store.manifest is not None
     assert store.root is not None
     try:
@@ -168,7 +169,7 @@ def _inner_files(store: CheckedStore, name: str, inside: str, problems: list[str
 def _vouched_shards(
     store: CheckedStore, inside: str, problems: list[str], above: str = ""
 ) -> Iterator[tuple[Any, ...]]:
-    """As `_vouched_files`, of a store that is no folder: yield what to read, and note what is wrong beside it."""
+    """Do the same as `_vouched_files` for a remote store: yield the shards to read."""
     manifest = store.manifest
     assert manifest is not None
     for name in sorted(manifest.files):
@@ -181,7 +182,7 @@ def _vouched_shards(
     for array in sorted(manifest.arrays):
         if f"{array}/".startswith(f"{inside}/" if inside else ""):
             with suppress(StoreError):  # told above
-                grid = _grid(open_array(f"{store.where}/{array}"))
+                grid = shard_grid(open_array(f"{store.where}/{array}"))
                 yield from ((f"{store.where}/{array}", f"{above}{array}", index) for index in np.ndindex(*grid))
     for name in sorted(manifest.stores):
         within = inside.removeprefix(name).lstrip("/")
@@ -197,7 +198,7 @@ def _vouched_shards(
 
 
 def _entries(root: str, folder: str, left_out: frozenset[str]) -> Iterator[tuple[str, str]]:
-    """Yield path and nature of all that is no folder; of folders only those that are empty."""
+    """Yield path and kind of every entry but folders that are not empty."""
     found = sorted(os.scandir(os.path.join(root, folder)), key=lambda entry: entry.name)
     for entry in found:
         name = f"{folder}/{entry.name}" if folder else entry.name
@@ -216,7 +217,7 @@ def _wrong_with(name: str, nature: str | None, expected: bool) -> str | None:
     if nature is None:
         return "is missing"
     if nature == "empty folder" and not expected:
-        return None  # what is left of shards that a stack did not need in the end
+        return None  # shards of a stack that it did not need in the end
     if nature != "file":
         return (
             f"is a {nature}, not a file that was written there" if expected else f"is a {nature} that is none of ours"
@@ -232,7 +233,7 @@ def _is_report(where: str) -> bool:
 
 
 def _check_folder(where: str) -> list[str]:
-    """Check the folder of a report: plain files and a manifest of them."""
+    """Check the folder of a report against its manifest."""
     manifest: Manifest | None = None
     try:
         manifest = read_manifest(read_file(os.path.join(where, FOLDER_MANIFEST)), where)
@@ -263,8 +264,7 @@ def _check_file(root: str, name: str) -> list[str]:
     try:
         known = store.checksums(name)
         assert known is not None
-        with open(os.path.join(root, name), "rb", buffering=0) as file:
-            _compare(file.fileno(), known)
+        compare_file(os.path.join(root, name), known)
     except (OSError, ValueError, StoreError) as error:
         return [f"{name}: is damaged ({one_line(error)})"]
     array_name, _, place = name.rpartition("/c")
@@ -278,49 +278,23 @@ def _check_file(root: str, name: str) -> list[str]:
     return [] if problem is None else [f"{name}: {problem}"]
 
 
-def _compare(file: int, known: ShardChecksums) -> None:
-    """Raise unless the bytes of a file are those that its checksums were computed from."""
-    size = os.fstat(file).st_size
-    if size != known.size:
-        raise ValueError(f"it has {size:,} bytes, expected {known.size:,}")
-    if known.index is None:
-        _compare_run(file, 0, size, int(known.chunks[0]))
-        return
-    n_index = 16 * len(known.chunks) + 4
-    _compare_run(file, size - n_index, size, known.index)
-    places = np.frombuffer(os.pread(file, n_index - 4, size - n_index), "<u8").reshape(-1, 2)
-    for (offset, length), checksum in zip(places.tolist(), known.chunks.tolist(), strict=True):
-        if length != np.iinfo(np.uint64).max:
-            _compare_run(file, offset, offset + length, checksum)
-
-
-def _compare_run(file: int, start: int, stop: int, expected: int) -> None:
-    """Compare a run of bytes that ends in its own CRC-32C with the one that belongs there."""
-    checksum = 0
-    for first in range(start, stop - 4, _PIECE_BYTES):
-        checksum = google_crc32c.extend(checksum, os.pread(file, min(_PIECE_BYTES, stop - 4 - first), first))
-    stored = int.from_bytes(os.pread(file, 4, stop - 4), "little")
-    if not checksum == stored == expected:
-        raise ValueError(f"bytes {start:,} to {stop:,} are not those that were written, by their checksum")
-
-
 # -- what any store shows
 
 
 def _check_content(where: str) -> list[str]:
-    """Check what the metadata of a store says of its parts."""
+    """Check that the parts of a store fit together, by their metadata."""
     try:
         root = open_node(where)
         if isinstance(root, zarr.Array):
             return []
-        # that every file is the one that was written is known by now
+        # Every file is known to be the one that was written by now.
         return _check_stack(where, root) + _check_axes(_members(where, root, []))
     except (DataError, StoreError) as error:
         return [f"{METADATA}: {error}"]
 
 
 def _foreign_shards(where: str, problems: list[str]) -> list[tuple[Any, ...]]:
-    """Return what to read of a store that has no manifest, and note what its metadata shows."""
+    """Return the shards to read of a store without a manifest; append problems of its metadata."""
     root = open_node(where)
     problems += _check_stack(where, root) if isinstance(root, zarr.Group) else []
     arrays = _members(where, root, problems)
@@ -329,12 +303,12 @@ def _foreign_shards(where: str, problems: list[str]) -> list[tuple[Any, ...]]:
     return [
         (f"{root_path}/{name}" if name else root_path, name or where, index)
         for name, array in arrays.items()
-        for index in np.ndindex(*_grid(array))
+        for index in np.ndindex(*shard_grid(array))
     ]
 
 
 def _check_stack(where: str, root: zarr.Group) -> list[str]:
-    """What a stack store must have; its lengths are compared with those of all arrays."""
+    """Check that a stack store opens and has names; lengths are compared in `_check_axes`."""
     if root_facts(root).get("kind") != STACK_KIND:
         return []
     try:
@@ -345,7 +319,7 @@ def _check_stack(where: str, root: zarr.Group) -> list[str]:
 
 
 def _members(where: str, root: zarr.Array[Any] | zarr.Group, problems: list[str]) -> dict[str, zarr.Array[Any]]:
-    """Every array by its path inside the store; what cannot be one is a problem in a store of ours."""
+    """Return every array by its path in the store; unreadable members of our stores are problems."""
     if isinstance(root, zarr.Array):
         return {"": root}
     with warnings.catch_warnings(record=True) as strangers:
@@ -361,10 +335,12 @@ def _members(where: str, root: zarr.Array[Any] | zarr.Group, problems: list[str]
 
 
 def _check_axes(arrays: dict[str, zarr.Array[Any]]) -> list[str]:
-    """One name, one length within a group, as xarray demands too."""
+    """Check that an axis has one length within a group; numbered arrays, the components of shared cells, may differ."""
     problems: list[str] = []
     first: dict[tuple[str, str], tuple[str, int]] = {}
     for name, array in arrays.items():
+        if _NUMBERED.search(name):
+            continue
         folder = name.rpartition("/")[0]
         for axis, length in zip(getattr(array.metadata, "dimension_names", None) or (), array.shape, strict=False):
             if axis is None:
@@ -373,11 +349,6 @@ def _check_axes(arrays: dict[str, zarr.Array[Any]]) -> list[str]:
             if length != expected:
                 problems.append(f"{name}: axis {axis!r} has length {length}, and {expected} in {other}")
     return problems
-
-
-def _grid(array: zarr.Array[Any]) -> tuple[int, ...]:
-    edges = array.shards or array.chunks
-    return tuple(-(-length // edge) for length, edge in zip(array.shape, edges, strict=True))
 
 
 def _check_shard(path: str, name: str, index: tuple[int, ...]) -> list[str]:

@@ -1,4 +1,4 @@
-"""Jobs that can be killed at any moment and go on later: a journal beside the store that is being made.
+"""Jobs that can be killed at any moment and resumed: a journal beside the growing store.
 
 ::
 
@@ -23,12 +23,8 @@ This guards against the death of processes. What a power cut took from the disk'
 
 from __future__ import annotations
 
-import errno
 import json
 import os
-import re
-import shutil
-import time
 from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import blake2b
@@ -37,21 +33,24 @@ from types import TracebackType
 from typing import Any, Literal, Self
 
 from storage.claim import JOURNAL, LOCK, Claim, read_json
-from storage.disk import atomic_write_bytes, is_full, refusal_of_disk, require_free_space, sync_folder, writing_errors
+from storage.disk import (
+    atomic_write_bytes,
+    is_full,
+    refusal_of_disk,
+    remove_tree,
+    sweep,
+    sync_folder,
+    writing_errors,
+)
 from storage.errors import StoreError
 from storage.inherited import KEPT, Inherited
 from storage.manifest import check_metadata, remove_manifest, write_manifest
 from storage.outputs import resolved_output, work_folder
 
-__all__ = ["Workspace", "fingerprint_of", "require_free_space", "writing_errors"]
-
 State = Literal["new", "resumed", "complete"]
 
 _PARTS = ("scratch", "done", "replaced", KEPT)
 _STORE = "store-"
-_PATIENCE = (0.1, 0.3, 1.0, 3.0)  # seconds between attempts to remove a folder that somebody writes to
-# how zarr's local store, and the manifest's writer, name a file until it is whole
-_STRAY = re.compile(r"\.[0-9a-f]{32}\.partial$|^\.(zarr|checksums)\.json\.[0-9]+$")
 _ZARR_METADATA = ("zarr.json", ".zgroup", ".zarray")
 
 
@@ -141,7 +140,7 @@ class Workspace:
         self.fingerprint = fingerprint
         self.overwrite = overwrite
         self._inherited = inherited
-        # beside what a link points at, which the store replaces
+        # Beside the target of a link, which the store replaces.
         self._folder = work_folder(self._real)
         self.store = self._folder / f"{_STORE}{fingerprint_of(kind, fingerprint)[:12]}"
         self.scratch = self._folder / "scratch"
@@ -172,19 +171,19 @@ class Workspace:
                     # nothing that a later run could use (the first image was broken, say): leave no trace
                     self._remove_folder()
             self._release()
-        # Here, for all that was written inside the block, on whatever thread or worker.
+        # Converted here for everything that was written inside the block, on any thread or worker.
         if error is not None and (refusal := self._refusal(error)) is not None:
             raise refusal from error
 
     def _holds_finished_work(self) -> bool:
-        """Whether units were finished, checkpoints written, or stores made inside the store, in part or whole."""
+        """Whether there are finished units, checkpoints, or inner stores, complete or not."""
         if any(any(folder.iterdir()) for folder in (self._done, self.scratch)):
             return True
         inner = [entry for entry in self.store.iterdir() if entry.is_dir()]
         return any(entry.suffix == self._folder.suffix or _root_facts(entry) for entry in inner)
 
     def _refusal(self, error: BaseException) -> StoreError | None:
-        """Return the sentence for an error that was raised, at whatever depth, because the disk said no."""
+        """Return the `StoreError` for an error whose chain of causes holds one of the disk; else None."""
         seen: BaseException | None = error
         while seen is not None and not isinstance(seen, StoreError):
             ours = isinstance(seen, OSError) and str(seen.filename).startswith(os.fspath(self._folder))
@@ -228,7 +227,7 @@ class Workspace:
         return dict(marker["record"])
 
     def publish(self) -> None:
-        """Make the store appear at its target, whole, and remove the work folder.
+        """Move the complete store to its target and remove the work folder.
 
         Raises
         ------
@@ -242,7 +241,7 @@ class Workspace:
         if _root_facts(self.store) != (self.kind, self.fingerprint):
             raise RuntimeError(f"'{self.store}' does not state its kind and fingerprint: use create_root")
         with writing_errors(self.target):
-            _sweep(self.store)
+            sweep(self.store)
             write_manifest(self.store)
             self._target_is_complete()  # raises if something that may not be replaced has appeared
             if self._real.exists():
@@ -254,7 +253,7 @@ class Workspace:
     # -- what is there
 
     def _target_is_complete(self) -> bool:
-        """Whether the target is this job's store; raises unless it is that, or absent, or may be replaced."""
+        """Whether the target is this job's store; raises if it is another one that may not be replaced."""
         if not os.path.lexists(self._real):
             return False
         if not self._real.is_dir():
@@ -280,7 +279,7 @@ class Workspace:
         return False
 
     def _is_whole(self) -> bool:
-        """Whether the metadata of the target is what was written; raises unless it is, or may be replaced."""
+        """Whether the metadata of the target is intact; raises if it is not and may not be replaced."""
         try:
             check_metadata(self._real)
         except StoreError as error:
@@ -293,7 +292,7 @@ class Workspace:
         return True
 
     def _begin(self) -> None:
-        """With the lock held: repair what a death left behind, then decide the state."""
+        """Repair what a killed run left behind, then set the state; the lock is held."""
         foreign = sorted(
             entry.name
             for entry in self._folder.iterdir()
@@ -307,9 +306,9 @@ class Workspace:
             )
         replaced = self._folder / "replaced"
         if replaced.exists():
-            # died while publishing: between the two renames the old store has no other place
+            # A run died while publishing: between the two renames the old store has no other place.
             if self._real.exists():
-                _remove_tree(replaced)
+                remove_tree(replaced)
             else:
                 os.rename(replaced, self._real)
         journal = read_json(self._folder / JOURNAL)
@@ -331,7 +330,7 @@ class Workspace:
             self.state = "resumed"
             if self._inherited is not None:
                 self._inherited.hand_over(self._folder, self.store)
-            _sweep(self.store)
+            sweep(self.store)
             remove_manifest(self.store)  # of a run that died while publishing
             return
         self.state = "new"
@@ -378,7 +377,7 @@ class Workspace:
             if entry.name.startswith(f".{JOURNAL}."):
                 entry.unlink()
             elif entry.name != but and (entry.name in _PARTS or entry.name.startswith(_STORE)):
-                _remove_tree(entry)
+                remove_tree(entry)
 
     def _remove_folder(self) -> None:
         self._clear()
@@ -386,30 +385,8 @@ class Workspace:
             self._claim.end()
 
 
-def _remove_tree(folder: Path) -> None:
-    """Remove a folder although a worker of an earlier run may be writing its last shard into it."""
-    for pause in _PATIENCE:
-        try:
-            return shutil.rmtree(folder)
-        except OSError as error:
-            if error.errno not in (errno.ENOTEMPTY, errno.ENOENT):
-                raise
-        if not folder.exists():
-            return None
-        time.sleep(pause)
-    return shutil.rmtree(folder)
-
-
 def _root_facts(store: Path) -> tuple[Any, Any] | None:
     metadata = read_json(store / "zarr.json")
     attributes = metadata.get("attributes") if metadata is not None else None
     facts = attributes.get("dpca") if isinstance(attributes, dict) else None
     return (facts.get("kind"), facts.get("fingerprint")) if isinstance(facts, dict) else None
-
-
-def _sweep(store: Path) -> None:
-    """Remove the temporary files that a killed zarr leaves behind."""
-    for folder, _, files in os.walk(store):
-        for name in files:
-            if _STRAY.search(name):
-                os.unlink(os.path.join(folder, name))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,9 @@ from PIL import Image
 # The same examples on every run; new ones with --hypothesis-profile=default.
 settings.register_profile("reproducible", derandomize=True)
 settings.load_profile("reproducible")
+
+# Tests start hundreds of programs and workers: the first one keeps what it compiled, also where that is switched off.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
 
@@ -32,6 +36,14 @@ def cluster() -> Iterator[Any]:
 def scheduler(cluster: Any) -> str:
     """Address of that cluster, for ``--scheduler``."""
     return str(cluster.scheduler.address)
+
+
+@pytest.fixture
+def small_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures of few pixels: drawing them takes half of the time of a job on a small stack."""
+    from dpca.report import drawing
+
+    monkeypatch.setattr(drawing, "DPI", 40)
 
 
 @pytest.fixture(scope="session")

@@ -26,7 +26,7 @@ class GivenCluster:
         self._n_workers = workers
 
     def __enter__(self) -> Self:
-        options = ["--host", "127.0.0.1", "--port", "0", "--dashboard-address", "127.0.0.1:0"]
+        options = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
         self.scheduler = self._start("scheduler", *options, "--scheduler-file", str(self._address_file))
         while not self._address_file.exists():
             assert self.scheduler.poll() is None
@@ -55,6 +55,14 @@ class GivenCluster:
             assert self.workers[-1].poll() is None
             time.sleep(0.05)
         return self.workers[-1]
+
+    def remove_worker(self, worker: subprocess.Popen[bytes]) -> None:
+        """Kill a worker, and wait until the scheduler knows of it."""
+        n = self._known()
+        worker.kill()
+        worker.wait()
+        while self._known() == n:
+            time.sleep(0.05)
 
     def _known(self) -> int:
         with Client(self.address, set_as_default=False) as client:

@@ -16,14 +16,13 @@ from dpca.cli.running import cluster, run_options, say
 from dpca.engine.memory import task_budget, thread_count
 from dpca.jobs import fit_store, reconstruct_store, transform_store
 from dpca.jobs.stages import NOTHING, StageCost
+from dpca.kernels.quality import WINDOW
 from dpca.report.words import kept_components
-from dpca.rules.quality import WINDOW
 from storage import ingest, open_stack, verify
 from storage.progress import bar_progress
 from storage.readers import open_reader
 from storage.readers.zarr_array import ZarrReader
-from storage.reading import array_in, open_group, root_facts
-from storage.stack import open_node
+from storage.reading import array_in, open_group, open_node, root_facts
 
 
 def ingest_stack(options: argparse.Namespace) -> int:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dpca.engine.fold import FoldReport, fold
-from dpca.engine.fold_rounds import fold_in_rounds
+from dpca.engine.fold import FoldReport, fold, plan_for
 from dpca.engine.plan import FoldPlan, PlanError, plan_fold
 from dpca.engine.rounds import Averaging, DataParallel
 from dpca.engine.source import Source, as_source
@@ -17,6 +16,6 @@ __all__ = [
     "Source",
     "as_source",
     "fold",
-    "fold_in_rounds",
     "plan_fold",
+    "plan_for",
 ]

@@ -6,18 +6,18 @@ import json
 import os
 import uuid
 import zipfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, TypeVar
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpca.kernels.types import Array
 from dpca.rules.state import State
 from storage.disk import writing_errors
 
-Array = NDArray[Any]
+T = TypeVar("T")
 _COUNTS, _LENGTH = "counts.json", "n_partitions"
 
 
@@ -59,10 +59,8 @@ class Checkpoints:
 
     def save_states(self, name: str, states: Sequence[State]) -> None:
         """Write the states of a group of partitions."""
-        here = [state.to_numpy() for state in states]
-        arrays = {f"{i}.{key}": value for i, state in enumerate(here) for key, value in state.arrays.items()}
-        counts = {f"{i}.{key}": value for i, state in enumerate(states) for key, value in state.counts.items()}
-        self.save(name, arrays, {**counts, _LENGTH: len(states)})
+        arrays = _flat([state.to_numpy().arrays for state in states])
+        self.save(name, arrays, {**_flat([state.counts for state in states]), _LENGTH: len(states)})
 
     def load_states(self, name: str) -> list[State] | None:
         """Read what `save_states` wrote; None as in `load`."""
@@ -70,30 +68,17 @@ class Checkpoints:
         if kept is None:
             return None
         arrays, counts = kept
-        states = [State() for _ in range(counts.pop(_LENGTH))]
-        for key, array in arrays.items():
-            index, _, field = key.partition(".")
-            states[int(index)].arrays[field] = array
-        for key, count in counts.items():
-            index, _, field = key.partition(".")
-            states[int(index)].counts[field] = count
-        return states
+        n = counts.pop(_LENGTH)
+        return [State(*both) for both in zip(_nested(arrays, n), _nested(counts, n), strict=True)]
 
     def save_results(self, name: str, results: Sequence[dict[str, Array]]) -> None:
         """Write the results of a group of partitions."""
-        arrays = {f"{i}.{key}": value for i, result in enumerate(results) for key, value in result.items()}
-        self.save(name, arrays, {_LENGTH: len(results)})
+        self.save(name, _flat(results), {_LENGTH: len(results)})
 
     def load_results(self, name: str) -> list[dict[str, Array]] | None:
         """Read what `save_results` wrote; None as in `load`."""
         kept = self.load(name)
-        if kept is None:
-            return None
-        results: list[dict[str, Array]] = [{} for _ in range(kept[1][_LENGTH])]
-        for key, value in kept[0].items():
-            index, _, field = key.partition(".")
-            results[int(index)][field] = value
-        return results
+        return None if kept is None else _nested(kept[0], kept[1][_LENGTH])
 
     def remove(self, name: str) -> None:
         """Forget a bundle."""
@@ -101,6 +86,20 @@ class Checkpoints:
 
     def _path(self, name: str) -> Path:
         return Path(self.folder) / f"{name}.npz"
+
+
+def _flat(bundles: Sequence[Mapping[str, T]]) -> dict[str, T]:
+    """Return the values of numbered bundles under one name each."""
+    return {f"{i}.{key}": value for i, bundle in enumerate(bundles) for key, value in bundle.items()}
+
+
+def _nested(flat: Mapping[str, T], n: int) -> list[dict[str, T]]:
+    """Return n bundles: the inverse of `_flat`."""
+    bundles: list[dict[str, T]] = [{} for _ in range(n)]
+    for name, value in flat.items():
+        index, _, key = name.partition(".")
+        bundles[int(index)][key] = value
+    return bundles
 
 
 def _write_npz(file: IO[bytes], bundle: dict[str, Array]) -> None:

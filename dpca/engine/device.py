@@ -7,12 +7,10 @@ from importlib.util import find_spec
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpca.engine.memory import usable_bytes
 from dpca.kernels.namespace import namespace
-
-Array = NDArray[Any]
+from dpca.kernels.types import Array
 
 # A product of matrices of this size and of this value falls short by a factor of 1 - 2**-11 where ten bits are kept.
 _PROBE_SIZE, _PROBE = 256, 1 + 2.0**-12

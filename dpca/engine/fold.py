@@ -2,33 +2,31 @@
 
 from __future__ import annotations
 
+import itertools
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Protocol
+from typing import Any
 
+import dask
 import numpy as np
 from dask.base import compute
 from dask.delayed import delayed
-from numpy.typing import NDArray
 
-from dpca.engine.boundary import guarded
 from dpca.engine.checkpoint import Checkpoints
+from dpca.engine.fold_tasks import Outcome, Reached, Results, Work, finish, group_graph, segment_graph
 from dpca.engine.identity import digest
 from dpca.engine.memory import parallel_tasks, peak_resident_bytes, task_budget, thread_count, usable_bytes
-from dpca.engine.plan import FoldPlan, Group, Partition, PlanError, plan_fold
-from dpca.engine.source import DaskSource, Source, batches, held_by, is_in_memory, numbers_of
-from dpca.kernels.linalg import release_scratch
+from dpca.engine.plan import FoldPlan, Group, Partitioned, PlanError, plan_fold
+from dpca.engine.rounds import Scheme
+from dpca.engine.source import Source
 from dpca.rules.state import Rule, State
 from storage.clusters import cluster_errors
-from storage.progress import Progress, no_progress
-from storage.tasks import one_blas_thread, run_in_order
+from storage.progress import Progress, Stage, no_progress
 
-Array = NDArray[Any]
-Results = list[dict[str, Array]]
-Outcome = tuple[Results, int]
-"""Results of a group, and the most memory that the process that made them ever held."""
+Watch = Callable[[int, list[State]], None]
+"""Is shown the states of a group of partitions after so many samples; it copies what it keeps or finishes."""
 
 
 @dataclass(frozen=True)
@@ -43,38 +41,40 @@ class FoldReport:
     """What its caller says about it: a choice that was made for lack of memory, for example."""
 
 
-class Partitioned(Partition, Protocol):
-    """A partition whose values can be copied out of a batch."""
-
-    def split(self, block: Array, parts: Sequence[int], origin: tuple[int, ...], buffer: Array) -> list[Array]:
-        """Copy partitions of a block that begins at ``origin`` into ``buffer``: views (n_samples, n_features)."""
-
-
 def fold(
     rule: Rule,
     source: Source,
     partition: Partitioned,
     *,
+    scheme: Scheme | None = None,
     client: Any | None = None,
     budget: int | None = None,
     checkpoints: Checkpoints | None = None,
     progress: Progress = no_progress,
     stage: str = "fit",
     note: str = "",
+    watch: Watch | None = None,
+    marks: Sequence[int] = (),
 ) -> tuple[Results, FoldReport]:
     """Fold a rule over each partition of a stack.
 
     Segments of the samples are folded side by side and merged as a tree where the rule can merge; otherwise each
     begins with the state that the one before it ended with.
 
+    A fold in rounds, or one that is watched, takes the groups of partitions and their segments one after the other.
+    At the end of each segment the states come to this process, which keeps them: what a lost worker takes with it is
+    redone from there.
+
     Parameters
     ----------
     rule : Rule
-        What to compute.
+        What to compute; an `AveragingRule` or a `SummingRule` if the scheme asks for one.
     source : Source
         Where the samples are. A numpy array is folded by threads of this process, where its memory is.
     partition : Partitioned
         How the attributes are split.
+    scheme : Averaging or DataParallel, optional
+        What the streams of a round do, for a fold in synchronous rounds. The result depends on it, not on the workers.
     client : distributed.Client, optional
         The cluster to run on; without one, threads of this process.
     budget : int, optional
@@ -88,6 +88,11 @@ def fold(
         What the progress is called.
     note : str
         For the report.
+    watch : callable (n_samples, states), optional
+        Called in this process at the end of each segment with the states of a group, but not for segments that
+        checkpoints hold.
+    marks : sequence of int
+        Numbers of samples after which a watched fold without rounds ends a segment, beside those of the plan.
 
     Returns
     -------
@@ -98,256 +103,166 @@ def fold(
     Raises
     ------
     PlanError
-        Before anything runs, when the budget cannot hold one partition.
+        Before anything runs, when the budget cannot hold one partition, and what the streams of one round leave.
     DataError
         At a value that is not finite.
     """
     began = time.perf_counter()
-    if is_in_memory(source):
-        client = None
-    threads = thread_count()
-    plan = plan_for(rule, source, partition, client=client, budget=budget)
-    if plan.result_bytes > usable_bytes():
-        raise PlanError(
-            f"the results of {partition.n_partitions:,} partitions take {plan.result_bytes / 1e6:,.0f} MB but this "
-            f"process may hold {usable_bytes() / 1e6:,.0f} MB: ask for fewer components"
-        )
-    kept: dict[int, Results] = {}
+    client = None if source.in_process else client
+    plan = plan_for(rule, source, partition, scheme=scheme, client=client, budget=budget)
+    if marks:
+        ends = {mark for mark in marks if 0 < mark < source.shape[0]} | {stop for _, stop in plan.segments}
+        plan = replace(plan, segments=tuple(itertools.pairwise([0, *sorted(ends)])))
     if checkpoints is not None:
         # With another budget or cluster the groups hold other partitions, with another rule the states other arrays:
         # each fold has a folder of its own.
-        checkpoints = Checkpoints(f"{checkpoints.folder}/{digest(plan, rule, source, partition)}")
-        kept = {g: found for g in range(len(plan.groups)) if (found := checkpoints.load_results(group_name(g)))}
-    missing = [g for g in range(len(plan.groups)) if g not in kept]
-    graph = {g: _group_graph(rule, source, partition, plan, g, checkpoints) for g in missing}
-    with cluster_errors(client):
-        outcomes = _compute(graph, plan, source, client, threads, progress, stage)
+        settings = digest(rule, plan, source, partition, scheme)
+        checkpoints = Checkpoints(f"{checkpoints.folder}/{settings}")
+    run = _Run(rule, source, partition, scheme, plan, client, checkpoints)
     results: Results = [{} for _ in range(partition.n_partitions)]
-    for g, group in enumerate(plan.groups):
-        for index, result in zip(group.partitions, kept[g] if g in kept else outcomes[g][0], strict=True):
+    bar = progress(stage, plan.read_bytes, "B")
+    try:
+        with cluster_errors(client):
+            outcomes = run.side_by_side(bar) if scheme is None and watch is None else run.in_turn(bar, watch)
+    finally:
+        bar.close()
+    for group, (found, _) in zip(plan.groups, outcomes, strict=True):
+        for index, result in zip(group.partitions, found, strict=True):
             results[index] = result
-    peak = max((task_peak for _, task_peak in outcomes.values()), default=peak_resident_bytes())
+    peak = max(held for _, held in outcomes) or peak_resident_bytes()
     return results, FoldReport(plan, time.perf_counter() - began, peak, note)
 
 
 def plan_for(
-    rule: Rule, source: Source, partition: Partitioned, *, client: Any | None = None, budget: int | None = None
+    rule: Rule,
+    source: Source,
+    partition: Partitioned,
+    *,
+    scheme: Scheme | None = None,
+    client: Any | None = None,
+    budget: int | None = None,
 ) -> FoldPlan:
     """Return what `fold` would run with these arguments; its parameters and errors.
 
     Partitions that lie all over a sample, as bands do, are read once by each of several tasks. In one process they are
     left to the threads of a single task instead, where that saves reading.
     """
-    if is_in_memory(source):
-        client = None
-    threads = thread_count()
-    plan = partial(
-        plan_fold,
-        source.shape,
-        source.dtype,
-        source.chunks,
-        partition,
-        rule,
-        held=held_by(source),
-    )
-    side_by_side = plan(
-        budget=task_budget(client, threads) if budget is None else budget, n_parallel=parallel_tasks(client, threads)
-    )
-    if client is not None or threads == 1 or len(side_by_side.groups) == 1:
-        return side_by_side
-    try:
-        together = plan(budget=task_budget(None, 1) if budget is None else budget, threads=threads)
-    except PlanError:
-        return side_by_side
-    return together if together.read_bytes < side_by_side.read_bytes else side_by_side
-
-
-def _group_graph(
-    rule: Rule, source: Source, partition: Partitioned, plan: FoldPlan, g: int, checkpoints: Checkpoints | None
-) -> Any:
-    """Delayed result of one group: its segments, merged in pairs of neighbors, then finished."""
-    group, name = plan.groups[g], group_name(g)
-    pieces = [
-        source.piece(samples, group.region) if isinstance(source, DaskSource) else source for samples in plan.segments
-    ]
-    if len(plan.segments) == 1:
-        fold_all = delayed(fold_group, pure=False)
-        return fold_all(
-            rule, pieces[0], partition, group, plan.segments[0], plan.batch_rows, checkpoints, name, plan.threads
+    client = None if source.in_process else client
+    n_threads = thread_count()
+    planned = partial(plan_fold, source, partition, rule, scheme=scheme)
+    limit = task_budget(client, n_threads) if budget is None else budget
+    plan = planned(budget=limit, n_parallel=1 if scheme is not None else parallel_tasks(client, n_threads))
+    if client is None and scheme is None and n_threads > 1 and len(plan.groups) > 1:
+        try:
+            together = planned(budget=task_budget(None, 1) if budget is None else budget, threads=n_threads)
+        except PlanError:
+            together = plan
+        plan = together if together.read_bytes < plan.read_bytes else plan
+    if plan.result_bytes > usable_bytes():
+        raise PlanError(
+            f"the results of {partition.n_partitions:,} partitions take {plan.result_bytes / 1e6:,.0f} MB but this "
+            f"process may hold {usable_bytes() / 1e6:,.0f} MB: ask for fewer components"
         )
-    leaf, merge = delayed(fold_segment, pure=False), delayed(merge_states, pure=False)
-    states: list[Any] = []
-    for s, (piece, samples) in enumerate(zip(pieces, plan.segments, strict=True)):
-        before = None if rule.mergeable or not states else states.pop()
-        place = segment_name(name, s)
-        states.append(
-            leaf(rule, piece, partition, group, samples, plan.batch_rows, checkpoints, place, plan.threads, before)
-        )
-    while len(states) > 1:
-        pairs = [merge(rule, source.name, *states[i : i + 2]) for i in range(0, len(states) - 1, 2)]
-        states = pairs + states[2 * len(pairs) :]
-    finish = delayed(finish_group, pure=False)
-    return finish(rule, source.name, states[0], checkpoints, name, len(plan.segments), plan.threads)
+    return plan
 
 
-def _compute(
-    graph: Mapping[int, Any],
-    plan: FoldPlan,
-    source: Source,
-    client: Any | None,
-    threads: int,
-    progress: Progress,
-    stage: str,
-) -> dict[int, Outcome]:
-    """Run what is missing; groups by their number."""
-    weights = [
-        int(np.prod([b - a for a, b in g.region])) * source.dtype.itemsize * source.shape[0] for g in plan.groups
-    ]
-    bar = progress(stage, sum(weights), "B")
-    try:
-        bar.advance(sum(weight for g, weight in enumerate(weights) if g not in graph))
-        if client is None:
-            told = [delayed(_advance, pure=False)(node, bar, weights[g]) for g, node in graph.items()]
-            at_once = max(1, threads // plan.threads)
+@dataclass(frozen=True)
+class _Run:
+    """One fold, and where it runs."""
+
+    rule: Rule
+    source: Source
+    partition: Partitioned
+    scheme: Scheme | None
+    plan: FoldPlan
+    client: Any | None
+    checkpoints: Checkpoints | None
+
+    def work(self, g: int) -> Work:
+        """Return what the tasks of a group share."""
+        dtype, name = self.partition.split_dtype(self.source.dtype), f"group-{g:06d}"
+        plan = self.plan
+        common = (plan.batch_rows, plan.threads, self.source.name, dtype, name, self.checkpoints)
+        return Work(self.rule, self.partition, plan.groups[g], *common)
+
+    def kept(self, work: Work) -> Results | None:
+        """Return the results of a group that are there already."""
+        return None if work.checkpoints is None else work.checkpoints.load_results(work.name)
+
+    def row_bytes(self, group: Group) -> int:
+        """Bytes that a group reads of each sample."""
+        return int(np.prod([b - a for a, b in group.region])) * self.source.dtype.itemsize
+
+    def side_by_side(self, bar: Stage) -> list[Outcome]:
+        """Compute all groups at once."""
+        outcomes: dict[int, Outcome] = {}
+        graph: dict[int, Any] = {}
+        weights = [self.row_bytes(group) * self.source.shape[0] for group in self.plan.groups]
+        for g in range(len(weights)):
+            work = self.work(g)
+            if found := self.kept(work):
+                outcomes[g] = found, 0
+            else:
+                graph[g] = group_graph(work, self.source, self.plan.segments)
+        bar.advance(sum(weights[g] for g in outcomes))
+        outcomes |= self.computed(graph, lambda g: bar.advance(weights[g]))
+        return [outcomes[g] for g in range(len(weights))]
+
+    def in_turn(self, bar: Stage, watch: Watch | None) -> list[Outcome]:
+        """Compute the groups, and the segments of each, one after the other."""
+        return [self._segment_by_segment(self.work(g), bar, watch) for g in range(len(self.plan.groups))]
+
+    def _segment_by_segment(self, work: Work, bar: Stage, watch: Watch | None) -> Outcome:
+        cuts, row_bytes, kept = self.plan.segments, self.row_bytes(work.group), work.checkpoints
+        if found := self.kept(work):
+            bar.advance(row_bytes * self.source.shape[0])
+            return found, 0
+        reached, done = self._begun(work)
+        bar.advance(row_bytes * (cuts[done - 1][1] if done else 0))
+        n_parallel = parallel_tasks(self.client, thread_count())
+        for s in range(done, len(cuts)):
+            graph = segment_graph(work, self.source, cuts[s], reached, self.scheme, n_parallel)
+            reached = self.computed({s: graph}, lambda s: None)[s]
+            if kept is not None:
+                kept.save_states(work.segment(s), reached[0])
+                # The one before stays: a power cut may spoil the newest.
+                kept.remove(work.segment(s - 2))
+            bar.advance(row_bytes * (cuts[s][1] - cuts[s][0]))
+            if watch is not None:
+                watch(cuts[s][1], reached[0])
+        return finish(work, reached, len(cuts))
+
+    def _begun(self, work: Work) -> tuple[Reached, int]:
+        """Return the states to go on with, and how many segments are in them."""
+        for s in reversed(range(len(self.plan.segments))):
+            if work.checkpoints is not None and (found := work.checkpoints.load_states(work.segment(s))):
+                return (found, 0), s + 1
+        return work.begin(), 0
+
+    def computed(self, graph: dict[int, Any], done: Callable[[int], None]) -> dict[int, Any]:
+        """Compute what nodes of a graph stand for, on the cluster or on threads; ``done`` is told of each."""
+        if self.client is None:
+            told = [delayed(_told, pure=False)(node, done, g) for g, node in graph.items()]
+            at_once = max(1, thread_count() // self.plan.threads)
             return dict(zip(graph, compute(*told, scheduler="threads", num_workers=at_once), strict=True))
         from distributed import as_completed
 
-        futures = client.compute(list(graph.values()))
-        group_of = dict(zip(futures, graph, strict=True))
-        outcomes: dict[int, Outcome] = {}
+        # Dask would warn of a graph that holds states, as it is meant to here.
+        with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TB"}):
+            futures = self.client.compute(list(graph.values()))
+        number_of = dict(zip(futures, graph, strict=True))
+        found: dict[int, Any] = {}
         try:
             for future in as_completed(futures):
-                g = group_of[future]
-                outcomes[g] = future.result()
+                found[number_of[future]] = future.result()
                 future.release()  # or its worker would hold all of its results until the end
-                bar.advance(weights[g])
-            return outcomes
+                done(number_of[future])
         except BaseException:
-            client.cancel(futures)
+            self.client.cancel(futures)
             raise
-    finally:
-        bar.close()
+        return found
 
 
-def fold_segment(
-    rule: Rule,
-    source: Source,
-    partition: Partitioned,
-    group: Group,
-    samples: tuple[int, int],
-    rows: int,
-    checkpoints: Checkpoints | None,
-    name: str,
-    threads: int = 1,
-    before: list[State] | None = None,
-) -> list[State]:
-    """Fold the rule over each partition of a group, for one run of samples: the body of a task.
-
-    ``before`` is what the samples before these left, for a rule that cannot merge. Of several threads each updates the
-    states of some partitions.
-    """
-    if checkpoints is not None and (kept := checkpoints.load_states(name)):
-        return kept
-    sizes = [partition.n_features(i) for i in group.partitions]
-    dtype = partition.split_dtype(source.dtype)
-    init = guarded(rule.init, source.name)
-    states = [init(d, dtype) for d in sizes] if before is None else [state.copy() for state in before]
-    origin = tuple(start for start, _ in group.region)
-    buffer = np.empty(min(rows, samples[1] - samples[0]) * sum(sizes), dtype)
-    with one_blas_thread():
-        for first, block in batches(source, samples, group.region, rows):
-            here = numbers_of(source, first, first + len(block))
-            parts = guarded(partition.split, source.name, here)(block, group.partitions, origin, buffer)
-            update = guarded(rule.update, source.name, here)
-            states = list(run_in_order(update, zip(states, parts, strict=True), threads=threads))
-    release_scratch()
-    if checkpoints is not None:
-        checkpoints.save_states(name, states)
-    return states
-
-
-def fold_group(
-    rule: Rule,
-    source: Source,
-    partition: Partitioned,
-    group: Group,
-    samples: tuple[int, int],
-    rows: int,
-    checkpoints: Checkpoints | None,
-    name: str,
-    threads: int = 1,
-) -> Outcome:
-    """Fold and finish a group of a single segment where it is: its states never travel."""
-    states = fold_segment(rule, source, partition, group, samples, rows, None, name, threads)
-    return finish_states(rule, source.name, states, checkpoints, name, threads)
-
-
-def merge_states(rule: Rule, called: str, a: list[State], b: list[State]) -> list[State]:
-    """Merge the states of two neighboring segments of a source."""
-    merge = guarded(rule.merge, called)
-    with one_blas_thread():  # or the bytes would depend on how many threads BLAS has left
-        return [merge(x.copy(), y) for x, y in zip(a, b, strict=True)]
-
-
-def finish_group(
-    rule: Rule,
-    called: str,
-    states: list[State],
-    checkpoints: Checkpoints | None,
-    name: str,
-    n_segments: int,
-    threads: int = 1,
-) -> Outcome:
-    """Finish a merged group; once its result is on disk, its segments are not needed any more."""
-    outcome = finish_states(rule, called, list(states), checkpoints, name, threads, copy=True)
-    if checkpoints is not None:
-        for s in range(n_segments):
-            checkpoints.remove(segment_name(name, s))
-    return outcome
-
-
-def group_name(g: int) -> str:
-    """Name of a group's checkpoint."""
-    return f"group-{g:06d}"
-
-
-def segment_name(group: str, s: int) -> str:
-    """Name of a segment's checkpoint."""
-    return f"{group}-segment-{s:06d}"
-
-
-def finish_states(
-    rule: Rule,
-    called: str,
-    states: list[State],
-    checkpoints: Checkpoints | None,
-    name: str,
-    threads: int = 1,
-    *,
-    copy: bool = False,
-) -> Outcome:
-    """Finish states, one after the other in each thread, and keep the results.
-
-    Without ``copy`` the states are used up: each is free before the next one is finished. One that Dask gave us may
-    serve it again, for a retry: finish a copy of it.
-    """
-    states.reverse()
-    taken = (states.pop() for _ in range(len(states)))
-    with one_blas_thread():
-        results = list(
-            run_in_order(
-                guarded(rule.finish, called),
-                ((state.copy() if copy else state,) for state in taken),
-                threads=threads,
-                window=threads,
-            )
-        )
-    release_scratch()
-    if checkpoints is not None:
-        checkpoints.save_results(name, results)
-    return results, peak_resident_bytes()
-
-
-def _advance(outcome: Outcome, bar: Any, weight: int) -> Outcome:
-    bar.advance(weight)
+def _told(outcome: Any, done: Callable[[int], None], g: int) -> Any:
+    done(g)
     return outcome

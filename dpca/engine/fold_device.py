@@ -19,19 +19,16 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpca.engine.boundary import guarded
 from dpca.engine.device import Device
-from dpca.engine.fold import Partitioned, Results
+from dpca.engine.fold_tasks import Results
 from dpca.engine.memory import thread_count
-from dpca.engine.plan import PlanError
-from dpca.engine.source import Source, ThreadedSource, batches, numbers_of
+from dpca.engine.plan import Partitioned, PlanError, box_around
+from dpca.engine.source import Source, ThreadedSource, batches
 from dpca.kernels.namespace import empty, namespace, to_numpy
+from dpca.kernels.types import Array
 from dpca.rules.state import Rule, State
-
-Array = NDArray[Any]
-Region = tuple[tuple[int, int], ...]
 
 # What a stack takes beside its states, in matrices of d x d of 8 bytes: eigensolvers hold copies of theirs.
 _COPIES = 6
@@ -140,7 +137,7 @@ def _fold(
     rule: StackingRule, source: Source, partition: Partitioned, device: Device, pieces: Sequence[Piece], rows: int
 ) -> Iterator[dict[str, Array]]:
     """Fold some pieces in one pass over the stack, and yield the result of each."""
-    region = _region(partition, [i for piece in pieces for i in piece.partitions])
+    region = box_around([partition.region(i) for piece in pieces for i in piece.partitions])
     origin = tuple(start for start, _ in region)
     states: list[State] = []
     together = ThreadedSource(source, thread_count())
@@ -152,7 +149,7 @@ def _fold(
             buffer = empty((most,), partition.split_dtype(source.dtype), block)
         for number, piece in enumerate(pieces):
             parts = partition.split(block, piece.partitions, origin, buffer)
-            update = guarded(rule.update, source.name, numbers_of(source, first, first + len(batch)))
+            update = guarded(rule.update, source.name, source.numbers(first, first + len(batch)))
             states[number] = update(states[number], _stacked(parts, buffer) if rule.stackable else parts[0])
     states.reverse()
     finish = guarded(rule.finish, source.name)
@@ -175,9 +172,3 @@ def _stacked(parts: Sequence[Array], buffer: Array) -> Array:
     shape = (len(parts), *parts[0].shape)
     stack: Array = namespace(buffer).reshape(buffer[: math.prod(shape)], shape)
     return stack
-
-
-def _region(partition: Partitioned, partitions: Sequence[int]) -> Region:
-    """Return the smallest box of a sample that holds some partitions."""
-    boxes = [partition.region(i) for i in partitions]
-    return tuple((min(a for a, _ in axis), max(b for _, b in axis)) for axis in zip(*boxes, strict=True))

@@ -3,19 +3,16 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 from typing import Any
 
 import dask.array as da
 import numpy as np
-from numpy.typing import NDArray
 
 from dpca.engine.sampling import spread_samples
 from dpca.engine.source import DaskSource, DerivedSource, Reader, Source, check_finite
 from dpca.engine.windows import chunk_edges, windowed_reader
+from dpca.kernels.types import Array
 from storage.errors import DataError
-
-Array = NDArray[Any]
 
 #: About so many samples are held out at most: their mean error is known to half a percent where that of single samples
 #: varies by half.
@@ -79,15 +76,13 @@ def without(source: Source, left_out: Array) -> Source:
 
     Those of a Dask array are left out by its own tasks.
     """
-    if not isinstance(source, DaskSource):
+    if (x := source.lazy) is None:
         return RemainingSource(source, left_out)
-    x: da.Array = source.array
     if x.dtype.kind == "f":
         x = da.map_blocks(_checked, x, called=source.name, dtype=x.dtype, meta=np.empty((0,) * x.ndim, x.dtype))
     return DaskSource(x[np.delete(np.arange(len(x)), left_out)], source.name)
 
 
-@dataclass(frozen=True, eq=False)
 class RemainingSource(DerivedSource):
     """Another source without some of its samples; the others keep their order.
 
@@ -98,24 +93,13 @@ class RemainingSource(DerivedSource):
     ----------
     source : Source
     left_out : array (m,), integer, ascending
-    axes : tuple of str, optional
-        Names of the axes of one sample, for estimators that ask which one holds channels.
     """
 
-    left_out: Array
-    axes: tuple[str, ...] | None = None
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape, samples first."""
-        return (self.source.shape[0] - len(self.left_out), *self.source.shape[1:])
-
-    @property
-    def window_rows(self) -> int:
-        """Samples that a reader holds."""
-        row = math.prod(self.shape[1:]) * self.dtype.itemsize
-        together = max(1, _WINDOW_BYTES // (self.chunks[0] * row))
-        return min(together * self.chunks[0], self.source.shape[0])
+    def __init__(self, source: Source, left_out: Array) -> None:
+        n, chunk = source.shape[0], source.chunks[0]
+        together = max(1, _WINDOW_BYTES // (chunk * math.prod(source.shape[1:]) * source.dtype.itemsize))
+        super().__init__(source, window_rows=min(together * chunk, n))
+        self.left_out, self.shape = left_out, (n - len(left_out), *source.shape[1:])
 
     def reader(self) -> Reader:
         """Open the source in the calling process."""

@@ -1,8 +1,7 @@
-"""Which work is which: the key under which a fold keeps what it has done."""
+"""The key under which a fold keeps what it has done."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping
 from dataclasses import fields, is_dataclass
 from hashlib import blake2b
@@ -10,8 +9,9 @@ from typing import Any
 
 import dask.array as da
 import numpy as np
+import zarr
 
-from dpca.engine.source import ArraySource, DaskSource, ZarrSource
+from dpca.engine.source import Source
 
 # Bytes of an array in memory that are looked at in one go.
 _AT_ONCE = 16 * 2**20
@@ -34,11 +34,12 @@ def digest(*things: Any) -> str:
 
 def _parts(thing: Any) -> Iterator[bytes]:
     """Yield what tells a thing from others of its kind."""
-    if isinstance(thing, np.ndarray | ArraySource):
-        array = thing.array if isinstance(thing, ArraySource) else thing
-        yield from _values(array)
-    elif isinstance(thing, DaskSource | da.Array):
-        yield (thing.array if isinstance(thing, DaskSource) else thing).name.encode()
+    if isinstance(thing, Source):
+        yield from (type(thing).__qualname__.encode(), *_parts(thing.identity()))
+    elif isinstance(thing, np.ndarray | zarr.Array):
+        yield from _values(thing)
+    elif isinstance(thing, da.Array):
+        yield thing.name.encode()
     elif isinstance(thing, Mapping):
         for key in sorted(thing):
             yield from (repr(key).encode(), *_parts(thing[key]))
@@ -49,11 +50,8 @@ def _parts(thing: Any) -> Iterator[bytes]:
     elif is_dataclass(thing) and not isinstance(thing, type):
         yield type(thing).__qualname__.encode()
         for field in fields(thing):
-            if not field.compare:
-                continue
-            yield from (field.name.encode(), *_parts(getattr(thing, field.name)))
-        if isinstance(thing, ZarrSource):
-            yield _written(*(os.path.join(thing.path, name) for name in ("zarr.json", ".zarray")))
+            if field.compare:
+                yield from (field.name.encode(), *_parts(getattr(thing, field.name)))
     elif hasattr(thing, "__dict__") and not callable(thing):
         yield type(thing).__qualname__.encode()
         yield from _parts(vars(thing))
@@ -70,13 +68,3 @@ def _values(array: Any) -> Iterator[bytes]:
     rows = max(1, _AT_ONCE // row)
     for start in range(0, len(array), rows):
         yield np.ascontiguousarray(array[start : start + rows]).tobytes()
-
-
-def _written(*paths: str) -> bytes:
-    """When the first of the files that exists was written; nothing of stores that are no files."""
-    for path in paths:
-        try:
-            return str(os.stat(path).st_mtime_ns).encode()
-        except OSError:
-            continue
-    return b""

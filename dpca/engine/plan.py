@@ -18,23 +18,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
+from functools import partial, reduce
 from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from dpca.engine.rounds import Run, Scheme, segments
+from dpca.engine.source import Source
+from dpca.kernels.types import Array, Region
+from dpca.rules.state import Rule
 from storage.errors import PlanError as PlanError
-
-Region = tuple[tuple[int, int], ...]
 
 # A task should outlast the scheduler's cost of 1.5 ms a thousand times, and a checkpoint should not be far away.
 SEGMENT_BYTES = 16 * 2**30
 # Segments of a chain cannot run side by side; they are as short as a checkpoint after each is cheap.
 LINK_BYTES = 2 * 2**30
-# Samples are read a few whole chunks at a time: Zarr holds the encoded bytes and a copy of all it is asked for at once.
-_READ_BYTES = 16 * 2**20
 # Updates of fewer samples than this spend their time on the state.
 _FAIR_ROWS = 256
 # Below this many decoded bytes a task is joined with its neighbor.
@@ -47,8 +47,8 @@ _TASK_OVERHEAD = 24 * 2**20
 _FRAGMENTATION = 1.25
 
 
-class Partition(Protocol):
-    """What the planner needs to know of a partition (cells, bands)."""
+class Partitioned(Protocol):
+    """What the engine needs to know of how samples are split into partitions (cells, bands)."""
 
     @property
     def n_partitions(self) -> int:
@@ -67,42 +67,10 @@ class Partition(Protocol):
         """Type of the values of a partition, for samples of a type."""
 
     def split_bytes(self, region: Region, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays of splitting a batch of a region, of a type."""
+        """Bytes of temporary arrays of `split`, for a batch of a region, of a type."""
 
-
-class RuleCost(Protocol):
-    """What the planner needs to know of a rule."""
-
-    @property
-    def mergeable(self) -> bool:
-        """Whether states of two streams can be merged."""
-
-    def batch_rows(self, dtype: DTypeLike) -> int:
-        """Samples that an update should get."""
-
-    def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a state."""
-
-    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays."""
-
-    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a result."""
-
-
-@dataclass(frozen=True)
-class Held:
-    """What reading a source takes, beside the box that is asked for and the chunks that it is cut from."""
-
-    whole: int | None = None
-    """For sources that give a task all values of its segment at once: the most bytes of them."""
-    rows: int = 0
-    """For sources whose reader holds samples of its own: how many."""
-    readers: int = 1
-    """How many boxes are read at once."""
-
-
-NOTHING_HELD = Held()
+    def split(self, block: Array, parts: Sequence[int], origin: tuple[int, ...], buffer: Array) -> list[Array]:
+        """Copy partitions of a block that begins at ``origin`` into ``buffer``: views (n_samples, n_features)."""
 
 
 @dataclass(frozen=True)
@@ -130,35 +98,35 @@ class FoldPlan:
 
 
 def plan_fold(
-    shape: Sequence[int],
-    dtype: DTypeLike,
-    chunks: Sequence[int],
-    partition: Partition,
-    rule: RuleCost,
+    source: Source,
+    partition: Partitioned,
+    rule: Rule,
     *,
     budget: int,
     n_parallel: int = 1,
-    held: Held = NOTHING_HELD,
     threads: int = 1,
+    scheme: Scheme | None = None,
 ) -> FoldPlan:
     """Plan the fold of a rule over every partition of a stack.
 
+    Takes time in proportion to the partitions.
+
     Parameters
     ----------
-    shape, dtype, chunks
-        Of the stack, samples first; ``chunks`` are the units of decoding.
-    partition : Partition
+    source : Source
+        The stack; nothing is read.
+    partition : Partitioned
         How the attributes of a sample are split.
-    rule : RuleCost
-        The rule's memory.
+    rule : Rule
+        What to compute; it is asked for its memory.
     budget : int
         Bytes that one task may take beyond what its process holds anyway.
     n_parallel : int
         Tasks that can run at once. It decides only how many segments there are when there are fewer groups than that.
-    held : Held
-        What the source takes; see `dpca.engine.source.held_by`.
     threads : int
         Threads of one task, each of which works on a partition.
+    scheme : Scheme, optional
+        Of a fold in rounds. Its segments are whole rounds, taken one after the other.
 
     Returns
     -------
@@ -169,219 +137,242 @@ def plan_fold(
     PlanError
         If even one partition at a time, read one chunk of samples at a time, exceeds the budget.
     """
-    planner = _Planner(tuple(shape), np.dtype(dtype), tuple(chunks), partition, rule, held, threads)
-    groups, segments, rows = planner.cheapest(list(partition.tiles(tuple(chunks[1:]))), budget, n_parallel)
-    task_bytes = max(planner.task_bytes(g.partitions, rows, len(segments)) for g in groups)
-    read = sum(planner.region_bytes(g.partitions) for g in groups) * shape[0]
-    results = sum(planner.result_bytes(g.partitions) for g in groups)
-    return FoldPlan(groups, segments, rows, task_bytes, read, results, threads)
+    planner = _Planner(source, partition, rule, budget, n_parallel, threads, scheme)
+    pieces, cuts, rows = planner.cheapest()
+    plan = FoldPlan(
+        groups=tuple(Group(tuple(partitions), size.region) for partitions, size in pieces),
+        segments=cuts,
+        batch_rows=rows,
+        task_bytes=max(planner.task_bytes(size, rows, len(cuts)) for _, size in pieces),
+        read_bytes=sum(planner.box_bytes(size) for _, size in pieces) * source.shape[0],
+        result_bytes=sum(size.results for _, size in pieces),
+        threads=threads,
+    )
+    if scheme is None:
+        return plan
+    longest = (source.segment_bytes or LINK_BYTES) // planner.row_bytes
+    return replace(plan, segments=segments(source.shape[0], scheme.round_rows, longest))
 
 
-def decoded_row_bytes(region: Region, chunks: Sequence[int], itemsize: int) -> int:
-    """Bytes of one sample in all the chunks that a region touches; ``chunks`` with the samples' first."""
-    return math.prod(-(-b // c) * c - a // c * c for (a, b), c in zip(region, chunks[1:], strict=True)) * itemsize
-
-
-def read_rows(region: Region, chunks: Sequence[int], itemsize: int) -> int:
-    """Return how many samples a source reads at a time: whole chunks, that take about 16 MiB decoded."""
-    return max(1, _READ_BYTES // (chunks[0] * decoded_row_bytes(region, chunks, itemsize))) * chunks[0]
-
-
-def _halves(tile: tuple[int, ...]) -> list[tuple[int, ...]]:
-    half = len(tile) // 2
-    return [tile[:half], tile[half:]] if half else [tile]
+def box_around(regions: Sequence[Region]) -> Region:
+    """Return the smallest box that holds some others."""
+    return tuple((min(a for a, _ in axis), max(b for _, b in axis)) for axis in zip(*regions, strict=True))
 
 
 @dataclass(frozen=True)
+class _Size:
+    """What some partitions take together; sizes add up."""
+
+    region: Region
+    n_features: int
+    most_features: int
+    """Of one partition."""
+    states: int
+    """Bytes."""
+    results: int
+    """Bytes."""
+
+    def __add__(self, other: _Size) -> _Size:
+        return _Size(
+            box_around([self.region, other.region]),
+            self.n_features + other.n_features,
+            max(self.most_features, other.most_features),
+            self.states + other.states,
+            self.results + other.results,
+        )
+
+
+Piece = tuple[Sequence[int], _Size]
+"""Partitions that are to be one group, and their size."""
+Way = tuple[list[Piece], tuple[Run, ...], int]
+"""Groups, segments, and rows of a batch."""
+
+
 class _Planner:
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    chunks: tuple[int, ...]
-    partition: Partition
-    rule: RuleCost
-    held: Held
-    threads: int
-
-    @cached_property
-    def values(self) -> np.dtype[Any]:
+    def __init__(
+        self,
+        source: Source,
+        partition: Partitioned,
+        rule: Rule,
+        budget: int,
+        n_parallel: int,
+        threads: int,
+        scheme: Scheme | None,
+    ) -> None:
+        self.source, self.rule, self.partition = source, rule, partition
+        self.budget, self.n_parallel, self.threads = budget, n_parallel, threads
+        self.n, self.itemsize = source.shape[0], source.dtype.itemsize
+        self.row_bytes = math.prod(source.shape[1:]) * self.itemsize
+        self.values: np.dtype[Any] = partition.split_dtype(source.dtype)
         """Type of what the rule gets."""
-        return self.partition.split_dtype(self.dtype)
+        self.whole = source.segment_bytes
+        self.mergeable, self.n_states, wanted, self.remark = rule.mergeable, 1, rule.batch_rows, ""
+        if scheme is not None:
+            self.remark = f"; each of the {scheme.n_streams} streams of a round takes a state more"
+            # The state that a round begins with, a piece of each stream, and the one it ends with.
+            self.mergeable, self.n_states, wanted = False, scheme.n_streams + 2, partial(scheme.batch_rows, rule)
+            if self.whole is not None:
+                # Dask may compute all values of a segment before its first round has ended.
+                self.whole = max(self.whole, min(scheme.round_rows, self.n) * self.row_bytes)
+        self.least_rows = max(1, min(source.chunks[0], self.n))
+        self.full_rows = min(self.whole_chunks(wanted(self.values)), max(1, self.n))
+        self.sizes = self._sizes()
+        tiles = list(partition.tiles(source.chunks[1:]))
+        # A list of tiles for each way to begin with: as they are, and halved until all that can run at once have one.
+        self.ways = [[self.piece(tile) for tile in tiles]]
+        if len(tiles) < n_parallel and max(map(len, tiles)) > 1:
+            self.ways.append(self._halved(self.ways[0]))
 
-    @property
-    def least_rows(self) -> int:
-        return max(1, min(self.chunks[0], self.shape[0]))
+    def _sizes(self) -> list[_Size]:
+        """Return the size of each partition; a rule is asked once for each number of attributes."""
+        bytes_of: dict[int, tuple[int, int]] = {}
+        sizes = []
+        for i in range(self.partition.n_partitions):
+            d = self.partition.n_features(i)
+            if d not in bytes_of:
+                state = self.n_states * self.rule.state_bytes(d, self.values)
+                bytes_of[d] = state, self.rule.result_bytes(d, self.values)
+            sizes.append(_Size(self.partition.region(i), d, d, *bytes_of[d]))
+        return sizes
 
-    @property
-    def fair_rows(self) -> int:
-        return self.whole_chunks(_FAIR_ROWS)
+    def piece(self, partitions: Sequence[int]) -> Piece:
+        return partitions, reduce(_Size.__add__, (self.sizes[i] for i in partitions))
 
-    def target_rows(self) -> int:
-        """Whole chunks of samples, as many as make a full update."""
-        return min(self.whole_chunks(self.rule.batch_rows(self.values)), max(1, self.shape[0]))
+    def halves(self, piece: Piece) -> list[Piece]:
+        partitions, half = piece[0], len(piece[0]) // 2
+        return [self.piece(partitions[:half]), self.piece(partitions[half:])] if half else [piece]
+
+    def _halved(self, pieces: list[Piece]) -> list[Piece]:
+        """Halve pieces until there are enough of them or nothing is left to halve."""
+        while len(pieces) < self.n_parallel and max(len(partitions) for partitions, _ in pieces) > 1:
+            pieces = [half for piece in pieces for half in self.halves(piece)]
+        return pieces
+
+    def box_bytes(self, size: _Size) -> int:
+        return math.prod(b - a for a, b in size.region) * self.itemsize
+
+    def decoded_bytes(self, pieces: Iterable[Piece]) -> int:
+        return sum(self.source.decoded_bytes(size.region) for _, size in pieces)
 
     def whole_chunks(self, rows: int) -> int:
         return max(1, rows // self.least_rows) * self.least_rows
 
-    def region(self, partitions: Sequence[int]) -> Region:
-        regions = [self.partition.region(i) for i in partitions]
-        return tuple((min(a[0] for a in axis), max(a[1] for a in axis)) for axis in zip(*regions, strict=True))
-
-    def region_bytes(self, partitions: Sequence[int]) -> int:
-        return math.prod(b - a for a, b in self.region(partitions)) * self.dtype.itemsize
-
-    def state_bytes(self, partitions: Sequence[int]) -> int:
-        return sum(self.rule.state_bytes(self.partition.n_features(i), self.values) for i in partitions)
-
-    def result_bytes(self, partitions: Sequence[int]) -> int:
-        return sum(self.rule.result_bytes(self.partition.n_features(i), self.values) for i in partitions)
-
-    def leaf_bytes(self, partitions: Sequence[int], rows: int) -> int:
+    def leaf_bytes(self, size: _Size, rows: int) -> int:
         """States, the batch, the one read ahead, its copy by partitions, temporaries of threads, what reading takes."""
-        d = max(self.partition.n_features(i) for i in partitions)
-        region, box = self.region_bytes(partitions), self.region(partitions)
-        copy = sum(self.partition.n_features(i) for i in partitions) * self.values.itemsize
-        decoded = decoded_row_bytes(box, self.chunks, self.dtype.itemsize)
-        work = self.threads * self.rule.work_bytes(rows, d, self.values) + self.partition.split_bytes(box, self.dtype)
+        source, box, decoded = self.source, self.box_bytes(size), self.source.decoded_bytes(size.region)
+        copy = size.n_features * self.values.itemsize
+        work = self.threads * self.rule.work_bytes(rows, size.most_features, self.values)
+        work += self.partition.split_bytes(size.region, source.dtype)
         # Encoded chunks and the values cut from them, of one read; a chunk more where Zarr joins parts of one.
-        held = self.held
-        at_once = min(held.readers * read_rows(box, self.chunks, self.dtype.itemsize), max(rows, held.rows))
-        reading = at_once * (region + decoded) + 2 * held.readers * math.prod(self.chunks) * self.dtype.itemsize
-        reading += held.rows * region
-        if held.whole is not None:
+        at_once = min(source.n_readers * source.read_rows(size.region), max(rows, source.held_rows))
+        reading = at_once * (box + decoded) + 2 * source.n_readers * math.prod(source.chunks) * self.itemsize
+        reading += source.held_rows * box
+        if self.whole is not None:
             # What Dask computed for a segment, beside the chunks that it was cut from.
-            reading += min(held.whole // region + rows, self.shape[0]) * (region + decoded)
-        arrays = self.state_bytes(partitions) + rows * (2 * region + copy) + work + reading
-        return math.ceil(_FRAGMENTATION * arrays) + _TASK_OVERHEAD
+            reading += min(self.whole // box + rows, self.n) * (box + decoded)
+        return math.ceil(_FRAGMENTATION * (size.states + rows * (2 * box + copy) + work + reading)) + _TASK_OVERHEAD
 
-    def task_bytes(self, partitions: Sequence[int], rows: int, n_segments: int) -> int:
+    def task_bytes(self, size: _Size, rows: int, n_segments: int) -> int:
         """A task, beside the states that wait on its worker for their turn in the merge tree, and a finished result."""
         waiting = 0
         if n_segments > 1:
-            waiting = math.ceil(math.log2(n_segments)) + 1 if self.rule.mergeable else 1
-        return (
-            self.leaf_bytes(partitions, rows)
-            + math.ceil(_FRAGMENTATION * waiting * self.state_bytes(partitions))
-            + self.result_bytes(partitions)
-        )
+            waiting = math.ceil(math.log2(n_segments)) + 1 if self.mergeable else 1
+        return self.leaf_bytes(size, rows) + math.ceil(_FRAGMENTATION * waiting * size.states) + size.results
 
-    def cheapest(
-        self, tiles: Sequence[tuple[int, ...]], budget: int, n_parallel: int
-    ) -> tuple[tuple[Group, ...], tuple[tuple[int, int], ...], int]:
-        """Groups, segments and rows of a batch that take least time, of those that fit the budget.
+    def cheapest(self) -> Way:
+        """Return the way that takes least time, of those that fit the budget.
 
         Longer batches are added to the states less often; groups that share chunks decode them each for itself;
         segments of one group hold a state each, to be merged. Slow, short batches only where nothing else helps.
         """
-        found: list[tuple[tuple[int, float], tuple[Group, ...], tuple[tuple[int, int], ...], int]] = []
+        found: list[tuple[tuple[int, float], Way]] = []
         refusal: PlanError | None = None
-        finer = self.halved(tiles, n_parallel)
+        fair_rows, once = self.whole_chunks(_FAIR_ROWS), self.decoded_bytes(self.ways[0])
+        enough = False
         for rows in self.row_counts():
-            if found and rows < self.fair_rows:
+            if enough or (found and rows < fair_rows):
                 break
-            for way in [tiles] if finer == tiles else [tiles, finer]:
+            for tiles in self.ways:
                 try:
-                    groups, segments = self.cut(way, rows, budget, n_parallel)
+                    way = (*self.cut(tiles, rows), rows)
                 except PlanError as error:
                     refusal = error
                     continue
-                found.append((self.cost(groups, segments, rows, n_parallel), groups, segments, rows))
-            if any(self.reads_once(groups, tiles) and not idle for (idle, _), groups, _, _ in found):
-                break
+                idle, _ = cost = self.cost(way)
+                found.append((cost, way))
+                enough = enough or (not idle and self.decoded_bytes(way[0]) <= once)
         if not found:
             raise cast("PlanError", refusal)
-        return min(found, key=lambda way: way[0])[1:]
+        return min(found, key=lambda costed: costed[0])[1]
 
     def row_counts(self) -> Iterator[int]:
-        """Yield samples of a batch, from most to least."""
-        rows = self.target_rows()
-        yield rows
+        """Yield samples of a batch: whole chunks that make a full update, then ever fewer."""
+        yield (rows := self.full_rows)
         while rows > self.least_rows:
             rows = self.whole_chunks(rows // 2)
             yield rows
 
-    def halved(self, tiles: Sequence[tuple[int, ...]], n: int) -> list[tuple[int, ...]]:
-        """Tiles, halved until there are ``n`` of them or nothing is left to halve."""
-        pieces = list(tiles)
-        while len(pieces) < n and max(map(len, pieces)) > 1:
-            pieces = [part for piece in pieces for part in _halves(piece)]
-        return pieces
-
-    def reads_once(self, groups: Sequence[Group], tiles: Sequence[tuple[int, ...]]) -> bool:
-        """Say whether groups decode no more than tiles would."""
-        return self.decoded(g.region for g in groups) <= self.decoded(map(self.region, tiles))
-
-    def decoded(self, regions: Iterable[Region]) -> int:
-        return sum(decoded_row_bytes(region, self.chunks, self.dtype.itemsize) for region in regions)
-
-    def cost(
-        self, groups: Sequence[Group], segments: Sequence[tuple[int, int]], rows: int, n_parallel: int
-    ) -> tuple[int, float]:
+    def cost(self, way: Way) -> tuple[int, float]:
         """Workers that have nothing to do, then the time of all but the rule's own arithmetic, in decoded bytes."""
-        n, n_segments = self.shape[0], len(segments)
-        states = sum(self.state_bytes(g.partitions) for g in groups)
-        at_once = len(groups) * (n_segments if self.rule.mergeable else 1)
-        moved = states * (_ADDING * math.ceil(n / rows) + _MERGING * (n_segments - 1))
-        return max(0, n_parallel - at_once), n * self.decoded(g.region for g in groups) + moved
+        pieces, segments, rows = way
+        at_once = len(pieces) * (len(segments) if self.mergeable else 1)
+        states = sum(size.states for _, size in pieces)
+        moved = states * (_ADDING * math.ceil(self.n / rows) + _MERGING * (len(segments) - 1))
+        return max(0, self.n_parallel - at_once), self.n * self.decoded_bytes(pieces) + moved
 
-    def cut(
-        self, tiles: Sequence[tuple[int, ...]], rows: int, budget: int, n_parallel: int
-    ) -> tuple[tuple[Group, ...], tuple[tuple[int, int], ...]]:
-        """Groups and segments whose tasks all fit the budget."""
-        groups = self.groups(tiles, rows, budget, 1)
-        segments = self.segments(groups, rows, n_parallel)
+    def cut(self, tiles: list[Piece], rows: int) -> tuple[list[Piece], tuple[Run, ...]]:
+        """Return groups and segments whose tasks all fit the budget."""
+        pieces = self.groups(tiles, rows, 1)
+        segments = self.segments(pieces, rows)
         if len(segments) == 1:
-            return groups, segments
+            return pieces, segments
         # States that wait to be merged take room too.
         most = len(segments)
         try:
-            groups = self.groups(tiles, rows, budget, most)
+            pieces = self.groups(tiles, rows, most)
         except PlanError:
-            if self.held.whole is not None:
+            if self.whole is not None:
                 raise
-            return groups, ((0, self.shape[0]),)  # one after the other rather than not at all
-        return groups, self.segments(groups, rows, n_parallel, most)
+            return pieces, ((0, self.n),)  # one after the other rather than not at all
+        return pieces, self.segments(pieces, rows, most)
 
-    def groups(self, tiles: Sequence[tuple[int, ...]], rows: int, budget: int, n_segments: int) -> tuple[Group, ...]:
-        """Tiles, split where they are too much for a task and joined where they are too little."""
-        pieces = [piece for tile in tiles for piece in self.split(tile, rows, budget, n_segments)]
-        return tuple(Group(p, self.region(p)) for p in self.join(pieces, rows, budget, n_segments))
+    def groups(self, tiles: list[Piece], rows: int, n_segments: int) -> list[Piece]:
+        """Split tiles that are too much for a task, and join neighbors that are too short to be worth scheduling."""
+        groups: list[tuple[list[int], _Size]] = []
+        for tile in tiles:
+            for partitions, size in self.split(tile, rows, n_segments):
+                if groups:
+                    whole = groups[-1][1] + size
+                    small = self.box_bytes(whole) * self.n <= _SHORT_TASK
+                    if small and self.task_bytes(whole, rows, n_segments) <= self.budget // 2:
+                        groups[-1][0].extend(partitions)
+                        groups[-1] = groups[-1][0], whole
+                        continue
+                groups.append((list(partitions), size))
+        return list(groups)
 
-    def split(self, tile: tuple[int, ...], rows: int, budget: int, n_segments: int) -> list[tuple[int, ...]]:
-        """Halve a tile until each part fits the budget."""
-        need = self.task_bytes(tile, rows, n_segments)
-        if need <= budget:
-            return [tile]
-        if len(tile) == 1:
+    def split(self, piece: Piece, rows: int, n_segments: int) -> list[Piece]:
+        """Halve a piece until each part fits the budget."""
+        partitions, size = piece
+        need = self.task_bytes(size, rows, n_segments)
+        if need <= self.budget:
+            return [piece]
+        if len(partitions) == 1:
             raise PlanError(
-                f"one partition of {self.partition.n_features(tile[0]):,} attributes, read {rows:,} samples at a "
-                f"time, needs {need / 1e6:,.0f} MB but a task may take {budget / 1e6:,.0f} MB: allow at least "
+                f"one partition of {size.n_features:,} attributes, read {rows:,} samples at a time, needs "
+                f"{need / 1e6:,.0f} MB but a task may take {self.budget / 1e6:,.0f} MB: allow at least "
                 f"{math.ceil(need / 1e6):,} MB more memory than the process itself takes, or choose smaller cells "
-                "or bands"
+                f"or bands{self.remark}"
             )
-        return [part for piece in _halves(tile) for part in self.split(piece, rows, budget, n_segments)]
+        return [part for half in self.halves(piece) for part in self.split(half, rows, n_segments)]
 
-    def join(self, pieces: list[tuple[int, ...]], rows: int, budget: int, n_segments: int) -> list[tuple[int, ...]]:
-        """Join neighbors that would make tasks too short to be worth scheduling."""
-        joined: list[tuple[int, ...]] = []
-        for piece in pieces:
-            whole = (joined[-1] + piece) if joined else piece
-            small = self.region_bytes(whole) * self.shape[0] <= _SHORT_TASK
-            if joined and small and self.task_bytes(whole, rows, n_segments) <= budget // 2:
-                joined[-1] = whole
-            else:
-                joined.append(piece)
-        return joined
-
-    def segments(
-        self, groups: Sequence[Group], rows: int, n_parallel: int, most: int | None = None
-    ) -> tuple[tuple[int, int], ...]:
+    def segments(self, pieces: list[Piece], rows: int, most: int | None = None) -> tuple[Run, ...]:
         """Cut the samples so that tasks are neither endless nor fewer than what can run at once."""
-        n = self.shape[0]
-        largest = max(self.region_bytes(g.partitions) for g in groups) * n
-        longest = self.held.whole or (SEGMENT_BYTES if self.rule.mergeable else LINK_BYTES)
-        side_by_side = math.ceil(n_parallel / len(groups)) if self.rule.mergeable else 1
+        largest = max(self.box_bytes(size) for _, size in pieces) * self.n
+        longest = self.whole or (SEGMENT_BYTES if self.mergeable else LINK_BYTES)
+        side_by_side = math.ceil(self.n_parallel / len(pieces)) if self.mergeable else 1
         wanted = max(math.ceil(largest / longest), side_by_side, 1)
         wanted = min(wanted, most or wanted)
-        batches = max(1, math.ceil(n / rows))
+        batches = max(1, math.ceil(self.n / rows))
         length = math.ceil(batches / min(wanted, batches)) * rows
-        return tuple((start, min(start + length, n)) for start in range(0, max(n, 1), length))
+        return tuple((start, min(start + length, self.n)) for start in range(0, max(self.n, 1), length))

@@ -18,41 +18,16 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
-from typing import Any, Protocol
 
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
-from dpca.rules.state import AveragingRule, State, SummingRule
+from dpca.kernels.types import Array
+from dpca.rules.state import AveragingRule, Rule, State, SummingRule
 
-Array = NDArray[Any]
 Run = tuple[int, int]
 
 # Samples that are summed by one product: enough for matrix products to be fast.
 _ROWS_AT_ONCE = 1024
-
-
-class Scheme(Protocol):
-    """What streams do between two states."""
-
-    @property
-    def round_rows(self) -> int:
-        """Samples of one round."""
-
-    @property
-    def n_streams(self) -> int:
-        """Streams that they are dealt to."""
-
-    def unit(self, chunk_rows: int) -> int:
-        """Samples that go to one stream together, for a stack with chunks of so many samples."""
-
-    def batch_rows(self, rule: Any, dtype: DTypeLike) -> int:
-        """Samples that `take` does best with."""
-
-    def take(self, rule: Any, state: State, piece: State | None, part: Array) -> State:
-        """Take samples into a stream's piece, None before its first ones. ``state`` is what the round began with."""
-
-    def join(self, rule: Any, state: State, pieces: Sequence[State]) -> State:
-        """Return the state after a round. Changes nothing that it is given."""
 
 
 @dataclass(frozen=True)
@@ -92,19 +67,19 @@ class Averaging:
         return self.n_streams * self.round_size
 
     def unit(self, chunk_rows: int) -> int:
-        """Return the batch size: an update is one stream's."""
+        """Return how many samples go to one stream together: a batch, since an update is one stream's."""
         return self.batch_size
 
-    def batch_rows(self, rule: AveragingRule, dtype: DTypeLike) -> int:
+    def batch_rows(self, rule: Rule, dtype: DTypeLike) -> int:
         """Samples that an update does best with."""
         return rule.batch_rows(dtype)
 
     def take(self, rule: AveragingRule, state: State, piece: State | None, part: Array) -> State:
-        """Update the stream's own state."""
+        """Update the stream's own state, ``piece``; before its first samples a copy of what the round began with."""
         return rule.update(state.copy() if piece is None else piece, part)
 
     def join(self, rule: AveragingRule, state: State, pieces: Sequence[State]) -> State:
-        """Average the streams."""
+        """Average the streams; changes nothing that it is given."""
         return rule.average(state, pieces)
 
 
@@ -139,19 +114,23 @@ class DataParallel:
         whole = self.batch_size % chunk_rows == 0 and self.batch_size >= chunk_rows * self.n_streams
         return chunk_rows if whole else 1
 
-    def batch_rows(self, rule: SummingRule, dtype: DTypeLike) -> int:
+    def batch_rows(self, rule: Rule, dtype: DTypeLike) -> int:
         """Samples of one product."""
         return min(_ROWS_AT_ONCE, math.ceil(self.batch_size / self.n_streams))
 
     def take(self, rule: SummingRule, state: State, piece: State | None, part: Array) -> State:
-        """Add to the stream's sums."""
+        """Add to the stream's sums, ``piece``; None before its first samples."""
         sums = rule.partial(state, part)
         return sums if piece is None else rule.combine(state, piece, sums)
 
     def join(self, rule: SummingRule, state: State, pieces: Sequence[State]) -> State:
-        """Make the update with the sums of all."""
+        """Make the update with the sums of all; changes nothing that it is given."""
         sums = reduce(lambda a, b: rule.combine(state, a, b), pieces[1:], pieces[0].copy())
         return rule.apply(state.copy(), sums)
+
+
+Scheme = Averaging | DataParallel
+"""What the streams of a round do between two states."""
 
 
 def rounds(samples: Run, scheme: Scheme, chunk_rows: int) -> Iterator[tuple[Run, ...]]:

@@ -4,14 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpca.engine.source import Source, check_finite
-
-Array = NDArray[Any]
+from dpca.kernels.types import Array
 
 # Bytes that are read at once around the samples that are wanted.
 _SPAN_BYTES = 64 * 2**20

@@ -4,24 +4,19 @@ from __future__ import annotations
 
 import itertools
 import math
-from dataclasses import dataclass
-from typing import Any
 
 import dask.array as da
 import numpy as np
-from numpy.typing import NDArray
 
 from dpca.engine.source import DaskSource, DerivedSource, Reader, Source, check_finite
 from dpca.engine.windows import chunk_edges, windowed_reader
-
-Array = NDArray[Any]
+from dpca.kernels.types import Array
 
 # Decoded bytes of the chunks that are mixed with each other, which are at least so many.
 _WINDOW_BYTES = 32 * 2**20
 _LEAST_CHUNKS = 4
 
 
-@dataclass(frozen=True)
 class ShuffledSource(DerivedSource):
     """Another source, its samples in a random order that depends on the seed and the chunks only.
 
@@ -37,15 +32,11 @@ class ShuffledSource(DerivedSource):
     chunks are small beside it: of a stack sorted by class, each window holds as many classes as it can.
     """
 
-    seed: int
-    window_bytes: int = _WINDOW_BYTES
-
-    @property
-    def window_rows(self) -> int:
-        """Samples of a window: what a reader holds."""
-        row = math.prod(self.shape[1:]) * self.dtype.itemsize
-        n_chunks = window_chunks(self.chunks[0] * row, self.window_bytes)
-        return min(n_chunks * self.chunks[0], self.shape[0])
+    def __init__(self, source: Source, seed: int, window_bytes: int = _WINDOW_BYTES) -> None:
+        n, chunk = source.shape[0], source.chunks[0]
+        n_chunks = window_chunks(chunk * math.prod(source.shape[1:]) * source.dtype.itemsize, window_bytes)
+        super().__init__(source, window_rows=min(n_chunks * chunk, n))
+        self.seed = seed
 
     def reader(self) -> Reader:
         """Open the source in the calling process; one window of it is held from one call to the next."""
@@ -65,9 +56,9 @@ def shuffle(source: Source, seed: int, window_bytes: int = _WINDOW_BYTES) -> Sou
 
     The chunks of a Dask array are drawn and mixed by its own tasks.
     """
-    if isinstance(source, DaskSource):
-        return DaskSource(_shuffled_dask(source.array, seed, window_bytes, source.name), source.name)
-    return ShuffledSource(source, seed, window_bytes)
+    if source.lazy is None:
+        return ShuffledSource(source, seed, window_bytes)
+    return DaskSource(_shuffled_dask(source.lazy, seed, window_bytes, source.name), source.name)
 
 
 def _shuffled_dask(x: da.Array, seed: int, window_bytes: int, name: str) -> da.Array:

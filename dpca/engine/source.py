@@ -8,51 +8,24 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from typing import Any, Protocol, TypeGuard, runtime_checkable
+from typing import Any, Protocol
 
 import dask.array as da
 import numpy as np
 import zarr
 from dask.delayed import delayed
-from numpy.typing import NDArray
 from scipy.sparse import issparse
 
-from dpca.engine.plan import Held, read_rows
+from dpca.kernels.types import Array, Region
 from storage import cf
 from storage.errors import DataError, one_line
 from storage.reading import array_identity, local_path, open_again, open_array, read_into
 from storage.stack import Stack, open_stack
 
-Array = NDArray[Any]
-Region = tuple[tuple[int, int], ...]
-
+# Samples are read a few whole chunks at a time: Zarr holds the encoded bytes and a copy of all it is asked for at once.
+_READ_BYTES = 16 * 2**20
 # Values of one look for NaN, whose answers take a byte each.
 _CHECKED_AT_ONCE = 2**20
-
-
-@runtime_checkable
-class Source(Protocol):
-    """A stack of samples that tasks can read for themselves; small to ship."""
-
-    @property
-    def name(self) -> str:
-        """What errors call it."""
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape, samples first."""
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the values."""
-
-    @property
-    def chunks(self) -> tuple[int, ...]:
-        """Unit of decoding along each axis."""
-
-    def reader(self) -> Reader:
-        """Open the source in the calling process."""
 
 
 class Reader(Protocol):
@@ -62,29 +35,90 @@ class Reader(Protocol):
         """Fill ``out`` (stop - start, *region lengths)."""
 
 
-@dataclass(frozen=True)
-class ZarrSource:
-    """A Zarr array (v2 or v3) named by its path; samples on axis 0."""
+class Source(ABC):
+    """A stack of samples that tasks can read for themselves; small to ship.
 
-    path: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    chunks: tuple[int, ...]
-    identity: str | None = None
-    """Tells the array from one that takes its place while tasks read it, see `storage.reading.array_identity`."""
+    A new kind of source implements `reader`. It overrides, beside that, only what differs from the defaults below.
 
-    @property
-    def name(self) -> str:
-        """What errors call it."""
-        return self.path
+    Parameters
+    ----------
+    name : str
+        What errors call it.
+    shape : tuple of int
+        Samples first.
+    dtype : numpy.dtype
+    chunks : tuple of int
+        Unit of decoding along each axis.
+    """
+
+    in_process: bool = False
+    """Whether the values are in this process, where tasks of a cluster cannot read them."""
+    segment_bytes: int | None = None
+    """Most bytes of a segment, for sources that give a task all values of its segment at once."""
+    held_rows: int = 0
+    """Samples that a reader holds beside those it is asked for, in an order of its own."""
+    n_readers: int = 1
+    """How many boxes are read at once."""
+    axes: tuple[str, ...] | None = None
+    """Names of the axes of one sample, for estimators that ask which one holds channels."""
+    lazy: da.Array | None = None
+    """The Dask array that holds the values, if one does."""
+
+    def __init__(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], chunks: tuple[int, ...]) -> None:
+        self.name, self.shape, self.dtype, self.chunks = name, tuple(shape), np.dtype(dtype), tuple(chunks)
+
+    @abstractmethod
+    def reader(self) -> Reader:
+        """Open the source in the calling process."""
+
+    def piece(self, samples: tuple[int, int], region: Region) -> Any:
+        """Return what a task that reads this box is given as its source."""
+        return self
+
+    def identity(self) -> Any:
+        """Return what tells this source from others of its kind, to be hashed by `dpca.engine.identity.digest`."""
+        return vars(self)
+
+    def numbers(self, start: int, stop: int) -> tuple[int, int] | None:
+        """Return the numbers of samples in the stack, first and behind the last; None where their order is another."""
+        return None if self.held_rows else (start, stop)
+
+    def decoded_bytes(self, region: Region) -> int:
+        """Return the bytes of one sample in all the chunks that a region touches."""
+        lengths = (-(-b // c) * c - a // c * c for (a, b), c in zip(region, self.chunks[1:], strict=True))
+        return math.prod(lengths) * self.dtype.itemsize
+
+    def read_rows(self, region: Region) -> int:
+        """Return how many samples are read at a time: whole chunks that take about 16 MiB decoded."""
+        return max(1, _READ_BYTES // (self.chunks[0] * self.decoded_bytes(region))) * self.chunks[0]
+
+
+class ZarrSource(Source):
+    """A Zarr array (v2 or v3) named by its path; samples on axis 0.
+
+    ``array_identity`` tells the array from one that takes its place while tasks read it, see
+    `storage.reading.array_identity`.
+    """
+
+    def __init__(
+        self,
+        path: str,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        chunks: tuple[int, ...],
+        array_identity: str | None = None,
+    ) -> None:
+        super().__init__(path, shape, dtype, chunks)
+        self.path, self.array_identity = path, array_identity
 
     def reader(self) -> Reader:
         """Open the array in the calling process."""
-        array = open_array(self.path) if self.identity is None else open_again(self.path, self.identity)
+        known = self.array_identity
+        array = open_array(self.path) if known is None else open_again(self.path, known)
 
         def read(samples: tuple[int, int], region: Region, out: Array) -> None:
             (start, stop), box = samples, tuple(slice(a, b) for a, b in region)
-            step = read_rows(region, self.chunks, self.dtype.itemsize)
+            step = self.read_rows(region)
             # From one whole chunk to the next, so that none is decoded twice.
             edges = [start, *range((start // step + 1) * step, stop, step), stop]
             for a, b in itertools.pairwise(edges):
@@ -92,38 +126,34 @@ class ZarrSource:
 
         return read
 
+    def identity(self) -> Any:
+        """Return the path and the time at which the array's metadata were written."""
+        for name in ("zarr.json", ".zarray"):
+            file = os.path.join(self.path, name)
+            if os.path.exists(file):
+                return {**vars(self), "written": os.stat(file).st_mtime_ns}
+        return vars(self)  # a store that is no folder
 
-@dataclass(frozen=True, eq=False)
-class ArraySource:
-    """A numpy array (or memory map) in this process, or a Zarr array that only it can open (in memory, in a ZIP)."""
 
-    array: Any
-    name: str = "the array"
-    corner: tuple[int, ...] = ()
-    """Where the array begins in the whole stack, when it is a piece of one; samples first."""
+class ArraySource(Source):
+    """A numpy array (or memory map) in this process, or a Zarr array that only it can open (in memory, in a ZIP).
 
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape, samples first."""
-        return tuple(self.array.shape)
+    ``corner`` is where the array begins in the whole stack, samples first, when it is a piece of one.
+    """
 
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the values."""
-        dtype: np.dtype[Any] = np.dtype(self.array.dtype)
-        return dtype
+    in_process = True
 
-    @property
-    def chunks(self) -> tuple[int, ...]:
-        """Memory has no chunks: any box costs what it holds."""
-        return tuple(self.array.chunks) if isinstance(self.array, zarr.Array) else (1,) * self.array.ndim
+    def __init__(self, array: Any, name: str = "the array", corner: tuple[int, ...] = ()) -> None:
+        # Memory has no chunks: any box costs what it holds.
+        chunks = tuple(array.chunks) if isinstance(array, zarr.Array) else (1,) * array.ndim
+        super().__init__(name, tuple(array.shape), np.dtype(array.dtype), chunks)
+        self.array, self.corner = array, corner or (0,) * array.ndim
 
     def reader(self) -> Reader:
         """Return a function that copies boxes."""
-        corner = self.corner or (0,) * self.array.ndim
 
         def read(samples: tuple[int, int], region: Region, out: Array) -> None:
-            box = zip((samples, *region), corner, strict=True)
+            box = zip((samples, *region), self.corner, strict=True)
             selection = tuple(slice(a - c, b - c) for (a, b), c in box)
             if isinstance(self.array, zarr.Array):
                 read_into(self.array, selection, out)
@@ -132,111 +162,71 @@ class ArraySource:
 
         return read
 
+    def identity(self) -> Any:
+        """Return the array, whose values count."""
+        return self.array
 
-@dataclass(frozen=True, eq=False)
-class DaskSource:
+
+class DaskSource(Source):
     """A Dask array: its chunks are computed where the tasks that need them run."""
 
-    array: da.Array
-    name: str = "the Dask array"
+    segment_bytes = 128 * 2**20  # a task holds a segment whole
 
-    #: Bytes of one segment, which a task holds whole.
-    segment_bytes = 128 * 2**20
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape, samples first."""
-        return tuple(self.array.shape)
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the values."""
-        dtype: np.dtype[Any] = np.dtype(self.array.dtype)
-        return dtype
-
-    @property
-    def chunks(self) -> tuple[int, ...]:
-        """Longest chunk along each axis."""
-        return tuple(max(lengths) for lengths in self.array.chunks)
+    def __init__(self, array: da.Array, name: str = "the Dask array") -> None:
+        longest = tuple(max(lengths) for lengths in array.chunks)
+        super().__init__(name, tuple(array.shape), np.dtype(array.dtype), longest)
+        self.lazy: da.Array = array
 
     def reader(self) -> Reader:
         """Return a function that computes a box on the current scheduler."""
 
         def read(samples: tuple[int, int], region: Region, out: Array) -> None:
-            np.copyto(out, self.array[tuple(slice(a, b) for a, b in (samples, *region))].compute())
+            np.copyto(out, self._box(samples, region).compute())
 
         return read
 
     def piece(self, samples: tuple[int, int], region: Region) -> Any:
-        """Return the delayed `ArraySource` of a box, to be an argument of a task."""
-        box = (samples, *region)
-        part = self.array[tuple(slice(a, b) for a, b in box)]
-        return delayed(ArraySource, pure=False)(part, self.name, tuple(a for a, _ in box))
+        """Return the delayed `ArraySource` of a box."""
+        corner = tuple(a for a, _ in (samples, *region))
+        return delayed(ArraySource, pure=False)(self._box(samples, region), self.name, corner)
+
+    def identity(self) -> Any:
+        """Return the Dask array, whose name counts."""
+        return self.lazy
+
+    def _box(self, samples: tuple[int, int], region: Region) -> da.Array:
+        box: da.Array = self.lazy[tuple(slice(a, b) for a, b in (samples, *region))]
+        return box
 
 
-@dataclass(frozen=True, eq=False)
-class DerivedSource(ABC):
-    """What is the same of a source that is read through another one."""
-
-    source: Source
-
-    @property
-    @abstractmethod
-    def window_rows(self) -> int:
-        """Samples of the other source that a reader holds, in an order of its own; 0 for those asked for, in place."""
-
-    @property
-    def n_readers(self) -> int:
-        """How many boxes of the other source are read at once."""
-        return 1
-
-    @abstractmethod
-    def reader(self) -> Reader:
-        """Open the source in the calling process."""
-
-    @property
-    def name(self) -> str:
-        """What errors call it."""
-        return self.source.name
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape, samples first."""
-        return self.source.shape
-
-    @property
-    def dtype(self) -> np.dtype[Any]:
-        """Type of the values."""
-        return self.source.dtype
-
-    @property
-    def chunks(self) -> tuple[int, ...]:
-        """Unit of decoding along each axis."""
-        return self.source.chunks
-
-
-@dataclass(frozen=True, eq=False)
-class ThreadedSource(DerivedSource):
-    """Another source, read by several threads at once: for a fold that is one task and would wait for one of them.
+class DerivedSource(Source):
+    """Reads samples through another source, to which it delegates its metadata.
 
     Parameters
     ----------
     source : Source
-    n_threads : int
-        Each reads some whole chunks of samples of a box.
+    window_rows : int
+        Samples of the other source that a reader holds, in an order of its own; 0 for those asked for, in place.
+    n_readers : int
+        How many boxes of the other source are read at once.
     """
 
-    n_threads: int
+    def __init__(self, source: Source, window_rows: int, n_readers: int = 1) -> None:
+        super().__init__(source.name, source.shape, source.dtype, source.chunks)
+        self.source, self.window_rows = source, window_rows
+        self.in_process, self.segment_bytes, self.axes = source.in_process, source.segment_bytes, source.axes
+        self.held_rows, self.n_readers = source.held_rows + window_rows, source.n_readers * n_readers
 
-    @property
-    def window_rows(self) -> int:
-        """Nothing is held from one call to the next."""
-        return 0
 
-    @property
-    def n_readers(self) -> int:
-        """One for each thread."""
-        return self.n_threads
+class ThreadedSource(DerivedSource):
+    """Another source, read by several threads at once: for a fold that is one task and would wait for one of them.
+
+    Each thread reads some whole chunks of samples of a box.
+    """
+
+    def __init__(self, source: Source, n_threads: int) -> None:
+        super().__init__(source, window_rows=0, n_readers=n_threads)
+        self.n_threads = n_threads
 
     def reader(self) -> Reader:
         """Open the source once for each thread; the threads end with the reader."""
@@ -273,23 +263,24 @@ def as_source(x: Any) -> Source:
     StoreError
         If a path holds nothing readable.
     """
-    if is_source(x):
+    if isinstance(x, Source):
         return x
-    x, path = opened(x), None
+    x, path, axes = opened(x), None, None
     if isinstance(x, Stack):
-        path, x = x.array_path, x.samples
+        path, axes, x = x.array_path, x.axes[1:], x.samples
     source: Source
     if isinstance(x, zarr.Array):
         path = path or local_path(x)
         source = ArraySource(x)
         if path:
-            source = ZarrSource(path, tuple(x.shape), np.dtype(x.dtype), tuple(x.chunks), array_identity(x))
+            source = ZarrSource(path, x.shape, x.dtype, x.chunks, array_identity(x))
     elif isinstance(x, da.Array):
         if any(np.isnan(length) for length in x.shape):
             raise DataError(f"the Dask array has shape {x.shape}, of unknown lengths: call compute_chunk_sizes() on it")
         source = DaskSource(x)
     else:
         source = ArraySource(as_dense(x))
+    source.axes = axes
     check_numeric(source.shape, source.dtype, source.name)
     return source
 
@@ -312,36 +303,6 @@ def opened(x: Any) -> Any:
     if isinstance(x, zarr.Array):
         cf.require_plain(str(x.store_path), x)
     return open_stack(x) if isinstance(x, str | os.PathLike) else x
-
-
-def innermost(source: Source) -> Source:
-    """Return where the values of a source are in the end."""
-    while isinstance(source, DerivedSource):
-        source = source.source
-    return source
-
-
-def held_by(source: Source) -> Held:
-    """Return what reading a source takes, that of the sources behind it included."""
-    rows, readers = 0, 1
-    while isinstance(source, DerivedSource):
-        rows, readers, source = rows + source.window_rows, readers * source.n_readers, source.source
-    return Held(source.segment_bytes if isinstance(source, DaskSource) else None, rows, readers)
-
-
-def is_in_memory(source: Source) -> bool:
-    """Say whether the values are in this process, where tasks of a cluster could not read them."""
-    return isinstance(innermost(source), ArraySource)
-
-
-def numbers_of(source: Source, start: int, stop: int) -> tuple[int, int] | None:
-    """Return the numbers of samples in the stack, first and behind the last; None where these are in another order."""
-    return None if held_by(source).rows else (start, stop)
-
-
-def is_source(x: Any) -> TypeGuard[Source]:
-    """Say whether something is a source already. Arrays are not asked for attributes, which some have to compute."""
-    return hasattr(type(x), "reader") and isinstance(x, Source)
 
 
 def as_dense(x: Any) -> Array:

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
-from dpca.engine.source import Reader, Region, Source, check_finite
-
-Array = NDArray[Any]
+from dpca.engine.source import Reader, Source, check_finite
+from dpca.kernels.types import Array, Region
 
 
 def windowed_reader(
@@ -28,57 +25,41 @@ def windowed_reader(
     order : callable
         Which ones: for the number of a window, their places among all samples of its chunks.
     """
-    window = _Window(source, windows, lengths, order)
+    read_box, edges = source.reader(), chunk_edges(source)
+    firsts = np.concatenate([[0], np.cumsum(lengths)])
+    rows = max(int((edges[chunks + 1] - edges[chunks]).sum()) for chunks in windows)
+    held: tuple[int, Region, Array, Array] | None = None  # number of the window, region, values, order
+
+    def load(number: int, region: Region, values: Array) -> None:
+        chunks, filled = windows[number], 0
+        for run in np.split(chunks, np.flatnonzero(np.diff(chunks) > 1) + 1):
+            start, stop = int(edges[run[0]]), int(edges[run[-1] + 1])
+            part = values[filled : filled + stop - start]
+            read_box((start, stop), region, part)
+            if part.dtype.kind == "f":
+                check_finite(part, start, source.name)  # here, where the sample's number is known
+            filled += stop - start
 
     def read(samples: tuple[int, int], region: Region, out: Array) -> None:
+        nonlocal held
         start, stop = samples
         while start < stop:
-            values, places, first = window.at(start, region)
+            number = int(np.searchsorted(firsts, start, side="right")) - 1
+            if held is None or held[:2] != (number, region):
+                values = held[2] if held is not None and held[1] == region else None
+                held = None  # half a window is none, and one buffer is enough
+                if values is None:
+                    values = np.empty((rows, *(b - a for a, b in region)), source.dtype)
+                load(number, region, values)
+                held = number, region, values, order(number)
+            _, _, values, places = held
+            first = int(firsts[number])
             last = min(stop, first + len(places))
             wanted, into = places[start - first : last - first], out[start - samples[0] : last - samples[0]]
             np.take(values, wanted, axis=0, out=into, mode="clip")  # other modes buffer what they write
             start = last
 
     return read
-
-
-class _Window:
-    """The window that was read last."""
-
-    def __init__(
-        self, source: Source, windows: Sequence[Array], lengths: Sequence[int], order: Callable[[int], Array]
-    ) -> None:
-        self._source, self._read = source, source.reader()
-        self._windows, self._order_of = windows, order
-        self._edges = chunk_edges(source)
-        self._firsts = np.concatenate([[0], np.cumsum(lengths)])
-        self._rows = max(int((self._edges[w + 1] - self._edges[w]).sum()) for w in windows)
-        self._held: tuple[int, Region] | None = None
-        self._values: Array = np.empty(0, source.dtype)
-        self._order: Array = np.empty(0, np.int64)
-
-    def at(self, position: int, region: Region) -> tuple[Array, Array, int]:
-        """Return the samples of the window that gives a position, their order, and the window's first position."""
-        number = int(np.searchsorted(self._firsts, position, side="right")) - 1
-        if self._held != (number, region):
-            self._held = None
-            shape = (self._rows, *(b - a for a, b in region))
-            if self._values.shape != shape:
-                self._values = np.empty(shape, self._source.dtype)
-            self._fill(number, region)
-            self._order = self._order_of(number)
-            self._held = (number, region)
-        return self._values, self._order, int(self._firsts[number])
-
-    def _fill(self, number: int, region: Region) -> None:
-        chunks, filled = self._windows[number], 0
-        for run in np.split(chunks, np.flatnonzero(np.diff(chunks) > 1) + 1):
-            start, stop = int(self._edges[run[0]]), int(self._edges[run[-1] + 1])
-            part = self._values[filled : filled + stop - start]
-            self._read((start, stop), region, part)
-            if part.dtype.kind == "f":
-                check_finite(part, start, self._source.name)  # here, where the sample's number is known
-            filled += stop - start
 
 
 def chunk_edges(source: Source) -> Array:

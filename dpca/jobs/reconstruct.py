@@ -14,10 +14,10 @@ from numpy.typing import NDArray
 
 from dpca.engine.memory import peak_resident_bytes, thread_count
 from dpca.jobs.stages import NOTHING, StageCost
+from dpca.kernels.pixels import to_pixels
 from dpca.models.scores import check_match, read_scores_facts
 from dpca.models.stored_basis import model_fingerprint, stored_basis
 from dpca.representation.basis import Basis, checked_level, rebuilt
-from dpca.representation.cell_basis import to_pixels
 from storage.arrays import choose_codec, create_array, create_root, write_shard, write_strings
 from storage.disk import require_free_space
 from storage.layout import choose_layout
@@ -25,7 +25,7 @@ from storage.outputs import check_output
 from storage.progress import Progress, no_progress
 from storage.reading import array_identity, open_again, open_array, read_into
 from storage.stack import STACK_KIND, STACK_VERSION
-from storage.tasks import run_in_order
+from storage.tasks import map_shards
 from storage.workspace import Workspace, fingerprint_of
 
 Array = NDArray[Any]
@@ -117,23 +117,17 @@ def reconstruct_store(
         )
         first = to_pixels(rebuilt(basis, _read(scores_array, 0, min(8, n), basis), job.scores), dtype, job.data_range)
         create_array(root, "samples", shape, dtype, layout, axes, codec=choose_codec(first))
-        starts = [s for s in range(0, n, job.rows) if not work.is_done(str(s))]
-        bar = progress("reconstruct", n, "samples")
-        bar.advance(n - sum(min(job.rows, n - s) for s in starts))
-        peak = 0
-        calls = ((job, start) for start in starts)
-        try:
-            for start, held in zip(
-                starts, run_in_order(reconstruct_one, calls, client=client, threads=thread_count()), strict=True
-            ):
-                work.mark_done(str(start))
-                bar.advance(min(job.rows, n - start))
-                peak = max(peak, held)
-        finally:
-            bar.close()
+        peaks = map_shards(
+            reconstruct_one,
+            ((s, min(job.rows, n - s), None if work.is_done(str(s)) else (job, s)) for s in range(0, n, job.rows)),
+            lambda start, _: work.mark_done(str(start)),
+            stage=progress("reconstruct", n, "samples"),
+            client=client,
+            threads=thread_count(),
+        )
         write_strings(root, "name", np.asarray(open_array(os.path.join(os.fspath(scores), "name"))[...]).tolist())
         work.publish()
-    return StageCost(time.perf_counter() - began, math.prod(shape) * dtype.itemsize, peak)
+    return StageCost(time.perf_counter() - began, math.prod(shape) * dtype.itemsize, max(peaks, default=0))
 
 
 def reconstruct_one(job: _Job, start: int) -> int:

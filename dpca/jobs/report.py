@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 
 from dpca import metrics
 from dpca.jobs.score_write import expected_mse
+from dpca.kernels.pixels import to_pixels
+from dpca.kernels.quality import psnr_from_mse
 from dpca.models.stored_basis import load_any
 from dpca.report import plots
 from dpca.report.record import read_report, write_report
-from dpca.representation.cell_basis import to_pixels
-from dpca.rules.quality import psnr_from_mse
 from storage.errors import StoreError
 from storage.manifest import CHECKSUMS
 from storage.reading import array_in, open_array, open_group

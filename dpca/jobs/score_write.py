@@ -15,19 +15,19 @@ from numpy.typing import NDArray
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.memory import peak_resident_bytes, task_budget, thread_count
 from dpca.engine.plan import PlanError
-from dpca.engine.source import Source, batches, is_in_memory
+from dpca.engine.source import Source, batches
 from dpca.kernels.linalg import release_scratch
+from dpca.kernels.pixels import to_pixels
+from dpca.kernels.quality import has_ssim, mse_per_sample, psnr_from_mse, ssim_per_sample
 from dpca.models.stored_basis import model_fingerprint, stored_basis
 from dpca.representation.basis import Basis, projected, rebuilt
-from dpca.representation.cell_basis import to_pixels
 from dpca.representation.score_layout import score_layout
-from dpca.rules.quality import WINDOW, mse_per_sample, psnr_from_mse, ssim_per_sample
 from storage.arrays import Codec, choose_codec, create_array, write_shard
 from storage.errors import StoreError
 from storage.layout import Layout, choose_layout
 from storage.progress import Progress, no_progress
 from storage.reading import open_array
-from storage.tasks import run_in_order
+from storage.tasks import map_shards
 
 Array = NDArray[Any]
 
@@ -145,7 +145,7 @@ def write_scores(
     DataError
         At a value that is not finite.
     """
-    if is_in_memory(source):
+    if source.in_process:
         client = None  # its memory is here
     fingerprint = model_fingerprint(model)
     fitted = stored_basis(os.fspath(model), fingerprint)
@@ -165,21 +165,14 @@ def write_scores(
     limit = budget if budget is not None else task_budget(client, thread_count())
     _check_task(job, fitted, limit)
     n = source.shape[0]
-    bar = progress("scores", n, "samples")
-    todo = [shard for shard in range(job.n_shards) if checkpoints.load(job.unit(shard)) is None]
-    bar.advance(n - sum(min((s + 1) * job.rows, n) - s * job.rows for s in todo))
-    peak = peak_resident_bytes() if client is None else 0
-    try:
-        calls = ((job, shard) for shard in todo)
-        for shard, held in zip(
-            todo, run_in_order(write_one, calls, client=client, threads=thread_count()), strict=True
-        ):
-            bar.advance(min((shard + 1) * job.rows, n) - shard * job.rows)
-            peak = max(peak, held)
-    finally:
-        bar.close()
+    shards = (
+        (s, min((s + 1) * job.rows, n) - s * job.rows, None if checkpoints.load(job.unit(s)) is not None else (job, s))
+        for s in range(job.n_shards)
+    )
+    stage = progress("scores", n, "samples")
+    peaks = map_shards(write_one, shards, stage=stage, client=client, threads=thread_count())
     _write_quality(job, group)
-    return peak
+    return max([*peaks, peak_resident_bytes() if client is None else 0])
 
 
 def write_one(job: WriteJob, shard: int) -> int:
@@ -307,8 +300,3 @@ def _write_quality(job: WriteJob, group: zarr.Group) -> None:
         )
         for start in range(0, len(values), layout.shards[0]):
             write_shard(array, start, values[start : start + layout.shards[0]])
-
-
-def has_ssim(sample_shape: tuple[int, ...], n_spatial: int) -> bool:
-    """Only images and volumes have structure, of samples that are long enough for a window."""
-    return n_spatial > 1 and min(sample_shape[:n_spatial]) >= WINDOW

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
-from dpca.engine.fold import Partitioned
+from dpca.engine.plan import Partitioned
 from dpca.engine.source import Source
 from dpca.models.partitioned import PartitionedPCA
 from dpca.models.rank_choice import RankChoice

@@ -14,13 +14,13 @@ from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from dpca.engine.boundary import guarded
-from dpca.engine.source import Source, as_dense, as_source, check_finite, check_numeric, is_source, opened
+from dpca.engine.source import Source, as_dense, as_source, check_finite, check_numeric, opened
+from dpca.kernels.dtypes import working_dtype
 from dpca.models.outliers import residual_scores
 from dpca.models.parameters import given_parameters
 from dpca.representation.lazy import as_lazy, is_lazy, map_samples, scores_of
 from dpca.representation.linear_basis import LinearBasis
 from dpca.representation.reconstruction import samples_of
-from dpca.rules.state import working_dtype
 from storage.errors import DataError
 
 Array = NDArray[Any]
@@ -44,7 +44,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
     # -- learning
 
     def _source(self, X: Any) -> Source:
-        if is_lazy(X) or is_source(X):
+        if is_lazy(X) or isinstance(X, Source):
             source = as_source(opened(X))
             self.n_features_in_ = math.prod(source.shape[1:])
         else:

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from dpca.engine.source import check_finite
 from dpca.kernels import linalg
+from dpca.kernels.dtypes import working_dtype
 from dpca.representation.linear_basis import LinearBasis
-from dpca.rules.state import working_dtype
 
 Array = NDArray[Any]
 

@@ -8,14 +8,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from dpca.engine.fold import Partitioned, Results, plan_for
-from dpca.engine.plan import FoldPlan, PlanError, decoded_row_bytes
+from dpca.engine.fold import plan_for
+from dpca.engine.fold_tasks import Results
+from dpca.engine.plan import FoldPlan, Partitioned, PlanError
 from dpca.engine.source import Source
+from dpca.kernels.dtypes import working_dtype
 from dpca.partition.shared import SharedGrid
 from dpca.rules.covariance import CovariancePCA
 from dpca.rules.incremental_svd import IncrementalSVD
 from dpca.rules.pooled_covariance import PooledCovariancePCA
-from dpca.rules.state import Rule, working_dtype
+from dpca.rules.state import Rule
 
 Array = NDArray[Any]
 
@@ -113,9 +115,8 @@ def _reads(plan: FoldPlan | PlanError, source: Source) -> float:
     """How often a plan has each chunk of the stack decoded, on average; infinitely often where there is no plan."""
     if isinstance(plan, PlanError):
         return math.inf
-    chunks, itemsize = source.chunks, source.dtype.itemsize
-    stack = decoded_row_bytes(tuple((0, length) for length in source.shape[1:]), chunks, itemsize)
-    return sum(decoded_row_bytes(group.region, chunks, itemsize) for group in plan.groups) / stack
+    stack = source.decoded_bytes(tuple((0, length) for length in source.shape[1:]))
+    return sum(source.decoded_bytes(group.region) for group in plan.groups) / stack
 
 
 def _times(reads: float) -> str:

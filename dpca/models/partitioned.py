@@ -15,9 +15,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.boundary import guarded
 from dpca.engine.checkpoint import Checkpoints
-from dpca.engine.fold import FoldReport, Partitioned, fold
-from dpca.engine.held_out import RemainingSource, hold_out
+from dpca.engine.fold import FoldReport, fold
+from dpca.engine.held_out import hold_out
+from dpca.engine.plan import Partitioned
 from dpca.engine.source import Source, as_samples, as_source, check_finite, check_numeric, opened
+from dpca.kernels.dtypes import working_dtype
 from dpca.models.convergence import check_result
 from dpca.models.going_on import refuse_to_go_on
 from dpca.models.parameters import check_parameters, check_states_fit, given_parameters
@@ -27,7 +29,7 @@ from dpca.models.targets import Check, check_for, keep_chosen, value_range_for
 from dpca.representation.basis import Basis
 from dpca.representation.lazy import as_lazy, default_client, is_lazy, map_samples, scores_of
 from dpca.representation.reconstruction import samples_of
-from dpca.rules.state import Rule, State, working_dtype
+from dpca.rules.state import Rule, State
 from storage.errors import DataError
 from storage.layout import CHANNEL, axes_for
 from storage.progress import Progress, no_progress
@@ -465,4 +467,4 @@ def _axes_of(stack: Any) -> Sequence[str] | None:
     """Names of the axes of a sample, where anything states them."""
     if isinstance(stack, Stack):
         return stack.axes[1:]
-    return stack.axes if isinstance(stack, RemainingSource) else None
+    return stack.axes if isinstance(stack, Source) else None

@@ -8,10 +8,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpca.engine.checkpoint import Checkpoints
-from dpca.engine.fold import FoldReport, Partitioned, fold
+from dpca.engine.fold import FoldReport, fold, plan_for
 from dpca.engine.memory import task_budget, thread_count
-from dpca.engine.plan import FoldPlan, plan_fold
-from dpca.engine.source import Source, check_finite, held_by, is_in_memory
+from dpca.engine.plan import FoldPlan, Partitioned
+from dpca.engine.source import Source, check_finite
 from dpca.partition.whole import Whole
 from storage.progress import Progress
 
@@ -45,7 +45,7 @@ class Passes:
         progress: Progress,
     ) -> None:
         self.source = source
-        self.client = None if is_in_memory(source) else client
+        self.client = None if source.in_process else client
         self.budget = task_budget(self.client, thread_count()) if memory_budget is None else memory_budget
         self.count = 0
         self.report: FoldReport | None = None
@@ -76,8 +76,7 @@ class Passes:
 
     def plan(self, partition: Partitioned, rule: Any) -> FoldPlan:
         """Plan a pass without running it; a `PlanError` says that it does not fit."""
-        source, held = self.source, held_by(self.source)
-        return plan_fold(source.shape, source.dtype, source.chunks, partition, rule, budget=self.budget, held=held)
+        return plan_for(rule, self.source, partition, client=self.client, budget=self.budget)
 
     def first_mean(self) -> Array:
         """Return the mean (d,), float64, of the first samples: near enough to shift by in a first pass."""

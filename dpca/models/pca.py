@@ -18,6 +18,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpca.engine.boundary import guarded
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.source import Source
+from dpca.kernels.dtypes import working_dtype
 from dpca.models.convergence import RESULT, check_result
 from dpca.models.linear_model import LinearModel
 from dpca.models.outliers import LeastComponents, least_scores
@@ -26,7 +27,6 @@ from dpca.models.passes import Passes
 from dpca.models.pca_solvers import DEFAULT_ITERATIONS, DEFAULT_TOLERANCE, SOLVERS, Problem
 from dpca.models.solver_choice import choose_solver
 from dpca.representation.lazy import default_client
-from dpca.rules.state import working_dtype
 from storage.errors import DataError
 from storage.progress import Progress, no_progress
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from dpca.engine.memory import usable_bytes
 from dpca.engine.plan import PlanError
 from dpca.kernels import linalg
+from dpca.kernels.dtypes import working_dtype
 from dpca.models.passes import Passes
 from dpca.partition.cells import CellGrid
 from dpca.rules.covariance import CovariancePCA
@@ -24,7 +25,7 @@ from dpca.rules.orthonormal import orthonormalize
 from dpca.rules.power_iteration import PowerIteration
 from dpca.rules.rayleigh_ritz import RayleighRitz
 from dpca.rules.refinement import Refinement
-from dpca.rules.state import State, working_dtype
+from dpca.rules.state import State
 from dpca.rules.vr_pca import VRPCA
 
 Array = NDArray[Any]

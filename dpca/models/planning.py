@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -12,11 +11,11 @@ from numpy.typing import NDArray
 from sklearn.base import clone
 
 from dpca.engine.fold import plan_for
-from dpca.engine.fold_rounds import plan_rounds
 from dpca.engine.held_out import hold_out
 from dpca.engine.memory import task_budget, thread_count
 from dpca.engine.shuffled import shuffle
 from dpca.engine.source import Reader, Source
+from dpca.kernels.dtypes import working_dtype
 from dpca.models.band_pca import BandPCA
 from dpca.models.execution import executed
 from dpca.models.partition_rule import choose_rule
@@ -29,19 +28,12 @@ from dpca.representation.basis import Basis
 from dpca.representation.linear_basis import LinearBasis
 from dpca.rules.covariance import CovariancePCA
 from dpca.rules.rayleigh_ritz import RayleighRitz
-from dpca.rules.state import working_dtype
 
 Array = NDArray[Any]
 
 
-@dataclass(frozen=True)
-class Outline:
+class Outline(Source):
     """What planning needs to know of a stack that is still to be made."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: np.dtype[Any]
-    chunks: tuple[int, ...]
 
     def reader(self) -> Reader:
         """There is nothing to read yet."""
@@ -133,11 +125,7 @@ def _plan_stream(model: StreamingPCA, source: Source, client: Any | None) -> Bas
         client=client,
     )
     stream = shuffle(source, 0) if model.shuffle else source
-    if scheme is None:
-        plan_for(work, stream, whole, client=client, budget=model.memory_budget)
-    else:
-        limit = model.memory_budget or task_budget(client, thread_count())
-        plan_rounds(work, stream, whole, scheme, limit)
+    plan_for(work, stream, whole, scheme=scheme, client=client, budget=model.memory_budget)
     dtype = working_dtype(source.dtype)
     return LinearBasis(_nothing((d,), np.dtype(np.float64)), _nothing((k, d), dtype), shape)
 

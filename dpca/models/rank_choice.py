@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpca.kernels.quality import psnr_from_mse
 from dpca.models import rank
-from dpca.rules.quality import psnr_from_mse
 from storage.errors import DataError
 
 Array = NDArray[Any]

@@ -7,7 +7,6 @@ import os
 import sys
 import warnings
 from collections.abc import Sequence
-from functools import partial
 from typing import Any, Self
 
 import numpy as np
@@ -17,7 +16,6 @@ from sklearn.utils.validation import check_is_fitted
 from dpca.engine.boundary import guarded
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import FoldReport, fold
-from dpca.engine.fold_rounds import fold_in_rounds
 from dpca.engine.rounds import Scheme
 from dpca.engine.shuffled import shuffle
 from dpca.engine.source import Source
@@ -351,11 +349,11 @@ class StreamingPCA(LinearModel):
         scheme: Scheme | None = None,
     ) -> tuple[list[dict[str, Array]], FoldReport]:
         here = None if checkpoints is None else Checkpoints(f"{checkpoints.folder}/{stage.replace(' ', '-')}")
-        run = fold if scheme is None else partial(fold_in_rounds, scheme=scheme)
-        return run(
+        return fold(
             rule,
             source,
             Whole(tuple(source.shape[1:])),
+            scheme=scheme,
             client=client or default_client(),
             budget=self.memory_budget,
             checkpoints=here,

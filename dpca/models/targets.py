@@ -21,11 +21,11 @@ from scipy.optimize import brentq
 from dpca.engine.memory import thread_count, usable_bytes
 from dpca.engine.sampling import read_samples, spread_samples
 from dpca.engine.source import Source
+from dpca.kernels.dtypes import working_dtype
+from dpca.kernels.pixels import to_pixels
+from dpca.kernels.quality import WINDOW, ssim_per_sample
 from dpca.models.rank import spread
 from dpca.models.rank_choice import Captured, RankChoice, Reached, Spectrum, standard_error
-from dpca.representation.cell_basis import to_pixels
-from dpca.rules.quality import WINDOW, ssim_per_sample
-from dpca.rules.state import working_dtype
 from storage.errors import DataError
 from storage.ranges import checked_range
 from storage.tasks import run_in_order

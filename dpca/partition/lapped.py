@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from dpca.kernels import linalg
+from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.namespace import is_numpy
 from dpca.partition.cells import CellGrid, Region
 from dpca.partition.prefilter import Prefilter, few_samples
-from dpca.rules.state import working_dtype
 
 Array = NDArray[Any]
 

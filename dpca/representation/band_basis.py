@@ -12,9 +12,9 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from dpca.kernels import linalg
+from dpca.kernels.dtypes import working_dtype
 from dpca.partition.bands import Bands
 from dpca.representation.basis import array_digest, kept_rows
-from dpca.rules.state import working_dtype
 from storage.layout import CHANNEL
 
 Array = NDArray[Any]

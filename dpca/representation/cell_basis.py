@@ -12,10 +12,10 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from dpca.kernels import linalg
+from dpca.kernels.dtypes import working_dtype
 from dpca.partition.cells import CellGrid
 from dpca.partition.shared import SharedGrid
 from dpca.representation.basis import kept_rows
-from dpca.rules.state import working_dtype
 
 Array = NDArray[Any]
 
@@ -157,22 +157,3 @@ class CellBasis:
         scores = self.grid.n_partitions * self.n_components
         cell = self.grid.max_features * (itemsize + np.dtype(dtype).itemsize)
         return n_rows * ((sample + 2 * scores) * itemsize + cell) + 2 * self.components.nbytes
-
-
-def to_pixels(values: Array, dtype: DTypeLike, data_range: tuple[float, float]) -> Array:
-    """Round and clip reconstructed values to what the stack can hold; floating-point stacks take them as they are.
-
-    Works in place on ``values`` where it can.
-    """
-    dtype = np.dtype(dtype)
-    if dtype.kind == "f":
-        if dtype.itemsize < values.dtype.itemsize:
-            most = np.finfo(dtype).max  # what was at the end of a narrow type may come back a little beyond it
-            np.clip(values, -most, most, out=values)
-        return values.astype(dtype, copy=False)
-    info_min, info_max = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    low, high = max(data_range[0], info_min), min(data_range[1], info_max)
-    if int(values.dtype.type(high)) > info_max:
-        high = np.nextafter(values.dtype.type(high), values.dtype.type(0))  # the float type has no such number
-    np.rint(values, out=values)
-    return np.clip(values, low, high, out=values).astype(dtype)

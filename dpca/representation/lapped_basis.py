@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
+from dpca.kernels.dtypes import working_dtype
 from dpca.partition.lapped import LappedGrid
 from dpca.representation.cell_basis import CellBasis
-from dpca.rules.state import working_dtype
 
 Array = NDArray[Any]
 

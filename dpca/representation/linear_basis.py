@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from dpca.kernels import linalg
-from dpca.rules.state import working_dtype
+from dpca.kernels.dtypes import working_dtype
 from storage.layout import CHANNEL
 
 Array = NDArray[Any]

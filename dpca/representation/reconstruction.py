@@ -12,8 +12,8 @@ import zarr
 from numpy.typing import NDArray
 
 from dpca.engine.source import as_samples
+from dpca.kernels.pixels import to_pixels
 from dpca.representation.basis import MODEL_FACT, Basis, basis_fingerprint, checked_level, rebuilt
-from dpca.representation.cell_basis import to_pixels
 from dpca.representation.lazy import is_lazy, lazy_chunks, map_samples, rows_of_a_task, zarr_array
 from storage.errors import DataError
 from storage.reading import group_facts

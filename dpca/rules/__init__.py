@@ -19,7 +19,6 @@ from dpca.rules.moments import Moments
 from dpca.rules.oja import Oja, OjaSubspace
 from dpca.rules.pooled_covariance import PooledCovariancePCA
 from dpca.rules.power_iteration import PowerIteration
-from dpca.rules.quality import mse_per_sample, psnr_from_mse, ssim_per_sample
 from dpca.rules.rayleigh_ritz import RayleighRitz
 from dpca.rules.refinement import Refinement
 from dpca.rules.sanger import Sanger
@@ -70,7 +69,4 @@ __all__ = [
     "Watched",
     "dual_components",
     "dual_pca",
-    "mse_per_sample",
-    "psnr_from_mse",
-    "ssim_per_sample",
 ]

@@ -10,9 +10,10 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.kernels import linalg
+from dpca.kernels.dtypes import working_dtype
 from dpca.rules import centering, ritz
 from dpca.rules.orthonormal import orthonormalize
-from dpca.rules.state import Array, State, working_dtype
+from dpca.rules.state import Array, State
 
 # Over so many first updates the basis moves too far for projections on the one before each to tell its variances.
 UNSETTLED = 10

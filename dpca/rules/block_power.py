@@ -8,10 +8,11 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import DTypeLike
 
+from dpca.kernels.dtypes import working_dtype
 from dpca.rules import ritz
 from dpca.rules.basis import OrthonormalRule
 from dpca.rules.orthonormal import gram, orthonormalize
-from dpca.rules.state import Array, State, working_dtype
+from dpca.rules.state import Array, State
 from dpca.rules.summing import RANK, SummedRule
 
 

@@ -10,8 +10,9 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.kernels import linalg, linalg_int8
+from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.namespace import any_of, cast, dtype_of, is_numpy, namespace
-from dpca.rules.state import Array, State, working_dtype
+from dpca.rules.state import Array, State
 
 #: Rows of one float32 product. Pixels of 8 bits less 128 have products of at most 2**14, so sums over 1024 rows stay
 #: within 2**24, where float32 holds every integer: the product is exact, whatever order BLAS adds in.

@@ -10,7 +10,8 @@ import scipy.linalg
 from numpy.typing import DTypeLike
 
 from dpca.kernels import linalg
-from dpca.rules.state import Array, State, working_dtype
+from dpca.kernels.dtypes import working_dtype
+from dpca.rules.state import Array, State
 
 _BLOCK_ROWS = 1024
 

@@ -9,7 +9,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.kernels import linalg
-from dpca.rules.state import Array, State, working_dtype
+from dpca.kernels.dtypes import working_dtype
+from dpca.rules.state import Array, State
 
 # Attributes of one product: longer sums are added up in float64.
 _BLOCK_ATTRIBUTES = 1024

@@ -9,9 +9,10 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.kernels import linalg
+from dpca.kernels.dtypes import working_dtype
 from dpca.rules.dual import Dual
 from dpca.rules.orthonormal import orthonormalize
-from dpca.rules.state import Array, State, working_dtype
+from dpca.rules.state import Array, State
 
 _BLOCK_ROWS = 1024
 

@@ -9,13 +9,14 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import DTypeLike
 
+from dpca.kernels.dtypes import working_dtype
 from dpca.rules.averaging import AveragedRule
 from dpca.rules.basis import check_converging, product
 from dpca.rules.oja import add_projected_gradient
 from dpca.rules.orthonormal import gram, orthonormalize
 from dpca.rules.scaled import ScaledRule
 from dpca.rules.schedules import Power, Schedule
-from dpca.rules.state import Array, State, working_dtype
+from dpca.rules.state import Array, State
 
 # Rank-one updates of the pseudo-inverse between two exact ones, which take away what rounding has added up.
 _RANK_ONE_UPDATES = 500

@@ -12,8 +12,9 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.kernels import linalg
+from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.namespace import beside, cast, copy_of, dtype_of, namespace, to_numpy
-from dpca.rules.state import Array, State, working_dtype
+from dpca.rules.state import Array, State
 from dpca.rules.truncation import truncate
 
 # Columns of one product: the rows of a step then stay in cache, and sums over columns are added up in float64.

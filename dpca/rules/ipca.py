@@ -8,9 +8,10 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import DTypeLike
 
+from dpca.kernels.dtypes import working_dtype
 from dpca.rules import centering, ritz
 from dpca.rules.orthonormal import gram, orthonormalize
-from dpca.rules.state import Array, State, working_dtype
+from dpca.rules.state import Array, State
 
 # Residuals below this share of their sample are rounding, of data in float32.
 _NOTHING_NEW = 1e-6

@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.kernels import linalg
+from dpca.kernels.dtypes import working_dtype
 from dpca.rules.covariance import (
     BAND_ROWS,
     BLOCK_ROWS,
@@ -25,7 +26,7 @@ from dpca.rules.covariance import (
     scaled_gram,
     shift_into,
 )
-from dpca.rules.state import Array, State, working_dtype
+from dpca.rules.state import Array, State
 
 # Rows of 8-bit integers, of all places together, that are added to a matrix at once.
 _BYTE_ROWS = 2**14

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
 from dpca.kernels.namespace import beside, copy_of, namespace, to_numpy
@@ -125,11 +124,3 @@ class SummingRule(Rule, Protocol):
 def count_of(state: State) -> int:
     """Samples seen by a state."""
     return state.counts["n_samples"]
-
-
-def working_dtype(dtype: DTypeLike) -> np.dtype[Any]:
-    """float64 for float64 (and for integers too wide for float32), float32 for everything else."""
-    dtype = np.dtype(dtype)
-    # By kind and size: a float64 of the other byte order is not equal to np.float64.
-    wide = dtype.itemsize > (2 if dtype.kind in "iu" else 4)
-    return np.dtype(np.float64 if wide else np.float32)

@@ -10,8 +10,9 @@ import scipy.linalg
 from numpy.typing import DTypeLike
 
 from dpca.kernels import linalg
+from dpca.kernels.dtypes import working_dtype
 from dpca.rules.orthonormal import orthonormalize
-from dpca.rules.state import Array, State, working_dtype
+from dpca.rules.state import Array, State
 
 
 @dataclass(frozen=True, eq=False)

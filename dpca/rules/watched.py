@@ -10,8 +10,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from dpca.kernels.dtypes import working_dtype
 from dpca.rules.orthonormal import gram
-from dpca.rules.state import Array, State, working_dtype
+from dpca.rules.state import Array, State
 
 _EARLIER, _COUNT = "earlier_components", "n_earlier"
 # What is left of a stream when the components that its end is compared with are taken.

@@ -1,4 +1,4 @@
-"""What people have, read piece by piece: one reader a file, `open_reader` to choose among them.
+"""Readers of sources, one format a file; `open_reader` chooses among them.
 
 Readers deliver encoded images or rows of an array in a fixed order, and know nothing of pixels, Zarr stores or Dask.
 """

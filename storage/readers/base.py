@@ -1,4 +1,4 @@
-"""What a reader is: samples in a fixed order, read piecewise, each piece by a task that knows only its piece.
+"""The base class of readers: samples in a fixed order, read in pieces by independent tasks.
 
 A source holds either encoded images (files, members of archives, values of a database) or an array. Both promise
 
@@ -116,7 +116,7 @@ class Reader(ABC):
             yield self.part(indices)()
 
     def called(self, index: int) -> str:
-        """Return how a sentence speaks of a sample."""
+        """Return the name of a sample for error messages."""
         name = self.names[index]
         return f"'{name}'" if self.encoded else f"sample {name} of '{self.name}'"
 
@@ -156,7 +156,7 @@ class Verdict(Enum):
 
 
 def judge(name: str) -> Verdict:
-    """Tell an image from another file and from the hidden ones that are not even counted, by the name."""
+    """Classify a file by its name: an image, another file, or a hidden one, which is not counted."""
     parts = name.split("/")
     if "__MACOSX" in parts or any(part.startswith(".") and part != "." for part in parts):
         return Verdict.HIDDEN
@@ -196,7 +196,7 @@ def too_large(size: int) -> str:
 
 @contextmanager
 def within_memory(what: str) -> Iterator[None]:
-    """Turn exhausted memory into the sentence that says which source claims so much.
+    """Convert exhausted memory to an error that names the source.
 
     Parameters
     ----------

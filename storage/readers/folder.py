@@ -20,7 +20,7 @@ from storage.readers.base import (
     too_large,
 )
 
-# what the page of every report says in its head
+# A marker in the head of every report's page.
 REPORT_MARK = b'<meta name="generator" content="dask-dpca">'
 
 _HEAD = 4096
@@ -137,7 +137,7 @@ def _is_ours(names: set[str], folder: str) -> bool:
 
 
 def _system_devices() -> set[int]:
-    """Return the file systems in which the system shows itself: folders without end, files that are none."""
+    """Return the devices of system file systems such as /proc, whose folders may be endless."""
     return {os.stat(folder).st_dev for folder in ("/proc", "/sys") if os.path.ismount(folder)}
 
 

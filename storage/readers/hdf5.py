@@ -104,13 +104,13 @@ def _attributes(dataset: Any) -> dict[str, Any]:
 
 
 def _fill_value(dataset: Any) -> Any:
-    """Return the fill value that somebody chose for a dataset; single bytes are set to anything."""
+    """Return the fill value that was set for a dataset; fill values of single bytes mean nothing."""
     chosen = dataset.id.get_create_plist().fill_value_defined() == 2  # H5D_FILL_VALUE_USER_DEFINED
     return dataset.fillvalue if chosen and dataset.dtype.itemsize > 1 else None
 
 
 def _require_whole(dataset: Any, what: str) -> None:
-    """Refuse a dataset whose values lie in other files, need other programs, or are not there."""
+    """Refuse a dataset whose values lie in other files, need plugins, or are missing."""
     layout = dataset.id.get_create_plist()
     if layout.get_external_count():
         raise DataError(f"{what} keeps its values in other files (external storage), which is not read: copy them in")
@@ -143,7 +143,7 @@ def _require_whole(dataset: Any, what: str) -> None:
 
 
 def _check_index(dataset: Any, grid: Sequence[int], plain_bytes: int | None, what: str) -> int:
-    """Return how many chunks of the grid the index leaves out; raise where libhdf5 would follow it out of the file."""
+    """Return how many chunks the index lacks; raise if it points outside of the file."""
     file_bytes = os.path.getsize(dataset.file.filename)
     edges, missing = dataset.chunks, bytearray(b"\1") * prod(grid)
     wrong: list[tuple[int, int]] = []

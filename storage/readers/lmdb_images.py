@@ -87,7 +87,7 @@ class LmdbReader(Reader):
 
 
 class _Names(Sequence[str]):
-    """Keys as text, made when asked for: as a list they would take as much memory again."""
+    """Keys as text, decoded on access: a list would take as much memory again."""
 
     def __init__(self, keys: list[bytes]) -> None:
         self._keys = keys
@@ -121,7 +121,7 @@ class _Meta(NamedTuple):
 
 
 class _Tree:
-    """The tree of keys in a file; nothing it says is trusted."""
+    """The tree of keys in a file; every number in it is checked."""
 
     def __init__(self, path: str, name: str) -> None:
         self._path, self._name = path, name

@@ -1,4 +1,4 @@
-"""From a path, a glob or a list of them to a reader: by content, with the name only as a hint."""
+"""Opens a path, a glob or a list of them as a reader, chosen by content first and by name second."""
 
 from __future__ import annotations
 

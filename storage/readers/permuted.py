@@ -1,4 +1,4 @@
-"""Samples of another source in a random order: what many streaming rules assume, and image folders do not have."""
+"""Samples of another source in a random order, which many streaming rules assume and image folders lack."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Permuted(Reader):
 
     @cached_property
     def refused(self) -> Mapping[int, str]:  # type: ignore[override]
-        """What the reader refuses."""
+        """The refused samples of the wrapped reader, in the new order."""
         place = {old: new for new, old in enumerate(self.order.tolist())}
         return {place[old]: reason for old, reason in self._reader.refused.items()}
 

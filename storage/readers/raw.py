@@ -1,4 +1,4 @@
-"""Arrays that lie in a file as plain bytes: mapped where they are, or streamed where they are compressed.
+"""Arrays stored as plain bytes in a file: mapped into memory, or streamed if the file is compressed.
 
 The parts that ``.npy``, ``.npz`` and IDX files share.
 """
@@ -174,7 +174,7 @@ def gather(
 
 
 def require_possible(claimed: int, packed: int, what: str) -> None:
-    """Refuse a claim that a deflated file of this size cannot keep, before memory is taken for it.
+    """Refuse a claimed size that a deflated file of this length cannot hold, before memory is allocated.
 
     Parameters
     ----------
@@ -314,7 +314,7 @@ class StreamReader(ArrayReader):
             filled += read
 
     def _check_end(self, file: IO[bytes]) -> None:
-        """Read past the last row: that is when a checksum is compared."""
+        """Read past the last row: only then is the checksum compared."""
         with self._reading(len(self)):
             more = file.read(1)
         if more:

@@ -141,7 +141,7 @@ class TarReader(Reader):
         return payload
 
     def _members(self) -> Generator[tuple[tarfile.TarInfo, Verdict | str, _Tape], None, None]:
-        """Yield the members that are not hidden, in order, with what becomes of them."""
+        """Yield the members that are not hidden, in order, each with its verdict."""
         with open(self._path, "rb") if self._open is None else self._open(self._path) as file:
             tape = _Tape(file)
             with self._reading():

@@ -13,13 +13,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage import cf
+from storage.checksums import shard_grid
 from storage.errors import DataError, StoreError, one_line
 from storage.readers.base import runs
 from storage.readers.raw import ArrayReader, gather
 from storage.reading import is_dense, open_array
 from storage.stack import Stack, open_stack
 
-# Chunks of zeros need not be stored, and one in so many is enough to believe that all of them are meant.
+# Chunks of zeros need not be stored; an array with fewer than one stored chunk in so many was never written.
 _CHUNKS_A_FILE = 1000
 
 
@@ -95,10 +96,8 @@ class ZarrReader(ArrayReader):
 
 
 def _check_chunks(stack: Stack) -> None:
-    """Refuse an array that is a claim with nothing behind it."""
-    array = stack.samples
-    edges = array.shards or array.chunks
-    wanted = prod(-(-n // edge) for n, edge in zip(array.shape, edges, strict=True))
+    """Refuse an array whose claimed chunks are almost all missing."""
+    wanted = prod(shard_grid(stack.samples))
     least = -(-wanted // _CHUNKS_A_FILE)
     if "://" in stack.array_path or least == 1:
         return

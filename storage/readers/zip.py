@@ -30,7 +30,7 @@ _LOCAL_HEADER = 30
 
 
 class Place(NamedTuple):
-    """Where a member lies and what it must turn out to be."""
+    """Position, size and checksum of a member."""
 
     offset: int
     packed: int

@@ -38,8 +38,9 @@ from dpca.engine.plan import plan_fold
 from dpca.engine.source import Source, as_source, batches
 from dpca.jobs.score_write import write_scores
 from dpca.kernels import linalg_int8
+from dpca.kernels.quality import ssim_per_sample
 from dpca.partition import CellGrid
-from dpca.rules import CovariancePCA, ssim_per_sample
+from dpca.rules import CovariancePCA
 from storage import Stack, ingest, open_stack
 from storage.arrays import create_array, create_root, write_shard
 from storage.layout import Layout, choose_layout
@@ -140,7 +141,7 @@ def _compare_fit(stack: Stack, cell: int, one: Any, many: Any, rounds: int) -> N
 def _read_cost(source: Source, client: Any) -> Cost:
     """Read all tiles of the fit with 10 x 10 cells."""
     grid = CellGrid(tuple(source.shape[1:]), (10, 10))
-    plan = plan_fold(source.shape, source.dtype, source.chunks, grid, CovariancePCA(1), budget=2**31)
+    plan = plan_fold(source, grid, CovariancePCA(1), budget=2**31)
     calls = [(source, g.region, plan.batch_rows) for g in plan.groups]
     return _cost(client, lambda: _run(client, _read_region, calls))
 

@@ -19,7 +19,8 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dpca.engine.cluster import open_client
-from tests.trust.damage import STORES, Trial, make_stores
+from tests.trust.damage import STORES, make_stores
+from tests.trust.ways import Trial
 
 
 def main() -> int:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "storage"))
 
-from fuzzed_sources import run_fuzzed  # type: ignore[import-not-found]
+from fuzz_trial import run_fuzzed  # type: ignore[import-not-found]
 
 
 def main() -> int:

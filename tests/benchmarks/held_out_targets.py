@@ -20,8 +20,8 @@ from typing import Any
 import numpy as np
 
 from dpca import CellPCA
-from dpca.representation.cell_basis import to_pixels
-from dpca.rules.quality import mse_per_sample, psnr_from_mse, ssim_per_sample
+from dpca.kernels.pixels import to_pixels
+from dpca.kernels.quality import mse_per_sample, psnr_from_mse, ssim_per_sample
 from storage import open_stack
 from storage.tasks import run_in_order
 

@@ -22,11 +22,15 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from hashlib import blake2b
+from io import StringIO
 from pathlib import Path
 
 import psutil
+
+from dpca.cli import main as dpca_main
 
 PROGRAM = Path(__file__).parents[2] / "pipelines" / "celeba_cpca.py"
 COMMAND = (sys.executable, "-c", "import sys; from dpca.cli import main; sys.exit(main())")
@@ -34,6 +38,8 @@ COMMAND = (sys.executable, "-c", "import sys; from dpca.cli import main; sys.exi
 STAGES = {"ingest": ("ingest ",), "fit": ("fit ",), "scores": ("write ",)}
 #: How a command announces that its work begins; its only stage is called as it is.
 BEGINS = ("2 worker(s)",)
+#: What is killed.
+VICTIMS = ("program", "worker")
 
 
 @dataclass(frozen=True)
@@ -94,8 +100,8 @@ def whole_job(source: str, arguments: Sequence[str] = (), program: Path = PROGRA
     return Job(program.stem, command, seconds, STAGES)
 
 
-def commands(source: str, folder: Path, arguments: Sequence[str] = ()) -> list[Job]:
-    """Return the commands that fit, transform and reconstruct; makes what they read in a folder."""
+def commands(source: str, folder: Path, arguments: Sequence[str] = (), scheduler: str = "") -> list[Job]:
+    """Return the commands that fit, transform and reconstruct; makes what they read in a folder, on a scheduler."""
     stack, model, scores = (str(folder / f"{name}.zarr") for name in ("stack", "model", "scores"))
     where = ("--workers", "2", *arguments)
     fit = ("--cell", "10", "--components", "20")
@@ -104,7 +110,9 @@ def commands(source: str, folder: Path, arguments: Sequence[str] = ()) -> list[J
         ("fit", stack, model, *fit),
         ("transform", model, stack, scores),
     ):
-        subprocess.run([*COMMAND, *made, *where], check=True, stdout=subprocess.DEVNULL)
+        with redirect_stdout(StringIO()):
+            if dpca_main([*made, *(("--scheduler", scheduler) if scheduler else where)]):
+                raise SystemExit(f"`dpca {made[0]}` failed")
 
     def job(name: str, *inputs: str, options: Sequence[str] = ()) -> Job:
         def seconds(output: Path, printed: str) -> dict[str, float]:
@@ -133,15 +141,20 @@ def undisturbed(job: Job, folder: Path) -> tuple[dict[str, str], dict[str, float
 
 
 def disturbed(
-    job: Job, folder: Path, calm: dict[str, str], costs: dict[str, float], turn: int, rng: random.Random
+    job: Job,
+    folder: Path,
+    calm: dict[str, str],
+    costs: dict[str, float],
+    turn: int,
+    rng: random.Random,
+    victims: Sequence[str] = VICTIMS,
 ) -> tuple[int, int]:
-    """Run a job twice; return how often something was killed, and how many of the stores differ.
+    """Run a job once for each victim; return how often something was killed, and how many of the stores differ.
 
-    The first time the program is killed once in every stage, each time starting it again; the second time one worker in
-    every stage.
+    The program is killed once in every stage, each time starting it again; of the workers, one in every stage.
     """
     kills = differences = 0
-    for victim in ("program", "worker"):
+    for victim in victims:
         output = folder / f"{job.name}-{victim}-{turn}.zarr"
         command = job.command(output)
         moments = {stage: rng.uniform(0, seconds) for stage, seconds in costs.items()}

@@ -35,7 +35,7 @@ from sklearn.decomposition import IncrementalPCA
 from threadpoolctl import threadpool_limits
 
 from dpca import StreamingPCA
-from dpca.engine.fold import fold_segment
+from dpca.engine.fold_tasks import Work, fold_segment
 from dpca.engine.memory import peak_resident_bytes
 from dpca.engine.plan import Group
 from dpca.engine.source import as_source, batches
@@ -224,7 +224,7 @@ def _overlap(path: str, k: int, rounds: int) -> None:
             state = rule.update(state, flat[: span[1] - start])
 
     def both() -> None:
-        fold_segment(rule, source, whole, group, span, rows, None, "")
+        fold_segment(Work(rule, whole, group, rows, 1, source.name, source.dtype, ""), source, span)
 
     best = {"reading": np.inf, "arithmetic": np.inf, "both": np.inf}
     for _ in range(rounds):

@@ -19,6 +19,8 @@ from storage import ingest
 from tests.cli.bad_cases import CASES, HELD, make_photos, make_stack
 from tests.conftest import smooth_images
 
+pytestmark = pytest.mark.usefixtures("small_pictures")
+
 
 def _content(folder: Path) -> dict[str, bytes]:
     return {str(p.relative_to(folder)): p.read_bytes() for p in sorted(folder.rglob("*")) if p.is_file()}

@@ -16,6 +16,8 @@ from dpca.cli import main
 from pipelines.celeba_cpca import main as job
 from tests.conftest import smooth_images
 
+pytestmark = pytest.mark.usefixtures("small_pictures")
+
 
 def uneven(n: int = 60) -> np.ndarray:
     """Images whose left half varies much more than the right one."""

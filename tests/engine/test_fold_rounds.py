@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 import zarr
 
-from dpca.engine import Averaging, DataParallel, PlanError, as_source, fold, fold_in_rounds
+from dpca.engine import Averaging, DataParallel, PlanError, as_source, fold
 from dpca.engine.checkpoint import Checkpoints
 from dpca.partition import CellGrid, Whole
 from dpca.rules import BlockPower, ImplicitKrasulina, InBatches, Oja, Power, State
@@ -24,7 +24,7 @@ from tests.conftest import smooth_images
 
 N, CHUNK, SHAPE = 230, 16, (10, 12, 3)
 WHOLE = Whole(SHAPE)
-ROUNDS = sys.modules["dpca.engine.fold_rounds"]
+ENGINE, PLAN, TASKS = (sys.modules[f"dpca.engine.{name}"] for name in ("fold", "plan", "fold_tasks"))
 RULE = Oja(3, Power(1.0, 0.5), unit=255.0, seed=1)
 AVERAGING, BATCHED = Averaging(3, 20, 10), InBatches(RULE, 10)
 PARALLEL = DataParallel(64, 2)
@@ -45,9 +45,9 @@ def path(images: np.ndarray, tmp_path: Path) -> str:
 @pytest.fixture
 def spread(monkeypatch: pytest.MonkeyPatch) -> None:
     """A task for each stream, and segments of two rounds."""
-    monkeypatch.setattr(ROUNDS, "_WORTH_A_TASK", 0)
-    monkeypatch.setattr(ROUNDS, "LINK_BYTES", 128 * 360)
-    monkeypatch.setattr(ROUNDS, "thread_count", lambda: 2)
+    monkeypatch.setattr(TASKS, "_WORTH_A_TASK", 0)
+    monkeypatch.setattr(PLAN, "LINK_BYTES", 128 * 360)
+    monkeypatch.setattr(ENGINE, "thread_count", lambda: 2)
 
 
 def same(a: Result, b: Result) -> None:
@@ -76,7 +76,7 @@ def test_rounds_are_what_they_say(rule: Any, images: np.ndarray, path: str, spre
     zarr.create_array(path, data=images, chunks=(CHUNK, *SHAPE), overwrite=True)
     expected = averaged(rule, images, 3, 20)
     for x, client in ((images, None), (path, None), (path, cluster), (da.from_array(images, chunks=50), cluster)):
-        (found,), report = fold_in_rounds(InBatches(rule, 10), as_source(x), WHOLE, AVERAGING, client=client)
+        (found,), report = fold(InBatches(rule, 10), as_source(x), WHOLE, scheme=AVERAGING, client=client)
         same(found, expected)
         assert len(report.plan.segments) == (1 if isinstance(x, da.Array) else 2)
 
@@ -88,7 +88,7 @@ def test_spread_batches_give_what_whole_batches_give(
     (whole,), _ = fold(InBatches(rule, 64), as_source(path), WHOLE)
     results = []
     for x, client in ((path, None), (path, cluster), (images, None)):
-        (found,), _ = fold_in_rounds(rule, as_source(x), WHOLE, PARALLEL, client=client)
+        (found,), _ = fold(rule, as_source(x), WHOLE, scheme=PARALLEL, client=client)
         overlap = np.linalg.svd(found["components"] @ whole["components"].T, compute_uv=False)
         assert overlap.min() > 1 - 1e-6
         np.testing.assert_allclose(found["mean"], whole["mean"], rtol=1e-12)
@@ -100,14 +100,14 @@ def test_spread_batches_give_what_whole_batches_give(
 @pytest.mark.parametrize("size", [10, 50, 230, 1000])
 def test_one_stream_is_a_chain(size: int, path: str) -> None:
     (chain,), _ = fold(BATCHED, as_source(path), WHOLE)
-    (found,), _ = fold_in_rounds(BATCHED, as_source(path), WHOLE, Averaging(1, size, 10))
+    (found,), _ = fold(BATCHED, as_source(path), WHOLE, scheme=Averaging(1, size, 10))
     same(found, chain)
 
 
 @pytest.mark.parametrize("size", [50, 1000])
 def test_one_part_is_the_batch_itself(size: int, path: str) -> None:
     (chain,), _ = fold(InBatches(RULE, size), as_source(path), WHOLE)
-    (found,), _ = fold_in_rounds(RULE, as_source(path), WHOLE, DataParallel(size, 1))
+    (found,), _ = fold(RULE, as_source(path), WHOLE, scheme=DataParallel(size, 1))
     assert np.linalg.svd(found["components"] @ chain["components"].T, compute_uv=False).min() > 1 - 1e-6
 
 
@@ -116,22 +116,22 @@ def test_where_the_work_is_done_changes_nothing(
     scheme: Any, path: str, monkeypatch: pytest.MonkeyPatch, cluster: Any
 ) -> None:
     rule = BATCHED if scheme is AVERAGING else RULE
-    (expected,), report = fold_in_rounds(rule, as_source(path), WHOLE, scheme)
+    (expected,), report = fold(rule, as_source(path), WHOLE, scheme=scheme)
     assert len(report.plan.segments) == 1
     for worth, length, client in ((0, 2**30, None), (0, 60 * 360, cluster), (2**30, 60 * 360, cluster)):
-        monkeypatch.setattr(ROUNDS, "_WORTH_A_TASK", worth)
-        monkeypatch.setattr(ROUNDS, "LINK_BYTES", length)
-        (found,), _ = fold_in_rounds(rule, as_source(path), WHOLE, scheme, client=client)
+        monkeypatch.setattr(TASKS, "_WORTH_A_TASK", worth)
+        monkeypatch.setattr(PLAN, "LINK_BYTES", length)
+        (found,), _ = fold(rule, as_source(path), WHOLE, scheme=scheme, client=client)
         same(found, expected)
 
 
 def test_cells_have_rounds_of_their_own(images: np.ndarray, path: str, spread: None, cluster: Any) -> None:
     grid = CellGrid(SHAPE, (5, 6))
-    found, _ = fold_in_rounds(BATCHED, as_source(path), grid, AVERAGING, client=cluster)
+    found, _ = fold(BATCHED, as_source(path), grid, scheme=AVERAGING, client=cluster)
     assert len(found) == 4
     for i, cell in enumerate(found):
         part = np.ascontiguousarray(images[(slice(None), *(slice(a, b) for a, b in grid.region(i)))])
-        (expected,), _ = fold_in_rounds(BATCHED, as_source(part.reshape(N, -1)), Whole((90,)), AVERAGING)
+        (expected,), _ = fold(BATCHED, as_source(part.reshape(N, -1)), Whole((90,)), scheme=AVERAGING)
         same(cell, expected)
 
 
@@ -175,25 +175,25 @@ def updates(rule: Counting) -> int:
 @pytest.mark.parametrize("spoil", [False, True])
 def test_a_stopped_fold_goes_on_where_it_was(scheme: Any, spoil: bool, path: str, spread: None, tmp_path: Path) -> None:
     undisturbed = BATCHED if scheme is AVERAGING else RULE
-    (expected,), _ = fold_in_rounds(undisturbed, as_source(path), WHOLE, scheme)
+    (expected,), _ = fold(undisturbed, as_source(path), WHOLE, scheme=scheme)
     rule = striking(tmp_path / "count", {AVERAGING: 17, PARALLEL: 6}[scheme])
     given = InBatches(rule, 10) if scheme is AVERAGING else rule
     kept = Checkpoints(str(tmp_path / "kept"))
     with pytest.raises(RuntimeError, match="struck"):
-        fold_in_rounds(given, as_source(path), WHOLE, scheme, checkpoints=kept)
+        fold(given, as_source(path), WHOLE, scheme=scheme, checkpoints=kept)
     (state,) = Path(kept.folder).rglob("*.npz")
     done = updates(rule)
     if spoil:
         # A power cut took the end of it: it counts as missing.
         state.write_bytes(state.read_bytes()[:-30])
-    (found,), _ = fold_in_rounds(given, as_source(path), WHOLE, scheme, checkpoints=kept)
+    (found,), _ = fold(given, as_source(path), WHOLE, scheme=scheme, checkpoints=kept)
     same(found, expected)
     # What a whole fold takes, less the first segment.
     whole, first = {AVERAGING: (23, 12), PARALLEL: (8, 4)}[scheme]
     assert updates(rule) - done == whole - (0 if spoil else first)
     assert [p.name for p in Path(kept.folder).rglob("*.npz")] == ["group-000000.npz"]
     again = updates(rule)
-    (found,), _ = fold_in_rounds(given, as_source(path), WHOLE, scheme, checkpoints=kept)
+    (found,), _ = fold(given, as_source(path), WHOLE, scheme=scheme, checkpoints=kept)
     same(found, expected)
     assert updates(rule) == again
 
@@ -201,10 +201,10 @@ def test_a_stopped_fold_goes_on_where_it_was(scheme: Any, spoil: bool, path: str
 @pytest.mark.parametrize("scheme", [AVERAGING, PARALLEL])
 def test_a_killed_worker_changes_nothing(scheme: Any, path: str, spread: None, tmp_path: Path, cluster: Any) -> None:
     undisturbed = BATCHED if scheme is AVERAGING else RULE
-    (expected,), _ = fold_in_rounds(undisturbed, as_source(path), WHOLE, scheme)
+    (expected,), _ = fold(undisturbed, as_source(path), WHOLE, scheme=scheme)
     rule = striking(tmp_path / "count", {AVERAGING: 17, PARALLEL: 6}[scheme], kill=True)
     given = InBatches(rule, 10) if scheme is AVERAGING else rule
-    (found,), _ = fold_in_rounds(given, as_source(path), WHOLE, scheme, client=cluster)
+    (found,), _ = fold(given, as_source(path), WHOLE, scheme=scheme, client=cluster)
     assert not (tmp_path / "count.fuse").exists()
     same(found, expected)
     # Only the segment that was struck is done again.
@@ -216,8 +216,8 @@ def test_a_killed_worker_changes_nothing(scheme: Any, path: str, spread: None, t
 def test_other_settings_do_not_find_the_wrong_checkpoints(path: str, spread: None, tmp_path: Path) -> None:
     kept = Checkpoints(str(tmp_path / "kept"))
     for rule, scheme in ((RULE, AVERAGING), (RULE, Averaging(2, 20, 10)), (Oja(3, seed=2), AVERAGING)):
-        (found,), _ = fold_in_rounds(InBatches(rule, 10), as_source(path), WHOLE, scheme, checkpoints=kept)
-        (expected,), _ = fold_in_rounds(InBatches(rule, 10), as_source(path), WHOLE, scheme)
+        (found,), _ = fold(InBatches(rule, 10), as_source(path), WHOLE, scheme=scheme, checkpoints=kept)
+        (expected,), _ = fold(InBatches(rule, 10), as_source(path), WHOLE, scheme=scheme)
         same(found, expected)
 
 
@@ -241,18 +241,18 @@ class Told:
 def test_progress_counts_segments(images: np.ndarray, path: str, spread: None, tmp_path: Path) -> None:
     row, kept = images.nbytes // N, Checkpoints(str(tmp_path / "kept"))
     told = Told()
-    fold_in_rounds(BATCHED, as_source(path), WHOLE, AVERAGING, progress=told, checkpoints=kept)
+    fold(BATCHED, as_source(path), WHOLE, scheme=AVERAGING, progress=told, checkpoints=kept)
     assert told.said == [("fit", images.nbytes, "B"), 0, 120 * row, 110 * row, "closed"]
     told = Told()
-    fold_in_rounds(BATCHED, as_source(path), WHOLE, AVERAGING, progress=told, checkpoints=kept)
+    fold(BATCHED, as_source(path), WHOLE, scheme=AVERAGING, progress=told, checkpoints=kept)
     assert told.said == [("fit", images.nbytes, "B"), images.nbytes, "closed"]
 
 
 def test_what_does_not_fit_is_refused(path: str) -> None:
-    one = fold_in_rounds(BATCHED, as_source(path), WHOLE, Averaging(1, 20, 10))[1].plan.task_bytes
-    fold_in_rounds(BATCHED, as_source(path), WHOLE, Averaging(1, 20, 10), budget=one)
+    one = fold(BATCHED, as_source(path), WHOLE, scheme=Averaging(1, 20, 10))[1].plan.task_bytes
+    fold(BATCHED, as_source(path), WHOLE, scheme=Averaging(1, 20, 10), budget=one)
     with pytest.raises(PlanError, match="100000 streams"):
-        fold_in_rounds(BATCHED, as_source(path), WHOLE, Averaging(100000, 20, 10), budget=one)
+        fold(BATCHED, as_source(path), WHOLE, scheme=Averaging(100000, 20, 10), budget=one)
 
 
 def test_values_that_are_not_finite_are_named(tmp_path: Path, spread: None, cluster: Any) -> None:
@@ -261,7 +261,7 @@ def test_values_that_are_not_finite_are_named(tmp_path: Path, spread: None, clus
     zarr.create_array(str(tmp_path / "nan.zarr"), data=x, chunks=(CHUNK, 20))
     for given, scheme in ((BATCHED, AVERAGING), (RULE, PARALLEL)):
         with pytest.raises(DataError, match="sample 77 of"):
-            fold_in_rounds(given, as_source(str(tmp_path / "nan.zarr")), Whole((20,)), scheme, client=cluster)
+            fold(given, as_source(str(tmp_path / "nan.zarr")), Whole((20,)), scheme=scheme, client=cluster)
 
 
 def test_large_states_travel_without_a_warning(tmp_path: Path, spread: None, cluster: Any) -> None:
@@ -269,8 +269,8 @@ def test_large_states_travel_without_a_warning(tmp_path: Path, spread: None, clu
     x = np.random.default_rng(0).integers(0, 256, (8, 400_000), np.uint8)
     zarr.create_array(str(tmp_path / "wide.zarr"), data=x, chunks=(4, 400_000))
     given, scheme = InBatches(Oja(7, Power(1.0, 0.5), unit=1e5), 2), Averaging(2, 2, 2)
-    (found,), report = fold_in_rounds(
-        given, as_source(str(tmp_path / "wide.zarr")), Whole((400_000,)), scheme, client=cluster
+    (found,), report = fold(
+        given, as_source(str(tmp_path / "wide.zarr")), Whole((400_000,)), scheme=scheme, client=cluster
     )
     assert len(report.plan.segments) == 2
     np.testing.assert_allclose(found["mean"], x.mean(0), rtol=1e-9)

@@ -17,7 +17,7 @@ from dpca import BandPCA, CellPCA, StreamingPCA
 from dpca.engine import as_source, fold
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.held_out import MOST_HELD_OUT, RemainingSource, hold_out, without
-from dpca.engine.source import ZarrSource, batches
+from dpca.engine.source import DerivedSource, ZarrSource, batches
 from dpca.partition import CellGrid
 from dpca.rules import CovariancePCA
 from storage.errors import DataError
@@ -70,8 +70,8 @@ def test_all_others_in_their_order_wherever_they_are_cut(
 def test_a_dask_array_without_them_keeps_its_chunks(chunks: Any) -> None:
     x, gone = numbered(95), np.array([0, 5, 6, 31, 94])
     source: Any = without(as_source(da.from_array(x, chunks=chunks)), gone)
-    np.testing.assert_array_equal(source.array.compute(scheduler="synchronous"), np.delete(x, gone, axis=0))
-    assert source.array.numblocks == da.from_array(x, chunks=chunks).numblocks
+    np.testing.assert_array_equal(source.lazy.compute(scheduler="synchronous"), np.delete(x, gone, axis=0))
+    assert source.lazy.numblocks == da.from_array(x, chunks=chunks).numblocks
 
 
 @given(st.integers(4, 400), st.floats(0.01, 0.5), st.integers(1, 30))
@@ -111,9 +111,7 @@ def test_of_a_large_stack_few_chunks_are_read_again(n: int, chunk: int, fraction
 def test_each_chunk_is_read_once() -> None:
     inner, seen = sources(95, 10)[1], []
 
-    class Counting:
-        name, shape, dtype, chunks = inner.name, inner.shape, inner.dtype, inner.chunks
-
+    class Counting(DerivedSource):
         def reader(self) -> Any:
             read = inner.reader()
 
@@ -123,7 +121,7 @@ def test_each_chunk_is_read_once() -> None:
 
             return counted
 
-    read(RemainingSource(Counting(), np.array([3, 4, 15, 94])), 8)
+    read(RemainingSource(Counting(inner, window_rows=0), np.array([3, 4, 15, 94])), 8)
     assert sorted(i for a, b in seen for i in range(a, b)) == list(range(95))
 
 
@@ -184,7 +182,8 @@ def test_bands_keep_channels_by_the_stated_axes() -> None:
     x = np.random.default_rng(0).normal(size=(40, 6, 4, 3)).astype(np.float32)
 
     def labels(axes: tuple[str, ...] | None) -> Any:
-        part = RemainingSource(as_source(x), np.arange(0, 40, 4), axes)
+        part = RemainingSource(as_source(x), np.arange(0, 40, 4))
+        part.axes = axes
         return BandPCA(2, band_size=6, mapping="random", random_state=0).fit(part).bands_.labels
 
     together = labels(None)

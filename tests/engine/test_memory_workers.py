@@ -13,6 +13,7 @@ import pytest
 
 from dpca.engine import FoldPlan, as_source, fold, plan_fold
 from dpca.engine.cluster import open_client
+from dpca.engine.source import ZarrSource
 from dpca.partition import CellGrid
 from dpca.rules import CovariancePCA, Moments
 from storage.arrays import create_array, create_root, write_shard
@@ -68,7 +69,8 @@ def test_a_long_stack_takes_no_more_than_was_planned_for_a_tenth_of_it(tmp_path:
     layout = Layout((256, 50, 50, 3), (512, 100, 100, 3))
     grid, rule = CellGrid((100, 100, 3), (5, 5)), CovariancePCA(3)
     n = rule.batch_rows(np.uint8)
-    short = plan_fold((n, 100, 100, 3), np.uint8, layout.chunks, grid, rule, budget=2**30)
+    tenth = ZarrSource("nowhere", (n, 100, 100, 3), np.dtype(np.uint8), layout.chunks)
+    short = plan_fold(tenth, grid, rule, budget=2**30)
     grown, plan = measure(stack(tmp_path, 10 * n, (100, 100, 3), np.uint8, layout), (5, 5), rule)
     assert 30e6 < grown <= plan.task_bytes <= short.task_bytes
 

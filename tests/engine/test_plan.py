@@ -9,9 +9,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpca.engine import FoldPlan, PlanError, plan_fold
+from dpca.engine import FoldPlan, PlanError, Source, plan_fold
+from dpca.engine.source import ZarrSource
 from dpca.partition import Bands, CellGrid, LappedGrid, map_at_random
 from dpca.rules import CovariancePCA
+
+
+def stack(shape: tuple[int, ...], chunks: tuple[int, ...]) -> Source:
+    return ZarrSource("nowhere", shape, np.dtype(np.uint8), chunks)
 
 
 @st.composite
@@ -35,7 +40,7 @@ def test_every_partition_once_every_sample_once_within_the_budget(
 ) -> None:
     shape, chunks, grid, budget, n_parallel = problem
     try:
-        plan = plan_fold(shape, np.uint8, chunks, grid, CovariancePCA(1), budget=budget, n_parallel=n_parallel)
+        plan = plan_fold(stack(shape, chunks), grid, CovariancePCA(1), budget=budget, n_parallel=n_parallel)
     except PlanError as error:
         assert "MB" in str(error)  # noqa: PT017 (whether it is raised depends on the example)
         return
@@ -52,7 +57,7 @@ def test_every_partition_once_every_sample_once_within_the_budget(
 
 def lfw(cell: int, budget: int, n: int = 13_233, **kwargs: int) -> FoldPlan:
     grid = CellGrid((250, 250, 3), (cell, cell))
-    return plan_fold((n, 250, 250, 3), np.uint8, (512, 50, 50, 3), grid, CovariancePCA(20), budget=budget, **kwargs)
+    return plan_fold(stack((n, 250, 250, 3), (512, 50, 50, 3)), grid, CovariancePCA(20), budget=budget, **kwargs)
 
 
 def test_chunks_are_read_once_where_memory_allows() -> None:
@@ -66,7 +71,7 @@ def test_an_overlap_reads_no_more_than_its_share_of_attributes() -> None:
     shape, chunks, rule = (13_233, 250, 250, 3), (16, 250, 250, 3), CovariancePCA(20)
     for budget in (150 * 2**20, 2**30, 2**32):
         lapped, plain = (
-            plan_fold(shape, np.uint8, chunks, grid, rule, budget=budget)
+            plan_fold(stack(shape, chunks), grid, rule, budget=budget)
             for grid in (LappedGrid(shape[1:], (10, 10), 2), CellGrid(shape[1:], (10, 10)))
         )
         assert lapped.task_bytes <= budget
@@ -86,7 +91,7 @@ def test_little_memory_splits_the_work() -> None:
 
 def test_more_workers_than_groups_get_segments() -> None:
     grid = CellGrid((28, 28), (7, 7))
-    plan = plan_fold((60_000, 28, 28), np.uint8, (1000, 28, 28), grid, CovariancePCA(5), budget=2**30, n_parallel=4)
+    plan = plan_fold(stack((60_000, 28, 28), (1000, 28, 28)), grid, CovariancePCA(5), budget=2**30, n_parallel=4)
     assert len(plan.groups) == 1
     assert len(plan.segments) == 4
 
@@ -94,8 +99,8 @@ def test_more_workers_than_groups_get_segments() -> None:
 def lfw_bands(budget: float, n_parallel: int, n: int = 13_233) -> FoldPlan:
     """100 bands of 1,875 attributes, whose covariances take 2.8 GB."""
     bands = map_at_random((250, 250, 3), 1_875, np.random.default_rng(0), together=3)
-    shape, chunks = (n, 250, 250, 3), (512, 50, 50, 3)
-    return plan_fold(shape, np.uint8, chunks, bands, CovariancePCA(125), budget=int(budget), n_parallel=n_parallel)
+    stored = stack((n, 250, 250, 3), (512, 50, 50, 3))
+    return plan_fold(stored, bands, CovariancePCA(125), budget=int(budget), n_parallel=n_parallel)
 
 
 def test_bands_take_turns_rather_than_small_batches() -> None:

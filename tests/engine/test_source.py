@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from zarr.storage import ZipStore
 
-import dpca.engine.plan
+import dpca.engine.source
 from dpca.engine import as_source
 from dpca.engine.source import ArraySource, DaskSource, ThreadedSource, ZarrSource, batches, check_finite
 from storage import DataError, StoreError, open_stack
@@ -88,7 +88,7 @@ def test_batches_are_the_samples_in_order(
     made: Any,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(dpca.engine.plan, "_READ_BYTES", read_bytes)
+    monkeypatch.setattr(dpca.engine.source, "_READ_BYTES", read_bytes)
     source = as_source(made)
     assert source.shape == VALUES.shape
     expected = VALUES[(slice(*samples), *(slice(a, b) for a, b in region))]
@@ -113,7 +113,7 @@ def test_reads_go_from_chunk_to_chunk_and_never_decode_one_twice(
     source = ZarrSource("nowhere", (n, 6), np.dtype(np.uint16), (chunk, 4))
     asked: list[tuple[int, int]] = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dpca.engine.plan, "_READ_BYTES", read_bytes)
+        patch.setattr(dpca.engine.source, "_READ_BYTES", read_bytes)
         patch.setattr("dpca.engine.source.open_array", lambda path: None)
         patch.setattr("dpca.engine.source.read_into", lambda array, box, out: asked.append((box[0].start, box[0].stop)))
         source.reader()((start, stop), ((1, 6),), np.empty((stop - start, 5), np.uint16))

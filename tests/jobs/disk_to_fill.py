@@ -36,9 +36,11 @@ from storage.errors import StoreError
 
 HERE = Path(__file__).parents[2]
 # Here and not in the jobs: what is imported when the disk is full already cannot be cached.
+import dpca.report.drawing  # noqa: E402
 import dpca.report.plots  # noqa: E402
 import storage.readers  # noqa: E402
 
+dpca.report.drawing.DPI = 20  # most of the time would go into pictures
 del dpca, storage
 
 

@@ -19,6 +19,8 @@ from storage import DataError, ingest, open_stack, verify
 from storage.ranges import checked_range, found_range
 from tests.resealing import edit_facts
 
+pytestmark = pytest.mark.usefixtures("small_pictures")
+
 SHAPE = (20, 16, 18)
 
 

@@ -28,6 +28,8 @@ from storage import open_stack, verify
 from storage.errors import DataError, StoreError
 from tests.conftest import smooth_images
 
+pytestmark = pytest.mark.usefixtures("small_pictures")
+
 FEW = CompressionSettings(CellPCA(2, cell_shape=8))
 MORE = CompressionSettings(CellPCA(3, cell_shape=8))
 CANNOT = CompressionSettings(CellPCA(target_psnr=45.0, max_components=1, cell_shape=8))

@@ -19,10 +19,11 @@ from dpca import CellPCA
 from dpca.engine.checkpoint import Checkpoints
 from dpca.jobs.score_write import expected_mse
 from dpca.kernels import linalg
+from dpca.kernels.pixels import to_pixels
+from dpca.kernels.quality import ssim_per_sample
 from dpca.partition import LappedGrid
-from dpca.representation.cell_basis import CellBasis, to_pixels
+from dpca.representation.cell_basis import CellBasis
 from dpca.representation.lapped_basis import LappedBasis
-from dpca.rules.quality import ssim_per_sample
 from storage import DataError
 from tests.conftest import smooth_images
 from tests.partition.dense_prefilter import dense_prefilter

@@ -18,6 +18,8 @@ from sklearn.decomposition import PCA
 from pipelines.celeba_cpca import main
 from storage import open_stack, verify
 
+pytestmark = pytest.mark.usefixtures("small_pictures")
+
 
 def tree(folder: Path) -> dict[str, str]:
     """Content of every file below a folder."""

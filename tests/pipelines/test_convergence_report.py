@@ -65,6 +65,7 @@ def test_numbers_are_those_of_the_rules(stack: str, tmp_path: Path, capsys: pyte
     assert printed.index("incremental-svd   ") < printed.index("oja   ")
 
 
+@pytest.mark.usefixtures("small_pictures")
 def test_the_same_command_twice_does_nothing(stack: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     argv = ["--source", stack, "--output", str(tmp_path / "out.zarr"), "--methods", "ccipca", "--components", "2"]
     assert main(argv) == 0
@@ -76,6 +77,7 @@ def test_the_same_command_twice_does_nothing(stack: str, tmp_path: Path, capsys:
     assert main([*argv[:-1], "3"]) == 4
 
 
+@pytest.mark.usefixtures("small_pictures")
 def test_a_stopped_run_goes_on_after_the_last_rule(stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     settings = ConvergenceSettings(METHODS, 3, 50, 3)
     ran: list[str] = []
@@ -98,6 +100,7 @@ def test_a_stopped_run_goes_on_after_the_last_rule(stack: str, tmp_path: Path, m
     assert [len(line["convergence"]) for line in report["rules"]] == [3, 3, 3]
 
 
+@pytest.mark.usefixtures("small_pictures")
 def test_a_rule_that_diverges_is_in_the_table(
     stack: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -118,6 +121,7 @@ def test_a_rule_that_diverges_is_in_the_table(
     assert "diverged" in line["failure"]
 
 
+@pytest.mark.usefixtures("small_pictures")
 def test_images_are_ingested_in_random_order_if_asked(image_folder: Callable[..., Path], tmp_path: Path) -> None:
     output = tmp_path / "out.zarr"
     argv = ["--source", str(image_folder(40)), "--output", str(output), "--methods", "ipca", "--components", "2"]

@@ -26,6 +26,8 @@ from tests.conftest import smooth_images
 from tests.pipelines.test_celeba_cpca import tree
 from tests.storage.made_sources import write_lsun
 
+pytestmark = pytest.mark.usefixtures("small_pictures")
+
 PROGRAM = Path(__file__).parents[2] / "pipelines" / "lsun_streaming.py"
 
 

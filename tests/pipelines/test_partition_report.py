@@ -15,7 +15,6 @@ from skimage.metrics import structural_similarity
 from sklearn.decomposition import PCA
 
 from dpca import BandPCA
-from dpca.report import drawing
 from pipelines import partition_report as program
 from pipelines.partition_report import main
 from pipelines.studies.partitions import PartitionSettings, records, report_partitions, samples
@@ -29,9 +28,7 @@ SMALL = ["--cells", "4", "7", "--ratio", "12", "--band-size", "90", "--holistic"
 
 
 @pytest.fixture
-def small_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes half of the time of a report of a small stack."""
-    monkeypatch.setattr(drawing, "DPI", 30)
+def one_sample_pictured(small_pictures: None, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samples, "_PICTURED", 1)
 
 
@@ -141,7 +138,7 @@ def _left(pca: PCA, flat: np.ndarray) -> float:
     return float(np.mean((pca.inverse_transform(pca.transform(flat)) - flat) ** 2)) / 255**2
 
 
-@pytest.mark.usefixtures("small_pictures")
+@pytest.mark.usefixtures("one_sample_pictured")
 @pytest.mark.parametrize(
     ("shape", "options", "defined"),
     [
@@ -168,7 +165,7 @@ def test_other_stacks_have_a_report_too(
     assert len(list((tmp_path / "out.report").glob("*.png"))) == 7
 
 
-@pytest.mark.usefixtures("small_pictures")
+@pytest.mark.usefixtures("one_sample_pictured")
 def test_published_numbers_stand_beside_those_of_the_same_settings(tmp_path: Path) -> None:
     stack = open_stack(store(tmp_path / "x.zarr", smooth_images(40, (30, 30, 3))))
     settings = PartitionSettings(compare="lfw", cells=(5, 10), band_size=90, estimating=(), holistic=3)
@@ -183,7 +180,7 @@ def test_published_numbers_stand_beside_those_of_the_same_settings(tmp_path: Pat
     assert "theirs: CPU s a cell" in (tmp_path / "out.report" / "index.html").read_text()
 
 
-@pytest.mark.usefixtures("small_pictures")
+@pytest.mark.usefixtures("one_sample_pictured")
 def test_a_stopped_run_goes_on_after_the_last_strategy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     stack = open_stack(store(tmp_path / "x.zarr", smooth_images(40, (9, 8))))
     settings = PartitionSettings(cells=(4,), estimating=(), holistic=3)
@@ -216,7 +213,7 @@ def test_a_stopped_run_goes_on_after_the_last_strategy(tmp_path: Path, monkeypat
     assert not list(tmp_path.glob("*.partial"))
 
 
-@pytest.mark.usefixtures("small_pictures")
+@pytest.mark.usefixtures("one_sample_pictured")
 def test_images_are_ingested(image_folder: Callable[..., Path], tmp_path: Path, scheduler: str) -> None:
     output = tmp_path / "out.zarr"
     argv = ["--source", str(image_folder(20)), "--output", str(output), "--resize", "16x14", "--cells", "7"]
@@ -263,7 +260,7 @@ def test_bad_options_are_usage_errors(options: list[str], capsys: pytest.Capture
     assert f"argument {options[0]}" in capsys.readouterr().err
 
 
-@pytest.mark.usefixtures("small_pictures")
+@pytest.mark.usefixtures("one_sample_pictured")
 def test_the_embedded_portraits_are_the_default(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scheduler: str
 ) -> None:

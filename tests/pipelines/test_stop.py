@@ -8,34 +8,29 @@ import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 import zarr
 
-PROGRAMS = Path(__file__).parents[2] / "pipelines"
+from pipelines import celeba_cpca, lsun_streaming
 
 
 @pytest.mark.parametrize(
-    ("program", "number", "code"),
-    [
-        ("celeba_cpca.py", signal.SIGINT, 130),
-        ("celeba_cpca.py", signal.SIGTERM, 143),
-        ("lsun_streaming.py", signal.SIGINT, 130),
-    ],
+    ("program", "number", "code"), [(celeba_cpca, signal.SIGTERM, 143), (lsun_streaming, signal.SIGINT, 130)]
 )
-def test_a_clean_stop(program: str, number: int, code: int, image_folder: Callable[..., Path], tmp_path: Path) -> None:
-    folder, output = image_folder(300, (60, 52, 3)), tmp_path / "out.zarr"
-    command = [
-        sys.executable,
-        str(PROGRAMS / program),
-        "--source",
-        str(folder),
-        "--output",
-        str(output),
-        "--components",
-        "5",
-    ]
-    command += ["--workers", "2", "--memory", "1GB"]
+def test_a_clean_stop(
+    program: ModuleType,
+    number: int,
+    code: int,
+    image_folder: Callable[..., Path],
+    tmp_path: Path,
+    scheduler: str,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    output = tmp_path / "out.zarr"
+    settings = ["--source", str(image_folder(300, (60, 52, 3))), "--output", str(output), "--components", "5"]
+    command = [sys.executable, str(program.__file__), *settings, "--workers", "2", "--memory", "1GB"]
     # A session of its own: a terminal sends Ctrl-C to the program and to all of its workers.
     with subprocess.Popen(
         command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
@@ -54,8 +49,9 @@ def test_a_clean_stop(program: str, number: int, code: int, image_folder: Callab
     assert "Traceback" not in errors
     assert not output.exists()
     # The stack was ingested and is not ingested again.
-    rest = subprocess.run(command, capture_output=True, text=True, check=True, timeout=120)
-    assert "going on with the unfinished run" in rest.stdout
-    assert "ingest" not in rest.stdout.split("samples ")[0]
+    assert program.main([*settings, "--scheduler", scheduler]) == 0
+    said = capsys.readouterr().out
+    assert "going on with the unfinished run" in said
+    assert "ingest" not in said.split("samples ")[0]
     assert zarr.open_group(str(output), mode="r")["scores"].shape[0] == 300
     assert not output.with_name("out.zarr.partial").exists()

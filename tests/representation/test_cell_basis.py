@@ -9,9 +9,10 @@ import numpy as np
 import pytest
 
 from dpca.kernels import linalg
+from dpca.kernels.pixels import to_pixels
 from dpca.partition import CellGrid
 from dpca.representation.basis import kept_rows
-from dpca.representation.cell_basis import CellBasis, to_pixels
+from dpca.representation.cell_basis import CellBasis
 
 HALF = np.sqrt(0.5)
 

@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpca.kernels.dtypes import working_dtype
 from dpca.rules import State, centering
-from dpca.rules.state import working_dtype
 
 
 def fold(batches: list[np.ndarray], center: bool = True) -> tuple[State, list[np.ndarray]]:

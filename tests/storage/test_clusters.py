@@ -24,9 +24,7 @@ from tests.given_cluster import GivenCluster
 
 
 @pytest.fixture
-def given(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[GivenCluster]:
-    monkeypatch.setattr("storage.clusters._INTERVAL", 0.3)
-    monkeypatch.setattr("storage.clusters._ANSWER", 5.0)
+def given(tmp_path: Path) -> Iterator[GivenCluster]:
     with GivenCluster(1, tmp_path / "log") as cluster:
         yield cluster
 
@@ -50,7 +48,7 @@ def kill_workers(given: GivenCluster) -> None:
 def test_every_way_of_asking_a_cluster_that_is_gone(
     fail: Callable[[GivenCluster], None], says: str, given: GivenCluster
 ) -> None:
-    with open_client(given.address) as client, watched(client, 2.0):
+    with open_client(given.address) as client, watched(client, 2.0, interval=0.3, answer=5.0):
         calls = run_in_order(time.sleep, ((0.1 * i,) for i in range(100)), client=client)
         next(calls)
         fail(given)
@@ -69,13 +67,12 @@ def test_every_way_of_asking_a_cluster_that_is_gone(
                 ask()
 
 
-def test_a_cluster_that_never_has_workers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("storage.clusters._INTERVAL", 0.3)
+def test_a_cluster_that_never_has_workers(tmp_path: Path) -> None:
     with (
         GivenCluster(0, tmp_path / "log") as empty,
         dask.config.set({"distributed.scheduler.no-workers-timeout": "1 s"}),
         open_client(empty.address) as client,
-        pytest.raises(ClusterError, match="has had no workers for 1 seconds"),
+        pytest.raises(ClusterError, match="has had no workers for 2 seconds"),
     ):
         list(run_in_order(abs, [(1,)], client=client))
 

@@ -12,7 +12,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import zarr
-from fuzzed_sources import FORMATS, run_fuzzed, run_given
+from fuzz_trial import run_fuzzed, run_given
+from fuzzed_sources import FORMATS
 from made_sources import jpegs, write_idx, write_zip
 
 

@@ -6,7 +6,6 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ import numpy as np
 import pytest
 import xarray
 import zarr
-from distributed import Client, LocalCluster
+from distributed import Client
 from ingest_to_kill import small_shards
 from ingesting import BROKEN, FILLING, INGEST, SOURCES, Breaking, Interrupted, bad_files, noted_writes, stacked
 from made_sources import (
@@ -38,17 +37,6 @@ from storage.ingest import ingest
 from storage.readers import open_reader
 from storage.survey import survey
 from storage.verify import verify
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[Client]:
-    """Two worker processes."""
-    with (
-        LocalCluster(n_workers=2, threads_per_worker=1, processes=True, dashboard_address="127.0.0.1:0") as cluster,
-        Client(cluster) as client,
-    ):
-        yield client
-
 
 # -- what arrives
 

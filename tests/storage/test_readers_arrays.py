@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import builtins
 import gzip
 import importlib
 import io
@@ -357,56 +356,3 @@ def test_a_broken_chunk_of_a_zarr_source_is_an_error_with_a_place(tmp_path: Path
     reader = open_reader(path)
     with pytest.raises(StoreError, match=r"a.zarr' cannot be read from sample 5 on"):
         reader.fetch([5, 6])
-
-
-class TestOpening:
-    def test_nothing_there(self, tmp_path: Path) -> None:
-        with pytest.raises(DataError, match=r"there is no file or folder '.*nothing': check the path"):
-            open_reader(tmp_path / "nothing")
-        with pytest.raises(DataError, match=r"no file matches '.*/\*\.tar'"):
-            open_reader(str(tmp_path / "*.tar"))
-        with pytest.raises(DataError, match="empty list"):
-            open_reader([])
-
-    def test_a_name_with_pattern_characters_is_a_name_first(self, tmp_path: Path) -> None:
-        np.save(tmp_path / "a[1].npy", VALUES)
-        check(open_reader(tmp_path / "a[1].npy"), VALUES)
-
-    @pytest.mark.parametrize("content", [b"plain text\n", b"%PDF-1.7", bytes(600)])
-    def test_unknown_formats(self, content: bytes, tmp_path: Path) -> None:
-        (tmp_path / "a.dat").write_bytes(content)
-        with pytest.raises(DataError, match=r"has a format that is not read .* give images"):
-            open_reader(tmp_path / "a.dat")
-
-    @pytest.mark.parametrize("name", ["a.tar", "a.zip", "a.npz", "a.tgz", "a.npy", "a.h5"])
-    @pytest.mark.parametrize("content", [b"", b"plain text\n" * 100])
-    def test_what_is_not_what_its_name_says(self, name: str, content: bytes, tmp_path: Path) -> None:
-        (tmp_path / name).write_bytes(content)
-        with pytest.raises(DataError) as caught:
-            list(open_reader(tmp_path / name).names)
-        assert name in str(caught.value)
-        assert "\n" not in str(caught.value)
-
-    def test_content_counts_more_than_the_name(self, tmp_path: Path) -> None:
-        save_npy(tmp_path, VALUES).rename(tmp_path / "a.dat")
-        check(open_reader(tmp_path / "a.dat"), VALUES)
-
-    def test_an_array_among_several_sources(self, tmp_path: Path) -> None:
-        save_npy(tmp_path, VALUES)
-        (tmp_path / "b").mkdir()
-        with pytest.raises(DataError, match=r"'a.npy' is an array and one of 2 sources"):
-            open_reader([tmp_path / "a.npy", tmp_path / "b"])
-
-    def test_a_device(self) -> None:
-        with pytest.raises(DataError, match="is a device or pipe"):
-            open_reader("/dev/null")
-
-    def test_what_may_not_be_read(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-        path = save_npy(tmp_path, VALUES)
-
-        def forbidden(*args: Any, **kwargs: Any) -> Any:
-            raise PermissionError(13, "Permission denied")
-
-        monkeypatch.setattr(builtins, "open", forbidden)
-        with pytest.raises(DataError, match=r"a.npy' cannot be read \(Permission denied\): change its permissions"):
-            open_reader(path)

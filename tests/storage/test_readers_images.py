@@ -26,7 +26,6 @@ from made_sources import (
 
 from storage.errors import DataError
 from storage.readers import Reader, Refused, open_reader
-from storage.readers.base import Numbered, judge_member, printable, runs
 
 FILES = {**jpegs(5), "img/readme.txt": b"hello", **pngs(3)}
 IMAGES = {name: payload for name, payload in FILES.items() if not name.endswith(".txt")}
@@ -224,51 +223,6 @@ class TestFingerprint:
         before = open_reader(path).fingerprint()
         os.utime(path, (0, 0))
         assert open_reader(path.rename(tmp_path / "renamed.tar")).fingerprint() == before
-
-
-class TestNames:
-    def test_undecodable_and_control_characters_are_escaped(self) -> None:
-        assert printable("é 日本.jpg") == "é 日本.jpg"
-        assert printable("a\x1b[31m\n\udcff.jpg") == "a\\x1b[31m\\n\\udcff.jpg"
-
-    def test_undecodable_file_names_are_read(self, tmp_path: Path) -> None:
-        with open(os.path.join(os.fsencode(tmp_path), b"\xff.jpg"), "wb") as file:
-            file.write(b"x")
-        reader = open_reader(tmp_path)
-        assert list(reader.names) == ["\\udcff.jpg"]
-        assert reader.fetch([0]) == [b"x"]
-
-    def test_numbers_stand_for_missing_names(self) -> None:
-        names = Numbered(1001)
-        assert (names[0], names[-1], names[7:9]) == ("0000", "1000", ["0007", "0008"])
-        assert list(Numbered(2)) == ["0", "1"]
-        with pytest.raises(IndexError):
-            names[1001]
-
-
-@pytest.mark.parametrize(
-    ("indices", "expected"),
-    [([], []), ([3], [(3, 4)]), ([0, 1, 2], [(0, 3)]), ([0, 2, 3, 7], [(0, 1), (2, 4), (7, 8)])],
-)
-def test_runs(indices: list[int], expected: list[tuple[int, int]]) -> None:
-    assert list(runs(indices)) == expected
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "/a.jpg",
-        "../a.jpg",
-        "x/../../a.jpg",
-        "..\\a.jpg",
-        "C:\\a.jpg",
-        "\\\\host\\a.jpg",
-        "x/..",
-        "/etc/passwd",
-    ],
-)
-def test_names_that_lead_out_are_refused(name: str) -> None:
-    assert judge_member(name, 1, "file") == "has a path that leads out of the archive"
 
 
 BROKEN: dict[str, Callable[[bytes], bytes]] = {

@@ -12,7 +12,7 @@ from distributed import Client, LocalCluster
 from threadpoolctl import ThreadpoolController, threadpool_limits
 
 from storage.errors import DataError
-from storage.tasks import one_blas_thread, run_in_order
+from storage.tasks import map_shards, one_blas_thread, run_in_order
 
 
 def double(x):
@@ -212,3 +212,46 @@ def test_a_block_that_fails_lifts_the_limit(two_blas_threads):
     with pytest.raises(DataError):
         list(run_in_order(fail_at_three, [(3,)], threads=2))
     assert blas_threads() == two_blas_threads
+
+
+class Told:
+    """A stage that remembers."""
+
+    def __init__(self):
+        self.said = []
+
+    def advance(self, n):
+        self.said.append(n)
+
+    def close(self):
+        self.said.append("closed")
+
+
+def test_shards_that_are_done_are_left_alone_and_the_others_are_marked_in_order(where):
+    marked, told = {2: None, 5: None}, Told()
+    shards = ((i, 10 + i, None if i in marked else (i,)) for i in range(8))
+    found = map_shards(slow_first, shards, marked.__setitem__, stage=told, **where)
+    assert found == [0, 1, 3, 4, 6, 7]
+    assert list(marked.items()) == [(2, None), (5, None), *((i, i) for i in found)]
+    assert told.said[-1] == "closed"
+    assert sorted(told.said[:-1]) == list(range(10, 18))
+
+
+def test_shards_before_one_that_fails_stay_marked(where):
+    marked, told = {}, Told()
+    with pytest.raises(DataError, match="3.jpg"):
+        map_shards(fail_at_three, ((i, 1, (i,)) for i in range(8)), marked.__setitem__, stage=told, **where)
+    assert marked == {0: 0, 1: 1, 2: 2}
+    assert told.said == [1, 1, 1, "closed"]
+
+
+def test_an_error_of_the_mark_ends_the_loop(where):
+    done, told = [], Told()
+
+    def full(shard, outcome):
+        done.append(shard)
+        raise OSError("no space left")
+
+    with pytest.raises(OSError, match="no space"):
+        map_shards(double, ((i, 1, (i,)) for i in range(8)), full, stage=told, **where)
+    assert (done, told.said) == ([0], ["closed"])

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-import sys
+import os
 
 import numpy as np
 import pytest
@@ -24,13 +24,12 @@ def test_a_whole_store_has_no_problems(path, client):
     assert verify(path / "samples") == []
 
 
-def test_workers_in_another_folder_find_the_store(path, client, monkeypatch):
+def test_workers_in_another_folder_find_the_store(path, cluster, monkeypatch):
     monkeypatch.chdir(path.parent)
-    calls = []
-    module = sys.modules["storage.verify"]  # storage.verify itself is the function
-    monkeypatch.setattr(module, "run_in_order", lambda function, given, **options: calls.extend(given) or [])
-    assert verify(path.name, client=client) == []
-    assert {call[0] for call in calls} == {str(path / "samples"), str(path / "name")}
+    assert os.getcwd() not in cluster.run(os.getcwd).values()
+    assert verify(path.name, client=cluster) == []
+    shard(path, "samples", 0, 0, 0, 0).unlink()
+    assert [problem.partition(":")[0] for problem in verify(path.name, client=cluster)] == ["samples"]
 
 
 def test_progress_counts_every_shard(path):

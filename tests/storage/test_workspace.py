@@ -1,6 +1,5 @@
 from __future__ import annotations
 
-import errno
 import json
 import os
 import random
@@ -19,19 +18,17 @@ import pytest
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from jobs_to_kill import tree
+from workspaces import finish, leave_unfinished
 
 from storage.arrays import create_array, create_root, write_shard
-from storage.claim import MARK
+from storage.disk import writing_errors
 from storage.errors import StoreError
 from storage.layout import Layout
-from storage.workspace import Workspace, fingerprint_of, require_free_space, writing_errors
+from storage.workspace import Workspace, fingerprint_of
 
 JOBS = Path(__file__).with_name("jobs_to_kill.py")
 ROOT = Path(__file__).parents[2]
-
-
-def tree(root):
-    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
 
 
 def start_job(*arguments):
@@ -39,20 +36,6 @@ def start_job(*arguments):
     return subprocess.Popen(
         [sys.executable, str(JOBS), *map(str, arguments)], env=env, stdout=subprocess.PIPE, text=True
     )
-
-
-def finish(target, fingerprint="f", kind="stack", **options):
-    with Workspace(target, kind=kind, fingerprint=fingerprint, **options) as work:
-        state = work.state
-        if state != "complete":
-            create_root(work.store, kind=kind, fingerprint=fingerprint)
-            work.publish()
-    return state
-
-
-def leave_unfinished(target, fingerprint="f", **options):
-    with Workspace(target, kind="stack", fingerprint=fingerprint, **options) as work:
-        work.mark_done("a")
 
 
 # -- fingerprints
@@ -267,101 +250,6 @@ def test_a_complete_store_is_recognized_beside_an_unfinished_replacement(tmp_pat
     assert finish(tmp_path / "out.zarr", fingerprint="g", overwrite=True) == "resumed"
 
 
-def test_a_work_folder_that_is_none_of_ours_is_refused(tmp_path):
-    (tmp_path / "out.zarr.partial").mkdir()
-    (tmp_path / "out.zarr.partial" / "diary.txt").write_text("dear")
-    with pytest.raises(StoreError, match=r"holds 'diary\.txt', which is none of ours"):
-        finish(tmp_path / "out.zarr", overwrite=True)
-    assert "out.zarr.partial/diary.txt" in tree(tmp_path)
-
-
-#: What a user's own folder may look like that happens to have the name of a work folder.
-FOREIGN = {
-    "nothing of ours": {"diary.txt": "dear"},
-    "scratch": {"scratch/notes.txt": "x"},
-    "done": {"done/photo.jpg": "x"},
-    "store": {"store-front/photo.jpg": "x"},
-    "replaced": {"replaced/photo.jpg": "x"},
-    "an empty lock": {"lock": "", "scratch/notes.txt": "x"},
-    "another's lock": {"lock": "pid 17", "done/photo.jpg": "x"},
-    "only another's lock": {"lock": "pid 17"},
-    "another's journal": {"journal.json": '{"title": "my days"}', "scratch/notes.txt": "x"},
-    "a journal with more in it": {"journal.json": '{"kind": "a", "fingerprint": "b", "c": 1}', "scratch/x": ""},
-    "a journal of other types": {"journal.json": '{"kind": 1, "fingerprint": "b"}', "scratch/x": ""},
-    "part of a journal": {"lock": "", "journal.json": '{"kind": "a", "fing', "scratch/x": ""},
-    "a mark that goes on": {"lock": MARK.decode() + "and more", "done/x": ""},
-}
-
-
-@pytest.mark.parametrize("overwrite", [False, True])
-@pytest.mark.parametrize("complete", [False, True])
-@pytest.mark.parametrize("what", FOREIGN)
-def test_a_folder_that_is_not_marked_as_ours_is_left_as_it_is(tmp_path, what, complete, overwrite):
-    if complete:
-        finish(tmp_path / "out.zarr")
-    for name, text in FOREIGN[what].items():
-        (tmp_path / "out.zarr.partial" / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / "out.zarr.partial" / name).write_text(text)
-    before = tree(tmp_path)
-    with pytest.raises(
-        StoreError, match=r"work folder '.*out\.zarr\.partial' holds '.*', which is none of ours"
-    ) as error:
-        finish(tmp_path / "out.zarr", fingerprint="g", overwrite=overwrite or complete)
-    assert "\n" not in str(error.value)
-    assert tree(tmp_path) == before
-
-
-@pytest.mark.parametrize(
-    "place", ["", "lock", "journal.json", "scratch", "done", "store", "replaced", "store/c", "done/x"]
-)
-@pytest.mark.parametrize("overwrite", [False, True])
-def test_a_link_in_a_work_folder_is_refused_and_never_followed(tmp_path, place, overwrite):
-    (tmp_path / "precious").mkdir()
-    (tmp_path / "precious" / "photo.jpg").write_text("x")
-    leave_unfinished(tmp_path / "out.zarr")
-    work = tmp_path / "out.zarr.partial"
-    store = next(work.glob("store-*")).name
-    link = work / place.replace("store", store) if place else work
-    if link.is_dir():
-        shutil.rmtree(link)
-    elif link.exists():
-        link.unlink()
-    link.symlink_to(tmp_path / "precious")
-    before = tree(tmp_path / "precious")
-    for fingerprint in ("f", "g"):
-        with pytest.raises(StoreError, match="never followed"):
-            finish(tmp_path / "out.zarr", fingerprint=fingerprint, overwrite=overwrite)
-    assert tree(tmp_path / "precious") == before
-
-
-def test_a_work_folder_that_is_a_file_is_refused(tmp_path):
-    (tmp_path / "out.zarr.partial").write_text("photographs")
-    with pytest.raises(StoreError, match=r"work folder '.*' is a file"):
-        finish(tmp_path / "out.zarr", overwrite=True)
-    assert (tmp_path / "out.zarr.partial").read_text() == "photographs"
-
-
-@pytest.mark.parametrize("lock", [None, b"", MARK[:1], MARK[:20], MARK])
-def test_an_empty_folder_or_one_whose_mark_was_being_written_is_taken_over(tmp_path, lock):
-    (tmp_path / "out.zarr.partial").mkdir()
-    if lock is not None:
-        (tmp_path / "out.zarr.partial" / "lock").write_bytes(lock)
-    assert finish(tmp_path / "out.zarr") == "new"
-    assert os.listdir(tmp_path) == ["out.zarr"]
-
-
-@pytest.mark.parametrize("locked", [False, True])
-def test_a_work_folder_of_the_version_without_a_mark_is_resumed(tmp_path, locked):
-    leave_unfinished(tmp_path / "out.zarr")
-    lock = tmp_path / "out.zarr.partial" / "lock"
-    lock.write_bytes(b"") if locked else lock.unlink()
-    with Workspace(tmp_path / "out.zarr", kind="stack", fingerprint="f") as work:
-        assert work.state == "resumed"
-        assert work.is_done("a")
-        assert lock.read_bytes() == MARK
-    assert finish(tmp_path / "out.zarr") == "resumed"
-
-
 def test_two_runs_at_once_are_refused(tmp_path):
     with Workspace(tmp_path / "out.zarr", kind="stack", fingerprint="f") as work:
         work.mark_done("a")
@@ -421,31 +309,6 @@ def test_a_straggler_that_still_writes_does_not_stop_the_next_job(tmp_path):
 # -- the disk
 
 
-@pytest.mark.parametrize(
-    ("number", "match"),
-    [
-        (errno.ENOSPC, "the disk is full while writing 'out.zarr'.*make room and run the same command again"),
-        (errno.EDQUOT, "the disk is full"),
-        (errno.EACCES, "cannot be written.*another output"),
-        (errno.EROFS, "cannot be written.*another output"),
-        (errno.ENOTDIR, "a part of its path is a file"),
-    ],
-)
-def test_the_disk_says_no_in_one_sentence(number, match):
-    with pytest.raises(StoreError, match=match), writing_errors("out.zarr"):
-        raise OSError(number, os.strerror(number))
-
-
-def test_what_the_job_takes_is_named():
-    with pytest.raises(StoreError, match=r"free of 2\.5 TB needed"), writing_errors("out.zarr", 2_500_000_000_000):
-        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-
-
-def test_other_errors_pass():
-    with pytest.raises(FileNotFoundError), writing_errors("out.zarr"):
-        os.stat("/nowhere/at/all")
-
-
 def test_a_real_write_that_fails_in_zarr_is_one_sentence_and_can_be_continued(tmp_path):
     # a limit on the size of files stands in for a full disk
     def write(work):
@@ -471,13 +334,6 @@ def test_a_real_write_that_fails_in_zarr_is_one_sentence_and_can_be_continued(tm
         write(work)
         work.publish()
     assert zarr.open_array(tmp_path / "out.zarr" / "samples", mode="r")[:].all()
-
-
-def test_space_is_asked_for_before_starting(tmp_path):
-    require_free_space(tmp_path / "not" / "yet.zarr", 1, "the stack")
-    with pytest.raises(StoreError, match=r"the stack takes 1\.0 EB|the stack takes 1000\.0 PB") as caught:
-        require_free_space(tmp_path / "not" / "yet.zarr", 10**18, "the stack")
-    assert "free: make room or choose another output" in str(caught.value)
 
 
 # -- kill -9

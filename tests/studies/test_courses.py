@@ -40,7 +40,7 @@ def test_what_is_noted_is_what_the_rule_had_found_by_then(images: np.ndarray, ch
     np.testing.assert_array_equal(run.found[2]["components"], whole.found[0]["components"])
 
 
-def test_samples_after_the_last_mark_are_not_taken_in(images: np.ndarray) -> None:
+def test_samples_after_a_mark_are_not_in_what_is_noted_there(images: np.ndarray) -> None:
     some = run_rule(IncrementalSVD(3), as_source(images), [100]).found[0]
     np.testing.assert_allclose(some["mean"], images[:100].reshape(100, -1).mean(axis=0))
 

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
 
-from tests.trust.damage import STORES, Trial, make_stores
+from storage import StoreError, open_stack
+from tests.trust.damage import STORES
+from tests.trust.ways import Trial
 
 
 @pytest.fixture(scope="module")
-def trial(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Trial:
-    folder = tmp_path_factory.mktemp("stores")
-    make_stores(folder, cluster)
-    return Trial(folder, tmp_path_factory.mktemp("damaged"))
+def trial(made_twice: Path, tmp_path_factory: pytest.TempPathFactory) -> Trial:
+    return Trial(made_twice, tmp_path_factory.mktemp("damaged"))
 
 
 def test_whole_stores_are_read_in_every_way(trial: Trial) -> None:
@@ -26,3 +27,14 @@ def test_whole_stores_are_read_in_every_way(trial: Trial) -> None:
 def test_damage_is_named_and_never_read(store: str, trial: Trial) -> None:
     rng = np.random.default_rng(STORES.index(store))
     assert [wrong for _ in range(12) for wrong in trial.run(store, rng)] == []
+
+
+def test_root_metadata_of_another_file_is_no_other_store(trial: Trial, tmp_path: Path) -> None:
+    whole = trial.whole / "stack.zarr"
+    for name in sorted(str(path.relative_to(whole)) for path in whole.rglob("*") if path.is_file()):
+        shutil.rmtree(here := tmp_path / "stack.zarr", ignore_errors=True)
+        shutil.copytree(whole, here)
+        if name != "zarr.json":
+            shutil.copyfile(whole / name, here / "zarr.json")
+            with pytest.raises(StoreError, match="belongs to a store whose metadata is missing or damaged"):
+                open_stack(here)

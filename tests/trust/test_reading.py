@@ -1,17 +1,15 @@
-"""What is not what was written is never read: missing shards, other models, swapped files, codecs that run code."""
+"""What is not what was written is never read: missing shards, other models, swapped and replaced files."""
 
 from __future__ import annotations
 
-import base64
 import json
 import os
-import pickle
+import re
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import fsspec
 import numpy as np
 import pytest
 import zarr
@@ -21,24 +19,9 @@ from dpca import PCA, CellPCA, StreamingPCA
 from dpca.cli import main as command
 from dpca.jobs import fit_store, reconstruct_store, transform_store
 from storage import DataError, StoreError, ingest, open_stack, verify
-from storage.readers import open_reader
 from storage.reading import open_array
 from tests.conftest import smooth_images
-from tests.trust.damage import SHAPE, change_value, json_places, make_stores
-
-
-@pytest.fixture(scope="module")
-def made(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("made")
-    make_stores(folder, cluster)
-    return folder / "a"
-
-
-@pytest.fixture
-def stores(made: Path, tmp_path: Path) -> Path:
-    """Stores of all kinds, to be damaged."""
-    shutil.copytree(made, tmp_path / "a")
-    return tmp_path / "a"
+from tests.trust.damage import SHAPE, change_value, json_places
 
 
 def unvouched(store: Path) -> None:
@@ -168,7 +151,7 @@ def test_names_labels_and_quality_of_a_missing_shard_are_an_error(
 
 
 def test_scores_are_read_with_their_own_model_only(
-    stores: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    stores: Path, tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     scores, other = stores / "scores.zarr", stores.parent / "other.zarr"
     model = CellPCA(3, cell_shape=8).fit(smooth_images(20, SHAPE[1:], seed=9))
@@ -182,7 +165,7 @@ def test_scores_are_read_with_their_own_model_only(
     for given in (scores / "scores", zarr.open(scores / "scores", mode="r"), open_array(scores / "scores")):
         with refused:
             model.inverse_transform(given)
-    assert command(["reconstruct", str(other), str(scores), str(tmp_path / "out.zarr"), "--workers", "1"]) == 3
+    assert command(["reconstruct", str(other), str(scores), str(tmp_path / "out.zarr"), "--scheduler", scheduler]) == 3
     assert "another model" in capsys.readouterr().err
     assert not (tmp_path / "out.zarr").exists()
     # Its own model is recognized by what it holds, wherever it comes from.
@@ -229,12 +212,16 @@ def test_shards_that_changed_places_are_named_and_not_read(store: str, stores: P
 
 
 def test_every_value_of_the_metadata_is_vouched_for(stores: Path) -> None:
-    """Whatever value of whatever file is changed: `verify` names the file."""
+    """Whatever value of whatever file is changed: `verify` names the file.
+
+    Of the items of a list, and of entries whose names differ in numbers only, one is changed in each file.
+    """
     rng, missed, n = np.random.default_rng(0), [], 0
     for store in ("scores.zarr", "stack.zarr", "streaming.zarr", "job.report"):
         for path in sorted((stores / store).rglob("*.json")):
             before = path.read_bytes()
-            for place in json_places(json.loads(before)):
+            forms = {re.sub("[0-9]+", "0", repr(place)): place for place in json_places(json.loads(before))}
+            for place in forms.values():
                 document = json.loads(before)
                 change_value(document, place, rng)
                 path.write_text(json.dumps(document, indent=2))
@@ -244,7 +231,7 @@ def test_every_value_of_the_metadata_is_vouched_for(stores: Path) -> None:
                 n += 1
             path.write_bytes(before)
     assert missed == []
-    assert n > 300
+    assert n > 150
 
 
 def test_whole_stores_have_no_problems(made: Path, cluster: Any) -> None:
@@ -281,101 +268,19 @@ def test_damage_in_a_store_inside_is_named_from_outside(stores: Path) -> None:
     assert verify(stores / "job.zarr" / "model") == []
 
 
-def test_verify_ends_with_1_and_sentences(stores: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_verify_ends_with_1_and_sentences(stores: Path, scheduler: str, capsys: pytest.CaptureFixture[str]) -> None:
     for i, content in enumerate((b"{", b"\xff\xfe", b"[]", b"null", b"", b"[" * 100_000, b'{"zarr_format": 9}')):
         name = ("samples/zarr.json", "zarr.json")[i % 2]
         before = (stores / "stack.zarr" / name).read_bytes()
         (stores / "stack.zarr" / name).write_bytes(content)
-        assert command(["verify", str(stores / "stack.zarr"), "--workers", "1"]) == 1
+        assert command(["verify", str(stores / "stack.zarr"), "--scheduler", scheduler]) == 1
         told = capsys.readouterr()
         assert told.out.splitlines()[1].startswith(f"{name}: ")
         assert told.err == ""
         (stores / "stack.zarr" / name).write_bytes(before)
 
 
-# -- codecs
-
-
-class Touch:
-    """What a hostile store would run."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __reduce__(self) -> Any:
-        return os.mkdir, (str(self.path),)
-
-
-def pickled_store(folder: Path, ran: Path, *, consolidated: bool) -> Path:
-    """Write a Zarr v2 array whose only chunk is a pickle that makes a folder."""
-    path = folder / "hostile.zarr"
-    (path / "images").mkdir(parents=True)
-    chunk = pickle.dumps([Touch(ran)])
-    metadata = {
-        **{"zarr_format": 2, "shape": [4, 3], "chunks": [4, 3], "dtype": "|O", "fill_value": None, "order": "C"},
-        **{"compressor": None, "filters": [{"id": "pickle", "protocol": 5}]},
-    }
-    (path / ".zgroup").write_text('{"zarr_format": 2}')
-    (path / "images" / ".zarray").write_text(json.dumps(metadata))
-    (path / "images" / "0.0").write_bytes(chunk)
-    if consolidated:
-        every = {".zgroup": {"zarr_format": 2}, "images/.zarray": metadata, "images/.zattrs": {}}
-        (path / ".zmetadata").write_text(json.dumps({"zarr_consolidated_format": 1, "metadata": every}))
-    return path
-
-
-@pytest.mark.parametrize("consolidated", [False, True])
-def test_a_codec_that_runs_what_it_reads_is_refused(consolidated: bool, tmp_path: Path) -> None:
-    path, ran = pickled_store(tmp_path, tmp_path / "ran", consolidated=consolidated), tmp_path / "ran"
-    x = smooth_images(6, (4, 3))
-    reading: list[Callable[[Path], Any]] = [
-        lambda where: open_stack(where).samples[...],
-        lambda where: open_reader(where).fetch([0]),
-        lambda where: ingest(where, tmp_path / "out.zarr", threads=1),
-        lambda where: CellPCA(1, cell_shape=2).fit(where),
-        lambda where: CellPCA(1, cell_shape=2).fit(x).transform(where),
-        lambda where: verify(where),
-    ]
-    for where in (path, path / "images"):
-        for attempt in reading:
-            try:
-                told = attempt(where)
-            except (StoreError, DataError) as error:
-                told = [str(error)]
-            assert "'pickle'" in str(told)
-        for no_model in (CellPCA.load, dpca.open_scores):
-            with pytest.raises(StoreError):
-                no_model(where)
-    assert not ran.exists()
-
-
-@pytest.mark.parametrize("name", ["pickle", "numcodecs.pickle", "somebody.elses", "imagecodecs_jpeg2k"])
-def test_codecs_of_the_third_version_are_read_by_name(name: str, tmp_path: Path) -> None:
-    zarr.create_array(str(tmp_path / "a.zarr"), data=np.zeros((4, 4), np.uint8), chunks=(2, 2), shards=(4, 4))
-    metadata = json.loads((tmp_path / "a.zarr" / "zarr.json").read_text())
-    for change in (
-        lambda codecs: codecs.append({"name": name}),
-        lambda codecs: codecs[0]["configuration"]["codecs"].append({"name": name, "configuration": {}}),
-        lambda codecs: codecs[0]["configuration"]["index_codecs"].append(name),
-    ):
-        changed = json.loads(json.dumps(metadata))
-        change(changed["codecs"])
-        (tmp_path / "a.zarr" / "zarr.json").write_text(json.dumps(changed))
-        with pytest.raises(StoreError, match=f"names the codec '{name}'"):
-            open_stack(tmp_path / "a.zarr")
-
-
-@pytest.mark.parametrize("zarr_format", [2, 3])
-@pytest.mark.parametrize("shards", [None, (4, 6)])
-def test_what_zarr_and_numcodecs_write_by_default_is_read(zarr_format: Any, shards: Any, tmp_path: Path) -> None:
-    if zarr_format == 2 and shards:
-        pytest.skip("version 2 knows no shards")
-    x = np.arange(48, dtype=np.float32).reshape(8, 6)
-    zarr.create_array(str(tmp_path / "a.zarr"), data=x, chunks=(2, 3), shards=shards, zarr_format=zarr_format)
-    np.testing.assert_array_equal(open_stack(tmp_path / "a.zarr").samples[...], x)
-    # A text in the attributes is no codec.
-    zarr.open(tmp_path / "a.zarr", mode="a").attrs["codecs"] = [{"name": base64.b64encode(b"x").decode()}]
-    np.testing.assert_array_equal(open_stack(tmp_path / "a.zarr").samples[...], x)
+# -- what was replaced
 
 
 def test_changed_metadata_of_an_array_is_one_problem(stores: Path) -> None:
@@ -423,51 +328,6 @@ def test_a_store_that_was_replaced_is_not_read_for_the_one_that_was_opened(store
     assert not (stores.parent / "new.zarr").exists()
 
 
-# -- stores behind URLs
-
-
-def test_an_input_behind_a_url_of_a_file_is_an_input(stores: Path) -> None:
-    stack, model = open_stack(f"file://{stores / 'stack.zarr'}"), stores / "cells.zarr"
-    for target in (stores / "stack.zarr", stores / "stack.zarr" / "m"):
-        with pytest.raises(StoreError, match="input"):
-            transform_store(stack, model, target, overwrite=True)
-    with pytest.raises(StoreError, match="input"):
-        transform_store(stack, f"file://{model}", model, overwrite=True)
-    assert verify(stores / "stack.zarr") == []
-
-
-@pytest.fixture
-def remote(made: Path) -> Any:
-    """A file system in memory that holds a stack and a job's store."""
-    files = fsspec.filesystem("memory")
-    for name in ("stack.zarr", "job.zarr"):
-        files.put(str(made / name), f"/{name}", recursive=True)
-    yield files
-    for name in ("stack.zarr", "job.zarr"):
-        files.rm(f"/{name}", recursive=True)
-
-
-def test_stores_behind_urls_are_whole(remote: Any) -> None:
-    for path in ("stack.zarr", "stack.zarr/samples", "job.zarr", "job.zarr/model/mean"):
-        assert verify(f"memory://{path}") == []
-    assert open_stack("memory://job.zarr/stack").labels is not None
-
-
-@pytest.mark.parametrize("name", ["samples", "samples/zarr.json", "samples/c/0/0/0/0", "label/c/0"])
-@pytest.mark.parametrize("inside", ["stack.zarr", "job.zarr/stack"])
-def test_damage_behind_a_url_is_named_and_not_read(inside: str, name: str, remote: Any) -> None:
-    remote.rm(f"/{inside}/{name}", recursive=True)
-    for path in {inside, inside.partition("/")[0]}:
-        assert any(name.partition("/")[0] in problem for problem in verify(f"memory://{path}"))
-    with pytest.raises(StoreError):
-        _ = (open_stack(f"memory://{inside}").samples[...], open_stack(f"memory://{inside}").labels)
-
-
-def test_a_store_inside_is_missing_behind_a_url(remote: Any) -> None:
-    remote.rm("/job.zarr/model", recursive=True)
-    assert [problem for problem in verify("memory://job.zarr") if "job.zarr/model" in problem]
-
-
 @pytest.mark.parametrize(
     "path", ["stack.zarr/samples/c", "stack.zarr/zarr.json", "stack.zarr/nothing", "weird://x", "x\0y", "x" * 300]
 )
@@ -477,11 +337,11 @@ def test_what_is_no_store_is_no_damage(path: str, made: Path) -> None:
 
 
 def test_a_finished_output_that_is_damaged_is_not_taken_for_done(
-    stores: Path, capsys: pytest.CaptureFixture[str]
+    stores: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     stack, model, scores = (str(stores / f"{name}.zarr") for name in ("stack", "cells", "scores"))
     again = stores.parent / "again.zarr"
-    line = ["reconstruct", model, scores, str(again), "--workers", "1"]
+    line = ["reconstruct", model, scores, str(again), "--scheduler", scheduler]
     assert command(line) == 0
     whole = {p.relative_to(again): p.read_bytes() for p in again.rglob("*") if p.is_file()}
     for name in ("zarr.json", "samples/zarr.json", "name/checksums.json"):
@@ -492,5 +352,5 @@ def test_a_finished_output_that_is_damaged_is_not_taken_for_done(
         assert "--overwrite" in capsys.readouterr().err
         assert command([*line, "--overwrite"]) == 0
         assert {p.relative_to(again): p.read_bytes() for p in again.rglob("*") if p.is_file()} == whole
-    assert command(["verify", str(again), "--workers", "1"]) == 0
+    assert command(["verify", str(again), "--scheduler", scheduler]) == 0
     assert open_stack(stack).shape == open_stack(again).shape

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-import itertools
-import math
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import DTypeLike
 
-from dpca.engine.source import Source, batches
-from dpca.rules.state import State, working_dtype
+from dpca.engine.fold import fold
+from dpca.engine.memory import task_budget
+from dpca.engine.plan import PlanError
+from dpca.engine.source import Source
+from dpca.kernels.dtypes import working_dtype
+from dpca.kernels.types import Array
+from dpca.partition.whole import Whole
+from dpca.rules.state import State
 from pipelines.studies.convergence.reference import Reference
 from storage.errors import DataError
 from storage.progress import Progress, no_progress
-from storage.tasks import one_blas_thread
-
-Array = NDArray[Any]
-
-_READ_BYTES = 16 * 2**20
 
 
 @dataclass(frozen=True)
@@ -82,7 +81,7 @@ def run_rule(
         A streaming rule; wrap it in `dpca.rules.InBatches` for mini-batches of one size.
     source : Source
     marks : sequence of int
-        Numbers of samples, ascending, at most as many as there are. What comes after the last is not read.
+        Numbers of samples, at most as many as there are.
     value_range : tuple of 2 floats, optional
         Values that the rule is to see as 0 and 1, as floats: the step sizes of the literature are meant for pixels
         scaled like that. By default the values stay as they are.
@@ -100,32 +99,70 @@ def run_rule(
     -----
     Holds what is found at every mark: k d numbers each.
     """
-    d = math.prod(source.shape[1:])
-    dtype = source.dtype if value_range is None else working_dtype(source.dtype)
-    state, seconds, bar = rule.init(d, dtype), 0.0, progress(stage, marks[-1] * d * source.dtype.itemsize, "B")
-    run = Run([], [], [])
+    timed, run = _Timed(rule, value_range, []), Run([], [], [])
+
+    def note(n: int, states: list[State]) -> None:
+        if n in marks:
+            run.found.append(rule.finish(states[0].copy()))
+            run.samples.append(n)
+            run.seconds.append(sum(timed.seconds))
+
+    whole = Whole(tuple(source.shape[1:]))
     try:
-        with one_blas_thread():
-            for n, batch in _pieces(source, marks):
-                x = batch if value_range is None else _scaled(batch, value_range, dtype)
-                began = time.thread_time()
-                state = rule.update(state, x)
-                seconds += time.thread_time() - began
-                bar.advance(batch.nbytes)
-                if n in marks:
-                    # ``finish`` uses a state up.
-                    copy = State({name: a.copy() for name, a in state.arrays.items()}, dict(state.counts))
-                    run.found.append(rule.finish(copy))
-                    run.samples.append(n)
-                    run.seconds.append(seconds)
-    except DataError:
-        # The samples' fault, not the rule's.
+        # All memory is for the one task that runs at a time.
+        fold(timed, source, whole, budget=task_budget(None, 1), progress=progress, stage=stage, watch=note, marks=marks)
+    except (DataError, PlanError):
+        # The samples' fault, or the machine's, not the rule's.
         raise
-    except ValueError as error:
+    except (ValueError, _GaveUp) as error:
         return Run(run.samples, run.seconds, run.found, str(error))
-    finally:
-        bar.close()
     return run
+
+
+class _GaveUp(Exception):
+    """A rule refused to go on."""
+
+
+@dataclass(frozen=True)
+class _Timed:
+    """A rule that sees scaled values, and the processor seconds of each of its updates; else it delegates."""
+
+    rule: Any
+    value_range: tuple[float, float] | None
+    seconds: list[float]
+
+    def __getattr__(self, name: str) -> Any:
+        if name == "rule" or name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.rule, name)
+
+    def init(self, n_features: int, dtype: DTypeLike) -> State:
+        state: State = self.rule.init(n_features, self._dtype(dtype))
+        return state
+
+    def update(self, state: State, batch: Array) -> State:
+        x = batch if self.value_range is None else _scaled(batch, self.value_range, self._dtype(batch.dtype))
+        began = time.thread_time()
+        try:
+            state = self.rule.update(state, x)
+        except ValueError as error:
+            raise _GaveUp(str(error)) from error
+        self.seconds.append(time.thread_time() - began)
+        return state
+
+    def finish(self, state: State) -> dict[str, Array]:
+        # What was found is noted at the marks, of which the end is one.
+        return {}
+
+    def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        return int(self.rule.state_bytes(n_features, self._dtype(dtype)))
+
+    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
+        seen = self._dtype(dtype)
+        return int(self.rule.work_bytes(n_rows, n_features, seen)) + n_rows * n_features * seen.itemsize
+
+    def _dtype(self, dtype: DTypeLike) -> np.dtype[Any]:
+        return np.dtype(dtype) if self.value_range is None else working_dtype(dtype)
 
 
 def marks_for(n_samples: int, points: int, batch_size: int) -> list[int]:
@@ -136,20 +173,6 @@ def marks_for(n_samples: int, points: int, batch_size: int) -> list[int]:
     wanted = np.geomspace(min(batch_size, n_samples), n_samples, max(points, 2))
     whole = {min(n_samples, round(w / batch_size) * batch_size or n_samples) for w in wanted[:-1]}
     return sorted(whole | {n_samples})[-points:]
-
-
-def _pieces(source: Source, marks: Sequence[int]) -> Iterator[tuple[int, Array]]:
-    """Yield (samples up to its end, rows) in order, cut at every mark."""
-    region = tuple((0, length) for length in source.shape[1:])
-    row = math.prod(source.shape[1:]) * source.dtype.itemsize
-    chunk = source.chunks[0]
-    # Whole chunks, so that none is decoded twice.
-    rows = max(1, _READ_BYTES // (row * chunk)) * chunk
-    for first, block in batches(source, (0, marks[-1]), region, rows):
-        stop = first + len(block)
-        edges = [first, *(mark for mark in marks if first < mark < stop), stop]
-        for a, b in itertools.pairwise(edges):
-            yield b, block[a - first : b - first].reshape(b - a, -1)
 
 
 def _scaled(batch: Array, value_range: tuple[float, float], dtype: np.dtype[Any]) -> Array:

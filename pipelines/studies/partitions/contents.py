@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from dpca.rules.state import working_dtype
+from dpca.kernels.dtypes import working_dtype
 from pipelines.studies.partitions.analogy import Analogy
 from pipelines.studies.partitions.published import FIRST_EXAMPLE, QUALITY, SECONDS, PublishedQuality
 from pipelines.studies.partitions.records import Record

@@ -11,8 +11,9 @@ import scipy.fft
 from numpy.typing import DTypeLike
 
 from dpca.kernels import linalg
+from dpca.kernels.dtypes import working_dtype
 from dpca.rules.moments import Moments
-from dpca.rules.state import Array, State, working_dtype
+from dpca.rules.state import Array, State
 
 _BLOCK_ROWS = 64
 

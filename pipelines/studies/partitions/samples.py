@@ -16,11 +16,10 @@ from dpca.engine.held_out import RemainingSource
 from dpca.engine.memory import thread_count
 from dpca.engine.sampling import read_samples, spread_samples
 from dpca.engine.source import Source, as_source
-from dpca.jobs.score_write import has_ssim
 from dpca.jobs.transform import stated_range
+from dpca.kernels.pixels import to_pixels
+from dpca.kernels.quality import has_ssim, mse_per_sample, ssim_per_sample
 from dpca.report.panels import panel, thinned
-from dpca.representation.cell_basis import to_pixels
-from dpca.rules.quality import mse_per_sample, ssim_per_sample
 from pipelines.studies.partitions.settings import Design, PartitionSettings, count_spatial
 from storage.disk import require_free_space, writing_errors
 from storage.stack import Stack
@@ -148,7 +147,7 @@ def gather(stack: Stack, settings: PartitionSettings, plan: Design, folder: Path
     if plan.n_held_out:
         others = spread_samples(len(everything), plan.n_held_out, np.random.default_rng(settings.seed))
         kept = np.delete(everything, others)
-        fitted = RemainingSource(source, others, stack.axes[1:])
+        fitted = RemainingSource(source, others)
 
     def some(numbers: Array, name: str) -> Measured:
         count = min(len(numbers), settings.evaluate or len(numbers))

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from skimage.metrics import structural_similarity
 
 from dpca.kernels import linalg
-from dpca.rules import mse_per_sample, ssim_per_sample
+from dpca.kernels.quality import mse_per_sample, ssim_per_sample
 
 
 def reference(x: np.ndarray, y: np.ndarray, data_range: float, n_spatial: int) -> list[float]:

@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 
 from dpca.kernels import linalg
-from dpca.rules.state import Array, working_dtype
+from dpca.kernels.dtypes import working_dtype
+from dpca.kernels.types import Array
 
 #: Side of SSIM's uniform window, in pixels: scikit-image's default, the setting behind every number we report.
 WINDOW = 7
@@ -19,6 +20,11 @@ _PASS_POSITIONS = 65_536
 _SMALL = 2.0**-80
 # Ranges up to this, and down to its inverse, have squares that are harmless in float32.
 _ORDINARY = 2.0**20
+
+
+def has_ssim(sample_shape: tuple[int, ...], n_spatial: int) -> bool:
+    """Only images and volumes have structure, of samples that are long enough for a window."""
+    return n_spatial > 1 and min(sample_shape[:n_spatial]) >= WINDOW
 
 
 def mse_per_sample(x: Array, y: Array, *, data_range: float) -> Array:

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from skimage.metrics import mean_squared_error, peak_signal_noise_ratio, structural_similarity
 
-from dpca.rules import mse_per_sample, psnr_from_mse, ssim_per_sample
+from dpca.kernels.quality import mse_per_sample, psnr_from_mse, ssim_per_sample
 from tests.conftest import smooth_images
 
 

@@ -1,0 +1,10 @@
+"""Types of what the whole library passes around."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+Array = NDArray[Any]
+Region = tuple[tuple[int, int], ...]  #: (start, stop) along each axis of a sample

@@ -1,0 +1,83 @@
+"""Reads files of stores without checking their content, from local folders and URLs."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from zarr.abc.store import Store
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import sync
+from zarr.storage import LocalStore
+from zarr.storage._common import make_store
+
+from storage.disk import read_file
+from storage.errors import DataError, StoreError, one_line
+
+
+def plain_store(where: str) -> Store:
+    """Return Zarr's own store for a path or URL, read only.
+
+    Raises
+    ------
+    DataError
+        If an address is invalid, or a library for its protocol is missing.
+    """
+    if "://" not in where:
+        return LocalStore(where, read_only=True)
+    try:
+        return sync(make_store(where, mode="r"))
+    except Exception as error:  # protocols raise errors of their own
+        raise DataError(f"'{where}' cannot be opened ({one_line(error)}): check the address") from error
+
+
+def content_of(store: Store, where: str, name: str) -> bytes | None:
+    """Return the content of a file of a store; None if there is none.
+
+    Raises
+    ------
+    StoreError
+        If it cannot be read.
+    """
+    if isinstance(store, LocalStore):
+        try:
+            return read_file(store.root / name)
+        except (FileNotFoundError, NotADirectoryError, IsADirectoryError):
+            return None
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or one_line(error)
+            raise StoreError(f"'{where}/{name}' cannot be read ({reason}): check its path and permissions") from error
+    try:
+        content = sync(store.get(name, default_buffer_prototype()))
+    except Exception as error:  # networks raise errors of their own
+        raise StoreError(f"'{where}/{name}' cannot be read ({one_line(error)}): check the address") from error
+    return None if content is None else content.to_bytes()
+
+
+def require_file(path: Path, size: int | None, where: str, key: str) -> None:
+    """Refuse what is not a regular file, such as a pipe that never ends.
+
+    If the size is known, a missing file, a directory, a link and a file of another size are refused as well.
+    """
+    try:
+        status = os.stat(path, follow_symlinks=size is None)
+    except (FileNotFoundError, NotADirectoryError):
+        if size is None:
+            return
+        raise missing_file(key, where) from None
+    except OSError as error:
+        raise StoreError(f"{key} of '{where}' cannot be read ({error.strerror}): check its permissions") from error
+    if size is None and stat.S_ISDIR(status.st_mode):
+        return
+    if not stat.S_ISREG(status.st_mode):
+        raise StoreError(f"{key} of '{where}' is no file, or a link to one: make the store again")
+    if size is not None and status.st_size != size:
+        raise StoreError(
+            f"{key} of '{where}' is damaged (it has {status.st_size:,} bytes, expected {size:,}): make the store again"
+        )
+
+
+def missing_file(key: str, where: str) -> StoreError:
+    """Return the error for a missing or empty file."""
+    return StoreError(f"{key} of '{where}' is missing or empty: make the store again")

@@ -1,0 +1,109 @@
+"""Whose a work folder is: one that is not marked as ours is left as it is, and no link in one is followed."""
+
+from __future__ import annotations
+
+import os
+import shutil
+
+import pytest
+from jobs_to_kill import tree
+from workspaces import finish, leave_unfinished
+
+from storage.claim import MARK
+from storage.errors import StoreError
+from storage.workspace import Workspace
+
+
+def test_a_work_folder_that_is_none_of_ours_is_refused(tmp_path):
+    (tmp_path / "out.zarr.partial").mkdir()
+    (tmp_path / "out.zarr.partial" / "diary.txt").write_text("dear")
+    with pytest.raises(StoreError, match=r"holds 'diary\.txt', which is none of ours"):
+        finish(tmp_path / "out.zarr", overwrite=True)
+    assert "out.zarr.partial/diary.txt" in tree(tmp_path)
+
+
+#: What a user's own folder may look like that happens to have the name of a work folder.
+FOREIGN = {
+    "nothing of ours": {"diary.txt": "dear"},
+    "scratch": {"scratch/notes.txt": "x"},
+    "done": {"done/photo.jpg": "x"},
+    "store": {"store-front/photo.jpg": "x"},
+    "replaced": {"replaced/photo.jpg": "x"},
+    "an empty lock": {"lock": "", "scratch/notes.txt": "x"},
+    "another's lock": {"lock": "pid 17", "done/photo.jpg": "x"},
+    "only another's lock": {"lock": "pid 17"},
+    "another's journal": {"journal.json": '{"title": "my days"}', "scratch/notes.txt": "x"},
+    "a journal with more in it": {"journal.json": '{"kind": "a", "fingerprint": "b", "c": 1}', "scratch/x": ""},
+    "a journal of other types": {"journal.json": '{"kind": 1, "fingerprint": "b"}', "scratch/x": ""},
+    "part of a journal": {"lock": "", "journal.json": '{"kind": "a", "fing', "scratch/x": ""},
+    "a mark that goes on": {"lock": MARK.decode() + "and more", "done/x": ""},
+}
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+@pytest.mark.parametrize("complete", [False, True])
+@pytest.mark.parametrize("what", FOREIGN)
+def test_a_folder_that_is_not_marked_as_ours_is_left_as_it_is(tmp_path, what, complete, overwrite):
+    if complete:
+        finish(tmp_path / "out.zarr")
+    for name, text in FOREIGN[what].items():
+        (tmp_path / "out.zarr.partial" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "out.zarr.partial" / name).write_text(text)
+    before = tree(tmp_path)
+    with pytest.raises(
+        StoreError, match=r"work folder '.*out\.zarr\.partial' holds '.*', which is none of ours"
+    ) as error:
+        finish(tmp_path / "out.zarr", fingerprint="g", overwrite=overwrite or complete)
+    assert "\n" not in str(error.value)
+    assert tree(tmp_path) == before
+
+
+@pytest.mark.parametrize(
+    "place", ["", "lock", "journal.json", "scratch", "done", "store", "replaced", "store/c", "done/x"]
+)
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_link_in_a_work_folder_is_refused_and_never_followed(tmp_path, place, overwrite):
+    (tmp_path / "precious").mkdir()
+    (tmp_path / "precious" / "photo.jpg").write_text("x")
+    leave_unfinished(tmp_path / "out.zarr")
+    work = tmp_path / "out.zarr.partial"
+    store = next(work.glob("store-*")).name
+    link = work / place.replace("store", store) if place else work
+    if link.is_dir():
+        shutil.rmtree(link)
+    elif link.exists():
+        link.unlink()
+    link.symlink_to(tmp_path / "precious")
+    before = tree(tmp_path / "precious")
+    for fingerprint in ("f", "g"):
+        with pytest.raises(StoreError, match="never followed"):
+            finish(tmp_path / "out.zarr", fingerprint=fingerprint, overwrite=overwrite)
+    assert tree(tmp_path / "precious") == before
+
+
+def test_a_work_folder_that_is_a_file_is_refused(tmp_path):
+    (tmp_path / "out.zarr.partial").write_text("photographs")
+    with pytest.raises(StoreError, match=r"work folder '.*' is a file"):
+        finish(tmp_path / "out.zarr", overwrite=True)
+    assert (tmp_path / "out.zarr.partial").read_text() == "photographs"
+
+
+@pytest.mark.parametrize("lock", [None, b"", MARK[:1], MARK[:20], MARK])
+def test_an_empty_folder_or_one_whose_mark_was_being_written_is_taken_over(tmp_path, lock):
+    (tmp_path / "out.zarr.partial").mkdir()
+    if lock is not None:
+        (tmp_path / "out.zarr.partial" / "lock").write_bytes(lock)
+    assert finish(tmp_path / "out.zarr") == "new"
+    assert os.listdir(tmp_path) == ["out.zarr"]
+
+
+@pytest.mark.parametrize("locked", [False, True])
+def test_a_work_folder_of_the_version_without_a_mark_is_resumed(tmp_path, locked):
+    leave_unfinished(tmp_path / "out.zarr")
+    lock = tmp_path / "out.zarr.partial" / "lock"
+    lock.write_bytes(b"") if locked else lock.unlink()
+    with Workspace(tmp_path / "out.zarr", kind="stack", fingerprint="f") as work:
+        assert work.state == "resumed"
+        assert work.is_done("a")
+        assert lock.read_bytes() == MARK
+    assert finish(tmp_path / "out.zarr") == "resumed"
