@@ -33,6 +33,8 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class _Job:
+    """What the tasks share; the scores, the model and the samples travel by their paths."""
+
     scores: str
     identity: str
     model: str
@@ -77,12 +79,13 @@ def reconstruct_store(
     check_output(target, model, scores)
     facts = read_scores_facts(scores)
     known = model_fingerprint(model)
-    basis = stored_basis(os.path.abspath(model), known, None)
-    scores_array = open_array(os.path.join(os.fspath(scores), "scores"))
+    model, stored = os.path.abspath(model), os.path.join(os.path.abspath(scores), "scores")
+    basis = stored_basis(model, known, None)
+    scores_array = open_array(stored)
     check_match(scores, facts, scores_array.shape, basis)
     level = checked_level(n_components, scores_array.shape[-1])
     if n_components is not None:
-        basis = stored_basis(os.path.abspath(model), known, level)
+        basis = stored_basis(model, known, level)
     n = scores_array.shape[0]
     dtype, axes = np.dtype(facts["dtype"]), tuple(facts["axes"])
     shape = (n, *basis.sample_shape)
@@ -105,9 +108,9 @@ def reconstruct_store(
         )
         low, high = map(float, facts["data_range"])
         job = _Job(
-            os.path.join(os.path.abspath(scores), "scores"),
+            stored,
             array_identity(scores_array),
-            os.path.abspath(model),
+            model,
             known,
             None if n_components is None else level,
             str(work.store / "samples"),
@@ -125,7 +128,7 @@ def reconstruct_store(
             client=client,
             threads=thread_count(),
         )
-        write_strings(root, "name", np.asarray(open_array(os.path.join(os.fspath(scores), "name"))[...]).tolist())
+        write_strings(root, "name", np.asarray(open_array(os.path.join(scores, "name"))[...]).tolist())
         work.publish()
     return StageCost(time.perf_counter() - began, math.prod(shape) * dtype.itemsize, max(peaks, default=0))
 

@@ -67,21 +67,19 @@ def kept_components(count: int, ranks: Mapping[str, Any] | None, name: str = "co
 
 def highlights(report: Mapping[str, Any]) -> list[Highlight]:
     """Pick the numbers that answer how good and how small."""
-    found = []
-    if report.get("ssim_mean") is not None:
-        low = report.get("ssim_min")
-        found.append(Highlight(_ssim(report["ssim_mean"]), "SSIM, mean", "" if low is None else f"worst {_ssim(low)}"))
-    elif report.get("explained_variance_ratio") is not None:
-        found.append(Highlight(_percent(report["explained_variance_ratio"]), "explained variance", ""))
+    found, get = [], report.get
+    if (mean := get("ssim_mean")) is not None:
+        low = get("ssim_min")
+        found.append(Highlight(_ssim(mean), "SSIM, mean", "" if low is None else f"worst {_ssim(low)}"))
+    elif (share := get("explained_variance_ratio")) is not None:
+        found.append(Highlight(_percent(share), "explained variance", ""))
     if "psnr" in report:
-        error = report.get("mse")
+        error = get("mse")
         found.append(Highlight(_psnr(report), "PSNR", "" if error is None else f"MSE {error:.3g}"))
-    if report.get("scalars_ratio") is not None:
-        found.append(Highlight(_ratio(report["scalars_ratio"]), "compression, scalars", "attributes to kept scalars"))
-    if report.get("bytes_ratio") is not None:
-        found.append(
-            Highlight(_ratio(report["bytes_ratio"]), "compression, bytes", "input to scores and model on disk")
-        )
+    if (ratio := get("scalars_ratio")) is not None:
+        found.append(Highlight(_ratio(ratio), "compression, scalars", "attributes to kept scalars"))
+    if (ratio := get("bytes_ratio")) is not None:
+        found.append(Highlight(_ratio(ratio), "compression, bytes", "input to scores and model on disk"))
     return found
 
 

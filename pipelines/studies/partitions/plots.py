@@ -99,8 +99,8 @@ def variance_curves(lines: Sequence[Line], *, emphasized: str = "") -> Figure:
     if not drawn:
         raise ValueError("there is no explained variance to show: give at least one line with a point")
     figure, axes = drawing.chart("components of every partition", "explained variance")
-    drawing.leave_room(axes, _LEGEND_INCHES)
-    styles = drawing.line_styles([name for name, _ in drawn], emphasized)
+    leave_room(axes, _LEGEND_INCHES)
+    styles = line_styles([name for name, _ in drawn], emphasized)
     for name, share in sorted(drawn, key=lambda line: -line[1][-1]):
         color, dash = styles[name]
         strong = name == emphasized
@@ -121,5 +121,5 @@ def variance_curves(lines: Sequence[Line], *, emphasized: str = "") -> Figure:
     axes.set_xlim(0.5, max(len(share) for _, share in drawn) + 0.5)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12, min_n_ticks=1))
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    drawing.legend_beside(axes)
+    legend_beside(axes)
     return figure
