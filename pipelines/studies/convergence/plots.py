@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from dpca.report import drawing
 from dpca.report.drawing import MUTED
+from pipelines.studies.lines import leave_room, legend_beside, line_styles
 
 _LEGEND_INCHES = 2.75
 # Below this float64 tells nothing apart.
