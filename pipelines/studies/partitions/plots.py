@@ -77,7 +77,7 @@ def gallery(
 
 
 def variance_curves(lines: Sequence[Line], *, emphasized: str = "") -> Figure:
-    """Explained variance against the number of components, one line a way of splitting attributes (T figure 4.9).
+    """Explained variance against the number of components, one line a strategy (Alakkari 2020, figure 4.9).
 
     Parameters
     ----------
