@@ -410,3 +410,11 @@ def check_finite(batch: Array, first: int, name: str) -> None:
                 f"sample {first + start + int(finite.argmin())} of {name} holds a value that is not finite: remove or "
                 f"repair it, since one NaN or infinity spoils every component"
             )
+
+
+class Outline(Source):
+    """What planning needs to know of a stack that is still to be made."""
+
+    def reader(self) -> Reader:
+        """There is nothing to read yet."""
+        raise TypeError(f"{self.name} is an outline: it holds no samples")

@@ -13,13 +13,12 @@ from sklearn.base import clone
 
 from dpca.engine.memory import task_budget, thread_count
 from dpca.engine.plan import PlanError
-from dpca.engine.source import as_source
+from dpca.engine.source import Outline, as_source
 from dpca.jobs.fit import fit_store
 from dpca.jobs.own_stack import inherited_of, own_stack
 from dpca.jobs.score_write import plan_scores
 from dpca.jobs.stages import StageRecord
 from dpca.jobs.transform import fill_scores
-from dpca.models.planning import Outline, plan_fit
 from dpca.models.scores import SCORES_VERSION
 from dpca.report.record import read_report, report_folder
 from storage.errors import DataError
@@ -256,7 +255,7 @@ def plan_compression(given: Stack | Reader, settings: CompressionSettings, clien
             shape, dtype, layout, axes = plan_ingest(given, settings.reading, model.cells_for, budget)
         source = Outline(given.name, shape, dtype, layout.chunks)
     with _stage("fit"):
-        basis, known = plan_fit(model, source, axes[1:], client)
+        basis, known = model.plan_fit(source, axes[1:], client)
     with _stage("scores", "" if known else ", even with as few components as the choice can come to"):
         plan_scores(source, basis, axes, reconstruct=settings.reconstruct, ssim=settings.measures_ssim, budget=budget)
 

@@ -6,30 +6,19 @@ import os
 import shutil
 import time
 import warnings
-from types import ModuleType
 from typing import Any, NamedTuple
 
 from dpca.engine.checkpoint import Checkpoints
 from dpca.jobs.stages import NOTHING, StageCost, held_by
-from dpca.models import band_store, cell_store, pca_store, streaming_store
-from dpca.models.band_pca import BandPCA
-from dpca.models.cell_pca import CellPCA
-from dpca.models.pca import PCA
+from dpca.models.estimator import Estimator
 from dpca.models.rank import UnmetError
 from dpca.models.rank_choice import RankChoice
+from dpca.models.store import load_any, write_model
 from dpca.models.streaming_methods import describe_option
-from dpca.models.streaming_pca import StreamingPCA
 from storage.outputs import check_output
 from storage.progress import Progress, no_progress
 from storage.stack import Stack
 from storage.workspace import Workspace, fingerprint_of
-
-_STORES: dict[type, ModuleType] = {
-    BandPCA: band_store,
-    CellPCA: cell_store,
-    PCA: pca_store,
-    StreamingPCA: streaming_store,
-}
 
 
 class Fitted(NamedTuple):
@@ -43,7 +32,7 @@ class Fitted(NamedTuple):
 def fit_store(
     stack: Stack,
     target: str | os.PathLike[str],
-    model: BandPCA | CellPCA | PCA | StreamingPCA,
+    model: Estimator,
     *,
     client: Any | None = None,
     overwrite: bool = False,
@@ -56,7 +45,7 @@ def fit_store(
     stack : Stack
     target : path-like
         Where the model appears once it is whole.
-    model : BandPCA, CellPCA, PCA or StreamingPCA
+    model : Estimator
         Not fitted; its ``random_state``, if it has one, must be an integer. It is fitted unless ``target`` is there
         already.
     client : distributed.Client, optional
@@ -79,13 +68,12 @@ def fit_store(
         If ``target`` is something else, or is, holds or lies in the stack, or the stack cannot be read.
     """
     check_output(target, stack)
-    store = _STORES[type(model)]
     settings = {name: describe_option(value) for name, value in model.get_params().items()}
     # An array of someone else's does not state its range, on which some choices of components depend.
-    fingerprint = fingerprint_of(store.KIND, store.VERSION, stack.fingerprint, stack.data_range, settings)
-    with Workspace(target, kind=store.KIND, fingerprint=fingerprint, overwrite=overwrite) as work:
+    fingerprint = fingerprint_of(model.store_kind, model.store_version, stack.fingerprint, stack.data_range, settings)
+    with Workspace(target, kind=model.store_kind, fingerprint=fingerprint, overwrite=overwrite) as work:
         if work.state == "complete":
-            return Fitted(store.load_model(target), NOTHING, [])
+            return Fitted(load_any(target), NOTHING, [])
         began = time.perf_counter()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
@@ -96,7 +84,7 @@ def fit_store(
                 shutil.rmtree(work.scratch)
                 work.scratch.mkdir()
                 raise
-        store.write_model(model, work.store, fingerprint)
+        write_model(model, work.store, fingerprint)
         work.publish()
     report: Any = model.fit_report_
     n_passes = int(model.report_numbers().get("passes", 1))

@@ -16,7 +16,7 @@ from dpca.engine.memory import peak_resident_bytes, thread_count
 from dpca.jobs.stages import NOTHING, StageCost
 from dpca.kernels.pixels import to_pixels
 from dpca.models.scores import check_match, read_scores_facts
-from dpca.models.stored_basis import model_fingerprint, stored_basis
+from dpca.models.store import model_fingerprint, stored_basis
 from dpca.representation.basis import Basis, checked_level, rebuilt
 from storage.arrays import choose_codec, create_array, create_root, write_shard, write_strings
 from storage.disk import require_free_space

@@ -15,7 +15,7 @@ from dpca import metrics
 from dpca.jobs.score_write import expected_mse
 from dpca.kernels.pixels import to_pixels
 from dpca.kernels.quality import psnr_from_mse
-from dpca.models.stored_basis import load_any
+from dpca.models.store import load_any
 from dpca.report import plots
 from dpca.report.record import read_report, write_report
 from storage.errors import StoreError

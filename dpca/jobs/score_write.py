@@ -19,7 +19,7 @@ from dpca.engine.source import Source, batches
 from dpca.kernels.linalg import release_scratch
 from dpca.kernels.pixels import to_pixels
 from dpca.kernels.quality import has_ssim, mse_per_sample, psnr_from_mse, ssim_per_sample
-from dpca.models.stored_basis import model_fingerprint, stored_basis
+from dpca.models.store import model_fingerprint, stored_basis
 from dpca.representation.basis import Basis, projected, rebuilt
 from dpca.representation.score_layout import score_layout
 from storage.arrays import Codec, choose_codec, create_array, write_shard

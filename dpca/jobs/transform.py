@@ -13,7 +13,7 @@ from dpca.engine.source import as_source
 from dpca.jobs.score_write import write_scores
 from dpca.jobs.stages import NOTHING, StageCost
 from dpca.models.scores import SCORES_VERSION
-from dpca.models.stored_basis import model_fingerprint, stored_basis
+from dpca.models.store import model_fingerprint, stored_basis
 from dpca.representation.basis import MODEL_FACT, basis_fingerprint
 from storage.arrays import create_root, write_strings
 from storage.disk import require_free_space

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
-from typing import Any, ClassVar, Self, cast
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.plan import Partitioned
 from dpca.engine.source import Source
+from dpca.models.docs import PARTITIONED, documented
 from dpca.models.partitioned import PartitionedPCA
 from dpca.models.rank_choice import RankChoice
-from dpca.partition.cells import CellGrid
+from dpca.models.store import Kept, StoredModel
+from dpca.partition.cells import CellGrid, Region
 from dpca.partition.lapped import LappedGrid
 from dpca.partition.shared import SharedGrid
 from dpca.representation.cell_basis import CellBasis
@@ -25,8 +25,9 @@ from storage.layout import CHANNEL, axes_for
 Array = NDArray[Any]
 
 
+@documented(**PARTITIONED, part="cell", parts="cells", grid="*grid_shape")
 class CellPCA(PartitionedPCA):
-    """Principal component analysis of every cell of an image or volume stack (T 4.3; T 6.4.3 for volumes).
+    """Principal component analysis of every cell of an image or volume stack (Alakkari 2020, section 4.3; 6.4.3).
 
     A sample is cut into cells, blocks of neighboring pixels with all their channels; each cell of the grid gets its own
     mean and components from all samples, in one pass: its covariance is accumulated chunk by chunk, then decomposed.
@@ -40,9 +41,7 @@ class CellPCA(PartitionedPCA):
 
     Parameters
     ----------
-    n_components : int, "marchenko-pastur" or None
-        Components of each cell; None keeps all; "marchenko-pastur" those whose variance noise of one level does not
-        explain (Veraart et al. 2016). An edge cell with fewer attributes keeps all of its own.
+    {n_components}
     cell_shape : int or tuple of int
         Cell length along each spatial axis, one integer for all of them. A tuple also says which axes are spatial: its
         length counts them, axes after those are channels. With an integer, a last axis of length 4 or less behind two
@@ -53,41 +52,12 @@ class CellPCA(PartitionedPCA):
         (:class:`~dpca.partition.prefilter.Prefilter`): nothing is stored twice, and all certificates stay exact.
     shared : bool
         Whether all cells of one shape share their components: the eigenvectors of the average of their covariances,
-        each about the cell's own mean. Of all components used in every place, these leave the least squared error.
-    threshold : float, optional
-        Instead of ``n_components``: each cell keeps the fewest components that explain more than this share of its
-        variance (T 4.1), at most ``max_components``.
-    total_components : int, optional
-        Instead: so many components in all, spread over the cells to leave the least squared error. A shared component
-        counts at each of its places, and is kept in all of them or in none.
-    ratio : float, optional
-        Instead: as many components in all as make so many attributes into one score, spread likewise: attributes of a
-        sample, divided by this and rounded to an integer.
-    target_mse, target_psnr : float, optional
-        Instead: the fewest components, spread likewise, whose mean squared error is at most this, of values scaled so
-        that ``data_range`` has length 1, or whose peak signal-to-noise ratio of that error is at least this, in dB,
-        before values are rounded to pixels. Met on the samples of the fit unless ``validation_fraction`` is given.
-        It follows from the eigenvalues, without a second pass; exactly, unless cells were folded by incremental SVD,
-        whose error is at most what they say.
-    target_ssim : float, optional
-        Instead: the fewest components, spread likewise, whose mean SSIM (uniform windows of 7 pixels a side, values
-        rounded and clipped to pixels) is at least this. It is searched on 500 samples spread over the stack, of those
-        that ``validation_fraction`` leaves out where it is given, which are read once and held in memory with their
-        scores; on fewer where these would take more than half of ``memory_budget``.
-    validation_fraction : float, optional
-        Share of the samples, at most .5, that is left out of the fit, and on which a target is met instead: what
-        ``target_mse`` and ``target_psnr`` promise then holds for samples that the fit did not see, which the components
-        of few samples fit worse. At most 10,000 samples, spread over the stack by ``random_state``; they are read once
-        more, a twentieth of a large stack at most.
-    max_components : int, optional
-        Bound on the components of each cell where their numbers differ, and how many are computed. Default four times
-        the mean, or a third of the attributes where no mean is asked for; a `RankWarning` says where that is too few.
-    data_range : tuple of float, optional
-        Smallest and largest possible value, for the targets; default that of the stack or of the integer type.
+        each about the cell's own mean. Of all components used in every place, these leave the least squared error. A
+        shared component counts at each of its places, and is kept in all of them or in none.
+    {choices}
     random_state : int, RandomState or None
         Seed of the samples that a target is met on. An integer lets a fit that was stopped go on.
-    memory_budget : int, optional
-        Bytes that one task may take beyond what its process holds; default from the workers' limits or the machine.
+    {memory_budget}
 
     Attributes
     ----------
@@ -98,42 +68,17 @@ class CellPCA(PartitionedPCA):
         (``grid_.prefilter.apply``), whereas ``components_`` itself, like ``mean_``, is of samples: components of
         neighbors reach into each other and are summed there. In either case ``components_[j]`` is what scores of 1 for
         component j in every cell add to the mean.
-    mean_ : array (*sample_shape), float64
-    explained_variance_ : array (*grid_shape, n_components), float64
-        Variance of the scores, in squared units of the input (divisor n - 1). Where components are shared, the average
-        over the cells of that shape: the variance of one cell's scores would take a second pass.
-    explained_variance_ratio_ : array (*grid_shape, n_components), float64
-        The same divided by the cell's total variance; 0 where a cell is constant.
-    total_variance_ : array (*grid_shape), float64
-        Certificate: (total - sum explained) (n - 1) / n is exactly the squared error of a cell, summed over its
-        attributes and averaged over the samples of the fit; where incremental SVD was used, the error is at most that.
-        Where components are shared, this too is an average over the cells of that shape, and their average error, and
-        the error of the whole sample, are exact.
-    singular_values_ : array (*grid_shape, n_components), float64
-    ranks_ : array (*grid_shape), int
-        Components that each cell keeps; its rows of ``components_`` beyond are zero.
-    target_reached_ : float
-        Value of the target's measure on the samples that it was met on; only where there is a target.
-    target_standard_error_ : float
-        Its standard error, by how much these samples differ; 0 for the squared error of the samples of the fit.
-    validation_samples_ : array of int
-        Numbers of the samples that were left out of the fit, ascending; only with ``validation_fraction``.
-    n_components_, n_samples_seen_, n_features_in_ : int
-    sample_shape_ : tuple of int
+    {attributes}
     grid_ : CellGrid
         A `LappedGrid` with an overlap.
-    fit_report_ : FoldReport
-        Plan, seconds, peak memory; ``note`` says in a sentence what was folded, and how often the stack was read.
 
     Notes
     -----
-    Runs on the current ``distributed.Client`` if there is one and the input is on disk or a Dask array, else on threads
-    of this process. Costs O(n d) reads and O(n d c) arithmetic for cells of c attributes, and memory for the
-    covariances of the cells that a task holds, which the planner bounds before anything runs. Cells whose covariances
-    do not fit the memory budget together take turns; a chunk that such groups share is decoded for each of them. Where
-    this would be more than 8 reads of the stack, or one covariance alone is too much (a cell of c attributes takes 8
-    c**2 bytes), every cell is folded by incremental SVD instead, if that needs fewer reads by that factor. Shared
-    components take one read and one such covariance for each shape of cell, and are refused where these do not fit.
+    {costs}
+    Shared components take one read and one covariance for each shape of cell, and are refused where these do not fit.
+    Their ``explained_variance_`` and ``total_variance_`` are averages over the cells of that shape, since the variance
+    of one cell's scores would take a second pass; the average error of these cells, and the error of the whole sample,
+    are exact.
 
     For 8-bit integers the covariances are exact, so the result does not depend on chunks, order or workers at all;
     not with an overlap, whose filtered values are floating-point numbers. Filtering costs a few multiplications a
@@ -150,6 +95,10 @@ class CellPCA(PartitionedPCA):
     (100, 2, 3, 5)
     """
 
+    store_kind: ClassVar[str] = "cell-pca"
+    # Models with an overlap or shared components: programs that know of none must not read them as without. Those
+    # without are of version 1.
+    store_version: ClassVar[int] = 2
     part_name: ClassVar[str] = "cell"
     scores_kind: ClassVar[str] = CellBasis.scores_kind
 
@@ -212,10 +161,8 @@ class CellPCA(PartitionedPCA):
             return LappedBasis(partition, mean, components)
         return CellBasis(partition, mean, components, bool(self.shared))
 
-    def _checked_components(self, n: int | None, partition: CellGrid) -> int | None:
-        return self._checked_count(
-            n, partition.max_features, f"a cell of {partition.cell_shape}", "choose larger cells"
-        )
+    def _most_components(self, partition: CellGrid) -> tuple[int, str]:
+        return partition.max_features, f"a cell of {partition.cell_shape}"
 
     def _n_spatial(self, partition: CellGrid, axes: Sequence[str]) -> int:
         return partition.n_spatial
@@ -223,24 +170,11 @@ class CellPCA(PartitionedPCA):
     def _name_of(self, place: tuple[int, ...]) -> str:
         return "cell" + "_".join(map(str, place))
 
-    def restore(
-        self,
-        partition: CellGrid,
-        components: Array,
-        mean: Array,
-        explained_variance: Array,
-        total_variance: Array,
-        n_samples: int,
-    ) -> None:
-        """Set the learned attributes from what a store holds or a fit found."""
-        super().restore(partition, components, mean, explained_variance, total_variance, n_samples)
-        self.grid_ = partition
-
     @property
-    def basis_(self) -> CellBasis:
-        """The mean and the components with their grid: what tasks are sent."""
-        check_is_fitted(self, "components_")
-        return cast("CellBasis", self._basis)
+    def grid_(self) -> CellGrid:
+        """The cells."""
+        grid: CellGrid = self.partition_
+        return grid
 
     # -- what jobs and reports ask
 
@@ -273,25 +207,45 @@ class CellPCA(PartitionedPCA):
 
     # -- keeping
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the model to a Zarr group; see `load`."""
-        from dpca.models.cell_store import save_model
-
-        check_is_fitted(self, "components_")
-        save_model(self, path, overwrite=overwrite)
+    def _kept(self) -> Kept:
+        grid, axes = self.grid_, axes_for(self.sample_shape_)
+        grid_axes = tuple(f"cell_{i}" for i in range(grid.n_spatial))
+        components = {
+            name: (self.components_[_at(boxes[0])], ("component", *axes))
+            for name, boxes in _places(grid, bool(self.shared))
+        }
+        arrays = {
+            "mean": (self.mean_, axes),
+            **components,
+            "explained_variance": (self.explained_variance_, (*grid_axes, "component")),
+            "total_variance": (self.total_variance_, grid_axes),
+        }
+        facts = self._facts(cell_shape=list(grid.cell_shape))
+        overlap, shared = getattr(grid, "overlap", 0), {"shared": True} if self.shared else {}
+        beside = {"overlap": overlap, **shared} if overlap or shared else {}
+        identity = [facts["cell_shape"], self.n_samples_seen_, *beside.values()]
+        return Kept(arrays, facts | beside, self.store_version if beside else 1, identity)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a model that `save` wrote; nothing in it is executed.
-
-        Raises
-        ------
-        StoreError
-            If there is no such model, or it comes from a newer version.
-        """
-        from dpca.models.cell_store import load_model
-
-        return cast("Self", load_model(path))
+    def _from_store(cls, stored: StoredModel) -> Self:
+        facts, shape, k = stored.facts, stored.sample_shape, stored.n_components
+        cell = tuple(map(int, facts["cell_shape"]))
+        overlap, shared = (0, False) if facts["version"] == 1 else (int(facts["overlap"]), facts.get("shared", False))
+        if not isinstance(shared, bool):
+            raise ValueError(f"shared is {shared!r}")
+        grid = LappedGrid(shape, cell, overlap) if overlap else CellGrid(shape, cell)
+        places = _places(grid, shared)
+        shapes = {name: (k, *(stop - start for start, stop in boxes[0])) for name, boxes in places}
+        arrays = stored.arrays(shapes | cls._shapes(shape, grid.grid_shape, k))
+        if "components" not in arrays:
+            arrays["components"] = np.empty((k, *shape), arrays["components_0"].dtype)
+            for name, boxes in places:
+                for box in boxes:
+                    arrays["components"][_at(box)] = arrays[name]
+        # All components were asked for by None, which also fits where there are more of them than samples.
+        model = cls(None if k == grid.max_features else k, cell_shape=cell, overlap=overlap, shared=shared)
+        model._learned(grid, arrays, stored.n_samples)
+        return model
 
 
 def spatial_cell(cell_shape: int | tuple[int, ...], axes: Sequence[str]) -> tuple[int, ...]:
@@ -309,3 +263,18 @@ def spatial_cell(cell_shape: int | tuple[int, ...], axes: Sequence[str]) -> tupl
     if not isinstance(cell_shape, Sequence) or not all(isinstance(c, int | np.integer) for c in cell_shape):
         raise DataError(f"cell_shape is {cell_shape!r}: give one integer, or one for each spatial axis")
     return tuple(int(c) for c in cell_shape)
+
+
+def _at(box: Region) -> tuple[slice, ...]:
+    """Return what selects a box of all components."""
+    return (slice(None), *(slice(*ends) for ends in box))
+
+
+def _places(grid: CellGrid, shared: bool) -> list[tuple[str, list[Region]]]:
+    """Return the names of the arrays of components, and where in a sample each is: at several places if it is shared.
+
+    With an overlap components reach into each other, in ways that differ at edges, and are kept as they lie.
+    """
+    if not shared or isinstance(grid, LappedGrid):
+        return [("components", [tuple((0, length) for length in grid.sample_shape)])]
+    return [(f"components_{g}", [grid.box(i) for i in cells]) for g, cells in enumerate(SharedGrid(grid).cells)]

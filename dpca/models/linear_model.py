@@ -1,44 +1,54 @@
-"""What estimators of components of whole samples share: checking samples, projecting and back, outlier scores."""
+"""What estimators of components of whole samples share: checking samples, outlier scores."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any, ClassVar
+from collections.abc import Iterator
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import zarr
 from numpy.typing import NDArray
-from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
+from sklearn.base import ClassNamePrefixFeaturesOutMixin
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
 
-from dpca.engine.boundary import guarded
 from dpca.engine.source import Source, as_dense, as_source, check_finite, check_numeric, opened
+from dpca.kernels import linalg
 from dpca.kernels.dtypes import working_dtype
-from dpca.models.outliers import residual_scores
-from dpca.models.parameters import given_parameters
-from dpca.representation.lazy import as_lazy, is_lazy, map_samples, scores_of
+from dpca.models.estimator import Estimator
+from dpca.models.parameters import no_values
+from dpca.models.store import Kept, StoredModel
+from dpca.models.streaming_methods import describe_option, restore_option
+from dpca.representation.basis import Basis
+from dpca.representation.lazy import is_lazy
 from dpca.representation.linear_basis import LinearBasis
-from dpca.representation.reconstruction import samples_of
 from storage.errors import DataError
 
 Array = NDArray[Any]
 
 # Shares of the variance that a report gives one by one.
 _LEADING = 5
+# Samples that are centered at once.
+_BLOCK_BYTES = 2**22
 
 
-class LinearModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
-    """A fitted mean and orthonormal components of whole samples."""
+class LinearModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[misc]
+    """Base of the estimators of orthonormal components of whole samples; a subclass learns, and plans a fit."""
 
-    #: What a store of the scores calls itself.
+    #: What a store keeps: arrays with the names of their axes, numbers or words of a type, and parameters. Those that
+    #: are not known, and those that an older store lacks, are left out.
+    kept_arrays: ClassVar[dict[str, tuple[str, ...]]] = {
+        "mean": ("feature",),
+        "components": ("component", "feature"),
+        "explained_variance": ("component",),
+    }
+    kept_facts: ClassVar[dict[str, type]] = {}
+    kept_parameters: ClassVar[tuple[str, ...]] = ()
+
     scores_kind: ClassVar[str] = LinearBasis.scores_kind
-    #: Whether jobs measure SSIM where they keep no reconstructions: it costs more than the scores of whole samples.
-    measures_ssim: ClassVar[bool] = False
-    #: What one partition of the attributes is called.
+    measures_ssim: ClassVar[bool] = False  # it costs more than the scores of whole samples
     part_name: ClassVar[str] = "sample"
-    #: What the pictures of a report show.
     report_title: ClassVar[str] = "Eigenimages"
 
     # -- learning
@@ -83,7 +93,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             self.n_features_in_ = math.prod(samples.shape[1:])
         return samples
 
-    def _learned(self, found: dict[str, Array], sample_shape: tuple[int, ...], n: int) -> None:
+    def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
         """Set what every model knows from what a rule found or a store holds."""
         self.components_ = found["components"]
         self.mean_ = found["mean"]
@@ -97,41 +107,22 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         self.sample_shape_ = sample_shape
         self.n_features_in_ = math.prod(sample_shape)
 
+    def _basis_to_be(self, source: Source, k: int) -> Basis:
+        """Return a basis of ``k`` components, whose arrays take no memory."""
+        shape = tuple(source.shape[1:])
+        d, dtype = math.prod(shape), working_dtype(source.dtype)
+        return LinearBasis(no_values((d,), np.float64), no_values((k, d), dtype), shape)
+
     # -- using
+
+    def _in_memory(self, X: Any) -> Array:
+        return self._dense(X, reset=False)
 
     @property
     def basis_(self) -> LinearBasis:
         """The mean and the components: what tasks are sent."""
         check_is_fitted(self, "components_")
         return LinearBasis(self.mean_, self.components_, self.sample_shape_)
-
-    def transform(self, X: Any) -> Any:
-        """Return the scores (n_samples, n_components): a Dask array for Dask arrays, Zarr arrays, stacks and paths."""
-        basis = self.basis_
-        return self._each_sample(X, scores_of, basis, (basis.components.shape[0],), basis.components.dtype)
-
-    def inverse_transform(self, X: Any, n_components: int | None = None) -> Any:
-        """Return the samples (n_samples, *sample_shape) that scores stand for, neither rounded nor clipped.
-
-        Parameters
-        ----------
-        X : array (n_samples, n_components_), numpy, Dask or Zarr; or the path of a Zarr array
-            Scores of all components, or of ``n_components``.
-        n_components : int, optional
-            Use only so many of the first components; default all.
-
-        Returns
-        -------
-        array
-            Lazy in, lazy out, as `transform`. Of scores in a store, chunks that hold only other components are never
-            read.
-
-        Raises
-        ------
-        DataError
-            For scores of another shape, or more components than there are.
-        """
-        return samples_of(self.basis_, X, n_components)
 
     def score_samples(self, X: Any) -> Any:
         """Return minus the squared reconstruction error of each sample, -|x - x^|^2: the lower, the more an outlier.
@@ -147,33 +138,9 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
         """
         return self._each_sample(X, residual_scores, self.basis_, (), np.float64)
 
-    def _each_sample(self, X: Any, function: Any, basis: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Apply ``function(basis, samples)`` to samples in memory, or lazily to each chunk of them."""
-        if not is_lazy(X):
-            return guarded(function, "X")(basis, self._checked(self._dense(X, reset=False)))
-        lazy = self._checked(as_lazy(X))
-        check_numeric(lazy.shape, lazy.dtype, "X")
-        return map_samples(lazy, function, basis, shape, np.result_type(working_dtype(lazy.dtype), dtype))
-
-    def _checked(self, X: Any) -> Any:
-        if tuple(X.shape[1:]) != self.sample_shape_:
-            raise DataError(
-                f"samples have shape {tuple(X.shape[1:])} but this model was fitted to {self.sample_shape_}"
-            )
-        return X
-
     @property
     def _n_features_out(self) -> int:
         return self.n_components_
-
-    # -- what jobs and reports ask
-
-    def cells_for(self, axes: Sequence[str]) -> None:
-        """Return the cells that the chunks of a stack should fit: none, samples are left whole."""
-
-    def job_settings(self) -> dict[str, Any]:
-        """Return what identifies a job on this estimator: the parameters that are given."""
-        return {"model": given_parameters(self)}
 
     def report_numbers(self) -> dict[str, Any]:
         """Return what a report says of the fitted model; see `dpca.report.record`."""
@@ -187,7 +154,95 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimat
             "explained_variance": self.explained_variance_,
         }
 
-    def pictured_components(self, count: int) -> Array:
-        """Return the first components (count, *sample_shape)."""
-        rows: Array = self.components_[:count].reshape(-1, *self.sample_shape_)
-        return rows
+    # -- keeping
+
+    def _kept(self) -> Kept:
+        known = {name: getattr(self, f"{name}_") for name in self.kept_facts}
+        facts = {
+            "sample_shape": list(self.sample_shape_),
+            "n_components": int(self.n_components_),
+            "n_samples_seen": int(self.n_samples_seen_),
+            "total_variance": self.total_variance_,
+            # JSON has no nan.
+            **{name: None if value != value else value for name, value in known.items()},
+            "parameters": {name: describe_option(getattr(self, name)) for name in self.kept_parameters},
+        }
+        names = [name for name in self.kept_arrays if hasattr(self, f"{name}_")]
+        arrays = {name: (getattr(self, f"{name}_"), self.kept_arrays[name]) for name in names}
+        return Kept(arrays, facts, self.store_version)
+
+    @classmethod
+    def _from_store(cls, stored: StoredModel) -> Self:
+        facts = stored.facts
+        names = [name for name in cls.kept_arrays if name in facts.get("kept", cls.kept_arrays)]
+        if not LinearModel.kept_arrays.keys() <= set(names):
+            raise ValueError(f"it states the arrays {names}")
+        model = cls(**{"n_components": stored.n_components, **cls._restored_parameters(facts["parameters"])})
+        known = {name: kind(facts[name]) for name, kind in cls.kept_facts.items() if facts.get(name) is not None}
+        arrays = stored.arrays({name: cls._stored_shape(name, stored) for name in names})
+        total = float(facts["total_variance"])
+        model._learned({**arrays, **known, "total_variance": total}, stored.sample_shape, stored.n_samples)
+        for name, value in known.items():
+            setattr(model, f"{name}_", value)
+        return model
+
+    @classmethod
+    def _restored_parameters(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Return the parameters that a store states."""
+        return {name: restore_option(given[name]) for name in cls.kept_parameters if name in given}
+
+    @classmethod
+    def _stored_shape(cls, name: str, stored: StoredModel) -> tuple[int, ...]:
+        """Return the shape of an array in a store."""
+        lengths = {"component": stored.n_components, "feature": math.prod(stored.sample_shape)}
+        return tuple(lengths[axis] for axis in cls.kept_arrays[name])
+
+
+class LeastComponents(NamedTuple):
+    """Orthonormal rows along which the samples hardly differ, and their variances, which are positive."""
+
+    mean: Array
+    components: Array
+    variances: Array
+
+
+def residual_scores(basis: LinearBasis, samples: Array, name: str = "a chunk") -> Array:
+    """Return -|x - x^|^2 (n,), float64, x^ being the reconstruction from the components of a basis.
+
+    The residual itself is squared: the difference of |x - mean|^2 and the squared scores would lose what they share.
+    """
+    scores = np.empty(len(samples))
+    for rows, centered in _centered(basis.mean, samples, basis.components.dtype, name):
+        components = basis.components.astype(centered.dtype, copy=False)
+        centered -= (centered @ components.T) @ components
+        scores[rows] = -np.einsum("ij,ij->i", centered, centered, dtype=np.float64)
+    return scores
+
+
+def least_scores(least: LeastComponents, samples: Array, name: str = "a chunk") -> Array:
+    """Return -sum_j y_j^2 / lambda_j (n,), float64, over the least components (Jolliffe 2002, section 10.1).
+
+    With all components this is minus the squared Mahalanobis distance (Alakkari 2020, section 2.1.2). Its mean over the
+    samples of the fit is -n_least (n - 1) / n.
+    """
+    scores = np.empty(len(samples))
+    weights = 1 / np.sqrt(least.variances)
+    for rows, centered in _centered(least.mean, samples, least.components.dtype, name):
+        y = (centered @ least.components.T.astype(centered.dtype, copy=False)).astype(np.float64) * weights
+        scores[rows] = -np.einsum("ij,ij->i", y, y)
+    return scores
+
+
+def _centered(mean: Array, samples: Array, least_dtype: np.dtype[Any], name: str) -> Iterator[tuple[slice, Array]]:
+    """Yield samples less the mean, a block at a time, in a buffer that is used again; NaN and infinity are refused."""
+    if samples.dtype.kind == "f":
+        check_finite(samples, 0, name)
+    n, d = len(samples), len(mean)
+    flat = samples.reshape(n, d)
+    dtype = np.result_type(working_dtype(samples.dtype), least_dtype)
+    shift = mean.astype(dtype)
+    step = max(1, _BLOCK_BYTES // (d * dtype.itemsize))
+    for start in range(0, n, step):
+        block = flat[start : start + step]
+        out = linalg.scratch("centered", block.shape, dtype)
+        yield slice(start, start + len(block)), np.subtract(block, shift, out=out, dtype=dtype)

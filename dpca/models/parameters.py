@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable
-from inspect import signature
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike
+from numpy.typing import DTypeLike, NDArray
 from sklearn.utils import check_random_state
 
 from dpca.engine.memory import usable_bytes
 from dpca.engine.plan import PlanError
-from dpca.models.rank_choice import CHOICES
-from dpca.models.streaming_methods import describe_option
 from dpca.rules.state import Rule
 from storage.errors import DataError
+
+Array = NDArray[Any]
 
 _FLAGS = ("center", "shuffle", "shared", "keep_channels")
 _NAMES = ("method", "solver", "mapping", "execution")
@@ -48,15 +47,6 @@ def check_parameters(model: Any) -> None:
         ) from error
 
 
-def given_parameters(model: Any) -> dict[str, Any]:
-    """Return the parameters that differ from their defaults, and ``n_components`` where nothing else chooses them."""
-    parameters = signature(type(model)).parameters
-    given = {n: v for n, v in model.get_params(deep=False).items() if np.any(v != parameters[n].default)}
-    if not given.keys() & set(CHOICES):
-        given["n_components"] = model.n_components
-    return {name: describe_option(value) for name, value in given.items()}
-
-
 def check_states_fit(rule: Rule, sizes: Iterable[int], dtype: DTypeLike) -> None:
     """Refuse states, of so many attributes each, that this process has no room for, twice, to take in a batch.
 
@@ -70,3 +60,39 @@ def check_states_fit(rule: Rule, sizes: Iterable[int], dtype: DTypeLike) -> None
             f"what partial_fit keeps takes {need / 1e6:,.0f} MB but this process may hold {room / 1e6:,.0f} MB: use "
             f"fit, fewer components or smaller batches, cells or bands"
         )
+
+
+def checked_rank(k: Any, n_features: int, n_samples: int | None, what: str = "a sample", remedy: str = "") -> int:
+    """Return the number of components as an int, refusing what so many samples and attributes of ``what`` cannot have.
+
+    Raises
+    ------
+    DataError
+    """
+    wanted = whole_number(k, "n_components", 1, ", or None to keep all where that is possible")
+    if wanted > n_features:
+        raise DataError(
+            f"n_components is {wanted} but {what} has only {n_features} attributes: ask for at most that many{remedy}"
+        )
+    if n_samples is not None and wanted > n_samples:
+        raise DataError(f"n_components is {wanted} but there are only {n_samples} samples: ask for at most that many")
+    return wanted
+
+
+def whole_number(value: Any, name: str, least: int, otherwise: str = "") -> int:
+    """Return the value of a parameter as an int.
+
+    Raises
+    ------
+    DataError
+        If it is none, or less than ``least``.
+    """
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        expected = "a positive integer" if least == 1 else f"an integer of at least {least}"
+        raise DataError(f"{name} is {value!r}: give {expected}{otherwise}")
+    return int(value)
+
+
+def no_values(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
+    """Return zeros that take no memory, in the place of what a fit will find."""
+    return np.broadcast_to(np.zeros((), dtype), shape)

@@ -13,7 +13,7 @@ from dpca.engine.memory import task_budget, thread_count
 from dpca.engine.plan import FoldPlan, Partitioned
 from dpca.engine.source import Source, check_finite
 from dpca.partition.whole import Whole
-from storage.progress import Progress
+from storage.progress import Progress, no_progress
 
 Array = NDArray[Any]
 
@@ -41,38 +41,38 @@ class Passes:
         *,
         client: Any | None,
         memory_budget: int | None,
-        checkpoints: Checkpoints | None,
-        progress: Progress,
+        checkpoints: Checkpoints | None = None,
+        progress: Progress = no_progress,
     ) -> None:
         self.source = source
         self.client = None if source.in_process else client
         self.budget = task_budget(self.client, thread_count()) if memory_budget is None else memory_budget
         self.count = 0
-        self.report: FoldReport | None = None
+        self.report: FoldReport  # of the first pass
         self._checkpoints = checkpoints
         self._progress = progress
+
+    def __call__(self, rule: Any) -> dict[str, Array]:
+        """Fold a rule over whole samples."""
+        return self.over(Whole(tuple(self.source.shape[1:])), rule)[0]
 
     def over(self, partition: Partitioned, rule: Any) -> list[dict[str, Array]]:
         """Fold a rule over each partition of the samples."""
         self.count += 1
-        name = f"pass {self.count}"
-        folder = None if self._checkpoints is None else f"{self._checkpoints.folder}/{name.replace(' ', '-')}"
+        kept = self._checkpoints
         results, report = fold(
             rule,
             self.source,
             partition,
             client=self.client,
             budget=self.budget,
-            checkpoints=None if folder is None else Checkpoints(folder),
+            checkpoints=None if kept is None else Checkpoints(f"{kept.folder}/pass-{self.count}"),
             progress=self._progress,
-            stage=name,
+            stage=f"pass {self.count}",
         )
-        self.report = self.report or report
+        if self.count == 1:
+            self.report = report
         return results
-
-    def __call__(self, rule: Any) -> dict[str, Array]:
-        """Fold a rule over whole samples."""
-        return self.over(Whole(tuple(self.source.shape[1:])), rule)[0]
 
     def plan(self, partition: Partitioned, rule: Any) -> FoldPlan:
         """Plan a pass without running it; a `PlanError` says that it does not fit."""

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any, Self
+from dataclasses import replace
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,19 +16,24 @@ from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.boundary import guarded
-from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.source import Source
 from dpca.kernels.dtypes import working_dtype
 from dpca.models.convergence import RESULT, check_result
-from dpca.models.linear_model import LinearModel
-from dpca.models.outliers import LeastComponents, least_scores
-from dpca.models.parameters import check_parameters
+from dpca.models.docs import documented
+from dpca.models.linear_model import LeastComponents, LinearModel, least_scores
+from dpca.models.parameters import checked_rank, whole_number
 from dpca.models.passes import Passes
-from dpca.models.pca_solvers import DEFAULT_ITERATIONS, DEFAULT_TOLERANCE, SOLVERS, Problem
-from dpca.models.solver_choice import choose_solver
-from dpca.representation.lazy import default_client
+from dpca.models.pca_solvers import (
+    DEFAULT_ITERATIONS,
+    DEFAULT_TOLERANCE,
+    SOLVERS,
+    Problem,
+    choose_solver,
+    plan_first_pass,
+)
+from dpca.models.store import Kept, StoredModel
+from dpca.representation.basis import Basis
 from storage.errors import DataError
-from storage.progress import Progress, no_progress
 
 Array = NDArray[Any]
 
@@ -41,6 +46,7 @@ _DEFAULT_OVERSAMPLING = 10
 _LEAST_VARIANCE = 1e-200
 
 
+@documented()
 class PCA(LinearModel):
     """Principal component analysis of samples that need not fit in memory, exact or as exact as asked.
 
@@ -49,18 +55,21 @@ class PCA(LinearModel):
     n_components : int or None
         Components to find; None keeps all, min(n_samples, n_features), by the solvers "covariance" and "dual".
     solver : str
-        - "covariance": its eigendecomposition (T 2.1; L 5.1). One pass, n d^2 operations, 8 d^2 bytes. Exact.
-        - "dual": eigendecomposition of the Gram matrix of the samples (T 2.1; L 6.1). n^2 d operations, 8 n^2 bytes;
-          reads the data once for each block of attributes that fits memory with all samples, and once more. Exact.
+        - "covariance": its eigendecomposition (Alakkari 2020, section 2.1). One pass, n d^2 operations, 8 d^2 bytes.
+          Exact.
+        - "dual": eigendecomposition of the Gram matrix of the samples (Arora 2015, section 6.1). n^2 d operations,
+          8 n^2 bytes; reads the data once for each block of attributes that fits memory with all samples, and once
+          more. Exact.
         - "randomized": range finder with ``n_iter`` power iterations, then Rayleigh-Ritz (Halko, Martinsson & Tropp
           2011). ``n_iter`` + 2 passes of 4 n d q operations, q = n_components + oversampling, 8 d q bytes.
-        - "orthogonal-iteration": from a random basis (T 2.2.1; L 5.3) until ``tol`` is met, in at most ``n_iter``
-          passes of the same cost.
-        - "power": power iteration with deflation (T 2.2.1; L 5.2) until ``tol`` is met, in at most ``n_iter`` passes
-          for each component, and one more.
-        - "vr-pca": variance-reduced stochastic gradients (T algorithm 2.1; in blocks, Shamir 2016) until ``tol`` is
-          met, in at most ``n_iter`` epochs of two passes. Takes the samples in the order of the store, in mini-batches.
-        - "auto": by shape and memory, see `dpca.models.solver_choice.choose_solver`.
+        - "orthogonal-iteration": from a random basis (Arora 2015, section 5.3) until ``tol`` is met, in at most
+          ``n_iter`` passes of the same cost.
+        - "power": power iteration with deflation (Arora 2015, section 5.2) until ``tol`` is met, in at most ``n_iter``
+          passes for each component, and one more.
+        - "vr-pca": variance-reduced stochastic gradients (Alakkari 2020, algorithm 2.1; in blocks, Shamir 2016) until
+          ``tol`` is met, in at most ``n_iter`` epochs of two passes. Takes the samples in the order of the store, in
+          mini-batches.
+        - "auto": by shape and memory, see `dpca.models.pca_solvers.choose_solver`.
     n_least : int
         Least components to find beside: those of the smallest variances; only by "covariance".
     center : bool
@@ -77,15 +86,11 @@ class PCA(LinearModel):
         it.
     random_state : int, RandomState or None
         Seed of the random start of the iterations.
-    memory_budget : int, optional
-        Bytes that one task may take beyond what its process holds; default from the workers' limits or the machine.
+    {memory_budget}
 
     Attributes
     ----------
-    components_ : array (n_components, n_features)
-        Orthonormal rows, ordered by variance; the entry of largest magnitude is positive. float32, or float64 for
-        float64 input and wide integers. Beyond the rank of the data they are arbitrary.
-    mean_ : array (n_features,), float64
+    {whole_samples}
     explained_variance_, explained_variance_ratio_, singular_values_ : array (n_components,), float64
         Variances (divisor n - 1) along ``components_``.
     least_components_, least_variance_ : arrays (n_least, n_features) and (n_least,), float64
@@ -108,8 +113,7 @@ class PCA(LinearModel):
 
     Notes
     -----
-    Runs on the current ``distributed.Client`` if there is one and the input is on disk or a Dask array, else on threads
-    of this process.
+    {where}
 
     Examples
     --------
@@ -122,6 +126,29 @@ class PCA(LinearModel):
     >>> model.solver_
     'dual'
     """
+
+    store_kind: ClassVar[str] = "pca"
+    kept_arrays: ClassVar[dict[str, tuple[str, ...]]] = {
+        **LinearModel.kept_arrays,
+        "residual_norms": ("component",),
+        "least_components": ("component", "feature"),
+        "least_variance": ("component",),
+    }
+    kept_facts: ClassVar[dict[str, type]] = {
+        "n_passes": int,
+        "captured_bound": float,
+        "solver": str,
+        "solver_reason": str,
+    }
+    kept_parameters: ClassVar[tuple[str, ...]] = (
+        "n_components",
+        "solver",
+        "n_least",
+        "center",
+        "n_iter",
+        "oversampling",
+        "tol",
+    )
 
     def __init__(
         self,
@@ -148,90 +175,48 @@ class PCA(LinearModel):
 
     # -- learning
 
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        *,
-        client: Any | None = None,
-        checkpoints: Checkpoints | None = None,
-        progress: Progress = no_progress,
-    ) -> Self:
-        """Find the components.
-
-        Parameters
-        ----------
-        X : array (n_samples, *sample_shape), numpy, Dask or Zarr; storage.Stack; or path of a stack store or Zarr array
-        y : ignored
-        client : distributed.Client, optional
-            Default: the current one, if any.
-        checkpoints : Checkpoints, optional
-            Folder of a fit that was stopped, to go on from; needs an integer ``random_state``.
-        progress : Progress, optional
-            Told the bytes read in each pass.
-
-        Warns
-        -----
-        ConvergenceWarning
-            When the error is larger than ``tol``; it says what to change.
-
-        Raises
-        ------
-        DataError
-            For values that are not finite, or parameters that do not fit the data.
-        PlanError
-            When the state and a batch do not fit the memory budget.
-        """
-        if checkpoints is not None and not isinstance(self.random_state, int | np.integer):
+    def _fit(self, X: Any, **running: Any) -> None:
+        source = self._source(X)
+        passes = Passes(source, memory_budget=self.memory_budget, **running)
+        problem, solver, reason = self._chosen(source, passes)
+        random = solver not in _COMPLETE and not isinstance(self.random_state, int | np.integer)
+        if random and running["checkpoints"] is not None:
             raise DataError(
                 f"random_state is {self.random_state!r} but a fit with checkpoints must begin where it began before: "
                 f"give an integer"
             )
-        check_parameters(self)
-        source = self._source(X)
-        passes = Passes(
-            source,
-            client=client or default_client(),
-            memory_budget=self.memory_budget,
-            checkpoints=checkpoints,
-            progress=progress,
-        )
-        n, d = source.shape[0], self.n_features_in_
-        k, n_least = self._wanted(n, d)
-        solver, reason = self._choice(n, d, k, n_least, passes.budget, source.dtype)
-        problem = self._problem(solver, source, k, n_least)
         found = guarded(SOLVERS[solver], source.name)(problem, passes)
         check_result(found, solver, (*RESULT, "residual_norms", "least_components", "least_variance"))
         self.solver_, self.solver_reason_ = solver, reason
         self.n_passes_, self.fit_report_ = passes.count, passes.report
         found["components"] = found["components"].astype(problem.dtype, copy=False)
-        self.restore(found, tuple(source.shape[1:]), n)
+        self._learned(found, tuple(source.shape[1:]), source.shape[0])
         if "error" in found and found["error"] > problem.tol:
-            warnings.warn(self._advice(problem, float(found["error"])), ConvergenceWarning, stacklevel=2)
-        return self
+            warnings.warn(self._advice(problem, float(found["error"])), ConvergenceWarning, stacklevel=3)
 
-    def _wanted(self, n: int, d: int) -> tuple[int, int]:
-        """Numbers of components and of least components, checked."""
-        k, most = self.n_components, min(n, d)
-        if k is None:
-            k = most
-        elif isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-            raise DataError(f"n_components is {k!r}: give a positive integer, or None for all")
-        if k > most:
-            limit = f"a sample has only {d} attributes" if d <= n else f"there are only {n} samples"
-            raise DataError(f"n_components is {k} but {limit}: ask for at most that many")
-        least = _whole(self.n_least, "n_least", 0)
-        if least > d:
-            raise DataError(f"n_least is {least} but a sample has only {d} attributes: ask for at most that many")
-        return int(k), least
+    def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Basis, bool]:
+        """Plan a fit; see `Estimator.plan_fit`."""
+        passes = Passes(source, memory_budget=self.memory_budget, client=client)
+        problem, solver, _ = self._chosen(source, passes)
+        plan_first_pass(solver, problem, passes)
+        return self._basis_to_be(source, problem.k), True
 
-    def _choice(self, n: int, d: int, k: int, n_least: int, budget: int, dtype: Any) -> tuple[str, str]:
-        """Solver, and why."""
-        if self.solver != "auto" and self.solver not in SOLVERS:
-            raise DataError(f"solver is {self.solver!r}: choose one of auto, {', '.join(SOLVERS)}")
+    def _chosen(self, source: Source, passes: Passes) -> tuple[Problem, str, str]:
+        """Return what is to be found, checked; the solver; and why that one."""
+        n, d = source.shape[0], math.prod(source.shape[1:])
+        k = min(n, d) if self.n_components is None else checked_rank(self.n_components, d, n)
+        n_least = whole_number(self.n_least, "n_least", 0)
+        if n_least > d:
+            raise DataError(f"n_least is {n_least} but a sample has only {d} attributes: ask for at most that many")
         solver, reason = self.solver, f"solver={self.solver!r} was asked for"
         if solver == "auto":
-            solver, reason = choose_solver(n, d, k, budget, dtype=str(dtype), n_least=n_least)
+            solver, reason = choose_solver(n, d, k, passes.budget, dtype=str(source.dtype), n_least=n_least)
+        elif solver not in SOLVERS:
+            raise DataError(f"solver is {solver!r}: choose one of auto, {', '.join(SOLVERS)}")
+        elif self.oversampling is not None and solver not in _OVERSAMPLED:
+            raise DataError(f"oversampling has no meaning for {solver}: leave it out")
+        elif self.n_iter is not None and solver not in DEFAULT_ITERATIONS:
+            raise DataError(f"n_iter has no meaning for {solver}, which does not iterate: leave it out")
         if n_least and solver != "covariance":
             raise DataError(f"n_least is {n_least} but {solver} finds no least components: use solver='covariance'")
         if self.n_components is None and solver not in _COMPLETE:
@@ -239,31 +224,24 @@ class PCA(LinearModel):
                 f"n_components=None keeps all {k:,} components, which {solver} ({reason}) cannot: give a number, or "
                 f"use solver='covariance' or 'dual'"
             )
-        return solver, reason
-
-    def _problem(self, solver: str, source: Source, k: int, n_least: int) -> Problem:
-        """Check what the solver is told."""
-        if self.solver != "auto" and self.oversampling is not None and solver not in _OVERSAMPLED:
-            raise DataError(f"oversampling has no meaning for {solver}: leave it out")
-        if self.solver != "auto" and self.n_iter is not None and solver not in DEFAULT_ITERATIONS:
-            raise DataError(f"n_iter has no meaning for {solver}, which does not iterate: leave it out")
         n_iter = DEFAULT_ITERATIONS.get(solver, 1) if self.n_iter is None else self.n_iter
         extra = _DEFAULT_OVERSAMPLING if self.oversampling is None else self.oversampling
         tol = DEFAULT_TOLERANCE.get(solver, math.inf) if self.tol is None else self.tol
         if isinstance(tol, bool) or not isinstance(tol, int | float | np.integer | np.floating) or not tol > 0:
             raise DataError(f"tol is {tol!r}: give a positive number")
-        return Problem(
-            n=source.shape[0],
-            d=self.n_features_in_,
-            k=k,
+        problem = Problem(
+            n,
+            d,
+            k,
             dtype=working_dtype(source.dtype),
             center=bool(self.center),
-            oversampling=_whole(extra, "oversampling", 0),
-            n_iter=_whole(n_iter, "n_iter", 0 if solver == "randomized" else 1),
+            oversampling=whole_number(extra, "oversampling", 0),
+            n_iter=whole_number(n_iter, "n_iter", 0 if solver == "randomized" else 1),
             tol=float(tol),
             seed=int(check_random_state(self.random_state).randint(2**31)),
             n_least=n_least,
         )
+        return problem, solver, reason
 
     def _advice(self, problem: Problem, error: float) -> str:
         more = f"raise n_iter, now {problem.n_iter}"
@@ -276,9 +254,8 @@ class PCA(LinearModel):
             f"tol={problem.tol:g}: {more}, or accept it by a larger tol"
         )
 
-    def restore(self, found: dict[str, Array], sample_shape: tuple[int, ...], n: int) -> None:
-        """Set the learned attributes from what a solver found or a store holds."""
-        self._learned(found, sample_shape, n)
+    def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
+        super()._learned(found, sample_shape, n)
         self.captured_bound_ = float(found["captured_bound"])
         for name in ("residual_norms", "least_components", "least_variance"):
             if name in found:
@@ -297,8 +274,8 @@ class PCA(LinearModel):
         kind : str
             "residual": -|x - x^|^2, what the components leave of a sample. "least-components": -sum_j y_j^2 / lambda_j
             over the least components, the Mahalanobis distance in the directions along which the samples of the fit
-            hardly differ (T 2.1.2; Jolliffe 2002, section 10.1); needs ``n_least``. A variance below the rounding error
-            of the components' dtype, relative to the largest variance, counts as that.
+            hardly differ (Jolliffe 2002, section 10.1); needs ``n_least``. A variance below the rounding error of the
+            components' dtype, relative to the largest variance, counts as that.
 
         Returns
         -------
@@ -322,7 +299,8 @@ class PCA(LinearModel):
     def check_before(self, n_samples: int) -> None:
         """Refuse parameters that cannot be fitted to so many samples, as far as the parameters alone tell."""
         # That there are no samples at all, ingest says better.
-        self._wanted(n_samples or sys.maxsize, sys.maxsize)
+        if self.n_components is not None:
+            checked_rank(self.n_components, sys.maxsize, n_samples or None)
 
     def announced(self, axes: Sequence[str]) -> str:
         """Say what is fitted."""
@@ -334,28 +312,12 @@ class PCA(LinearModel):
 
     # -- keeping
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the model to a Zarr group; see `load`."""
-        from dpca.models.pca_store import save_model
-
-        check_is_fitted(self, "components_")
-        save_model(self, path, overwrite=overwrite)
+    def _kept(self) -> Kept:
+        kept = super()._kept()
+        n_least = len(getattr(self, "least_components_", ()))
+        return replace(kept, facts={**kept.facts, "kept": list(kept.arrays), "n_least": n_least})
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> PCA:
-        """Read a model that `save` wrote; nothing in it is executed.
-
-        Raises
-        ------
-        StoreError
-            If there is no such model, or it comes from a newer version.
-        """
-        from dpca.models.pca_store import load_model
-
-        return load_model(path)
-
-
-def _whole(value: Any, name: str, least: int) -> int:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise DataError(f"{name} is {value!r}: give a whole number of at least {least}")
-    return int(value)
+    def _stored_shape(cls, name: str, stored: StoredModel) -> tuple[int, ...]:
+        shape = super()._stored_shape(name, stored)
+        return (int(stored.facts["n_least"]), *shape[1:]) if name.startswith("least") else shape

@@ -1,4 +1,4 @@
-"""The solvers of `PCA`: each a few passes over the data, put together from rules."""
+"""The solvers of `PCA`, each a few passes over the data put together from rules, and the choice among them."""
 
 from __future__ import annotations
 
@@ -14,8 +14,10 @@ from dpca.engine.memory import usable_bytes
 from dpca.engine.plan import PlanError
 from dpca.kernels import linalg
 from dpca.kernels.dtypes import working_dtype
+from dpca.models.parameters import no_values
 from dpca.models.passes import Passes
 from dpca.partition.cells import CellGrid
+from dpca.partition.whole import Whole
 from dpca.rules.covariance import CovariancePCA
 from dpca.rules.covariance_product import next_iterate
 from dpca.rules.dual import Dual
@@ -35,6 +37,12 @@ Found = dict[str, Array]
 _MOST_BLOCKS = 256
 # Samples of one step of VR-PCA: the root of all, beyond which its rate would overshoot, and so many at most.
 _MOST_ROWS = 256
+#: Largest d of a covariance, or n of a Gram matrix, whose eigenproblem takes seconds.
+LARGEST_MATRIX = 4096
+# Up to so many attributes the covariance is as cheap as the dual form, however few samples there are.
+_FEW_ATTRIBUTES = 512
+# Solvers that iterate on a basis lose to a whole eigenproblem when more than this share of all components is wanted.
+_SHARE = 0.25
 
 
 @dataclass(frozen=True)
@@ -74,22 +82,15 @@ class Problem:
 
 
 def covariance(problem: Problem, passes: Passes) -> Found:
-    """Eigendecomposition of the covariance, one pass (T 2.1; L 5.1)."""
+    """Eigendecomposition of the covariance, one pass (Alakkari 2020, section 2.1; Arora 2015, section 5.1)."""
     found = passes(CovariancePCA(problem.k, n_least=problem.n_least, center=problem.center))
     return {**found, "captured_bound": np.asarray(1.0)}
 
 
 def dual(problem: Problem, passes: Passes) -> Found:
-    """Eigendecomposition of the Gram matrix of the samples (T 2.1; L 6.1), then the components in one more pass."""
-    n = problem.n
-    rule = BlockGram(n, problem.center)
+    """Eigendecomposition of the Gram matrix (Arora 2015, section 6.1), then the components in one more pass."""
+    rule = BlockGram(problem.n, problem.center)
     blocks = _attribute_blocks(rule, passes)
-    if 8 * n * n * blocks.n_partitions > usable_bytes():
-        raise PlanError(
-            f"the {blocks.n_partitions} Gram matrices of {n:,} x {n:,} samples take "
-            f"{8e-6 * n * n * blocks.n_partitions:,.0f} MB but this process may hold {usable_bytes() / 1e6:,.0f} MB: "
-            f"use solver='randomized', or allow tasks more memory"
-        )
     grams = passes.over(blocks, rule)
     total = grams[0]["gram"]
     for other in grams[1:]:
@@ -116,7 +117,7 @@ def randomized(problem: Problem, passes: Passes) -> Found:
 
 
 def orthogonal_iteration(problem: Problem, passes: Passes) -> Found:
-    """Orthogonal iteration with Rayleigh-Ritz from a random start (T 2.2.1; L 5.3), until the residuals are small."""
+    """Orthogonal iteration with Rayleigh-Ritz from a random start (Arora 2015, section 5.3) to small residuals."""
     rows, mean = problem.start(problem.q), _first_mean(problem, passes)
     for turn in range(problem.n_iter):
         ritz = passes(problem.ritz(rows, mean))
@@ -127,7 +128,7 @@ def orthogonal_iteration(problem: Problem, passes: Passes) -> Found:
 
 
 def power(problem: Problem, passes: Passes) -> Found:
-    """Power iteration with deflation (T 2.2.1; L 5.2), at most ``n_iter`` passes for each component."""
+    """Power iteration with deflation (Arora 2015, section 5.2), at most ``n_iter`` passes for each component."""
     mean = _first_mean(problem, passes)
     found, variances = np.empty((0, problem.d)), np.empty(0)
     starts = problem.start(problem.k)
@@ -146,7 +147,7 @@ def power(problem: Problem, passes: Passes) -> Found:
 
 
 def vr_pca(problem: Problem, passes: Passes) -> Found:
-    """Variance-reduced PCA (T algorithm 2.1; Shamir 2015, 2016): an exact product and a stochastic pass an epoch."""
+    """Variance-reduced PCA (Alakkari 2020, algorithm 2.1; Shamir 2016): a product and a stochastic pass an epoch."""
     rows, mean = problem.start(problem.k), _first_mean(problem, passes)
     size = min(math.isqrt(problem.n), _MOST_ROWS)
     for epoch in range(problem.n_iter + 1):
@@ -182,6 +183,61 @@ DEFAULT_ITERATIONS = {"randomized": 4, "orthogonal-iteration": 100, "power": 100
 DEFAULT_TOLERANCE = {"randomized": 1e-2, "orthogonal-iteration": 1e-4, "power": 1e-4, "vr-pca": 1e-4}
 
 
+def choose_solver(n: int, d: int, k: int, budget: int, *, dtype: str = "float32", n_least: int = 0) -> tuple[str, str]:
+    """Return the solver for ``k`` components of ``n`` samples of ``d`` attributes, and why, in a sentence.
+
+    Exact solvers are chosen where their matrix is small: "covariance" (one pass, d x d) or, for fewer samples than
+    attributes, "dual" (n x n); also where most components are wanted and the matrix fits. Otherwise "randomized".
+
+    Parameters
+    ----------
+    n, d, k : int
+    budget : int
+        Bytes that one task may take.
+    dtype : str
+        Of the samples.
+    n_least : int
+        Least components wanted: only the covariance has them.
+    """
+    if n_least:
+        return "covariance", f"{n_least} least components are wanted, which only the covariance gives"
+    dual = n < d and d > _FEW_ATTRIBUTES
+    solver, side = ("dual", n) if dual else ("covariance", d)
+    name = "the Gram matrix of the samples" if dual else "the covariance"
+    need = matrix_bytes(solver, side, k, dtype)
+    size = f"{name} is {side:,} x {side:,}"
+    if need > budget:
+        return "randomized", f"{size} and needs {_mb(need)} where a task may take {_mb(budget)}"
+    if side <= LARGEST_MATRIX:
+        return solver, f"{size}, no more than {LARGEST_MATRIX:,}, and its {_mb(need)} fit the {_mb(budget)} of a task"
+    if k > _SHARE * min(n, d):
+        return solver, f"{k:,} components are most of {min(n, d):,}, and {size}: its {_mb(need)} fit {_mb(budget)}"
+    return "randomized", f"{size}, more than {LARGEST_MATRIX:,}, of which only {k:,} components are wanted"
+
+
+def matrix_bytes(solver: str, side: int, k: int, dtype: str = "float32") -> int:
+    """Bytes of the matrix of an exact solver and of its eigenproblem."""
+    rule = CovariancePCA(k) if solver == "covariance" else Dual(k)
+    return rule.state_bytes(side, dtype) + rule.work_bytes(1024, side, dtype) + rule.result_bytes(side, dtype)
+
+
+def plan_first_pass(solver: str, problem: Problem, passes: Passes) -> None:
+    """Plan the pass of a solver that needs the most memory.
+
+    Raises
+    ------
+    PlanError
+        If it does not fit.
+    """
+    if solver == "dual":
+        _attribute_blocks(BlockGram(problem.n, problem.center), passes)
+        return
+    q = problem.k if solver in ("power", "vr-pca") else problem.q
+    rows, mean = no_values((q, problem.d), problem.dtype), no_values((problem.d,), np.float64)
+    exact = CovariancePCA(problem.k, n_least=problem.n_least, center=problem.center)
+    passes.plan(Whole(tuple(passes.source.shape[1:])), exact if solver == "covariance" else problem.ritz(rows, mean))
+
+
 def _first_mean(problem: Problem, passes: Passes) -> Array:
     return passes.first_mean() if problem.center else np.zeros(problem.d)
 
@@ -209,7 +265,7 @@ def _attribute_blocks(rule: BlockGram, passes: Passes) -> CellGrid:
         grid = CellGrid(shape, tuple(cell))
         try:
             passes.plan(grid, rule)
-            return grid
+            break
         except PlanError as error:
             longest = int(np.argmax(cell))
             if cell[longest] == 1 or grid.n_partitions > _MOST_BLOCKS:
@@ -219,3 +275,14 @@ def _attribute_blocks(rule: BlockGram, passes: Passes) -> CellGrid:
                     f"solver='randomized'"
                 ) from error
             cell[longest] = math.ceil(cell[longest] / 2)
+    n, room = rule.n_samples, usable_bytes()
+    if (need := 8 * n * n * grid.n_partitions) > room:
+        raise PlanError(
+            f"the {grid.n_partitions} Gram matrices of {n:,} x {n:,} samples take {_mb(need)} but this process may "
+            f"hold {_mb(room)}: use solver='randomized', or allow tasks more memory"
+        )
+    return grid
+
+
+def _mb(n: int) -> str:
+    return f"{n / 1e6:,.0f} MB"

@@ -22,14 +22,16 @@ class UnmetError(DataError):
 
 
 def ranks_by_threshold(variances: Array, totals: Array, threshold: float, max_components: int | None = None) -> Array:
-    """Return for each partition the fewest components that explain more than a share of its variance (T 4.1).
+    """Return for each partition the fewest components that explain more than a share of its variance.
+
+    See Alakkari 2020, section 4.1.
 
     Parameters
     ----------
     threshold : float
         Share of each partition's variance, 0 <= threshold < 1.
     max_components : int, optional
-        Bound on every rank (the thesis's k_max).
+        Bound on every rank (k_max there).
 
     Raises
     ------
@@ -125,14 +127,14 @@ def total_for_ratio(n_features: int, ratio: float) -> int:
         If the ratio is below 1, or leaves no component at all.
     """
     if not ratio >= 1:
-        raise DataError(f"ratio is {ratio}: it is attributes to one score, at least 1")
+        raise DataError(f"ratio is {ratio}: give the number of attributes for each score, at least 1")
     if ratio > n_features:
         raise DataError(f"ratio is {ratio} but a sample has {n_features} attributes: ask for at most that ratio")
     return round(n_features / ratio)
 
 
 def mse_of_psnr(psnr: float, data_range: float) -> float:
-    """Return the mean squared error of a peak signal-to-noise ratio in dB (T 2.25), for values that span data_range."""
+    """Return the mean squared error of a peak signal-to-noise ratio in dB, for values that span ``data_range``."""
     return float(data_range**2 / 10.0 ** min(psnr / 10, 300.0))
 
 

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 
 from dpca.kernels.quality import psnr_from_mse
 from dpca.models import rank
+from dpca.models.parameters import whole_number
 from storage.errors import DataError
 
 Array = NDArray[Any]
@@ -133,14 +134,14 @@ class RankChoice:
         name, value = next(iter(given.items()), ("n_components", None))
         bound = parameters.get("max_components")
         if bound is not None:
-            _check_count("max_components", bound)
+            bound = whole_number(bound, "max_components", 1)
             if name == "n_components" and value != NOISE:
                 raise DataError(
                     f"{_option('max_components')} bounds ranks that differ: leave it out where --components "
                     f"(n_components) is given"
                 )
         if name == "total_components":
-            _check_count(name, value)
+            whole_number(value, name, 1)
         elif name != "n_components" and not _is_positive(value):
             raise DataError(f"{name} is {value!r}: give a positive number")
         if name == "target_ssim" and value is not None and value > 1:
@@ -154,7 +155,7 @@ class RankChoice:
                     f"validation_fraction is {fraction!r} but there is no target to meet on these samples: give one of "
                     f"{', '.join(map(_option, TARGETS))}, or leave it out"
                 )
-        return cls(name, value, None if bound is None else int(bound), fraction)
+        return cls(name, value, bound, fraction)
 
     @property
     def is_target(self) -> bool:
@@ -276,11 +277,6 @@ def _option(name: str) -> str:
 def standard_error(means: Array) -> float:
     """Return the standard error of the mean of groups of about equal size, 0 for a single group, which is all."""
     return float(means.std(ddof=1) / math.sqrt(len(means))) if len(means) > 1 else 0.0
-
-
-def _check_count(name: str, value: Any) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1:
-        raise DataError(f"{name} is {value!r}: give a positive integer")
 
 
 def _is_positive(value: Any) -> bool:

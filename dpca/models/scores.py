@@ -11,7 +11,7 @@ import dask.array as da
 import numpy as np
 import zarr
 
-from dpca.models.stored_basis import load_any
+from dpca.models.store import load_any
 from dpca.representation.band_basis import BandBasis
 from dpca.representation.basis import MODEL_FACT, Basis, basis_fingerprint, checked_level
 from dpca.representation.cell_basis import CellBasis

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import math
-import os
 import sys
 import warnings
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,28 +14,36 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.boundary import guarded
 from dpca.engine.checkpoint import Checkpoints
-from dpca.engine.fold import FoldReport, fold
+from dpca.engine.fold import FoldReport, fold, plan_for
 from dpca.engine.rounds import Scheme
 from dpca.engine.shuffled import shuffle
 from dpca.engine.source import Source
 from dpca.models.convergence import ConvergenceWarning, OrderWarning, check_result, unsettled
+from dpca.models.docs import documented
 from dpca.models.execution import executed
-from dpca.models.going_on import refuse_to_go_on
 from dpca.models.linear_model import LinearModel
-from dpca.models.parameters import check_parameters, check_states_fit, given_parameters
-from dpca.models.streaming_methods import OPTIONS, check_passes, check_rank, describe_option, draw_seed, make_rule
+from dpca.models.parameters import check_states_fit
+from dpca.models.streaming_methods import (
+    OPTIONS,
+    check_passes,
+    check_rank,
+    describe_option,
+    draw_seed,
+    make_rule,
+)
 from dpca.partition.whole import Whole
-from dpca.representation.lazy import default_client, is_lazy
+from dpca.representation.basis import Basis
+from dpca.representation.lazy import is_lazy
 from dpca.rules.refinement import Refinement
 from dpca.rules.schedules import Schedule
 from dpca.rules.state import State
 from dpca.rules.watched import moved
 from storage.errors import DataError
-from storage.progress import Progress, no_progress
 
 Array = NDArray[Any]
 
 
+@documented()
 class StreamingPCA(LinearModel):
     """Principal component analysis of a stream of samples, in one pass and memory that does not grow.
 
@@ -75,8 +82,7 @@ class StreamingPCA(LinearModel):
         Samples that each stream takes between two averages: whole batches, default 1,000 samples.
     random_state : int, RandomState or None
         Seed of the random start, of random schedules and of the order. A fit that is to be resumed needs an int.
-    memory_budget : int, optional
-        Bytes that one task may take beyond what its process holds; default from the workers' limits or the machine.
+    {memory_budget}
     oversampling, forgetting
         Options of "incremental-svd": further directions to keep, default 50; weight of a sample relative to the next.
     schedule, unit
@@ -88,10 +94,7 @@ class StreamingPCA(LinearModel):
 
     Attributes
     ----------
-    components_ : array (n_components, n_features)
-        Orthonormal rows, ordered by variance; the entry of largest magnitude is positive. float32, or float64 for
-        float64 input and wide integers.
-    mean_ : array (n_features,), float64
+    {whole_samples}
     explained_variance_, explained_variance_ratio_, singular_values_ : array (n_components,), float64
         What the rule knows of the variances (divisor n - 1); measured exactly where ``n_passes`` > 1, for the
         components before the last multiplication.
@@ -108,15 +111,16 @@ class StreamingPCA(LinearModel):
         its last merge). nan where there was no such part.
     variance_moved_ : float
         Certificate: share of the captured variance that lies outside those earlier components.
-    n_components_, n_features_in_, n_samples_seen_ : int, and sample_shape_ : tuple of int
+    n_components_, n_features_in_, n_samples_seen_ : int
+    sample_shape_ : tuple of int
     fit_report_ : FoldReport
         Plan, seconds, peak memory of the first pass.
 
     Notes
     -----
     One pass costs 2 n d (2 q) operations for "incremental-svd", q = n_components + oversampling, and memory for q rows
-    of d. Runs on the current ``distributed.Client`` if there is one and the input is on disk or a Dask array, else on
-    threads of this process.
+    of d.
+    {where}
 
     A fit that has not converged says so by a `ConvergenceWarning`, which begins at ``variance_moved_`` of 2 %, for
     "incremental-svd" only if ``captured_bound_`` is below 0.9, too.
@@ -130,6 +134,20 @@ class StreamingPCA(LinearModel):
     >>> model.transform(images).shape
     (300, 5)
     """
+
+    store_kind: ClassVar[str] = "streaming-pca"
+    kept_facts: ClassVar[dict[str, type]] = {"captured_bound": float, "angle_moved": float, "variance_moved": float}
+    kept_parameters: ClassVar[tuple[str, ...]] = (
+        "method",
+        "batch_size",
+        "n_passes",
+        "center",
+        "shuffle",
+        "execution",
+        "n_streams",
+        "round_size",
+        *OPTIONS,
+    )
 
     _state: State | None = None  # of what partial_fit has seen
 
@@ -186,68 +204,31 @@ class StreamingPCA(LinearModel):
         self.tau = tau
         self.neural_steps = neural_steps
 
-    def fit(
-        self,
-        X: Any,
-        y: Any = None,
-        *,
-        client: Any | None = None,
-        checkpoints: Checkpoints | None = None,
-        progress: Progress = no_progress,
-    ) -> Self:
-        """Find the components in ``n_passes`` passes.
-
-        Parameters
-        ----------
-        X : array (n_samples, *sample_shape), numpy, Dask or Zarr; storage.Stack; or path of a stack store or Zarr array
-        y : ignored
-        client : distributed.Client, optional
-            Default: the current one, if any.
-        checkpoints : Checkpoints, optional
-            Folder of a fit that was stopped, to go on from. It may hold other fits beside: each finds its own.
-        progress : Progress, optional
-            Told the bytes read.
-
-        Raises
-        ------
-        DataError
-            For values that are not finite, parameters that do not fit the data, or a rule that diverges.
-        PlanError
-            When the state and a batch do not fit the memory budget.
-        """
-        check_parameters(self)
+    def _fit(self, X: Any, **running: Any) -> None:
         n_passes = check_passes(self.n_passes)
         source = self._source(X)
         shape, seed = tuple(source.shape[1:]), draw_seed(self.random_state)
         rule = self._rule(math.prod(shape), source.shape[0], seed)
-        work, scheme = executed(
-            rule,
-            self.execution,
-            n_streams=self.n_streams,
-            round_size=self.round_size,
-            batch_size=self.batch_size,
-            client=client or default_client(),
-        )
+        work, scheme = self._executed(rule, running["client"])
         if rule.rule.random_order and is_lazy(X) and not self.shuffle:
             warnings.warn(
                 f"{self.method} assumes samples in random order and the order of {source.name} is not known to be: "
                 f"use shuffle=True, or method='incremental-svd', which takes any order",
                 OrderWarning,
-                stacklevel=2,
+                stacklevel=3,
             )
         stream = shuffle(source, seed) if self.shuffle else source
-        results, self.fit_report_ = self._fold(work, stream, client, checkpoints, progress, "fit", scheme)
+        results, self.fit_report_ = self._fold(work, stream, "fit", scheme, **running)
         settle = guarded(self._settle, source.name)
         settle(results[0], self.method, shape, source.shape[0])
         self._state = None
         for turn in range(1, n_passes):
             before = self.components_
             refine = Refinement(before, self.mean_, bool(self.center))
-            found, _ = self._fold(refine, source, client, checkpoints, progress, f"pass {turn + 1}")
+            found, _ = self._fold(refine, source, f"pass {turn + 1}", **running)
             settle(found[0], f"pass {turn + 1}", shape, source.shape[0], before)
         if advice := unsettled(self.method, self.variance_moved_, self.angle_moved_, self.captured_bound_):
-            warnings.warn(advice, ConvergenceWarning, stacklevel=2)
-        return self
+            warnings.warn(advice, ConvergenceWarning, stacklevel=3)
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Take in further samples, held in memory.
@@ -265,8 +246,7 @@ class StreamingPCA(LinearModel):
         """
         state, fresh = self._state, self._state is None
         if fresh:
-            refuse_to_go_on(self)
-            check_parameters(self)
+            self._begin_stream()
         X = self._dense(X, reset=fresh)
         rows = np.ascontiguousarray(X.reshape(len(X), -1))
         if fresh:
@@ -322,7 +302,7 @@ class StreamingPCA(LinearModel):
     ) -> None:
         """Learn what was found, unless it is not finite; ``before`` are the components until then, if any."""
         remedy = "" if self.method == "incremental-svd" else ", or use method='incremental-svd'"
-        self.restore(check_result(found, what, otherwise=remedy), sample_shape, n)
+        self._learned(check_result(found, what, otherwise=remedy), sample_shape, n)
         if before is not None:
             self.angle_moved_, self.variance_moved_ = moved(before, self.components_, self.explained_variance_)
 
@@ -342,28 +322,36 @@ class StreamingPCA(LinearModel):
         self,
         rule: Any,
         source: Source,
-        client: Any,
-        checkpoints: Checkpoints | None,
-        progress: Progress,
         stage: str,
         scheme: Scheme | None = None,
+        *,
+        checkpoints: Checkpoints | None,
+        **running: Any,
     ) -> tuple[list[dict[str, Array]], FoldReport]:
         here = None if checkpoints is None else Checkpoints(f"{checkpoints.folder}/{stage.replace(' ', '-')}")
-        return fold(
+        whole, budget = Whole(tuple(source.shape[1:])), self.memory_budget
+        return fold(rule, source, whole, scheme=scheme, budget=budget, checkpoints=here, stage=stage, **running)
+
+    def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Basis, bool]:
+        """Plan a fit; see `Estimator.plan_fit`."""
+        shape = tuple(source.shape[1:])
+        work, scheme = self._executed(self._rule(math.prod(shape), source.shape[0], 0), client)
+        stream, whole = shuffle(source, 0) if self.shuffle else source, Whole(shape)
+        plan_for(work, stream, whole, scheme=scheme, client=client, budget=self.memory_budget)
+        return self._basis_to_be(source, int(self.n_components)), True
+
+    def _executed(self, rule: Any, client: Any | None) -> tuple[Any, Scheme | None]:
+        return executed(
             rule,
-            source,
-            Whole(tuple(source.shape[1:])),
-            scheme=scheme,
-            client=client or default_client(),
-            budget=self.memory_budget,
-            checkpoints=here,
-            progress=progress,
-            stage=stage,
+            self.execution,
+            n_streams=self.n_streams,
+            round_size=self.round_size,
+            batch_size=self.batch_size,
+            client=client,
         )
 
-    def restore(self, found: dict[str, Array], sample_shape: tuple[int, ...], n: int) -> None:
-        """Set the learned attributes from what a rule found or a store holds."""
-        self._learned(found, sample_shape, n)
+    def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
+        super()._learned(found, sample_shape, n)
         total = self.total_variance_
         captured = float(self.explained_variance_.sum())
         if "residual_norms" in found:
@@ -390,7 +378,7 @@ class StreamingPCA(LinearModel):
 
     def job_settings(self) -> dict[str, Any]:
         """Return what identifies a job on this estimator, in the form that jobs have always had."""
-        given = given_parameters(self)
+        given = self._given_parameters()
         seed = given.pop("random_state", None)
         names = ("n_components", "method", "n_passes", "batch_size", "oversampling", "shuffle")
         always = {name: describe_option(getattr(self, name)) for name in names}
@@ -399,25 +387,3 @@ class StreamingPCA(LinearModel):
     def report_numbers(self) -> dict[str, Any]:
         """Return what a report says of the fitted model; see `dpca.report.record`."""
         return super().report_numbers() | {"method": self.method, "passes": self.n_passes}
-
-    # -- keeping
-
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-        """Write the model to a Zarr group; see `load`."""
-        from dpca.models.streaming_store import save_model
-
-        check_is_fitted(self, "components_")
-        save_model(self, path, overwrite=overwrite)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> StreamingPCA:
-        """Read a model that `save` wrote; nothing in it is executed. It keeps no state for `partial_fit` and `merge`.
-
-        Raises
-        ------
-        StoreError
-            If there is no such model, or it comes from a newer version.
-        """
-        from dpca.models.streaming_store import load_model
-
-        return load_model(path)

@@ -138,7 +138,8 @@ def keep_chosen(
     choice : RankChoice
     partition : Partition
     results : list of dict
-        Mean, components and variances of each partition, as folded.
+        Mean, components and variances of each partition, as folded; where samples are read to meet a target,
+        components are brought to the dtype that the model has.
     n_samples : int
         Samples of the fit.
     value_range : (float, float) or None
@@ -161,10 +162,17 @@ def keep_chosen(
     totals = np.array([float(result["total_variance"]) for result in results])
     sizes = np.array([partition.n_features(i) for i in range(partition.n_partitions)])
     known, reached = Spectrum(variances, totals, sizes, n_samples, places), None
+    if check is not None:
+        dtype = working_dtype(check.source.dtype)
+        for result in results:
+            result["components"] = result["components"].astype(dtype, copy=False)
     if value_range is None:
         ranks = choice.ranks(known)
+    elif check is not None and choice.name == "target_ssim":
+        ranks, reached = _ranks_for_ssim(choice, known, Held(partition, results, check, value_range), check.name)
     else:
-        ranks, reached = meet_target(choice, known, partition, results, value_range, check)
+        captured = known.captured if check is None else _captured(partition, results, known, check)
+        ranks, reached = choice.ranks_for_error(known, captured, value_range[1] - value_range[0])
     choice.warn_where_short(ranks, known)
     for result, r in zip(results, ranks, strict=True):
         result["components"] = result["components"][:r]
@@ -172,43 +180,8 @@ def keep_chosen(
     return reached
 
 
-def meet_target(
-    choice: RankChoice,
-    known: Spectrum,
-    partition: Any,
-    results: Results,
-    value_range: tuple[float, float],
-    check: Check | None,
-) -> tuple[Array, Reached]:
-    """Return the components that each partition keeps so that a target is met, and what is reached.
-
-    Parameters
-    ----------
-    choice : RankChoice
-        The target.
-    known : Spectrum
-    partition : Partition
-    results : list of dict
-        Mean and components of each partition, as folded; components are brought to the dtype that the model has.
-    value_range : (float, float)
-        Smallest and largest possible value.
-    check : Check or None
-        None for the samples of the fit.
-
-    Raises
-    ------
-    DataError
-        If the components that were computed do not meet it.
-    """
-    width = value_range[1] - value_range[0]
-    if check is None:
-        return choice.ranks_for_error(known, known.captured, width)
-    dtype = working_dtype(check.source.dtype)
-    for result in results:
-        result["components"] = result["components"].astype(dtype, copy=False)
-    if choice.name != "target_ssim":
-        return choice.ranks_for_error(known, captured_of(partition, results, known, check), width)
-    held = Held(partition, results, check, value_range)
+def _ranks_for_ssim(choice: RankChoice, known: Spectrum, held: Held, name: str) -> tuple[Array, Reached]:
+    """Return the ranks of the fewest components whose mean SSIM is the target at least, and what they reach."""
     counts = known.counts
     seen: dict[int, Array] = {}
 
@@ -218,11 +191,11 @@ def meet_target(
 
     step, reached = fewest(mean_ssim, float(choice.value), len(counts) - 1)
     if reached < choice.value:
-        raise choice.unmet(known, reached, f"the {held.n_samples:,} samples {check.name}")
+        raise choice.unmet(known, reached, f"the {held.n_samples:,} samples {name}")
     return spread(known.variances, int(counts[step])), Reached(reached, standard_error(seen[step]))
 
 
-def captured_of(partition: Any, results: Results, known: Spectrum, check: Check) -> Captured:
+def _captured(partition: Any, results: Results, known: Spectrum, check: Check) -> Captured:
     """Read the samples of a check once and return what every component captures of them.
 
     Costs 2 d k operations for a sample of d attributes, for k components of each partition.

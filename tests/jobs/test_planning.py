@@ -17,11 +17,10 @@ from dpca import PCA, BandPCA, CellPCA, StreamingPCA
 from dpca.engine.cluster import open_client
 from dpca.engine.memory import task_budget
 from dpca.engine.plan import PlanError
-from dpca.engine.source import as_source
+from dpca.engine.source import Outline, as_source
 from dpca.jobs import CompressionSettings, compress, open_input
 from dpca.jobs.compression import plan_compression
 from dpca.jobs.score_write import plan_scores
-from dpca.models.planning import Outline, plan_fit
 from pipelines.celeba_cpca import main as job
 from storage import ingest
 from storage.ingest import plan_ingest
@@ -97,7 +96,7 @@ def test_what_is_planned_from_a_reader_is_what_comes_of_it(tmp_path: Path, kind:
     made = as_source(stack)
     assert (shape, dtype, layout.chunks, axes) == (made.shape, made.dtype, made.chunks, stack.axes)
     outline = Outline("a.npy", shape, dtype, layout.chunks)
-    planned, known = plan_fit(clone(settings.model), outline, axes[1:], None)
+    planned, known = clone(settings.model).plan_fit(outline, axes[1:], None)
     fitted = clone(settings.model).fit(stack).basis_
     assert type(planned) is type(fitted)
     assert planned.components.shape[1:] == fitted.components.shape[1:]
@@ -118,7 +117,7 @@ def test_every_limit_is_refused_by_a_stage_by_name_or_by_none(tmp_path: Path, ki
     reader = open_reader(tmp_path / "a.npy")
     shape, dtype, layout, axes = plan_ingest(reader, settings.reading, settings.model.cells_for, None)
     outline = Outline("a.npy", shape, dtype, layout.chunks)
-    basis, _ = plan_fit(clone(settings.model), outline, axes[1:], None)
+    basis, _ = clone(settings.model).plan_fit(outline, axes[1:], None)
     with pytest.raises(PlanError, match=r"writing a shard .* takes \d+ MB .* MB more"):
         plan_scores(outline, basis, axes, reconstruct=True, ssim=True, budget=1)
     with pytest.raises(PlanError, match=r"reading 'a.npy' and writing a shard .* takes \d+ MB .* MB more"):

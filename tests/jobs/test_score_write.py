@@ -20,7 +20,7 @@ from dpca.engine.checkpoint import Checkpoints
 from dpca.jobs import score_write
 from dpca.jobs.score_write import expected_mse, write_scores
 from dpca.kernels import linalg
-from dpca.models.stored_basis import model_fingerprint
+from dpca.models.store import model_fingerprint
 from storage import DataError, StoreError
 from storage.arrays import create_root
 from storage.layout import Layout, axes_for

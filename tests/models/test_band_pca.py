@@ -14,12 +14,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.decomposition import PCA
-from sklearn.exceptions import NotFittedError
-from sklearn.utils.estimator_checks import (
-    check_estimator_repr,
-    check_no_attributes_set_in_init,
-    check_parameters_default_constructible,
-)
 
 from dpca import BandPCA, CellPCA
 from dpca.engine.checkpoint import Checkpoints
@@ -249,23 +243,10 @@ def test_scikit_learns_conventions(images: np.ndarray, fitted: BandPCA) -> None:
         "n_intervals": 6,
         "keep_channels": True,
     }
-    with pytest.raises(NotFittedError):
-        estimator.transform(images)
-    np.testing.assert_array_equal(estimator.fit_transform(images), fitted.transform(images))
     names = fitted.get_feature_names_out()
     assert len(names) == len(set(names)) == fitted.bands_.n_partitions * 5
     assert names[6] == "band1_component1"
     assert fitted.n_features_in_ == math.prod((40, 36, 3))
-
-
-@pytest.mark.parametrize(
-    "check",
-    [check_no_attributes_set_in_init, check_estimator_repr, check_parameters_default_constructible],
-    ids=lambda check: check.__name__,
-)
-def test_scikit_learns_own_checks_that_apply(check: Any) -> None:
-    """Those that need 2-D scores cannot: bands keep their places."""
-    check("BandPCA", BandPCA(1, band_size=2))
 
 
 @pytest.mark.parametrize(
@@ -289,7 +270,7 @@ def test_settings_that_make_no_sense(options: dict[str, Any], says: str) -> None
         BandPCA(**{"n_components": 2, "band_size": 30, **options}).fit(x)
 
 
-def test_values_and_shapes_that_make_no_sense(fitted: BandPCA) -> None:
+def test_values_that_make_no_sense() -> None:
     bad = np.zeros((5, 4, 4), np.float32)
     bad[3, 2, 1] = np.nan
     for options in ({}, {"n_estimating": 4}, {"mapping": "random"}):
@@ -297,7 +278,3 @@ def test_values_and_shapes_that_make_no_sense(fitted: BandPCA) -> None:
             BandPCA(1, band_size=4, **options).fit(bad)
     with pytest.raises(DataError, match="at least 2"):
         BandPCA(1, band_size=4).fit(bad[:1])
-    with pytest.raises(DataError, match=r"\(40, 30, 3\).*\(40, 36, 3\)"):
-        fitted.transform(np.zeros((2, 40, 30, 3), np.uint8))
-    with pytest.raises(DataError, match="scores"):
-        fitted.inverse_transform(np.zeros((2, 4, 6), np.float32))

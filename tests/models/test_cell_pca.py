@@ -14,16 +14,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.base import clone
 from sklearn.decomposition import PCA
-from sklearn.exceptions import NotFittedError
-from sklearn.utils.estimator_checks import (
-    check_estimator_repr,
-    check_no_attributes_set_in_init,
-    check_parameters_default_constructible,
-)
 
 from dpca import CellPCA
 from dpca.jobs.score_write import expected_mse
-from storage import DataError, StoreError
+from storage import DataError
 from tests.conftest import smooth_images
 
 
@@ -96,45 +90,15 @@ def test_numpy_dask_zarr_paths_and_partial_fit_agree_to_the_last_bit(
     np.testing.assert_array_equal(streamed.components_, fitted.components_)
 
 
-def test_lazy_in_lazy_out(images: np.ndarray, fitted: CellPCA, tmp_path: Path, cluster: Any) -> None:
-    zarr.create_array(str(tmp_path / "x.zarr"), data=images, chunks=(50, 40, 36, 3))
-    expected = fitted.transform(images)
-    for x in (da.from_array(images, chunks=(37, 15, 36, 3)), str(tmp_path / "x.zarr")):
-        scores = fitted.transform(x)
-        assert isinstance(scores, da.Array)
-        assert scores.shape == expected.shape
-        np.testing.assert_allclose(scores.compute(scheduler="sync"), expected, atol=1e-3)
-        rebuilt = fitted.inverse_transform(scores)
-        assert isinstance(rebuilt, da.Array)
-        np.testing.assert_allclose(rebuilt[3].compute(), fitted.inverse_transform(expected)[3], atol=1e-2)
-
-
 def test_scikit_learns_conventions(images: np.ndarray, fitted: CellPCA) -> None:
     estimator = CellPCA(5, cell_shape=10)
     given = {name: value for name, value in clone(estimator).get_params().items() if value is not None}
     assert given == {"n_components": 5, "cell_shape": 10, "overlap": 0, "shared": False}
     assert repr(estimator) == "CellPCA(cell_shape=10, n_components=5)"
-    with pytest.raises(NotFittedError):
-        estimator.transform(images)
-    np.testing.assert_array_equal(estimator.fit_transform(images), fitted.transform(images))
     names = fitted.get_feature_names_out()
     assert len(names) == len(set(names)) == 4 * 4 * 5
     assert names[1] == "cell0_0_component1"
     assert fitted.n_features_in_ == math.prod((40, 36, 3))
-
-
-@pytest.mark.parametrize(
-    "check",
-    [
-        check_no_attributes_set_in_init,
-        check_estimator_repr,
-        check_parameters_default_constructible,
-    ],
-    ids=lambda check: check.__name__,
-)
-def test_scikit_learns_own_checks_that_apply(check: Any) -> None:
-    """Those that need 2-D scores cannot: cells keep their places."""
-    check("CellPCA", CellPCA(1, cell_shape=2))
 
 
 def test_edge_cells_with_few_attributes_keep_them_all() -> None:
@@ -145,25 +109,6 @@ def test_edge_cells_with_few_attributes_keep_them_all() -> None:
     np.testing.assert_allclose(corner[:3] @ corner[:3].T, np.eye(3), atol=1e-5)
     assert (corner[3:] == 0).all()
     assert (model.transform(x)[:, 1, 2, 3:] == 0).all()
-
-
-def test_saved_and_loaded(images: np.ndarray, fitted: CellPCA, tmp_path: Path) -> None:
-    fitted.save(tmp_path / "model.zarr")
-    again = CellPCA.load(tmp_path / "model.zarr")
-    for name in ("components_", "mean_", "explained_variance_", "explained_variance_ratio_", "total_variance_"):
-        np.testing.assert_array_equal(getattr(again, name), getattr(fitted, name))
-    np.testing.assert_array_equal(again.transform(images), fitted.transform(images))
-    assert not list(tmp_path.glob("*.partial"))
-    with pytest.raises(StoreError, match="overwrite"):
-        CellPCA(2, cell_shape=10).fit(images).save(tmp_path / "model.zarr")
-    shard = next(p for p in sorted((tmp_path / "model.zarr" / "components" / "c").rglob("*")) if p.is_file())
-    content = bytearray(shard.read_bytes())
-    content[50] ^= 1
-    shard.write_bytes(bytes(content))
-    with pytest.raises(StoreError, match="damaged"):
-        CellPCA.load(tmp_path / "model.zarr")
-    with pytest.raises(StoreError):
-        CellPCA.load(tmp_path / "nowhere.zarr")
 
 
 @pytest.mark.parametrize(
@@ -182,10 +127,3 @@ def test_saved_and_loaded(images: np.ndarray, fitted: CellPCA, tmp_path: Path) -
 def test_settings_that_make_no_sense(k: Any, cell: Any, says: str, images: np.ndarray) -> None:
     with pytest.raises(DataError, match=says):
         CellPCA(k, cell_shape=cell).fit(images)
-
-
-def test_samples_of_another_shape(fitted: CellPCA) -> None:
-    with pytest.raises(DataError, match=r"\(40, 30, 3\).*\(40, 36, 3\)"):
-        fitted.transform(np.zeros((2, 40, 30, 3), np.uint8))
-    with pytest.raises(DataError, match="scores"):
-        fitted.inverse_transform(np.zeros((2, 4, 4, 6), np.float32))

@@ -14,27 +14,12 @@ import pytest
 import zarr
 
 from dpca import CellPCA
-from dpca.models.cell_store import load_model, save_model
-from dpca.models.stored_basis import model_fingerprint
+from dpca.models.store import model_fingerprint
 from storage import StoreError
 from storage.arrays import create_array, write_shard
 from storage.layout import Layout
 from storage.manifest import write_manifest
 from tests.resealing import edit_metadata
-
-LEARNED = (
-    "components_",
-    "mean_",
-    "explained_variance_",
-    "explained_variance_ratio_",
-    "total_variance_",
-    "singular_values_",
-    "n_samples_seen_",
-    "n_components_",
-    "n_features_in_",
-    "sample_shape_",
-    "grid_",
-)
 
 
 def samples(shape: tuple[int, ...], dtype: Any = np.uint8, seed: int = 0) -> np.ndarray:
@@ -45,48 +30,6 @@ def samples(shape: tuple[int, ...], dtype: Any = np.uint8, seed: int = 0) -> np.
 def stored(tmp_path: Path) -> Path:
     CellPCA(3, cell_shape=4).fit(samples((20, 8, 9, 3))).save(tmp_path / "model.zarr")
     return tmp_path / "model.zarr"
-
-
-@pytest.mark.parametrize(
-    ("shape", "cell", "k", "dtype"),
-    [
-        ((20, 8, 9, 3), 4, 3, np.uint8),
-        ((20, 30), 7, 2, np.float32),
-        ((20, 6, 7, 5), 3, None, np.float64),
-        ((12, 4, 5, 6, 2), 3, 4, np.uint16),
-        ((9, 5, 6, 2, 2), (2, 3), 2, np.int32),
-        ((2, 3, 3), 3, 1, np.uint8),
-    ],
-)
-def test_what_is_saved_is_loaded(shape: tuple[int, ...], cell: Any, k: int | None, dtype: Any, tmp_path: Path) -> None:
-    x = samples(shape, dtype)
-    model = CellPCA(k, cell_shape=cell).fit(x)
-    model.save(tmp_path / "model.zarr")
-    again = CellPCA.load(str(tmp_path / "model.zarr"))
-    for name in LEARNED:
-        found, expected = getattr(again, name), getattr(model, name)
-        np.testing.assert_array_equal(found, expected)
-        if isinstance(expected, np.ndarray):
-            assert found.dtype == expected.dtype
-    np.testing.assert_array_equal(again.transform(x), model.transform(x))
-    # It is a model like any other: it can be fitted anew with the parameters that it shows.
-    np.testing.assert_array_equal(again.fit(x).components_, model.components_)
-
-
-def test_the_same_model_twice_is_stored_once(stored: Path) -> None:
-    before = {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in stored.rglob("*") if p.is_file()}
-    CellPCA.load(stored).save(stored)
-    assert {p: (p.read_bytes(), p.stat().st_mtime_ns) for p in stored.rglob("*") if p.is_file()} == before
-
-
-def test_the_same_bytes_wherever_it_is_stored(stored: Path, tmp_path: Path) -> None:
-    CellPCA.load(stored).save(tmp_path / "elsewhere.zarr")
-    content = [
-        {p.relative_to(root): p.read_bytes() for p in root.rglob("*") if p.is_file()}
-        for root in (stored, tmp_path / "elsewhere.zarr")
-    ]
-    assert content[0] == content[1]
-    assert not any(str(tmp_path).encode() in data for data in content[0].values())
 
 
 def test_models_that_differ_in_anything_have_different_fingerprints(tmp_path: Path) -> None:
@@ -100,17 +43,8 @@ def test_models_that_differ_in_anything_have_different_fingerprints(tmp_path: Pa
         CellPCA(3, cell_shape=4).fit(constant[1:]),
     ]
     for i, model in enumerate(models):
-        save_model(model, tmp_path / f"{i}.zarr")
+        model.save(tmp_path / f"{i}.zarr")
     assert len({model_fingerprint(tmp_path / f"{i}.zarr") for i in range(len(models))}) == len(models)
-
-
-def test_another_model_needs_permission(stored: Path) -> None:
-    other = CellPCA(2, cell_shape=8).fit(samples((20, 8, 9, 3)))
-    with pytest.raises(StoreError, match="overwrite"):
-        other.save(stored)
-    assert CellPCA.load(stored).n_components_ == 3
-    other.save(stored, overwrite=True)
-    assert CellPCA.load(stored).n_components_ == 2
 
 
 def test_a_file_or_a_foreign_folder_is_never_replaced(tmp_path: Path) -> None:
@@ -216,7 +150,7 @@ DAMAGE: dict[str, tuple[Callable[[Path], Any], str]] = {
 def test_a_model_that_is_none(damage: Callable[[Path], Any], says: str, stored: Path) -> None:
     damage(stored)
     with pytest.raises(StoreError, match=says) as refusal:
-        load_model(stored)
+        CellPCA.load(stored)
     assert str(stored) in str(refusal.value)
     assert "\n" not in str(refusal.value)
 

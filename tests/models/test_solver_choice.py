@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpca.models.pca_solvers import SOLVERS
-from dpca.models.solver_choice import LARGEST_MATRIX, choose_solver, matrix_bytes
+from dpca.models.pca_solvers import LARGEST_MATRIX, SOLVERS, choose_solver, matrix_bytes
 
 GIB = 2**30
 

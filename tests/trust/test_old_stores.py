@@ -11,7 +11,7 @@ import pytest
 import dpca
 from dpca.jobs import fit_store
 from dpca.jobs.stages import NOTHING
-from dpca.models.stored_basis import load_any
+from dpca.models.store import load_any
 from storage import open_stack, verify
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"

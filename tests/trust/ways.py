@@ -15,7 +15,7 @@ import numpy as np
 import dpca
 from dpca import PCA, CellPCA, StreamingPCA
 from dpca.jobs import find_done, open_input, reconstruct_store, transform_store
-from dpca.models.stored_basis import load_any
+from dpca.models.store import load_any
 from storage import ingest, open_stack, verify
 from storage.errors import DataError, StoreError
 from tests.conftest import smooth_images

@@ -1,0 +1,294 @@
+"""What all estimators share: learning from any source, projecting and back, lazy in lazy out, saving and loading."""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from inspect import signature
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils.validation import check_is_fitted
+
+from dpca.engine.boundary import guarded
+from dpca.engine.checkpoint import Checkpoints
+from dpca.engine.fold import FoldReport
+from dpca.engine.source import Source, check_numeric
+from dpca.kernels.dtypes import working_dtype
+from dpca.models.parameters import check_parameters
+from dpca.models.rank_choice import CHOICES
+from dpca.models.store import ESTIMATORS, Kept, StoredModel, load_any, save_model
+from dpca.models.streaming_methods import describe_option
+from dpca.representation.basis import Basis
+from dpca.representation.lazy import as_lazy, default_client, is_lazy, map_samples, scores_of
+from dpca.representation.reconstruction import samples_of
+from storage.errors import DataError
+from storage.progress import Progress, no_progress
+
+Array = NDArray[Any]
+
+
+class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+    """Base of all estimators.
+
+    A subclass learns (`_fit`), has a ``basis_``, and says what a store keeps of it (`_kept`) and how it comes back
+    (`_from_store`).
+    """
+
+    #: What stores of it state to be, and the newest version of them that is read.
+    store_kind: ClassVar[str]
+    store_version: ClassVar[int] = 1
+
+    #: What a store of the scores calls itself.
+    scores_kind: ClassVar[str]
+    #: Whether jobs measure SSIM where they keep no reconstructions.
+    measures_ssim: ClassVar[bool] = True
+    #: What one partition of the attributes is called.
+    part_name: ClassVar[str]
+
+    n_components: Any
+    random_state: Any
+    memory_budget: int | None
+
+    components_: Array
+    sample_shape_: tuple[int, ...]
+    fit_report_: FoldReport
+
+    def __init_subclass__(cls, **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if "store_kind" in vars(cls):
+            ESTIMATORS[cls.store_kind] = cls
+
+    @abstractmethod
+    def _fit(self, X: Any, **running: Any) -> None:
+        """Learn; ``running`` are the client, the checkpoints and the progress of all folds that this takes."""
+
+    @abstractmethod
+    def _in_memory(self, X: Any) -> Array:
+        """Return samples to be mapped that are held in memory, checked."""
+
+    @property
+    @abstractmethod
+    def basis_(self) -> Basis:
+        """What maps samples to scores and back: what tasks are sent."""
+
+    @abstractmethod
+    def _kept(self) -> Kept:
+        """Return what a store holds of this model."""
+
+    @classmethod
+    @abstractmethod
+    def _from_store(cls, stored: StoredModel) -> Self:
+        """Return the model that a store holds.
+
+        Raises
+        ------
+        KeyError, TypeError, ValueError
+            If what it states makes no sense.
+        """
+
+    # -- learning
+
+    @abstractmethod
+    def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Basis, bool]:
+        """Plan a fit to a source, none of which is read; this estimator is left as it is.
+
+        Parameters
+        ----------
+        source : Source
+        axes : sequence of str
+            Names of a sample's axes.
+        client : distributed.Client or None
+            Where it will run.
+
+        Returns
+        -------
+        basis : Basis
+            Of the size of what will be found; its arrays take no memory, and hold zeros.
+        known : bool
+            Whether that is the size. Where it depends on the data, the least it can be is taken: one component of each
+            partition, or their mean where their sum is known; as few bands as there can be.
+
+        Raises
+        ------
+        PlanError
+            If it does not fit the memory.
+        DataError
+            If the parameters do not fit the source.
+        """
+
+    def fit(
+        self,
+        X: Any,
+        y: Any = None,
+        *,
+        client: Any | None = None,
+        checkpoints: Checkpoints | None = None,
+        progress: Progress = no_progress,
+    ) -> Self:
+        """Find the components.
+
+        Parameters
+        ----------
+        X : array (n_samples, *sample_shape), numpy, Dask or Zarr; storage.Stack; or path of a stack store or Zarr array
+            Or a source of the engine, such as `dpca.engine.held_out.RemainingSource`.
+        y : ignored
+        client : distributed.Client, optional
+            Default: the current one, if any.
+        checkpoints : Checkpoints, optional
+            Folder of a fit that was stopped, to go on from; whatever is drawn at random needs an integer
+            ``random_state`` then. It may hold other fits beside: each finds its own.
+        progress : Progress, optional
+            Told the bytes read in each pass.
+
+        Warns
+        -----
+        ConvergenceWarning
+            When the components have not converged; it says what to change.
+
+        Raises
+        ------
+        DataError
+            For values that are not finite, fewer than 2 samples, parameters that do not fit the data, or a rule that
+            diverges.
+        PlanError
+            When the state and a batch do not fit the memory budget.
+        """
+        check_parameters(self)
+        self._fit(X, client=client or default_client(), checkpoints=checkpoints, progress=progress)
+        return self
+
+    def _begin_stream(self) -> None:
+        """Check what a first batch needs: parameters, and that no components are known without their sums.
+
+        Raises
+        ------
+        DataError
+            For a model that was fitted or loaded, too: only one that has taken in all of its samples by
+            ``partial_fit`` can go on.
+        """
+        if hasattr(self, "components_"):
+            raise DataError(
+                f"this {type(self).__name__} was fitted by fit() or read by load() and keeps no state to go on from: "
+                f"give all samples to fit(), or begin with a new estimator, sklearn.base.clone(model)"
+            )
+        check_parameters(self)
+
+    # -- using
+
+    def transform(self, X: Any) -> Any:
+        """Return the scores (n_samples, *score_shape) of samples.
+
+        The shape of one sample's scores ends with ``n_components``; before it come the places of cells, or the bands. A
+        numpy array gives a numpy array. A Dask array, a Zarr array, a stack or a path gives a Dask array that computes
+        chunk by chunk.
+
+        Raises
+        ------
+        DataError
+            For samples of another shape than those of the fit, or, once they are computed, values that are not finite.
+        """
+        check_is_fitted(self, "components_")
+        return self._each_sample(X, scores_of, self.basis_, self.basis_.score_shape, self.components_.dtype)
+
+    def inverse_transform(self, X: Any, n_components: int | None = None) -> Any:
+        """Return the samples (n_samples, *sample_shape) that scores stand for, neither rounded nor clipped.
+
+        Parameters
+        ----------
+        X : array (n_samples, *score_shape), numpy, Dask or Zarr; or the path of a Zarr array
+            Scores of all components, or of ``n_components``.
+        n_components : int, optional
+            Use only so many of the first components; default all.
+
+        Returns
+        -------
+        array
+            Lazy in, lazy out, as `transform`. Of scores in a store, chunks that hold only other components are never
+            read.
+
+        Raises
+        ------
+        DataError
+            For scores of another shape, or more components than there are.
+        """
+        check_is_fitted(self, "components_")
+        return samples_of(self.basis_, X, n_components)
+
+    def _each_sample(self, X: Any, function: Any, basis: Any, shape: tuple[int, ...], dtype: Any) -> Any:
+        """Apply ``function(basis, samples, name)`` to samples in memory, or lazily to each chunk of them."""
+        if not is_lazy(X):
+            return guarded(function, "X")(basis, self._of_this_shape(self._in_memory(X)), "X")
+        lazy = self._of_this_shape(as_lazy(X))
+        check_numeric(lazy.shape, lazy.dtype, "X")
+        return map_samples(lazy, function, basis, shape, np.result_type(working_dtype(lazy.dtype), dtype))
+
+    def _of_this_shape(self, X: Any) -> Any:
+        if tuple(X.shape[1:]) != self.sample_shape_:
+            raise DataError(
+                f"samples have shape {tuple(X.shape[1:])} but this model was fitted to {self.sample_shape_}"
+            )
+        return X
+
+    # -- what jobs and reports ask
+
+    @abstractmethod
+    def check_before(self, n_samples: int) -> None:
+        """Refuse parameters that cannot be fitted to so many samples, as far as the parameters alone tell."""
+
+    @abstractmethod
+    def announced(self, axes: Sequence[str]) -> str:
+        """Say what is fitted to samples whose axes have these names."""
+
+    @abstractmethod
+    def report_numbers(self) -> dict[str, Any]:
+        """Return what a report says of the fitted model; see `dpca.report.record`."""
+
+    def cells_for(self, axes: Sequence[str]) -> tuple[int, ...] | None:
+        """Return the cells that the chunks of a stack should fit, given the names of a sample's axes; None if any."""
+        return None
+
+    def job_settings(self) -> dict[str, Any]:
+        """Return what identifies a job on this estimator: the parameters that are given."""
+        return {"model": self._given_parameters()}
+
+    def pictured_components(self, count: int) -> Array:
+        """Return the first components, those of every partition in place (count, *sample_shape)."""
+        check_is_fitted(self, "components_")
+        return self.components_[:count].reshape(-1, *self.sample_shape_)
+
+    def _given_parameters(self) -> dict[str, Any]:
+        """Return the parameters that differ from their defaults; ``n_components`` where nothing else chooses them."""
+        parameters = signature(type(self)).parameters
+        given = {n: v for n, v in self.get_params(deep=False).items() if np.any(v != parameters[n].default)}
+        if not given.keys() & set(CHOICES):
+            given["n_components"] = self.n_components
+        return {name: describe_option(value) for name, value in given.items()}
+
+    # -- keeping
+
+    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+        """Write the model to a Zarr group, which appears under ``path`` only when it is whole; see `load`.
+
+        Raises
+        ------
+        StoreError
+            If ``path`` exists and is something else, unless it may be replaced (``overwrite``).
+        """
+        check_is_fitted(self, "components_")
+        save_model(self, path, overwrite=overwrite)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str]) -> Self:
+        """Read a model that `save` wrote; nothing in it is executed. It keeps no state for ``partial_fit``.
+
+        Raises
+        ------
+        StoreError
+            If there is no such model, or it is damaged or comes from a newer version.
+        """
+        model: Self = load_any(path, cls)
+        return model

@@ -1,0 +1,189 @@
+"""Estimators on disk: Zarr groups of plain arrays and attributes; nothing in them is ever executed."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpca.representation.basis import Basis, array_digest
+from storage.arrays import create_array, create_root, write_shard
+from storage.errors import StoreError, one_line
+from storage.layout import Layout
+from storage.reading import open_array, open_group, read_into, root_facts
+from storage.workspace import Workspace, fingerprint_of
+
+Array = NDArray[Any]
+
+#: Every estimator by the kind that its stores state; a class that states a ``store_kind`` is entered by its base.
+ESTIMATORS: dict[str, type[Any]] = {}
+
+
+@dataclass(frozen=True)
+class Kept:
+    """What a store holds of a fitted estimator.
+
+    Parameters
+    ----------
+    arrays : mapping of str to (array, sequence of str)
+        Each with the names of its axes.
+    facts : mapping
+        Values that JSON holds, among them ``sample_shape``, ``n_components`` and ``n_samples_seen``.
+    version : int
+        Of the format.
+    identity : sequence, optional
+        Which of the facts tell two models apart that have the same arrays; default all.
+    """
+
+    arrays: Mapping[str, tuple[Array, Sequence[str]]]
+    facts: Mapping[str, Any]
+    version: int
+    identity: Sequence[Any] | None = None
+
+
+class StoredModel:
+    """A stored model that is being read.
+
+    Attributes
+    ----------
+    facts : dict
+        What it states about itself.
+    sample_shape : tuple of int
+    n_components, n_samples : int
+    """
+
+    def __init__(self, path: str | os.PathLike[str], facts: dict[str, Any]) -> None:
+        self._path, self.facts = path, facts
+        self.sample_shape = tuple(map(int, facts["sample_shape"]))
+        self.n_components, self.n_samples = int(facts["n_components"]), int(facts["n_samples_seen"])
+
+    def arrays(self, shapes: Mapping[str, tuple[int, ...]], *, integers: Sequence[str] = ()) -> dict[str, Array]:
+        """Read arrays of these shapes: of floating-point numbers, but for ``integers``.
+
+        Raises
+        ------
+        StoreError
+            If one is damaged, or has another shape, or other numbers.
+        """
+        arrays = {}
+        for name, shape in shapes.items():
+            try:
+                stored = open_array(os.path.join(os.fspath(self._path), name))
+                # Zarr itself takes a missing shard for zeros.
+                read_into(stored, (slice(None),) * stored.ndim, values := np.empty(stored.shape, stored.dtype))
+            except Exception as error:  # zarr raises many kinds for torn or altered chunks and metadata
+                raise _damaged(self._path, f"{name}: {one_line(error)}") from error
+            kind, numbers = ("i", "integers") if name in integers else ("f", "floating-point numbers")
+            if values.shape != shape or values.dtype.kind != kind:
+                raise _damaged(self._path, f"{name} is {values.shape} {values.dtype}, not {shape} of {numbers}")
+            arrays[name] = values
+        return arrays
+
+
+def save_model(model: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    """Write a fitted estimator; it appears under ``path`` only when it is whole.
+
+    Raises
+    ------
+    StoreError
+        If ``path`` exists and is something else.
+    """
+    kept: Kept = model._kept()
+    digests = {name: array_digest(values) for name, (values, _) in kept.arrays.items()}
+    fingerprint = fingerprint_of(model.store_kind, kept.version, digests, *(kept.identity or [kept.facts]))
+    with Workspace(path, kind=model.store_kind, fingerprint=fingerprint, overwrite=overwrite) as work:
+        if work.state != "complete":
+            write_model(model, work.store, fingerprint)
+            work.publish()
+
+
+def write_model(model: Any, store: str | os.PathLike[str], fingerprint: str) -> None:
+    """Write a fitted estimator as a Zarr group, the content of a workspace that is about to be published.
+
+    An array whose first axis is "component" is cut into chunks of one component, as many a shard as fit 64 MiB.
+    """
+    kept: Kept = model._kept()
+    group = create_root(store, kind=model.store_kind, version=kept.version, fingerprint=fingerprint, **kept.facts)
+    for name, (values, axes) in kept.arrays.items():
+        chunks, shards = values.shape, values.shape
+        if axes[0] == "component" and values.ndim > 1:
+            rows = max(1, min(len(values), 2**26 // max(1, values[0].nbytes)))
+            chunks, shards = (1, *values.shape[1:]), (rows, *values.shape[1:])
+        array = create_array(group, name, values.shape, values.dtype, Layout(chunks, shards), axes)
+        for start in range(0, len(values), shards[0]):
+            write_shard(array, start, values[start : start + shards[0]])
+
+
+def load_any(path: str | os.PathLike[str], only: type[Any] | None = None) -> Any:
+    """Read a stored estimator of any kind, or ``only`` of one class.
+
+    Raises
+    ------
+    StoreError
+        If there is no such model, or it is damaged or of a newer version.
+    """
+    estimator, facts = _found(path, only)
+    try:
+        return estimator._from_store(StoredModel(path, facts))
+    except (KeyError, TypeError, ValueError) as error:
+        raise _damaged(path, str(error)) from error
+
+
+def model_fingerprint(path: str | os.PathLike[str]) -> str:
+    """Return the fingerprint that a stored estimator of any kind states."""
+    return str(_found(path)[1]["fingerprint"])
+
+
+@lru_cache(maxsize=2)
+def stored_basis(model: str, fingerprint: str, n_components: int | None = None) -> Basis:
+    """Read a model once a worker; its fingerprint tells it from one that stood at this path before.
+
+    Raises
+    ------
+    StoreError
+        If another model stands at this path by now.
+    """
+    if model_fingerprint(model) != fingerprint:
+        raise StoreError(f"the model at '{model}' was replaced while it was used: run the same command again")
+    basis: Basis = load_any(model).basis_
+    return basis if n_components is None else basis.leading(n_components)
+
+
+def plain(value: Any) -> Any:
+    """Return what JSON can hold of the value of a parameter; a generator in the place of a seed is forgotten."""
+    if isinstance(value, np.generic):
+        return value.item()
+    return value if value is None or isinstance(value, str | int | float | bool) else None
+
+
+def _found(path: str | os.PathLike[str], only: type[Any] | None = None) -> tuple[type[Any], dict[str, Any]]:
+    """Return the class of a stored model, and what it states about itself."""
+    try:
+        facts = root_facts(open_group(path))
+    except (StoreError, TypeError) as error:
+        called = f"'{path}'" if isinstance(path, str | os.PathLike) else f"an object of type {type(path).__name__}"
+        raise StoreError(f"there is no model at {called} that can be read ({error}): give the path of one") from error
+    kind = str(facts.get("kind") or "foreign")
+    if kind not in ESTIMATORS or (only is not None and kind != only.store_kind):
+        wanted = "" if only is None else f" of kind {only.store_kind}"
+        raise StoreError(
+            f"'{path}' is a {kind} store, not a model{wanted}: give the path of a store that 'dpca fit' or save() made"
+        )
+    estimator = only or ESTIMATORS[kind]
+    if facts.get("version") not in range(1, estimator.store_version + 1):
+        raise StoreError(
+            f"the model at '{path}' has version {facts.get('version')} and this program reads version "
+            f"{estimator.store_version}: update dask-dpca, or fit the model again"
+        )
+    if "fingerprint" not in facts:
+        raise _damaged(path, "it states no fingerprint")
+    return estimator, facts
+
+
+def _damaged(path: str | os.PathLike[str], how: str) -> StoreError:
+    return StoreError(f"the model at '{path}' is damaged ({how}): fit it again")
