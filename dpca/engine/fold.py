@@ -21,7 +21,8 @@ from dpca.engine.memory import parallel_tasks, peak_resident_bytes, task_budget,
 from dpca.engine.plan import FoldPlan, Group, Partitioned, PlanError, plan_fold
 from dpca.engine.rounds import Scheme
 from dpca.engine.source import Source
-from dpca.rules.state import Rule, State
+from dpca.rules.rule import Rule
+from dpca.rules.state import State
 from storage.clusters import cluster_errors
 from storage.progress import Progress, Stage, no_progress
 

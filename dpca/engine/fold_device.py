@@ -16,7 +16,7 @@ import itertools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 
@@ -28,18 +28,11 @@ from dpca.engine.plan import Partitioned, PlanError, box_around
 from dpca.engine.source import Source, ThreadedSource, batches
 from dpca.kernels.namespace import empty, namespace, to_numpy
 from dpca.kernels.types import Array
-from dpca.rules.state import Rule, State
+from dpca.rules.rule import Rule
+from dpca.rules.state import State
 
 # What a stack takes beside its states, in matrices of d x d of 8 bytes: eigensolvers hold copies of theirs.
 _COPIES = 6
-
-
-class StackingRule(Rule, Protocol):
-    """A rule that runs on the arrays of other libraries, and on stacked states if it says so."""
-
-    @property
-    def stackable(self) -> bool:
-        """Whether ``State.stacked`` states can be updated, with batches (m, n, d)."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +44,7 @@ class Piece:
 
 
 def fold_on_device(
-    rule: StackingRule, source: Source, partition: Partitioned, device: Device, *, budget: int | None = None
+    rule: Rule, source: Source, partition: Partitioned, device: Device, *, budget: int | None = None
 ) -> Results:
     """Fold a rule over each partition of a stack, on an accelerator.
 
@@ -60,7 +53,7 @@ def fold_on_device(
 
     Parameters
     ----------
-    rule : StackingRule
+    rule : Rule
     source : Source
     partition : Partitioned
     device : Device
@@ -102,7 +95,7 @@ def _rows(rule: Rule, source: Source, room: int) -> int:
     return rows // source.chunks[0] * source.chunks[0] or rows
 
 
-def _pieces(rule: StackingRule, source: Source, partition: Partitioned, rows: int, room: int) -> Iterator[Piece]:
+def _pieces(rule: Rule, source: Source, partition: Partitioned, rows: int, room: int) -> Iterator[Piece]:
     """Yield partitions of equal size, as many together as can be updated and finished at once."""
     order = sorted(range(partition.n_partitions), key=partition.n_features)
     for d, same in itertools.groupby(order, partition.n_features):
@@ -134,7 +127,7 @@ def _passes(rule: Rule, source: Source, pieces: Sequence[Piece], room: int) -> I
 
 
 def _fold(
-    rule: StackingRule, source: Source, partition: Partitioned, device: Device, pieces: Sequence[Piece], rows: int
+    rule: Rule, source: Source, partition: Partitioned, device: Device, pieces: Sequence[Piece], rows: int
 ) -> Iterator[dict[str, Array]]:
     """Fold some pieces in one pass over the stack, and yield the result of each."""
     region = box_around([partition.region(i) for piece in pieces for i in piece.partitions])
@@ -157,7 +150,7 @@ def _fold(
         yield {name: to_numpy(array) for name, array in finish(states.pop()).items()}
 
 
-def _start(rule: StackingRule, dtype: np.dtype[Any], piece: Piece, block: Array) -> State:
+def _start(rule: Rule, dtype: np.dtype[Any], piece: Piece, block: Array) -> State:
     state = rule.init(piece.n_features, dtype)
     if rule.stackable:
         state.move_to(block)

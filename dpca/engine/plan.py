@@ -28,7 +28,7 @@ from numpy.typing import DTypeLike
 from dpca.engine.rounds import Run, Scheme, segments
 from dpca.engine.source import Source
 from dpca.kernels.types import Array, Region
-from dpca.rules.state import Rule
+from dpca.rules.rule import Rule
 from storage.errors import PlanError as PlanError
 
 # A task should outlast the scheduler's cost of 1.5 ms a thousand times, and a checkpoint should not be far away.

@@ -22,7 +22,8 @@ from functools import reduce
 from numpy.typing import DTypeLike
 
 from dpca.kernels.types import Array
-from dpca.rules.state import AveragingRule, Rule, State, SummingRule
+from dpca.rules.rule import Rule
+from dpca.rules.state import State
 
 Run = tuple[int, int]
 
@@ -74,11 +75,11 @@ class Averaging:
         """Samples that an update does best with."""
         return rule.batch_rows(dtype)
 
-    def take(self, rule: AveragingRule, state: State, piece: State | None, part: Array) -> State:
+    def take(self, rule: Rule, state: State, piece: State | None, part: Array) -> State:
         """Update the stream's own state, ``piece``; before its first samples a copy of what the round began with."""
         return rule.update(state.copy() if piece is None else piece, part)
 
-    def join(self, rule: AveragingRule, state: State, pieces: Sequence[State]) -> State:
+    def join(self, rule: Rule, state: State, pieces: Sequence[State]) -> State:
         """Average the streams; changes nothing that it is given."""
         return rule.average(state, pieces)
 
@@ -118,12 +119,12 @@ class DataParallel:
         """Samples of one product."""
         return min(_ROWS_AT_ONCE, math.ceil(self.batch_size / self.n_streams))
 
-    def take(self, rule: SummingRule, state: State, piece: State | None, part: Array) -> State:
+    def take(self, rule: Rule, state: State, piece: State | None, part: Array) -> State:
         """Add to the stream's sums, ``piece``; None before its first samples."""
         sums = rule.partial(state, part)
         return sums if piece is None else rule.combine(state, piece, sums)
 
-    def join(self, rule: SummingRule, state: State, pieces: Sequence[State]) -> State:
+    def join(self, rule: Rule, state: State, pieces: Sequence[State]) -> State:
         """Make the update with the sums of all; changes nothing that it is given."""
         sums = reduce(lambda a, b: rule.combine(state, a, b), pieces[1:], pieces[0].copy())
         return rule.apply(state.copy(), sums)

@@ -14,7 +14,6 @@ from dpca.models.estimator import Estimator
 from dpca.models.rank import UnmetError
 from dpca.models.rank_choice import RankChoice
 from dpca.models.store import load_any, write_model
-from dpca.models.streaming_methods import describe_option
 from storage.outputs import check_output
 from storage.progress import Progress, no_progress
 from storage.stack import Stack
@@ -68,9 +67,10 @@ def fit_store(
         If ``target`` is something else, or is, holds or lies in the stack, or the stack cannot be read.
     """
     check_output(target, stack)
-    settings = {name: describe_option(value) for name, value in model.get_params().items()}
     # An array of someone else's does not state its range, on which some choices of components depend.
-    fingerprint = fingerprint_of(model.store_kind, model.store_version, stack.fingerprint, stack.data_range, settings)
+    fingerprint = fingerprint_of(
+        model.store_kind, model.store_version, stack.fingerprint, stack.data_range, model.fit_settings()
+    )
     with Workspace(target, kind=model.store_kind, fingerprint=fingerprint, overwrite=overwrite) as work:
         if work.state == "complete":
             return Fitted(load_any(target), NOTHING, [])

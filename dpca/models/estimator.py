@@ -251,6 +251,10 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """Return the cells that the chunks of a stack should fit, given the names of a sample's axes; None if any."""
         return None
 
+    def fit_settings(self) -> dict[str, Any]:
+        """Return what identifies a stored fit of this estimator: all of its parameters."""
+        return {name: describe_option(value) for name, value in self.get_params(deep=False).items()}
+
     def job_settings(self) -> dict[str, Any]:
         """Return what identifies a job on this estimator: the parameters that are given."""
         return {"model": self._given_parameters()}

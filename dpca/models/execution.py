@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from dpca.engine.memory import parallel_tasks, thread_count
 from dpca.engine.rounds import Averaging, DataParallel, Scheme
-from dpca.rules.minibatch import InBatches, InOrder
-from dpca.rules.watched import Watched
+from dpca.rules.minibatch import InBatches
+from dpca.rules.rule import Wrapper
 from storage.errors import DataError
 
 EXECUTIONS = ("auto", "chain", "averaged", "data-parallel")
@@ -59,7 +60,7 @@ def executed(
         return rule, _averaging(rule, n_streams, round_size)
     if execution == "data-parallel":
         return rule.rule, _data_parallel(rule, n_streams, batch_size, client)
-    return (InOrder(rule.rule, rule.size) if execution == "chain" else rule), None
+    return replace(rule, chain=execution == "chain"), None
 
 
 def _averaging(rule: InBatches, n_streams: int | None, round_size: int | None) -> Averaging:
@@ -84,4 +85,4 @@ def _data_parallel(rule: InBatches, n_streams: int | None, batch_size: int | Non
 
 def _name(rule: InBatches) -> str:
     inner = rule.rule
-    return type(inner.rule if isinstance(inner, Watched) else inner).__name__
+    return type(inner.rule if isinstance(inner, Wrapper) else inner).__name__

@@ -102,6 +102,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
         total = self.total_variance_
         self.explained_variance_ratio_ = self.explained_variance_ / total if total > 0 else 0 * self.explained_variance_
         self.singular_values_ = np.sqrt(np.maximum(self.explained_variance_, 0)) * math.sqrt(max(n - 1, 0))
+        self.captured_bound_ = float(found.get("captured_bound", np.nan))
         self.n_samples_seen_ = n
         self.n_components_ = len(self.components_)
         self.sample_shape_ = sample_shape

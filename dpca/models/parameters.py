@@ -12,13 +12,13 @@ from sklearn.utils import check_random_state
 
 from dpca.engine.memory import usable_bytes
 from dpca.engine.plan import PlanError
-from dpca.rules.state import Rule
+from dpca.rules.rule import Rule
 from storage.errors import DataError
 
 Array = NDArray[Any]
 
 _FLAGS = ("center", "shuffle", "shared", "keep_channels")
-_NAMES = ("method", "solver", "mapping", "execution")
+_NAMES = ("solver", "mapping", "execution")
 
 
 def check_parameters(model: Any) -> None:

@@ -17,7 +17,7 @@ from dpca.partition.shared import SharedGrid
 from dpca.rules.covariance import CovariancePCA
 from dpca.rules.incremental_svd import IncrementalSVD
 from dpca.rules.pooled_covariance import PooledCovariancePCA
-from dpca.rules.state import Rule
+from dpca.rules.rule import Rule
 
 Array = NDArray[Any]
 

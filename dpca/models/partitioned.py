@@ -25,7 +25,8 @@ from dpca.models.partition_rule import by_partition, choose_rule, exact_rule
 from dpca.models.rank_choice import RankChoice
 from dpca.models.targets import Check, check_for, keep_chosen, value_range_for
 from dpca.representation.basis import Basis
-from dpca.rules.state import Rule, State
+from dpca.rules.rule import Rule
+from dpca.rules.state import State
 from storage.errors import DataError
 from storage.layout import CHANNEL, axes_for
 from storage.stack import Stack

@@ -256,7 +256,6 @@ class PCA(LinearModel):
 
     def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
         super()._learned(found, sample_shape, n)
-        self.captured_bound_ = float(found["captured_bound"])
         for name in ("residual_norms", "least_components", "least_variance"):
             if name in found:
                 setattr(self, f"{name}_", found[name])

@@ -13,21 +13,16 @@ from numpy.typing import NDArray
 from dpca.engine.memory import usable_bytes
 from dpca.engine.plan import PlanError
 from dpca.kernels import linalg
-from dpca.kernels.dtypes import working_dtype
 from dpca.models.parameters import no_values
 from dpca.models.passes import Passes
 from dpca.partition.cells import CellGrid
 from dpca.partition.whole import Whole
 from dpca.rules.covariance import CovariancePCA
-from dpca.rules.covariance_product import next_iterate
-from dpca.rules.dual import Dual
-from dpca.rules.dual_blocks import BlockGram, DualComponents
+from dpca.rules.covariance_product import RayleighRitz, Refinement, next_iterate
+from dpca.rules.dual import BlockGram, DualComponents, dual_bytes, dual_weights
 from dpca.rules.minibatch import InBatches
 from dpca.rules.orthonormal import orthonormalize
 from dpca.rules.power_iteration import PowerIteration
-from dpca.rules.rayleigh_ritz import RayleighRitz
-from dpca.rules.refinement import Refinement
-from dpca.rules.state import State
 from dpca.rules.vr_pca import VRPCA
 
 Array = NDArray[Any]
@@ -95,8 +90,7 @@ def dual(problem: Problem, passes: Passes) -> Found:
     total = grams[0]["gram"]
     for other in grams[1:]:
         total += other["gram"]
-    precision = np.asarray(np.finfo(working_dtype(passes.source.dtype)).eps, np.float64)
-    found = Dual(problem.k, problem.center).finish(State({"gram": total, "precision": precision}))
+    found = dual_weights(total, problem.k, passes.source.dtype)
     weights, values = found["weights"], found["explained_variance"]
     components = passes(DualComponents(weights, problem.k, problem.center))
     return {
@@ -217,7 +211,9 @@ def choose_solver(n: int, d: int, k: int, budget: int, *, dtype: str = "float32"
 
 def matrix_bytes(solver: str, side: int, k: int, dtype: str = "float32") -> int:
     """Bytes of the matrix of an exact solver and of its eigenproblem."""
-    rule = CovariancePCA(k) if solver == "covariance" else Dual(k)
+    if solver == "dual":
+        return dual_bytes(side, 1024, k, dtype) + 8 * (k * (side + 1) + 1)
+    rule = CovariancePCA(k)
     return rule.state_bytes(side, dtype) + rule.work_bytes(1024, side, dtype) + rule.result_bytes(side, dtype)
 
 

@@ -1,95 +1,95 @@
-"""The update rules that `StreamingPCA` knows by name, and their options."""
+"""The update rules that `StreamingPCA` knows by name, and rule objects as plain values that a store can hold."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, fields
-from numbers import Integral, Real
+from dataclasses import fields, is_dataclass, replace
+from importlib import import_module
 from typing import Any
 
 import numpy as np
 from sklearn.utils import check_random_state
 
-from dpca.rules.accelerated import AcceleratedBlockPower, AcceleratedOja, FirstStrategy, Increasing, SecondStrategy
-from dpca.rules.block_power import BlockPower
-from dpca.rules.ccipca import CCIPCA
-from dpca.rules.implicit_krasulina import ImplicitKrasulina
-from dpca.rules.incremental_svd import IncrementalSVD
-from dpca.rules.ipca import IPCA
-from dpca.rules.krasulina import Krasulina
+from dpca.rules.basis import StreamingRule
 from dpca.rules.minibatch import InBatches
-from dpca.rules.oja import Oja, OjaSubspace
-from dpca.rules.sanger import Sanger
-from dpca.rules.schedules import Constant, Delayed, Harmonic, Power, Schedule
-from dpca.rules.similarity_matching import SimilarityMatching
+from dpca.rules.schedules import SCHEDULES, FirstStrategy, Harmonic, Power
 from dpca.rules.watched import Watched
 from storage.errors import DataError
 
-METHODS: dict[str, Any] = {
-    "incremental-svd": IncrementalSVD,
-    "oja": Oja,
-    "oja-subspace": OjaSubspace,
-    "krasulina": Krasulina,
-    "sanger": Sanger,
-    "implicit-krasulina": ImplicitKrasulina,
-    "block-power": BlockPower,
-    "accelerated-block-power": AcceleratedBlockPower,
-    "accelerated-oja": AcceleratedOja,
-    "ccipca": CCIPCA,
-    "ipca": IPCA,
-    "similarity-matching": SimilarityMatching,
+#: Each method's module and class in `dpca.rules`; a store names rules by these only.
+METHODS: dict[str, str] = {
+    "incremental-svd": "incremental_svd.IncrementalSVD",
+    "oja": "oja.Oja",
+    "oja-subspace": "oja.OjaSubspace",
+    "krasulina": "oja.Krasulina",
+    "sanger": "oja.Sanger",
+    "implicit-krasulina": "implicit_krasulina.ImplicitKrasulina",
+    "block-power": "block_power.BlockPower",
+    "accelerated-block-power": "accelerated.AcceleratedBlockPower",
+    "accelerated-oja": "accelerated.AcceleratedOja",
+    "ccipca": "ccipca.CCIPCA",
+    "ipca": "ipca.IPCA",
+    "similarity-matching": "similarity_matching.SimilarityMatching",
 }
-#: Step sizes of the gradient rules where nobody chose any, in units of 1 / (largest variance). The last two are what
-#: the source texts take for MNIST in [0, 1], whose largest variance is 5; the first four were the best of seven there.
-STEPS: dict[str, Schedule] = {
-    "oja": Delayed(0.5, 50.0),
-    "oja-subspace": Delayed(0.5, 50.0),
-    "krasulina": Delayed(0.5, 50.0),
-    "sanger": Delayed(0.5, 50.0),
-    "implicit-krasulina": Power(5.0, 0.8),
-    "accelerated-oja": Harmonic(500.0),
-}
-MEASURED = "measured"
-DEFAULT_BATCH = 100
+# Literal steps of stores that were written before rules could be objects, where they are not Harmonic(1).
+_LITERAL = {"krasulina": Power(1.0, 0.9), "implicit-krasulina": Power(1.0, 0.8), "accelerated-oja": Harmonic(100.0)}
+#: Options of rules that were parameters of `StreamingPCA` before rules could be objects.
+FORMER_OPTIONS = (
+    "schedule",
+    "unit",
+    "online",
+    "orthonormalize_every",
+    "acceleration",
+    "per_component",
+    "growth",
+    "momentum",
+    "amnesic",
+    "tau",
+    "neural_steps",
+)
+#: What an estimator fills in.
+_FILLED = ("n_components", "center", "seed")
 
-SCHEDULES: dict[str, type[Any]] = {
-    kind.__name__: kind for kind in (Harmonic, Power, Constant, Delayed, Increasing, FirstStrategy, SecondStrategy)
-}
-_SCHEDULE = f"a schedule of dpca.rules: {', '.join(SCHEDULES)}"
-#: The options of rules, what they are made of, and how a sentence calls that.
-OPTIONS: dict[str, tuple[tuple[type, ...], str]] = {
-    "oversampling": ((Integral,), "a whole number of directions"),
-    "forgetting": ((Real,), "a number above 0, up to 1"),
-    "schedule": (tuple(SCHEDULES.values()), _SCHEDULE),
-    "unit": ((Real, str), f"a positive number, or {MEASURED!r}"),
-    "online": ((bool,), "True or False"),
-    "orthonormalize_every": ((Integral,), "a whole number of updates"),
-    "acceleration": (tuple(SCHEDULES.values()), _SCHEDULE),
-    "per_component": ((bool,), "True or False"),
-    "growth": ((Real,), "a number, 1 or more"),
-    "momentum": ((Real,), "a number, 0 or more"),
-    "amnesic": ((Real,), "a number, 0 or more"),
-    "tau": ((Real,), "a positive number"),
-    "neural_steps": ((Integral,), "a whole number of steps"),
-}
+
+def rule_class(method: str) -> type[StreamingRule]:
+    """Return the class of a method's rule.
+
+    Raises
+    ------
+    DataError
+        For a method that does not exist.
+    """
+    if not isinstance(method, str) or method not in METHODS:
+        raise DataError(f"method is {method!r}: choose one of {', '.join(METHODS)}, or give a rule of dpca.rules")
+    module, name = METHODS[method].split(".")
+    found: type[StreamingRule] = getattr(import_module(f"dpca.rules.{module}"), name)
+    return found
+
+
+def method_name(method: str | StreamingRule) -> str:
+    """Return what messages call a method."""
+    return method if isinstance(method, str) else type(method).__name__
 
 
 def make_rule(
-    method: str,
+    method: str | StreamingRule,
     k: int,
     *,
     center: bool,
     batch_size: int | None,
     seed: int,
-    options: Mapping[str, Any],
+    options: Mapping[str, Any] | None = None,
     n_samples: int | None = None,
 ) -> Any:
     """Return the rule of a method, which gets its samples in batches of ``batch_size``.
 
     Parameters
     ----------
-    options : mapping of str to value
-        Some of `OPTIONS`; those that are None are left to the rule.
+    method : str or StreamingRule
+        A name in `METHODS`, or a rule with options of its own, whose ``n_components``, ``center`` and ``seed``, and
+        seeds of schedules that are None, are filled in here.
+    options : mapping of str to value, optional
+        Further options of the rule; those that are None are left to it.
     n_samples : int, optional
         Length of the stream, where it is known: the rule is then watched for how far its last part moves the
         components.
@@ -99,65 +99,88 @@ def make_rule(
     DataError
         For a method that does not exist, an option that the method does not have, or a value that makes no sense.
     """
-    if not isinstance(method, str) or method not in METHODS:
-        raise DataError(f"method is {method!r}: choose one of {', '.join(METHODS)}")
-    chosen = {name: value for name, value in options.items() if value is not None}
-    for name, value in chosen.items():
-        _check_option(method, name, value)
-    known = _fields(method)
-    given: dict[str, Any] = {"center": center, "seed": seed}
-    given = {name: value for name, value in given.items() if name in known}
-    if "schedule" in known and "unit" in known and not chosen.keys() & {"schedule", "unit"}:
-        given |= {"schedule": STEPS[method], "unit": None}
-    if "acceleration" in known:
-        given["acceleration"] = SecondStrategy(seed=seed)
-    given |= {name: None if name == "unit" and value == MEASURED else value for name, value in chosen.items()}
     try:
-        rule = METHODS[method](k, **given)
+        rule = method if isinstance(method, StreamingRule) else rule_class(method)()
+        known = {field.name for field in fields(rule)}
+        chosen = {name: value for name, value in (options or {}).items() if value is not None}
+        for name in chosen.keys() - known:
+            raise DataError(f"{name} has no meaning for {method_name(method)}: leave it out")
+        given = {"n_components": k, "center": center, "seed": seed, **chosen}
+        rule = replace(rule, **{name: value for name, value in given.items() if name in known})
+        rule = replace(rule, **_seeded(rule, seed))
     except ValueError as error:
         raise DataError(str(error)) from error
-    if batch_size is None:
-        size = rule.batch_rows("float32") if method == "incremental-svd" else DEFAULT_BATCH
-    else:
-        size = batch_size
+    size = rule.batch_rows("float32") if batch_size is None else batch_size
     if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
         raise DataError(f"batch_size is {size!r}: give a whole number of samples, at least 1")
     return InBatches(rule if n_samples is None else Watched(rule, n_samples), int(size))
 
 
+def _seeded(rule: StreamingRule, seed: int) -> dict[str, Any]:
+    """Return the rule's schedules that draw random numbers and have no seed, with one."""
+    values = {field.name: getattr(rule, field.name) for field in fields(rule)}
+    drawing = {name: value for name, value in values.items() if isinstance(value, FirstStrategy)}
+    return {name: replace(value, seed=seed) for name, value in drawing.items() if value.seed is None}
+
+
 def describe_option(value: Any) -> Any:
-    """Return the value of an option as what JSON can hold; see `restore_option`."""
-    if type(value).__name__ in SCHEDULES:
-        return {"schedule": type(value).__name__, **asdict(value)}
-    return value.item() if hasattr(value, "item") else value
-
-
-def restore_option(value: Any) -> Any:
-    """Return the value of an option from what `describe_option` made of it.
+    """Return a parameter as what JSON can hold; see `restore_option`.
 
     Raises
     ------
-    KeyError, TypeError, ValueError
+    DataError
+        For a rule or a schedule that `METHODS` or `SCHEDULES` do not name.
+    """
+    if not is_dataclass(value) or isinstance(value, type):
+        return value.item() if hasattr(value, "item") else value
+    own = {field.name: describe_option(getattr(value, field.name)) for field in fields(value)}
+    if SCHEDULES.get(type(value).__name__) is type(value):
+        return {"schedule": type(value).__name__, **own}
+    path = f"{type(value).__module__.removeprefix('dpca.rules.')}.{type(value).__name__}"
+    for name, known in METHODS.items():
+        if path == known:
+            return {"method": name, "options": {name: own[name] for name in own if name not in _FILLED}}
+    raise DataError(
+        f"{value!r} cannot be stored: only rules that dpca.models.streaming_methods.METHODS names, with schedules of "
+        f"dpca.rules, can"
+    )
+
+
+def restore_option(value: Any) -> Any:
+    """Return a parameter from what `describe_option` made of it.
+
+    Raises
+    ------
+    DataError, KeyError, TypeError, ValueError
         If it made no such thing.
     """
     if not isinstance(value, dict):
         return value
+    if "method" in value:
+        return rule_class(value["method"])(**{name: restore_option(v) for name, v in value["options"].items()})
     values = dict(value)
     return SCHEDULES[values.pop("schedule")](**values)
 
 
-def _fields(method: str) -> set[str]:
-    return {field.name for field in fields(METHODS[method])}
+def translate_parameters(stored: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the parameters of `StreamingPCA` from those that a store holds.
 
-
-def _check_option(method: str, name: str, value: Any) -> None:
-    if name not in _fields(method):
-        others = ", ".join(other for other in METHODS if name in _fields(other))
-        raise DataError(f"{name} has no meaning for {method}: leave it out, or use one of {others}")
-    kinds, words = OPTIONS[name]
-    wrong_kind = not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds)
-    if wrong_kind or (isinstance(value, str) and value != MEASURED):
-        raise DataError(f"{name} is {value!r}: give {words}")
+    Before a rule could be an object, its options were parameters of the estimator beside ``method``, None where they
+    were left to it. With a schedule or a unit, the steps were literal unless the unit was "measured".
+    """
+    given = {name: restore_option(value) for name, value in stored.items()}
+    own = ("method", "batch_size", "n_passes", "center", "shuffle", "execution", "n_streams", "round_size")
+    kept = {name: given.pop(name) for name in (*own, "oversampling", "forgetting") if name in given}
+    options = {name: value for name, value in given.items() if value is not None}
+    if not options:
+        return kept
+    rule = rule_class(kept["method"])
+    known = {field.name for field in fields(rule)}
+    if options.keys() & {"schedule", "unit"}:
+        options = {"schedule": _LITERAL.get(kept["method"], Harmonic(1.0)), "unit": 1.0, **options}
+    if options.get("unit") == "measured":
+        options["unit"] = None
+    return {**kept, "method": rule(**{name: value for name, value in options.items() if name in known})}
 
 
 def check_rank(k: Any, d: int, n: int | None) -> int:

@@ -24,18 +24,20 @@ from dpca.models.execution import executed
 from dpca.models.linear_model import LinearModel
 from dpca.models.parameters import check_states_fit
 from dpca.models.streaming_methods import (
-    OPTIONS,
+    FORMER_OPTIONS,
     check_passes,
     check_rank,
     describe_option,
     draw_seed,
     make_rule,
+    method_name,
+    translate_parameters,
 )
 from dpca.partition.whole import Whole
 from dpca.representation.basis import Basis
 from dpca.representation.lazy import is_lazy
-from dpca.rules.refinement import Refinement
-from dpca.rules.schedules import Schedule
+from dpca.rules.basis import StreamingRule
+from dpca.rules.covariance_product import Refinement
 from dpca.rules.state import State
 from dpca.rules.watched import moved
 from storage.errors import DataError
@@ -51,8 +53,10 @@ class StreamingPCA(LinearModel):
     ----------
     n_components : int
         Components to find.
-    method : str
-        The update rule. "incremental-svd" (Brand 2002; Ross et al. 2008) is close to exact after one pass in any order
+    method : str or rule
+        The update rule, by name or as an object of `dpca.rules` with options of its own, such as
+        ``Oja(schedule=Harmonic(1.0))``, in which the estimator fills in ``n_components``, ``center`` and ``seed``.
+        "incremental-svd" (Brand 2002; Ross et al. 2008) is close to exact after one pass in any order
         of samples and merges, so that segments are folded side by side. The others are the sequential rules of the
         field, each described where it is defined in `dpca.rules`: "oja", "oja-subspace", "krasulina", "sanger",
         "implicit-krasulina", "block-power", "accelerated-block-power", "accelerated-oja", "ccipca", "ipca" and
@@ -62,7 +66,8 @@ class StreamingPCA(LinearModel):
         Samples of one update, whatever the chunks of the store; default what the rule does best with.
     n_passes : int
         Passes over the data. Each one after the first multiplies the components by the covariance (orthogonal
-        iteration with Rayleigh-Ritz, T 3.4.5; L 5.3) and measures exactly what they capture.
+        iteration with Rayleigh-Ritz, Alakkari 2020, section 3.4.5; Arora 2015, section 5.3) and measures exactly what
+        they capture.
     center : bool
         Subtract the mean: exactly in one pass by "incremental-svd", by the running mean in the other rules.
     shuffle : bool
@@ -85,12 +90,6 @@ class StreamingPCA(LinearModel):
     {memory_budget}
     oversampling, forgetting
         Options of "incremental-svd": further directions to keep, default 50; weight of a sample relative to the next.
-    schedule, unit
-        Options of the rules with step sizes: an object of `dpca.rules.schedules`, taken literally; the value of the
-        data that counts as 1 in it (255 for 8-bit pixels; default 1), or "measured". Without both, the step sizes are
-        ``dpca.models.streaming_methods.STEPS``, in units of the largest variance, which is measured on the way.
-    online, orthonormalize_every, acceleration, per_component, growth, momentum, amnesic, tau, neural_steps
-        Options of the rules that have a parameter of this name, described there. None is the rule's own default.
 
     Attributes
     ----------
@@ -146,7 +145,8 @@ class StreamingPCA(LinearModel):
         "execution",
         "n_streams",
         "round_size",
-        *OPTIONS,
+        "oversampling",
+        "forgetting",
     )
 
     _state: State | None = None  # of what partial_fit has seen
@@ -155,7 +155,7 @@ class StreamingPCA(LinearModel):
         self,
         n_components: int,
         *,
-        method: str = "incremental-svd",
+        method: str | StreamingRule = "incremental-svd",
         batch_size: int | None = None,
         n_passes: int = 1,
         center: bool = True,
@@ -167,17 +167,6 @@ class StreamingPCA(LinearModel):
         memory_budget: int | None = None,
         oversampling: int | None = None,
         forgetting: float | None = None,
-        schedule: Schedule | None = None,
-        unit: float | str | None = None,
-        online: bool | None = None,
-        orthonormalize_every: int | None = None,
-        acceleration: Schedule | None = None,
-        per_component: bool | None = None,
-        growth: float | None = None,
-        momentum: float | None = None,
-        amnesic: float | None = None,
-        tau: float | None = None,
-        neural_steps: int | None = None,
     ) -> None:
         self.n_components = n_components
         self.method = method
@@ -192,17 +181,6 @@ class StreamingPCA(LinearModel):
         self.memory_budget = memory_budget
         self.oversampling = oversampling
         self.forgetting = forgetting
-        self.schedule = schedule
-        self.unit = unit
-        self.online = online
-        self.orthonormalize_every = orthonormalize_every
-        self.acceleration = acceleration
-        self.per_component = per_component
-        self.growth = growth
-        self.momentum = momentum
-        self.amnesic = amnesic
-        self.tau = tau
-        self.neural_steps = neural_steps
 
     def _fit(self, X: Any, **running: Any) -> None:
         n_passes = check_passes(self.n_passes)
@@ -210,24 +188,24 @@ class StreamingPCA(LinearModel):
         shape, seed = tuple(source.shape[1:]), draw_seed(self.random_state)
         rule = self._rule(math.prod(shape), source.shape[0], seed)
         work, scheme = self._executed(rule, running["client"])
-        if rule.rule.random_order and is_lazy(X) and not self.shuffle:
+        if rule.random_order and is_lazy(X) and not self.shuffle:
             warnings.warn(
-                f"{self.method} assumes samples in random order and the order of {source.name} is not known to be: "
-                f"use shuffle=True, or method='incremental-svd', which takes any order",
+                f"{method_name(self.method)} assumes samples in random order and the order of {source.name} is not "
+                f"known to be: use shuffle=True, or method='incremental-svd', which takes any order",
                 OrderWarning,
                 stacklevel=3,
             )
         stream = shuffle(source, seed) if self.shuffle else source
         results, self.fit_report_ = self._fold(work, stream, "fit", scheme, **running)
         settle = guarded(self._settle, source.name)
-        settle(results[0], self.method, shape, source.shape[0])
+        settle(results[0], method_name(self.method), shape, source.shape[0])
         self._state = None
         for turn in range(1, n_passes):
             before = self.components_
             refine = Refinement(before, self.mean_, bool(self.center))
             found, _ = self._fold(refine, source, f"pass {turn + 1}", **running)
             settle(found[0], f"pass {turn + 1}", shape, source.shape[0], before)
-        if advice := unsettled(self.method, self.variance_moved_, self.angle_moved_, self.captured_bound_):
+        if advice := unsettled(method_name(self.method), self.variance_moved_, self.angle_moved_, self.captured_bound_):
             warnings.warn(advice, ConvergenceWarning, stacklevel=3)
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
@@ -282,7 +260,7 @@ class StreamingPCA(LinearModel):
             )
         rule = self._stream_rule
         if not rule.mergeable:
-            raise DataError(f"{self.method} cannot merge: use method='incremental-svd'")
+            raise DataError(f"{method_name(self.method)} cannot merge: use method='incremental-svd'")
         alike = other._stream_rule == rule and other._stream_dtype == self._stream_dtype
         if not alike or other.sample_shape_ != self.sample_shape_:
             raise DataError("the two estimators differ in parameters, sample shape or dtype: they must be alike")
@@ -294,7 +272,7 @@ class StreamingPCA(LinearModel):
         n = state.counts["n_samples"] + state.counts["n_held"]
         # ``finish`` uses a state up.
         found = guarded(self._stream_rule.finish, "X")(state.copy())
-        guarded(self._settle, "X")(found, self.method, self.sample_shape_, n, before)
+        guarded(self._settle, "X")(found, method_name(self.method), self.sample_shape_, n, before)
         self._state = state
 
     def _settle(
@@ -314,7 +292,7 @@ class StreamingPCA(LinearModel):
             center=bool(self.center),
             batch_size=self.batch_size,
             seed=seed,
-            options={name: getattr(self, name) for name in OPTIONS},
+            options={"oversampling": self.oversampling, "forgetting": self.forgetting},
             n_samples=n,
         )
 
@@ -359,7 +337,6 @@ class StreamingPCA(LinearModel):
             self.residual_norms_ = found["residual_norms"]
             self.captured_bound_ = min(captured / min(self._optimum, total), 1.0) if total > 0 else 1.0
         else:
-            self.captured_bound_ = float(found.get("captured_bound", np.nan))
             self._optimum: float = captured / self.captured_bound_ if "captured_bound" in found else math.inf
         self.angle_moved_ = float(found.get("angle_moved", np.nan))
         self.variance_moved_ = float(found.get("variance_moved", np.nan))
@@ -374,7 +351,7 @@ class StreamingPCA(LinearModel):
     def announced(self, axes: Sequence[str]) -> str:
         """Say what is fitted."""
         passes = "1 pass" if self.n_passes == 1 else f"{self.n_passes} passes"
-        return f"{self.n_components} components by {self.method} in {passes}"
+        return f"{self.n_components} components by {method_name(self.method)} in {passes}"
 
     def job_settings(self) -> dict[str, Any]:
         """Return what identifies a job on this estimator, in the form that jobs have always had."""
@@ -386,4 +363,14 @@ class StreamingPCA(LinearModel):
 
     def report_numbers(self) -> dict[str, Any]:
         """Return what a report says of the fitted model; see `dpca.report.record`."""
-        return super().report_numbers() | {"method": self.method, "passes": self.n_passes}
+        return super().report_numbers() | {"method": method_name(self.method), "passes": self.n_passes}
+
+    def fit_settings(self) -> dict[str, Any]:
+        """Return what identifies a stored fit; options of rules were parameters once, and stay None in it."""
+        return dict.fromkeys(FORMER_OPTIONS) | super().fit_settings()
+
+    # -- keeping
+
+    @classmethod
+    def _restored_parameters(cls, given: dict[str, Any]) -> dict[str, Any]:
+        return translate_parameters(given)

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import DTypeLike
 
-from dpca.kernels.dtypes import working_dtype
-from dpca.rules import ritz
+from dpca.kernels.types import Array
 from dpca.rules.basis import OrthonormalRule
 from dpca.rules.orthonormal import gram, orthonormalize
-from dpca.rules.state import Array, State
+from dpca.rules.rule import check_number
+from dpca.rules.state import Layout, State
 from dpca.rules.summing import RANK, SummedRule
 
 
@@ -43,24 +42,19 @@ class BlockPower(SummedRule, OrthonormalRule):
     growth: float = field(default=1.0, kw_only=True)
     momentum: float = field(default=0.0, kw_only=True)
 
+    counts = (*OrthonormalRule.counts, "n_block", "first_block", "n_blocks")
+
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 1 <= self.growth < math.inf:
-            raise ValueError(f"growth is {self.growth!r}: blocks must not shrink, 1 or more is needed")
-        if not 0 <= self.momentum < math.inf:
-            raise ValueError(f"momentum is {self.momentum!r}: 0 or more is needed")
+        check_number("growth", self.growth, "1 or more, since blocks must not shrink", least=1)
+        check_number("momentum", self.momentum, "0 or more", least=0)
         if self.online:
             raise ValueError("the block power method does not work sample by sample: use online=False")
 
-    def init(self, n_features: int, dtype: DTypeLike) -> State:
-        """Return the state before any sample."""
-        state = super().init(n_features, dtype)
-        rows = state.arrays["components"]
-        state.arrays["block"] = np.zeros_like(rows)
-        if self.momentum:
-            state.arrays["previous"] = np.zeros_like(rows)
-        state.counts |= {"n_block": 0, "first_block": 0, "n_blocks": 0}
-        return state
+    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        arrays = super()._layout(n_features, dtype)
+        previous = {"previous": arrays["components"]} if self.momentum else {}
+        return {**arrays, "block": arrays["components"], **previous}
 
     def _move(self, state: State, products: Array, n: int, t: int) -> None:
         counts, rows = state.counts, state.arrays["components"]
@@ -93,9 +87,8 @@ class BlockPower(SummedRule, OrthonormalRule):
     def _turns(self, state: State) -> int:
         return state.counts["n_blocks"]
 
-    def finish(self, state: State) -> dict[str, Array]:
-        """Return the mean, the components and their variances; the state is used up."""
-        if state.counts["n_samples"] and not state.counts["n_blocks"]:
+    def _finish(self, state: State) -> dict[str, Array]:
+        if not state.counts["n_blocks"]:
             # Fewer samples than components: their covariance C is known from W C alone (Nystroem), being of lower rank.
             block, rows = state.arrays["block"], state.arrays["components"]
             _check_finite(block)
@@ -104,13 +97,7 @@ class BlockPower(SummedRule, OrthonormalRule):
             basis = orthonormalize(block)
             factor = gram(block, basis)
             state.arrays["components"], state.arrays["projected"] = basis, factor.T @ inverse @ factor
-        return ritz.finish(state, self._final_rows(state))
-
-    def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a state."""
-        bases = 2 if self.momentum else 1
-        added = bases * self._rank(n_features) * n_features * working_dtype(dtype).itemsize
-        return super().state_bytes(n_features, dtype) + added
+        return super()._finish(state)
 
 
 def _check_finite(block: Array) -> None:

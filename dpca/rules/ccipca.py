@@ -7,10 +7,13 @@ from dataclasses import dataclass, field
 import numpy as np
 from numpy.typing import DTypeLike
 
+from dpca.kernels.dtypes import working_dtype
+from dpca.kernels.types import Array
 from dpca.rules import centering, ritz
 from dpca.rules.basis import SequentialRule
 from dpca.rules.orthonormal import orthonormalize
-from dpca.rules.state import Array, State
+from dpca.rules.rule import check_number
+from dpca.rules.state import Layout, State
 
 
 @dataclass(frozen=True)
@@ -37,19 +40,12 @@ class CCIPCA(SequentialRule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 <= self.amnesic < np.inf:
-            raise ValueError(f"amnesic is {self.amnesic!r}: 0 or more is needed, 2 to 4 for data that drift")
+        check_number("amnesic", self.amnesic, "0 or more, 2 to 4 for data that drift", least=0)
 
-    def init(self, n_features: int, dtype: DTypeLike) -> State:
-        """Return the state before any sample."""
-        state = super().init(n_features, dtype)
-        state.arrays["eigenvalues"] = np.zeros(self._rank(n_features))
-        return state
+    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        return {**super()._layout(n_features, dtype), "eigenvalues": ((self.rank(n_features),), float)}
 
-    def update(self, state: State, batch: Array) -> State:
-        """Take in a batch of shape (n_samples, n_features), n_samples >= 0."""
-        if not len(batch):
-            return state
+    def _take(self, state: State, batch: Array) -> None:
         n_before = state.counts["n_samples"]
         x = centering.take(state, batch, self.center, state.arrays["components"].dtype)
         steps = np.split(x, len(x)) if self.online else [x]
@@ -57,7 +53,6 @@ class CCIPCA(SequentialRule):
             n_before += len(step)
             self._step(state, step, len(step) / n_before)
             state.counts["n_updates"] += 1
-        return state
 
     def _step(self, state: State, x: Array, share: float) -> None:
         gain, values = min(1.0, (1 + self.amnesic) * share), state.arrays["eigenvalues"]
@@ -71,11 +66,13 @@ class CCIPCA(SequentialRule):
             # Weng's order: what goes on is less the component as it is now.
             x -= np.outer(x @ row, row)
 
-    def finish(self, state: State) -> dict[str, Array]:
-        """Return the mean, the components and their variances."""
+    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of temporary arrays: also what a component accounts for of all samples of a batch."""
+        explained = n_rows * n_features * working_dtype(dtype).itemsize
+        return super().work_bytes(n_rows, n_features, dtype) + explained
+
+    def _finish(self, state: State) -> dict[str, Array]:
         n, values = state.counts["n_samples"], state.arrays["eigenvalues"]
-        if n == 0:
-            raise ValueError("0 samples have no principal components: at least 1 is needed")
         order = np.argsort(-values, kind="stable")
         kept = order[: min(len(order), n)]
         rows = orthonormalize(state.arrays["components"][kept])

@@ -8,15 +8,16 @@ from typing import Any
 import numpy as np
 
 from dpca.kernels import linalg
-from dpca.rules.state import Array, State
+from dpca.kernels.types import Array
+from dpca.rules.state import Layout, State
 
 # Rows of one float32 sum. 8-bit integers less 128 stay within 2**24 over so many, where float32 holds every integer.
 _BLOCK_ROWS = 1024
 
 
-def arrays(n_features: int) -> dict[str, Array]:
-    """Return what a state needs for :func:`take`, which also keeps the count "n_samples"."""
-    return {"mean": np.zeros(n_features), "scatter": np.zeros(())}
+def layout(n_features: int) -> Layout:
+    """Return the layout of what :func:`take` keeps in a state beside the count "n_samples"."""
+    return {"mean": ((n_features,), float), "scatter": ((), float)}
 
 
 def take(state: State, batch: Array, center: bool, dtype: np.dtype[Any]) -> Array:
@@ -102,11 +103,6 @@ def joined(before: State, states: Sequence[State]) -> tuple[Array, Array]:
 def total_variance(state: State) -> Array:
     """Return the total variance () so far, divisor n - 1; 0 for a single sample."""
     return np.asarray(state.arrays["scatter"] / max(state.counts["n_samples"] - 1, 1))
-
-
-def state_bytes(n_features: int) -> int:
-    """Bytes of what :func:`arrays` returns."""
-    return 8 * (n_features + 1)
 
 
 def work_bytes(n_rows: int, n_features: int, dtype: np.dtype[Any]) -> int:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -12,7 +12,9 @@ from numpy.typing import DTypeLike
 from dpca.kernels import linalg, linalg_int8
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.namespace import any_of, cast, dtype_of, is_numpy, namespace
-from dpca.rules.state import Array, State
+from dpca.kernels.types import Array
+from dpca.rules.rule import Rule
+from dpca.rules.state import Layout, State
 
 #: Rows of one float32 product. Pixels of 8 bits less 128 have products of at most 2**14, so sums over 1024 rows stay
 #: within 2**24, where float32 holds every integer: the product is exact, whatever order BLAS adds in.
@@ -31,13 +33,14 @@ QUIET = np.errstate(over="ignore", invalid="ignore")
 
 
 @dataclass(frozen=True)
-class Covariance:
+class Covariance(Rule):
     """Sample covariance in one pass over shifted data.
 
     With a shift c near the mean, ``sum`` = sum (x - c) and ``cross`` = sum (x - c)(x - c)^T, the covariance is
-    (cross - sum sum^T / n) / (n - 1) (shifted-data algorithm, Chan, Golub & LeVeque 1983, section 3; T 4.3.1
-    accumulates the same matrix). Products are float32 over at most 1,024 rows (8-bit integers: 4,096, or integers where
-    :mod:`dpca.kernels.linalg_int8` has the library for it, at half the time) and are added up in float64.
+    (cross - sum sum^T / n) / (n - 1) (shifted-data algorithm, Chan, Golub & LeVeque 1983, section 3; Alakkari
+    2020, section 4.3.1, accumulates the same matrix). Products are float32 over at most 1,024 rows (8-bit integers:
+    4,096, or integers where :mod:`dpca.kernels.linalg_int8` has the library for it, at half the time) and are added up
+    in float64.
 
     8-bit integers take c = 128 (0 when signed): then every product and sum is exact, and so the result is the same to
     the last bit for any batch size, order of merging, number of workers and BLAS. Other dtypes take the mean of the
@@ -59,18 +62,22 @@ class Covariance:
 
     center: bool = field(default=True, kw_only=True)
 
-    mergeable: ClassVar[bool] = True
-    stackable: ClassVar[bool] = True
+    mergeable = True
+    stackable = True
+    least_samples = 2
 
-    def init(self, n_features: int, dtype: DTypeLike) -> State:
-        """Return the state before any sample."""
-        shift = np.full(n_features, 128.0 if np.dtype(dtype) == np.uint8 else 0.0)
-        arrays = {"shift": shift, "sum": np.zeros(n_features), "cross": np.zeros((n_features, n_features))}
-        return State(arrays, {"n_samples": 0})
+    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        return {
+            "shift": ((n_features,), float),
+            "sum": ((n_features,), float),
+            "cross": ((n_features, n_features), float),
+        }
+
+    def _start(self, state: State, dtype: DTypeLike) -> None:
+        state.arrays["shift"][...] = 128 if np.dtype(dtype) == np.uint8 else 0
 
     @QUIET
-    def update(self, state: State, batch: Array) -> State:
-        """Take in a batch of shape (n_samples, n_features), n_samples >= 0, C-ordered."""
+    def _take(self, state: State, batch: Array) -> None:
         state.move_to(batch)
         if not is_exact(dtype_of(batch)):
             _add_numbers(state, batch)
@@ -80,7 +87,6 @@ class Covariance:
                 add_products(state, len(block), *linalg_int8.gram_lower(block))
         else:
             _add_bytes(state, batch)
-        return state
 
     @QUIET
     def merge(self, a: State, b: State) -> State:
@@ -96,17 +102,13 @@ class Covariance:
         a.counts["n_samples"] += n
         return a
 
-    def finish(self, state: State) -> dict[str, Array]:
-        """Return ``mean`` and ``covariance`` (symmetric); the state is used up."""
+    def _finish(self, state: State) -> dict[str, Array]:
         mean, cross = self._covariance_lower(state)
         return {"mean": mean, "covariance": linalg.symmetrize(cross)}
 
     @QUIET
     def _covariance_lower(self, state: State) -> tuple[Array, Array]:
-        n = state.counts["n_samples"]
-        if n < 2:
-            raise ValueError(f"{n} sample(s) have no covariance: at least 2 are needed")
-        total, cross = state.arrays["sum"], state.arrays["cross"]
+        n, total, cross = state.counts["n_samples"], state.arrays["sum"], state.arrays["cross"]
         xp = namespace(cross)
         if self.center:
             mean = state.arrays["shift"] + total / n
@@ -126,14 +128,6 @@ class Covariance:
         """Samples that an update does best with: those of one product."""
         return _MOST_BLOCK_ROWS if is_exact(np.dtype(dtype)) else BLOCK_ROWS
 
-    def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a state."""
-        return 8 * n_features * (n_features + 2)
-
-    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a result."""
-        return 8 * n_features * (n_features + 1)
-
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of temporary arrays: one shifted block, its product, and what the eigensolver needs."""
         itemsize = working_dtype(dtype).itemsize
@@ -143,14 +137,14 @@ class Covariance:
 
 @dataclass(frozen=True)
 class CovariancePCA(Covariance):
-    """Leading principal components from the covariance (T 2.1; L 5.1).
+    """Leading principal components from the covariance (Alakkari 2020, section 2.1; Arora 2015, section 5.1).
 
     Parameters
     ----------
     n_components : int or None
         Components to keep; None, or more than there are attributes, keeps one for each attribute.
     n_least : int
-        Least components to keep beside (T 2.1.2): those of the smallest variances.
+        Least components to keep beside (Alakkari 2020, section 2.1.2): those of the smallest variances.
 
     Results of ``finish``: ``mean`` (d,) float64, ``components`` (k, d) float64, ``explained_variance`` (k,)
     float64, descending, ``total_variance`` () float64; with ``n_least`` also ``least_components`` (n_least, d) and
@@ -161,8 +155,7 @@ class CovariancePCA(Covariance):
     n_components: int | None = None
     n_least: int = field(default=0, kw_only=True)
 
-    def finish(self, state: State) -> dict[str, Array]:
-        """Return the mean, the components and their variances; the state is used up."""
+    def _finish(self, state: State) -> dict[str, Array]:
         mean, covariance = self._covariance_lower(state)
         xp, d = namespace(mean), mean.shape[-1]
         total = xp.linalg.trace(covariance)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import scipy.linalg
@@ -11,13 +10,16 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels import linalg
 from dpca.kernels.dtypes import working_dtype
-from dpca.rules.state import Array, State
+from dpca.kernels.types import Array
+from dpca.rules.orthonormal import gram
+from dpca.rules.rule import Rule
+from dpca.rules.state import Layout, State
 
 _BLOCK_ROWS = 1024
 
 
 @dataclass(frozen=True, eq=False)
-class CovarianceProduct:
+class CovarianceProduct(Rule):
     """Multiply rows V (k, d) by the covariance C of a stream, which is never formed.
 
     sum y^T (x - mean), y = (x - mean) V^T, is (n - 1) V C. A sum over samples: it merges, and order does not matter.
@@ -39,20 +41,14 @@ class CovarianceProduct:
     mean: Array
     center: bool = True
 
-    mergeable: ClassVar[bool] = True
-    random_order: ClassVar[bool] = False
+    mergeable = True
+    least_samples = 2
 
-    def init(self, n_features: int, dtype: DTypeLike) -> State:
-        """Return the state before any sample."""
-        arrays = {
-            "image": np.zeros((len(self.components), n_features)),
-            "sum": np.zeros(n_features),
-            "squares": np.zeros(()),
-        }
-        return State(arrays, {"n_samples": 0})
+    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        image = (len(self.components), n_features)
+        return {"image": (image, float), "sum": ((n_features,), float), "squares": ((), float)}
 
-    def update(self, state: State, batch: Array) -> State:
-        """Take in a batch of shape (n_samples, n_features)."""
+    def _take(self, state: State, batch: Array) -> None:
         dtype = working_dtype(batch.dtype)
         # BLAS rounds otherwise where an array is in Fortran order, or unaligned, as those that were shipped may be.
         mean, components = self.mean.astype(dtype), np.require(self.components, dtype, ["C", "A"])
@@ -65,25 +61,14 @@ class CovarianceProduct:
             state.arrays["sum"] += np.ones(len(x), dtype) @ x
             state.arrays["squares"] += np.einsum("ij,ij->i", x, x, dtype=dtype).sum(dtype=np.float64)
             state.counts["n_samples"] += len(x)
-        return state
 
-    def merge(self, a: State, b: State) -> State:
-        """Return the state of both streams together."""
-        for name, values in b.arrays.items():
-            a.arrays[name] += values
-        a.counts["n_samples"] += b.counts["n_samples"]
-        return a
-
-    def finish(self, state: State) -> dict[str, Array]:
-        """Return the product; the state is used up."""
+    def _finish(self, state: State) -> dict[str, Array]:
         mean, product, total = self._product(state)
         return {"mean": mean, "product": product, "total_variance": np.asarray(total)}
 
     def _product(self, state: State) -> tuple[Array, Array, float]:
         """Exact mean, product and trace of the covariance."""
         n, image, total = state.counts["n_samples"], state.arrays["image"], state.arrays["sum"]
-        if n < 2:
-            raise ValueError(f"{n} sample(s) have no variance: at least 2 are needed")
         squares = float(state.arrays["squares"])
         mean = np.array(self.mean)
         if self.center:
@@ -93,23 +78,104 @@ class CovarianceProduct:
         image /= n - 1
         return mean, image, max(squares / (n - 1), 0.0)
 
-    def batch_rows(self, dtype: DTypeLike) -> int:
-        """Samples that an update does best with."""
-        return _BLOCK_ROWS
+    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of temporary arrays: a centered block and a product, and four bases in ``finish``."""
+        k, itemsize = len(self.components), working_dtype(dtype).itemsize
+        return ((min(n_rows, _BLOCK_ROWS) + 2 * k) * itemsize + 32 * k) * n_features
 
-    def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a state."""
-        return 8 * n_features * (len(self.components) + 1)
+
+@dataclass(frozen=True, eq=False)
+class Refinement(CovarianceProduct):
+    """Multiply components V (k, d) by the covariance C of a stream: one step of orthogonal iteration.
+
+    Alakkari 2020, section 2.2.1, and as a second pass section 3.4.5; Arora 2015, section 5.3. The product of V C with
+    V^T gives the Rayleigh-Ritz values of V, exact up to rounding, and the residuals C v - lambda v; its own orthonormal
+    basis is the next iterate, which captures at least as much.
+
+    Parameters
+    ----------
+    components : array (k, d), orthonormal rows
+    mean, center
+        As in `CovarianceProduct`.
+
+    Results of ``finish``: ``mean``, ``components`` (the next iterate, ordered by the variances that it was made from),
+    ``explained_variance`` (k,) of the components that were given, ``residual_norms`` (k,) and ``total_variance`` ().
+    """
+
+    def _finish(self, state: State) -> dict[str, Array]:
+        mean, product, total = self._product(state)
+        values, given, product = rayleigh_ritz(self.components.astype(np.float64), product)
+        residual = np.linalg.norm(product - values[:, None] * given, axis=1)
+        rows = next_iterate(product, given)
+        return {
+            "mean": mean,
+            "components": linalg.fix_signs(rows.astype(self.components.dtype)),
+            "explained_variance": values,
+            "residual_norms": residual,
+            "total_variance": np.asarray(max(total, float(values.sum()))),
+        }
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class RayleighRitz(CovarianceProduct):
+    """Rayleigh-Ritz on a basis V (q, d), of which ``n_components`` directions are wanted.
+
+    Alakkari 2020, section 2.2.1; Parlett 1998, section 11.3. Unlike `Refinement`, whose components are one
+    multiplication further than what it measured, what this returns has exactly the variances that it states.
+
+    With R = C V^T - V^T diag(values) the covariance is, in a basis that begins with V, the matrix [[diag(values), R^T],
+    [R, F]] where F is positive semi-definite and its trace is what V does not capture. So the k largest eigenvalues
+    together exceed neither the total variance nor
+
+        max(v_1 + ... + v_k, v_1 + ... + v_(k-1) + trace F) + (the k largest singular values of R)
+
+    (Ky Fan's inequality for the sum of the block-diagonal and the off-diagonal part).
+
+    Parameters
+    ----------
+    components : array (q, d), orthonormal rows
+    mean, center
+        As in `CovarianceProduct`.
+    n_components : int
+        Directions wanted, at most q.
+
+    Results of ``finish``, float64: ``mean``; ``components`` (q, d), the Ritz vectors, and ``product`` (q, d), these
+    times the covariance; ``explained_variance`` (q,), descending; ``residual_norms`` (q,); ``total_variance`` ();
+    ``coupling`` (), the sum of the singular values of the wanted directions' residuals: by so much at most does their
+    captured variance differ from the sum of some k eigenvalues; ``optimum`` (), the bound above.
+    """
+
+    n_components: int
+
+    def __post_init__(self) -> None:
+        if not 1 <= self.n_components <= len(self.components):
+            raise ValueError(
+                f"n_components is {self.n_components} of a basis of {len(self.components)} rows: ask for 1 to that many"
+            )
+
+    def _finish(self, state: State) -> dict[str, Array]:
+        mean, product, total = self._product(state)
+        values, rows, product = rayleigh_ritz(self.components.astype(np.float64), product)
+        residual = product - values[:, None] * rows
+        products = gram(residual)
+        k = self.n_components
+        total = max(total, float(values.sum()))
+        missed = total - float(values.sum())
+        best = float(max(values[:k].sum(), values[: k - 1].sum() + missed)) + float(_singular(products)[:k].sum())
+        return {
+            "mean": mean,
+            "components": rows,
+            "product": product,
+            "explained_variance": values,
+            "residual_norms": np.sqrt(np.maximum(products.diagonal(), 0)),
+            "total_variance": np.asarray(total),
+            "coupling": np.asarray(_singular(products[:k, :k]).sum()),
+            "optimum": np.asarray(min(best, total)),
+        }
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of a result."""
-        return 8 * n_features * (len(self.components) + 1)
-
-    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays: a centered block and a product, or four bases in ``finish``."""
-        k, itemsize = len(self.components), working_dtype(dtype).itemsize
-        update = min(n_rows, _BLOCK_ROWS) * n_features * itemsize + 2 * k * n_features * itemsize
-        return max(update, 32 * k * n_features)
+        return 8 * n_features * (2 * len(self.components) + 1)
 
 
 def rayleigh_ritz(given: Array, product: Array) -> tuple[Array, Array, Array]:
@@ -129,3 +195,9 @@ def next_iterate(product: Array, given: Array) -> Array:
     q: Array = scipy.linalg.qr(np.concatenate([rows[found], given]).T, mode="economic")[0].T
     q[: found.sum()] = rows[found]
     return q[: len(given)]
+
+
+def _singular(products: Array) -> Array:
+    """Singular values, descending, of rows whose Gram matrix this is."""
+    found: Array = np.sqrt(np.maximum(scipy.linalg.eigvalsh(products)[::-1], 0))
+    return found

@@ -1,139 +1,183 @@
-"""Exact principal components of few samples with many attributes, from the Gram matrix of the samples."""
+"""Exact principal components of few samples with many attributes, from the Gram matrix of the samples, in two passes.
+
+The covariance X^T X of centered samples and their Gram matrix X X^T share the eigenvalues other than 0; with
+eigenvectors u of the latter the components are X^T u / sqrt(eigenvalue) (Alakkari 2020, section 2.1, dual form; Arora
+2015, section 6.1). `BlockGram` gives the Gram matrix of some attributes of **all** samples, so that each can be
+centered exactly with its own mean; those of all attributes add up to what `dual_weights` solves. `DualComponents` needs
+the samples once more.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.kernels import linalg
 from dpca.kernels.dtypes import working_dtype
-from dpca.rules.state import Array, State
+from dpca.kernels.types import Array
+from dpca.rules.orthonormal import orthonormalize
+from dpca.rules.rule import Rule
+from dpca.rules.state import Layout, State
 
+_BLOCK_ROWS = 1024
 # Attributes of one product: longer sums are added up in float64.
 _BLOCK_ATTRIBUTES = 1024
 
 
 @dataclass(frozen=True)
-class Dual:
-    """Gram matrix of all samples, added up over blocks of attributes (T 2.1, dual form; L 6.1).
+class BlockGram(Rule):
+    """Gram matrix of all samples over some of their attributes, which are held until all samples are there.
 
-    The covariance X^T X of centered samples and their Gram matrix X X^T share the eigenvalues other than 0; with
-    eigenvectors u of the latter the components are X^T u / sqrt(eigenvalue). A block holds some attributes of **all**
-    samples, so that each can be centered exactly with its own mean; blocks may come, and states merge, in any order.
-    Costs n^2 d operations for n samples, and 8 n^2 bytes of state.
+    Products are float32 over at most 1,024 attributes (float64 for float64 input), added up in float64.
 
     Parameters
     ----------
-    n_components : int
-        Components wanted.
+    n_samples : int
+        Of the whole stream.
     center : bool
         Subtract each attribute's mean.
 
-    Notes
-    -----
-    Products are float32 over at most 1,024 attributes (float64 for float64 input), added up in float64.
-
-    Results of ``finish``, float64: ``weights`` (k, n), with which components = weights @ (X - mean), any attributes of
-    them at a time (`dual_components`); ``explained_variance`` (k,), descending; ``total_variance`` (). k is the lesser
-    of n_components and the rank that the samples have in the precision of the products.
+    Results of ``finish``: ``gram`` (n, n), float64, lower triangle. Holds n_samples x n_attributes values of the
+    input's dtype and 8 n^2 bytes; costs n^2 operations for each attribute.
     """
 
-    n_components: int
+    n_samples: int
     center: bool = True
+    least_samples = 0
 
-    mergeable: ClassVar[bool] = True
-    random_order: ClassVar[bool] = False
+    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        return {"rows": ((self.n_samples, n_features), dtype)}
 
-    def __post_init__(self) -> None:
-        if self.n_components < 1:
-            raise ValueError(f"n_components is {self.n_components}: ask for at least 1")
+    def _take(self, state: State, batch: Array) -> None:
+        first = state.counts["n_samples"]
+        if first + len(batch) > self.n_samples:
+            raise ValueError(
+                f"{first + len(batch)} samples came but {self.n_samples} were announced: announce them all"
+            )
+        state.arrays["rows"][first : first + len(batch)] = batch
+        state.counts["n_samples"] += len(batch)
 
-    def init(self, n_samples: int, dtype: DTypeLike) -> State:
-        """Return the state before any attribute, for blocks of ``dtype``."""
-        eps = np.asarray(np.finfo(working_dtype(dtype)).eps, np.float64)
-        return State({"gram": np.zeros((n_samples, n_samples)), "precision": eps}, {"n_attributes": 0})
-
-    def update(self, state: State, block: Array) -> State:
-        """Take in some attributes of all samples, shape (n_samples, n_attributes), n_attributes >= 0."""
-        n = len(block)
-        for start in range(0, block.shape[1], _BLOCK_ATTRIBUTES):
-            part = block[:, start : start + _BLOCK_ATTRIBUTES]
-            rows = linalg.scratch("attributes", part.shape[::-1], working_dtype(block.dtype))
+    def _finish(self, state: State) -> dict[str, Array]:
+        n = self.n_samples
+        if state.counts["n_samples"] < n:
+            raise ValueError(f"{state.counts['n_samples']} samples came but {n} were announced: announce as many")
+        samples, gram = state.arrays.pop("rows"), np.zeros((n, n))
+        for start in range(0, samples.shape[1], _BLOCK_ATTRIBUTES):
+            part = samples[:, start : start + _BLOCK_ATTRIBUTES]
+            rows = linalg.scratch("attributes", part.shape[::-1], working_dtype(samples.dtype))
             np.copyto(rows, part.T)
             if self.center:
                 rows -= part.mean(axis=0, dtype=np.float64).astype(rows.dtype)[:, None]
-            linalg.add_lower(state.arrays["gram"], linalg.gram_lower(rows, linalg.scratch("gram", (n, n), rows.dtype)))
-        state.counts["n_attributes"] += block.shape[1]
-        return state
+            linalg.add_lower(gram, linalg.gram_lower(rows, linalg.scratch("gram", (n, n), rows.dtype)))
+        return {"gram": gram}
 
-    def merge(self, a: State, b: State) -> State:
-        """Return the state of the attributes of both."""
-        a.arrays["gram"] += b.arrays["gram"]
-        a.counts["n_attributes"] += b.counts["n_attributes"]
-        return a
-
-    def finish(self, state: State) -> dict[str, Array]:
-        """Return the variances, and the weights of the samples in each component; the state is used up."""
-        gram = state.arrays["gram"]
-        n = len(gram)
-        if n < 2:
-            raise ValueError(f"{n} sample(s) have no variance: at least 2 are needed")
-        total = float(np.trace(gram))
-        values, vectors = linalg.leading_eigh(gram, min(self.n_components, n))
-        # What is left of the directions without variance is rounding error, and not orthogonal.
-        kept = int(np.count_nonzero(values > 4 * float(state.arrays["precision"]) * total))
-        return {
-            "weights": vectors[:kept] / np.sqrt(values[:kept, None]),
-            "explained_variance": values[:kept] / (n - 1),
-            "total_variance": np.asarray(total / (n - 1)),
-        }
-
-    def state_bytes(self, n_samples: int, dtype: DTypeLike) -> int:
-        """Bytes of a state."""
-        return 8 * (n_samples**2 + 1)
-
-    def result_bytes(self, n_samples: int, dtype: DTypeLike) -> int:
+    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of a result."""
-        return 8 * (self.n_components * (n_samples + 1) + 1)
+        return 8 * self.n_samples**2
 
-    def work_bytes(self, n_attributes: int, n_samples: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays: one block, its product, and what the eigensolver needs."""
-        itemsize = working_dtype(dtype).itemsize
-        block = min(n_attributes, _BLOCK_ATTRIBUTES) * (n_samples * itemsize + 16)
-        return block + n_samples**2 * itemsize + linalg.eigh_bytes(n_samples, min(self.n_components, n_samples))
+    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of temporary arrays: the Gram matrix, one block of attributes and its product."""
+        return dual_bytes(self.n_samples, n_features, 1, dtype)
 
 
-def dual_components(weights: Array, block: Array, *, center: bool = True) -> tuple[Array, Array]:
-    """Return the mean (m,) and the components (k, m) of m attributes, float64, from the weights of `Dual`.
+def dual_weights(gram: Array, n_components: int, dtype: DTypeLike) -> dict[str, Array]:
+    """Return the weights of the samples in each component, from their Gram matrix.
+
+    Parameters
+    ----------
+    gram : array (n, n), float64
+        Its lower triangle; overwritten.
+    n_components : int
+        Components wanted.
+    dtype : dtype
+        Of the samples.
+
+    Returns
+    -------
+    dict
+        Float64: ``weights`` (k, n), with which components = weights @ (X - mean), any attributes of them at a time;
+        ``explained_variance`` (k,), descending; ``total_variance`` (). k is the lesser of n_components and the rank
+        that the samples have in the precision of the products.
+    """
+    n = len(gram)
+    if n < 2:
+        raise ValueError(f"{n} sample(s) have no variance: give at least 2")
+    total = float(np.trace(gram))
+    values, vectors = linalg.leading_eigh(gram, min(n_components, n))
+    # What is left of the directions without variance is rounding error, and not orthogonal.
+    kept = int(np.count_nonzero(values > 4 * float(np.finfo(working_dtype(dtype)).eps) * total))
+    return {
+        "weights": vectors[:kept] / np.sqrt(values[:kept, None]),
+        "explained_variance": values[:kept] / (n - 1),
+        "total_variance": np.asarray(total / (n - 1)),
+    }
+
+
+def dual_bytes(n_samples: int, n_attributes: int, n_components: int, dtype: DTypeLike) -> int:
+    """Bytes of a Gram matrix, of what `BlockGram` adds to it, and of the eigensolver of `dual_weights`."""
+    itemsize = working_dtype(dtype).itemsize
+    block = min(n_attributes, _BLOCK_ATTRIBUTES) * (n_samples * itemsize + 16)
+    eigh = linalg.eigh_bytes(n_samples, min(n_components, n_samples))
+    return 8 * (n_samples**2 + 1) + block + n_samples**2 * itemsize + eigh
+
+
+@dataclass(frozen=True, eq=False)
+class DualComponents(Rule):
+    """Components from the weights of the samples in them, as `dual_weights` finds them: weights @ (X - mean).
+
+    Samples are known by their place in the stream, so they come one after the other.
 
     Parameters
     ----------
     weights : array (k, n_samples), float64
-    block : array (n_samples, m)
-        Those attributes of all samples.
+    n_components : int
+        Rows wanted, at least k: beyond the rank of the samples they are orthonormal to the others and capture nothing.
     center : bool
-        As in `Dual`.
+        As in `BlockGram`.
+
+    Results of ``finish``: ``mean`` (d,) and ``components`` (n_components, d), orthonormal rows, float64. Costs 2 k d
+    operations a sample; state k d numbers.
     """
-    mean = block.mean(axis=0, dtype=np.float64) if center else np.zeros(block.shape[1])
-    components = np.empty((len(weights), block.shape[1]))
-    for start in range(0, block.shape[1], _BLOCK_ATTRIBUTES):
-        part = slice(start, start + _BLOCK_ATTRIBUTES)
-        components[:, part] = weights @ (block[:, part] - mean[part])
-    return mean, components
 
+    weights: Array
+    n_components: int
+    center: bool = True
 
-def dual_pca(x: Array, n_components: int, *, center: bool = True) -> dict[str, Array]:
-    """Exact principal components of an array (n_samples, n_features) with fewer samples than features.
+    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        image = (len(self.weights), n_features)
+        return {"image": (image, float), "sum": ((n_features,), float), "shift": ((n_features,), float)}
 
-    Returns ``mean`` (d,), ``components`` (k, d), ``explained_variance`` (k,) and ``total_variance`` (), float64, as
-    `dpca.rules.CovariancePCA` does; k is at most the rank of the samples. Costs n^2 d operations, 8 n^2 bytes.
-    """
-    rule = Dual(n_components, center)
-    found = rule.finish(rule.update(rule.init(len(x), x.dtype), x))
-    mean, components = dual_components(found.pop("weights"), x, center=center)
-    # Products of lower precision leave an error in the weights, which shows most in the last components.
-    lengths = np.linalg.norm(components, axis=1, keepdims=True)
-    return {"mean": mean, "components": linalg.fix_signs(components / lengths), **found}
+    def _take(self, state: State, batch: Array) -> None:
+        dtype = working_dtype(batch.dtype)
+        for start in range(0, len(batch), _BLOCK_ROWS):
+            block, seen = batch[start : start + _BLOCK_ROWS], state.counts["n_samples"]
+            if self.center and not seen:
+                state.arrays["shift"][:] = block.mean(axis=0, dtype=np.float64).astype(dtype)
+            x = linalg.scratch("dual", block.shape, dtype)
+            np.subtract(block, state.arrays["shift"].astype(dtype), out=x, dtype=dtype)
+            state.arrays["image"] += self.weights[:, seen : seen + len(x)].astype(dtype) @ x
+            state.arrays["sum"] += np.ones(len(x), dtype) @ x
+            state.counts["n_samples"] += len(x)
+
+    def _finish(self, state: State) -> dict[str, Array]:
+        image, total, n = state.arrays["image"], state.arrays["sum"], state.counts["n_samples"]
+        if n != self.weights.shape[1]:
+            raise ValueError(f"{n} samples came but there are weights of {self.weights.shape[1]}: give them all")
+        mean = np.zeros_like(total)
+        if self.center:
+            mean = state.arrays["shift"] + total / n
+            image -= np.outer(self.weights.sum(axis=1), total / n)
+        missing = np.zeros((self.n_components - len(image), image.shape[1]))
+        rows = orthonormalize(np.concatenate([image, missing]))
+        return {"mean": mean, "components": linalg.fix_signs(rows)}
+
+    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of a result."""
+        return 8 * n_features * (self.n_components + 1)
+
+    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of temporary arrays: a shifted block and a product, and four bases in ``finish``."""
+        k, itemsize = self.n_components, working_dtype(dtype).itemsize
+        return ((min(n_rows, _BLOCK_ROWS) + k + 1) * itemsize + 32 * k) * n_features

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import ClassVar
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -14,7 +13,10 @@ from numpy.typing import DTypeLike
 from dpca.kernels import linalg
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.namespace import beside, cast, copy_of, dtype_of, namespace, to_numpy
-from dpca.rules.state import Array, State
+from dpca.kernels.types import Array
+from dpca.rules.basis import StreamingRule
+from dpca.rules.rule import check_count, check_number
+from dpca.rules.state import Layout, State
 from dpca.rules.truncation import truncate
 
 # Columns of one product: the rows of a step then stay in cache, and sums over columns are added up in float64.
@@ -28,7 +30,7 @@ _LARGE = ("basis", "mean")
 
 
 @dataclass(frozen=True)
-class IncrementalSVD:
+class IncrementalSVD(StreamingRule):
     """Leading principal components by incremental singular value decomposition: the default rule.
 
     The scatter matrix of all samples so far is kept as V^T diag(energy) V of rank q = n_components + oversampling
@@ -41,8 +43,8 @@ class IncrementalSVD:
 
     Parameters
     ----------
-    n_components : int
-        Components wanted.
+    n_components
+        As in `StreamingRule`.
     oversampling : int
         Further directions to keep. What truncation loses of the wanted ones falls quickly with it; 50 loses 1e-6 to
         3e-8 of the captured variance of MNIST in random order, 2e-4 to 8e-6 sorted by class (k = 50 to 5).
@@ -60,60 +62,48 @@ class IncrementalSVD:
     is taken in several steps. State: q (d + 1) numbers. Where batches are arrays of another library, on an accelerator,
     the basis and the mean move there, and everything of size q stays with LAPACK.
 
-    Results of ``finish``: ``mean`` (d,) float64; ``components`` (k, d) of the working dtype, orthonormal, k =
-    min(n_components, samples, d); ``explained_variance`` (k,) float64, descending; ``total_variance`` () float64; and
-    the certificate, float64: ``kept_energy`` (), the part of ``total_variance`` that all q directions hold, and
-    ``captured_bound`` (), for which captured variance >= captured_bound * that of the best k components, to the
-    accuracy of the products. What truncation takes from the scatter matrix is positive semi-definite, so the components
-    capture at least the sum of their energies, and the best ones at most that plus either everything discarded or the
-    k largest eigenvalues of each truncation. Variances have the divisor n - 1, or its weighted form where samples are
-    forgotten.
+    Results of ``finish``: those of `StreamingRule` and the certificate, float64: ``kept_energy`` (), the part of
+    ``total_variance`` that all q directions hold, and ``captured_bound`` (), for which captured variance >=
+    captured_bound * that of the best k components, to the accuracy of the products. What truncation takes from the
+    scatter matrix is positive semi-definite, so the components capture at least the sum of their energies, and the best
+    ones at most that plus either everything discarded or the k largest eigenvalues of each truncation. Variances have
+    the divisor n - 1, or its weighted form where samples are forgotten.
     """
 
-    n_components: int
     oversampling: int = 50
-    center: bool = True
-    forgetting: float = 1.0
+    forgetting: float = field(default=1.0, kw_only=True)
 
-    mergeable: ClassVar[bool] = True
-    stackable: ClassVar[bool] = False
-    averageable: ClassVar[bool] = False
-    summable: ClassVar[bool] = False
-    random_order: ClassVar[bool] = False
+    mergeable = True
+    random_order = False
 
     def __post_init__(self) -> None:
-        if self.n_components < 1:
-            raise ValueError(f"n_components is {self.n_components}: ask for at least 1")
-        if self.oversampling < 0:
-            raise ValueError(f"oversampling is {self.oversampling}: give 0 or more further directions")
-        if not 0 < self.forgetting <= 1:
-            raise ValueError(
-                f"forgetting is {self.forgetting}: give a weight above 0 and up to 1, which forgets nothing"
-            )
+        super().__post_init__()
+        check_count("oversampling", self.oversampling, "further directions", least=0)
+        check_number(
+            "forgetting", self.forgetting, "a weight above 0 and up to 1, which forgets nothing", above=0, most=1
+        )
 
-    def init(self, n_features: int, dtype: DTypeLike) -> State:
-        """Return the state before any sample."""
-        q = min(self.n_components + self.oversampling, n_features)
-        arrays = {
-            "basis": np.zeros((q, n_features), working_dtype(dtype)),
-            "energy": np.zeros(q),
-            "mean": np.zeros(n_features),
-            "scatter": np.zeros(()),
-            "discarded": np.zeros(()),
+    def _kept(self, n_features: int) -> int:
+        return min(self.rank(n_features) + self.oversampling, n_features)
+
+    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        q = self._kept(n_features)
+        return {
+            "basis": ((q, n_features), working_dtype(dtype)),
+            "energy": ((q,), float),
+            "mean": ((n_features,), float),
+            "scatter": ((), float),
+            "discarded": ((), float),
             # Sums of the samples' weights and of their squares.
-            "weights": np.zeros(2),
+            "weights": ((2,), float),
         }
-        return State(arrays, {"n_samples": 0})
 
-    def update(self, state: State, batch: Array) -> State:
-        """Take in a batch of shape (n_samples, n_features), n_samples >= 0."""
+    def _take(self, state: State, batch: Array) -> None:
         state.move_to(batch, _LARGE)
         n = batch.shape[0]
         n_steps = -(-n // self.batch_rows(dtype_of(batch)))
-        edges = [n * i // n_steps for i in range(n_steps + 1)] if n_steps else []
-        for start, stop in itertools.pairwise(edges):
+        for start, stop in itertools.pairwise(n * i // n_steps for i in range(n_steps + 1)):
             self._step(state, batch[start:stop, :])
-        return state
 
     @_QUIET
     def _step(self, state: State, batch: Array) -> None:
@@ -177,14 +167,10 @@ class IncrementalSVD:
         a.counts["n_samples"] += n
         return a
 
-    def finish(self, state: State) -> dict[str, Array]:
-        """Return the components and the certificate; the state stays good for more samples."""
-        n = state.counts["n_samples"]
-        if n == 0:
-            raise ValueError("no samples have no components: take in at least 1")
+    def _finish(self, state: State) -> dict[str, Array]:
         self._settle(state)
         basis, energy = state.arrays["basis"], state.arrays["energy"]
-        k = min(self.n_components, n, basis.shape[1])
+        k = min(self.rank(basis.shape[1]), state.counts["n_samples"])
         components = copy_of(basis[:k, :])
         for i in range(int(np.count_nonzero(energy[:k])), k):
             _complete(components, i)
@@ -204,21 +190,15 @@ class IncrementalSVD:
 
     def batch_rows(self, dtype: DTypeLike) -> int:
         """Rows of a step: products are cheapest at about 1.4 q, the eigenproblem a row beyond that."""
-        return max(2 * (self.n_components + self.oversampling), _FEWEST_ROWS)
-
-    def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a state."""
-        q = min(self.n_components + self.oversampling, n_features)
-        return q * n_features * working_dtype(dtype).itemsize + 8 * (q + n_features + 4)
+        return max(2 * ((self.n_components or 0) + self.oversampling), _FEWEST_ROWS)
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of a result."""
-        k = min(self.n_components, n_features)
-        return k * n_features * working_dtype(dtype).itemsize + 8 * (n_features + k + 3)
+        return super().result_bytes(n_features, dtype) + 16
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of temporary arrays: the rows of a step or of a merge, a block of the new basis, the eigenproblem."""
-        q = min(self.n_components + self.oversampling, n_features)
+        q = self._kept(n_features)
         rows = max(min(n_rows, self.batch_rows(dtype)), q + 1)
         itemsize = working_dtype(dtype).itemsize
         block = 2 * q * min(n_features, _BLOCK_COLUMNS) * max(itemsize, 8)
@@ -249,7 +229,7 @@ class IncrementalSVD:
             raise ValueError("samples are not finite, or too large to square: mask them, or divide them by a constant")
         floor = 4 * float(np.finfo(dtype_of(basis)).eps) * added
         values, vectors, given_up = truncate(
-            small, basis.shape[0], n_known=rank, n_counted=self.n_components, floor=floor
+            small, basis.shape[0], n_known=rank, n_counted=self.rank(basis.shape[1]), floor=floor
         )
         turn = (vectors * scale[:, None] / np.sqrt(values)).T
         turn[:, rank:] -= np.outer(turn[:, rank:].sum(axis=1), pull)

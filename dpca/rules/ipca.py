@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import ClassVar
+from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.kernels.dtypes import working_dtype
+from dpca.kernels.types import Array
 from dpca.rules import centering, ritz
+from dpca.rules.basis import StreamingRule
 from dpca.rules.orthonormal import gram, orthonormalize
-from dpca.rules.state import Array, State
+from dpca.rules.state import Layout, State
 
 # Residuals below this share of their sample are rounding, of data in float32.
 _NOTHING_NEW = 1e-6
@@ -19,7 +20,7 @@ _LEAST_ROWS = 64
 
 
 @dataclass(frozen=True)
-class IPCA:
+class IPCA(StreamingRule):
     """Incremental PCA of reduced order (IPCA), one sample at a time, parameter-free.
 
     With k components W and the eigenvalues S of the scatter that they hold, a sample x with y = W x and residual
@@ -31,78 +32,38 @@ class IPCA:
     W and the block, which gives the same result up to rounding and costs O(k d) a sample instead of O(k^2 d), besides
     O(k^3) for the small eigenproblem. O(k d) memory. Early samples are centered by a running mean (that of all up to
     the end of their batch) that is not yet the final one.
-
-    Parameters
-    ----------
-    n_components : int
-        Components k to find; min(k, d) are kept.
-    center : bool
-        Subtract the running mean.
-
-    Results of ``finish``: ``mean`` (d,) float64; ``components`` (k', d), orthonormal, ordered, k' = min(k, d, n);
-    ``explained_variance`` (k',) float64, descending, the rule's own eigenvalues; ``total_variance`` () float64.
+    ``explained_variance`` holds the rule's own eigenvalues. Parameters as in
+    :class:`~dpca.rules.basis.StreamingRule`.
     """
 
-    n_components: int
-    center: bool = field(default=True, kw_only=True)
-    mergeable: ClassVar[bool] = False
-    averageable: ClassVar[bool] = False
-    summable: ClassVar[bool] = False
-    random_order: ClassVar[bool] = True
+    counts = ("n_samples", "rank")
 
-    def __post_init__(self) -> None:
-        if self.n_components < 1:
-            raise ValueError(f"n_components is {self.n_components}: at least 1 is needed")
+    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        k = self.rank(n_features)
+        rows = ((k, n_features), working_dtype(dtype))
+        return {**centering.layout(n_features), "components": rows, "eigenvalues": ((k,), float)}
 
-    def init(self, n_features: int, dtype: DTypeLike) -> State:
-        """Return the state before any sample."""
-        k = min(self.n_components, n_features)
-        rows = np.zeros((k, n_features), working_dtype(dtype))
-        arrays = {**centering.arrays(n_features), "components": rows, "eigenvalues": np.zeros(k)}
-        return State(arrays, {"n_samples": 0, "rank": 0})
-
-    def update(self, state: State, batch: Array) -> State:
-        """Take in a batch of shape (n_samples, n_features), n_samples >= 0."""
-        if not len(batch):
-            return state
+    def _take(self, state: State, batch: Array) -> None:
         rows = state.arrays["components"]
         x = centering.take(state, batch, self.center, rows.dtype)
         step = max(len(rows), _LEAST_ROWS)
         for start in range(0, len(x), step):
             _take_block(state, x[start : start + step])
-        return state
 
-    def finish(self, state: State) -> dict[str, Array]:
-        """Return the mean, the components and their variances."""
+    def _finish(self, state: State) -> dict[str, Array]:
         n = state.counts["n_samples"]
-        if n == 0:
-            raise ValueError("0 samples have no principal components: at least 1 is needed")
         kept = min(len(state.arrays["components"]), n)
         # Rows still empty are completed.
         rows = orthonormalize(state.arrays["components"][:kept])
         return ritz.result(state, rows, state.arrays["eigenvalues"][:kept] / max(n - 1, 1))
 
-    def batch_rows(self, dtype: DTypeLike) -> int:
-        """Samples that an update does best with; any number is taken."""
-        return max(self.n_components, 100)
-
-    def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a state."""
-        k = min(self.n_components, n_features)
-        return centering.state_bytes(n_features) + 8 * k + working_dtype(dtype).itemsize * k * n_features
-
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of temporary arrays in ``update`` and ``finish``."""
-        k, working = min(self.n_components, n_features), working_dtype(dtype)
+        k, working = self.rank(n_features), working_dtype(dtype)
         spanned = k + min(n_rows, max(k, _LEAST_ROWS))
         # The span of basis and block, its orthonormal form, and what Householder's QR needs where Cholesky's fails.
         blocks = 5 * spanned * n_features * working.itemsize + 64 * spanned * spanned
         return centering.work_bytes(n_rows, n_features, working) + blocks
-
-    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a result."""
-        k = min(self.n_components, n_features)
-        return ritz.result_bytes(n_features, k, working_dtype(dtype).itemsize)
 
 
 def _take_block(state: State, x: Array) -> None:

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.kernels import linalg
 from dpca.kernels.namespace import cast, dtype_of, empty, is_numpy, namespace
+from dpca.kernels.types import Array
 from dpca.rules.covariance import is_exact
-from dpca.rules.state import Array, State
+from dpca.rules.rule import Rule
+from dpca.rules.state import Layout, State
 
 # Copies of so many samples and attributes, in 4 or 8 bytes each, stay in a core's own cache. Sums of squares of so many
 # 8-bit integers are below 2^24, where float32 is exact.
@@ -19,7 +20,7 @@ _BLOCK_ROWS, _BLOCK_BYTES = 256, 2**20
 
 
 @dataclass(frozen=True)
-class Moments:
+class Moments(Rule):
     """Mean and variance in one pass.
 
     Pairwise update of Chan, Golub & LeVeque (1983), equations 1.5a and 1.5b: every 256 samples are centered with their
@@ -30,22 +31,19 @@ class Moments:
     Results of ``finish``: ``mean`` and ``variance`` (divisor n - 1), float64, shape (n_features,).
     """
 
-    mergeable: ClassVar[bool] = True
-    stackable: ClassVar[bool] = True
+    mergeable = True
+    stackable = True
+    least_samples = 2
 
-    def init(self, n_features: int, dtype: DTypeLike) -> State:
-        """Return the state before any sample."""
-        zero = np.zeros(n_features)
-        return State({"mean": zero, "m2": zero.copy()}, {"n_samples": 0})
+    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        return {"mean": ((n_features,), float), "m2": ((n_features,), float)}
 
-    def update(self, state: State, batch: Array) -> State:
-        """Take in a batch of shape (n_samples, n_features), n_samples >= 0."""
+    def _take(self, state: State, batch: Array) -> None:
         n = batch.shape[-2]
         for start in range(0, n, _BLOCK_ROWS):
             rows = batch[..., start : min(start + _BLOCK_ROWS, n), :]
             mean, m2 = _moments(rows)
-            state = self.merge(state, State({"mean": mean, "m2": m2}, {"n_samples": rows.shape[-2]}))
-        return state
+            self.merge(state, State({"mean": mean, "m2": m2}, {"n_samples": rows.shape[-2]}))
 
     def merge(self, a: State, b: State) -> State:
         """Return the moments of both streams together."""
@@ -60,24 +58,8 @@ class Moments:
         a.counts["n_samples"] = n
         return a
 
-    def finish(self, state: State) -> dict[str, Array]:
-        """Return ``mean`` and ``variance``."""
-        n = state.counts["n_samples"]
-        if n < 2:
-            raise ValueError(f"{n} sample(s) have no variance: at least 2 are needed")
-        return {"mean": state.arrays["mean"], "variance": state.arrays["m2"] / (n - 1)}
-
-    def batch_rows(self, dtype: DTypeLike) -> int:
-        """Samples that an update does best with."""
-        return 1024
-
-    def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a state."""
-        return 16 * n_features
-
-    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a result."""
-        return 16 * n_features
+    def _finish(self, state: State) -> dict[str, Array]:
+        return {"mean": state.arrays["mean"], "variance": state.arrays["m2"] / (state.counts["n_samples"] - 1)}
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of temporary arrays in an update."""

@@ -1,21 +1,20 @@
-"""Oja's rules: stochastic gradient ascent on the captured variance."""
+"""Stochastic gradient ascent on the captured variance: the rules of Oja, Sanger and Krasulina."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 import numpy as np
 
-from dpca.rules.averaging import AveragedRule
+from dpca.kernels.types import Array
 from dpca.rules.basis import OrthonormalRule, check_converging, product
 from dpca.rules.scaled import ScaledRule
-from dpca.rules.schedules import Harmonic, Schedule
-from dpca.rules.state import Array, State
+from dpca.rules.state import State
 from dpca.rules.summing import SummedRule
 
 
 @dataclass(frozen=True)
-class Oja(AveragedRule, SummedRule, ScaledRule, OrthonormalRule):
+class Oja(SummedRule, ScaledRule, OrthonormalRule):
     """Oja's method, the normalized Hebbian rule, by mini-batches.
 
     W <- orthonormalize(W + eta_t W X^T X / n) for n samples X (Alakkari 2020, equation 2.16 and section 3.3.1; Amid &
@@ -26,14 +25,9 @@ class Oja(AveragedRule, SummedRule, ScaledRule, OrthonormalRule):
 
     Costs O(n d k + k^2 d) an update, O(k d) memory. The running mean and the parameters not named here are those of
     :class:`~dpca.rules.basis.OrthonormalRule` and :class:`~dpca.rules.scaled.ScaledRule`.
-
-    Parameters
-    ----------
-    schedule : Schedule
-        Step sizes eta_t.
     """
 
-    schedule: Schedule = field(default=Harmonic(1.0))
+    averageable = True
 
     def _move(self, state: State, products: Array, n: int, t: int) -> None:
         products *= products.dtype.type(self.schedule(t) / (self._unit_of(state, products, n) ** 2 * n))
@@ -42,7 +36,7 @@ class Oja(AveragedRule, SummedRule, ScaledRule, OrthonormalRule):
 
 
 @dataclass(frozen=True)
-class OjaSubspace(AveragedRule, ScaledRule):
+class OjaSubspace(ScaledRule):
     """Oja's linearized rule and, for more than one component, the Oja-Karhunen subspace rule.
 
     W <- W + eta_t (Y^T X - Y^T Y W) / n with Y = X W^T (Alakkari 2020, equation 2.28; Günter, Schraudolph &
@@ -53,7 +47,7 @@ class OjaSubspace(AveragedRule, ScaledRule):
     about 1. Parameters as in :class:`Oja`.
     """
 
-    schedule: Schedule = field(default=Harmonic(1.0))
+    averageable = True
 
     def _normalize(self, state: State) -> None:
         """Leave an average as it is: the rule finds back to orthonormal rows by itself."""
@@ -62,6 +56,49 @@ class OjaSubspace(AveragedRule, ScaledRule):
     def _step(self, state: State, x: Array, y: Array, t: int) -> None:
         add_projected_gradient(state.arrays["components"], x, y, self.schedule(t) / self._unit(state, x) ** 2)
         check_converging(state.arrays["components"], 1.0, t, type(self).__name__, self.schedule(t))
+
+
+@dataclass(frozen=True)
+class Sanger(OjaSubspace):
+    """Generalized Hebbian algorithm (GHA): the rows become the eigenvectors themselves, in order.
+
+    W <- W + eta_t (Y^T X - lt(Y^T Y) W) / n with Y = X W^T, lt keeping the diagonal and what is below it (Sanger 1989;
+    Günter, Schraudolph & Vishwanathan 2007, equation 7): row i sees the data less what rows 1 ... i account for. The
+    rule that Amid & Warmuth (2020) call Sanger's is :class:`~dpca.rules.implicit_krasulina.ExplicitKrasulina`.
+
+    Costs, limits and parameters as in :class:`OjaSubspace`.
+    """
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def _step(self, state: State, x: Array, y: Array, t: int) -> None:
+        rows, step = state.arrays["components"], self.schedule(t) / (self._unit(state, x) ** 2 * len(x))
+        decay = np.tril((y * y.dtype.type(step)).T @ y)
+        moved = product(y, x, step)
+        moved -= decay @ rows
+        rows += moved
+        check_converging(rows, 1.0, t, type(self).__name__, self.schedule(t))
+
+
+@dataclass(frozen=True)
+class Krasulina(ScaledRule, OrthonormalRule):
+    """Krasulina's update: a gradient step along the Stiefel manifold, and back onto it.
+
+    W <- orthonormalize(W - eta_t Y^T (Y W - X) / n) with Y = X W^T (Amid & Warmuth 2020, equation 9, with steps
+    Power(1, 0.9); for k components Tang 2019). Oja's method is the same with the gradient not projected onto the
+    tangent space.
+
+    Streams can be averaged in rounds.
+
+    Costs O(n d k + k^2 d) an update, O(k d) memory. The running mean and the parameters not named here are those of
+    :class:`~dpca.rules.basis.OrthonormalRule` and :class:`~dpca.rules.scaled.ScaledRule`.
+    """
+
+    averageable = True
+
+    def _step(self, state: State, x: Array, y: Array, t: int) -> None:
+        rows = state.arrays["components"]
+        add_projected_gradient(rows, x, y, self.schedule(t) / self._unit(state, x) ** 2)
+        self._replace(state, rows)
 
 
 def add_projected_gradient(rows: Array, x: Array, y: Array, step: float) -> None:

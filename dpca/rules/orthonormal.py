@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import scipy.linalg
 
-from dpca.rules.state import Array
+from dpca.kernels.types import Array
 
 # Columns of one float64 product: rows of float32 are widened a block at a time.
 _BLOCK_COLUMNS = 4096

@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.kernels import linalg
 from dpca.kernels.dtypes import working_dtype
+from dpca.kernels.types import Array
 from dpca.rules.covariance import (
     BAND_ROWS,
     BLOCK_ROWS,
@@ -26,7 +26,8 @@ from dpca.rules.covariance import (
     scaled_gram,
     shift_into,
 )
-from dpca.rules.state import Array, State
+from dpca.rules.rule import Rule
+from dpca.rules.state import Layout, State
 
 # Rows of 8-bit integers, of all places together, that are added to a matrix at once.
 _BYTE_ROWS = 2**14
@@ -35,11 +36,11 @@ _FEWEST_SAMPLES = 32
 
 
 @dataclass(frozen=True)
-class PooledCovariancePCA:
-    """Leading principal components of groups of places, the places of a group sharing theirs (T 4.3.1, pooled).
+class PooledCovariancePCA(Rule):
+    """Leading principal components of groups of places, the places of a group sharing theirs.
 
-    A sample holds, one after the other, places of equal size: group 0's, then group 1's. With a mean of its own for
-    each place p of a group of P, the covariance within places is
+    Alakkari 2020, section 4.3.1, pooled. A sample holds, one after the other, places of equal size: group 0's, then
+    group 1's. With a mean of its own for each place p of a group of P, the covariance within places is
 
         C = 1/P sum_p C_p,   C_p = 1/(n - 1) sum_i (x_ip - m_p)(x_ip - m_p)^T,
 
@@ -68,7 +69,8 @@ class PooledCovariancePCA:
     n_components: int | None
     groups: Sequence[tuple[int, int]]
 
-    mergeable: ClassVar[bool] = True
+    mergeable = True
+    least_samples = 2
 
     def __post_init__(self) -> None:
         if not self.groups or min(map(min, self.groups)) < 1:
@@ -78,23 +80,22 @@ class PooledCovariancePCA:
     def _one(self) -> CovariancePCA:
         return CovariancePCA(self.n_components)
 
-    def init(self, n_features: int, dtype: DTypeLike) -> State:
-        """Return the state before any sample."""
-        held = sum(places * d for places, d in self.groups)
+    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        crosses: Layout = {f"cross-{g}": ((d, d), float) for g, (_, d) in enumerate(self.groups)}
+        return {"shift": ((n_features,), float), "sum": ((n_features,), float), **crosses}
+
+    def _start(self, state: State, dtype: DTypeLike) -> None:
+        held, n_features = sum(places * d for places, d in self.groups), len(state.arrays["sum"])
         if n_features != held:
             raise ValueError(f"samples have {n_features} attributes but the groups hold {held}: they must agree")
-        state = self._one.init(1, dtype)
-        arrays = {name: np.full(n_features, state.arrays[name][0]) for name in ("shift", "sum")}
-        return State(arrays | {f"cross-{g}": np.zeros((d, d)) for g, (_, d) in enumerate(self.groups)}, state.counts)
+        self._one._start(state, dtype)
 
     @QUIET
-    def update(self, state: State, batch: Array) -> State:
-        """Take in a batch of shape (n_samples, n_features), n_samples >= 0."""
+    def _take(self, state: State, batch: Array) -> None:
         add = _add_bytes if is_exact(batch.dtype) else _add_numbers
         for group, columns in self._views(state):
             add(group, batch[:, columns].reshape(len(batch), *group.arrays["sum"].shape))
         state.counts["n_samples"] += len(batch)
-        return state
 
     def merge(self, a: State, b: State) -> State:
         """Return the state of both streams together, on the shifts of the first."""
@@ -103,8 +104,7 @@ class PooledCovariancePCA:
         a.counts["n_samples"] += b.counts["n_samples"]
         return a
 
-    def finish(self, state: State) -> dict[str, Array]:
-        """Return the means, and of each group the components and their variances; the state is used up."""
+    def _finish(self, state: State) -> dict[str, Array]:
         means, result = [], {}
         for g, (group, _) in enumerate(self._views(state)):
             found = self._one.finish(group)
@@ -137,10 +137,6 @@ class PooledCovariancePCA:
         rows = _BYTE_ROWS if is_exact(np.dtype(dtype)) else BLOCK_ROWS
         samples = max(_FEWEST_SAMPLES, math.ceil(rows / max(n_places for n_places, _ in self.groups)))
         return min(samples, self._one.batch_rows(dtype))
-
-    def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a state."""
-        return 16 * n_features + sum(8 * d**2 for _, d in self.groups)
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of a result."""

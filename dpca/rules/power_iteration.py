@@ -6,13 +6,16 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpca.kernels.types import Array
 from dpca.rules.covariance_product import CovarianceProduct
-from dpca.rules.state import Array, State
+from dpca.rules.state import State
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PowerIteration(CovarianceProduct):
-    """One step w <- A w / |A w| with A = C - sum_j lambda_j v_j v_j^T (T 2.10; Hotelling's deflation as in L 5.2).
+    """One step w <- A w / |A w| with A = C - sum_j lambda_j v_j v_j^T.
+
+    Alakkari 2020, equation 2.10; Hotelling's deflation as in Arora 2015, section 5.2.
 
     Parameters
     ----------
@@ -40,8 +43,7 @@ class PowerIteration(CovarianceProduct):
                 f"{len(self.variances)} variances: give one vector, and a variance for each found component"
             )
 
-    def finish(self, state: State) -> dict[str, Array]:
-        """Return the next vector and what is known of the one before; the state is used up."""
+    def _finish(self, state: State) -> dict[str, Array]:
         mean, product, total = self._product(state)
         w, found = self.components[0].astype(np.float64), self.found.astype(np.float64, copy=False)
         image = product[0] - (self.variances * (found @ w)) @ found

@@ -6,18 +6,14 @@ import numpy as np
 import scipy.linalg
 
 from dpca.kernels import linalg
+from dpca.kernels.types import Array
 from dpca.rules import centering
 from dpca.rules.orthonormal import gram, orthonormalize
-from dpca.rules.state import Array, State
+from dpca.rules.state import State
 
 # The average forgets what was projected on earlier bases: it covers this share of the samples seen, and at least so
 # many samples a component.
 _SHARE, _LEAST = 0.1, 10
-
-
-def arrays(k: int) -> dict[str, Array]:
-    """Return what a state needs for :func:`observe`, beside the count "n_projected" of 0."""
-    return {"projected": np.zeros((k, k))}
 
 
 def observe(state: State, y: Array) -> None:
@@ -54,8 +50,6 @@ def finish(state: State, rows: Array) -> dict[str, Array]:
         descending, ``total_variance`` (), all float64 but the components.
     """
     n = state.counts["n_samples"]
-    if n == 0:
-        raise ValueError("0 samples have no principal components: at least 1 is needed")
     basis = orthonormalize(rows)
     # rows = t @ basis, so projections on the basis are y @ inverse(t).T.
     inverse = np.linalg.pinv(gram(rows, basis))
@@ -72,8 +66,3 @@ def result(state: State, components: Array, variances: Array) -> dict[str, Array
         "explained_variance": np.maximum(variances, 0.0).astype(np.float64),
         "total_variance": centering.total_variance(state),
     }
-
-
-def result_bytes(n_features: int, k: int, itemsize: int) -> int:
-    """Bytes of what :func:`finish` returns."""
-    return 8 * (n_features + k + 1) + itemsize * k * n_features

@@ -1,27 +1,34 @@
-"""Step sizes of the stochastic rules as functions of the update's number t = 1, 2, ..."""
+"""Step sizes and accelerations of the stochastic rules as functions of the update's number t = 1, 2, ..."""
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass
-from typing import Protocol
+from abc import ABC, abstractmethod
+from dataclasses import dataclass, fields
 
+import numpy as np
 
-class Schedule(Protocol):
-    """Step size eta_t of update t, counted from 1."""
-
-    def __call__(self, t: int) -> float:
-        """Return eta_t."""
+from dpca.rules.rule import check_count, check_number
 
 
 @dataclass(frozen=True)
-class Harmonic:
+class Schedule(ABC):
+    """Step size eta_t, or acceleration alpha_t, of update t, counted from 1; its parameters are positive numbers."""
+
+    def __post_init__(self) -> None:
+        for field in fields(self):
+            if field.name != "seed":
+                check_number(field.name, getattr(self, field.name), "a positive, finite number", above=0)
+
+    @abstractmethod
+    def __call__(self, t: int) -> float:
+        """Return the value of update t."""
+
+
+@dataclass(frozen=True)
+class Harmonic(Schedule):
     """eta_t = c / t (Alakkari 2020, section 2.3.1)."""
 
     c: float = 1.0
-
-    def __post_init__(self) -> None:
-        _check_positive("c", self.c)
 
     def __call__(self, t: int) -> float:
         """Return eta_t."""
@@ -29,16 +36,15 @@ class Harmonic:
 
 
 @dataclass(frozen=True)
-class Power:
+class Power(Schedule):
     """eta_t = eta / t^gamma (Amid & Warmuth 2020, section Experiments: 0.5 <= gamma < 1)."""
 
     eta: float = 1.0
     gamma: float = 0.8
 
     def __post_init__(self) -> None:
-        _check_positive("eta", self.eta)
-        if not 0 <= self.gamma <= 1:
-            raise ValueError(f"gamma is {self.gamma!r}: a decay must lie in [0, 1], and above 0.5 for convergence")
+        check_number("eta", self.eta, "a positive, finite number", above=0)
+        check_number("gamma", self.gamma, "a decay of 0 to 1, above 0.5 for convergence", least=0, most=1)
 
     def __call__(self, t: int) -> float:
         """Return eta_t."""
@@ -46,13 +52,10 @@ class Power:
 
 
 @dataclass(frozen=True)
-class Constant:
+class Constant(Schedule):
     """eta_t = eta: follows data that drift, converges to a neighborhood only."""
 
     eta: float = 1.0
-
-    def __post_init__(self) -> None:
-        _check_positive("eta", self.eta)
 
     def __call__(self, t: int) -> float:
         """Return eta_t."""
@@ -60,7 +63,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Delayed:
+class Delayed(Schedule):
     """eta_t = eta tau / (t + tau): nearly constant for the first tau updates, then c / t with c = eta tau.
 
     The schedule of the kernel Hebbian algorithm in Günter, Schraudolph & Vishwanathan (2007), equation 9.
@@ -69,15 +72,63 @@ class Delayed:
     eta: float = 1.0
     tau: float = 100.0
 
-    def __post_init__(self) -> None:
-        _check_positive("eta", self.eta)
-        _check_positive("tau", self.tau)
-
     def __call__(self, t: int) -> float:
         """Return eta_t."""
         return self.eta * self.tau / (t + self.tau)
 
 
-def _check_positive(name: str, value: float) -> None:
-    if not (value > 0 and math.isfinite(value)):
-        raise ValueError(f"{name} is {value!r}: a step size must be positive and finite")
+@dataclass(frozen=True)
+class Increasing(Schedule):
+    """alpha_t = slope t (Alakkari 2020, section 3.3.3: slope 1)."""
+
+    slope: float = 1.0
+
+    def __call__(self, t: int) -> float:
+        """Return eta_t."""
+        return self.slope * t
+
+
+@dataclass(frozen=True)
+class FirstStrategy(Schedule):
+    """alpha_t = t / (1 + c z_t), z_t uniform in [0, 1] (Alakkari 2020, section 3.3.3: c = 1).
+
+    With ``seed=None``, an estimator gives it the seed of the fit; otherwise None counts as 0.
+    """
+
+    c: float = 1.0
+    seed: int | None = None
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_count("seed", self.seed or 0, "a random generator", least=0)
+
+    def __call__(self, t: int) -> float:
+        """Return alpha_t."""
+        return t / (1 + self.c * self._uniform(t))
+
+    def _uniform(self, t: int) -> float:
+        """Return a number that depends on seed and t only, so that a resumed stream draws the same ones."""
+        return float(np.random.default_rng((self.seed or 0, t)).random())
+
+
+@dataclass(frozen=True)
+class SecondStrategy(FirstStrategy):
+    """alpha_t = t / (1 + c z_t / t), z_t and seed as in `FirstStrategy` (Alakkari 2020, section 3.3.3: c = 1000)."""
+
+    c: float = 1000.0
+
+    def __call__(self, t: int) -> float:
+        """Return alpha_t."""
+        return t / (1 + self.c * self._uniform(t) / t)
+
+
+#: The schedules that a stored model may name.
+SCHEDULES: dict[str, type[Schedule]] = {
+    kind.__name__: kind for kind in (Harmonic, Power, Constant, Delayed, Increasing, FirstStrategy, SecondStrategy)
+}
+
+
+def check_schedule(name: str, value: object) -> None:
+    """Refuse an option that is no schedule."""
+    if not isinstance(value, Schedule):
+        raise ValueError(f"{name} is {value!r}: give a schedule of dpca.rules: {', '.join(SCHEDULES)}")

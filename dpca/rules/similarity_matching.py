@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, field
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import DTypeLike
 
+from dpca.kernels.types import Array
 from dpca.rules.basis import BasisRule, product
-from dpca.rules.schedules import Delayed, Schedule
-from dpca.rules.state import Array, State
+from dpca.rules.rule import check_count, check_number
+from dpca.rules.schedules import Delayed, Schedule, check_schedule
+from dpca.rules.state import Layout, State
 
 # Of the new batch in an average, at most: the rest keeps the lateral weights positive definite.
 _LARGEST_GAIN = 0.9
@@ -47,16 +48,18 @@ class SimilarityMatching(BasisRule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not 0 < self.tau < math.inf:
-            raise ValueError(f"tau is {self.tau!r}: a positive number is needed, up to 1/2 for convergence")
-        if self.neural_steps is not None and self.neural_steps < 1:
-            raise ValueError(f"neural_steps is {self.neural_steps}: at least 1 step is needed, or None to solve for y")
+        check_schedule("schedule", self.schedule)
+        check_number("tau", self.tau, "a positive number, up to 1/2 for convergence", above=0)
+        if self.neural_steps is not None:
+            check_count("neural_steps", self.neural_steps, "steps, or None to solve for y")
 
-    def init(self, n_features: int, dtype: DTypeLike) -> State:
-        """Return the state before any sample."""
-        state = super().init(n_features, dtype)
-        state.arrays["lateral"] = np.eye(self._rank(n_features))
-        return state
+    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        k = self.rank(n_features)
+        return {**super()._layout(n_features, dtype), "lateral": ((k, k), float)}
+
+    def _start(self, state: State, dtype: DTypeLike) -> None:
+        super()._start(state, dtype)
+        np.fill_diagonal(state.arrays["lateral"], 1)
 
     def _step(self, state: State, x: Array, y: Array, t: int) -> None:
         weights, lateral = state.arrays["components"], state.arrays["lateral"]
@@ -91,10 +94,6 @@ class SimilarityMatching(BasisRule):
         inverse = scipy.linalg.inv(lateral, check_finite=False)
         rows: Array = inverse.astype(weights.dtype) @ weights
         return rows
-
-    def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a state."""
-        return super().state_bytes(n_features, dtype) + 8 * self._rank(n_features) ** 2
 
 
 def _solve(lateral: Array, driven: Array) -> Array:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dpca.kernels.types import Array
 from dpca.rules import centering, ritz
 from dpca.rules.basis import UNSETTLED, BasisRule, next_update, product
 from dpca.rules.orthonormal import gram
-from dpca.rules.state import Array, State
+from dpca.rules.state import State
 
 # Variances below this share of the largest are rounding of float32.
 RANK = 1e-5
@@ -48,7 +49,7 @@ class SummedRule(BasisRule):
         Costs 4 n d k operations, and memory as an update.
         """
         rows = state.arrays["components"]
-        sums = State(centering.arrays(rows.shape[1]), {"n_samples": 0})
+        sums = State.zeros(centering.layout(rows.shape[1]))
         if len(part):
             x = centering.take(sums, part, self.center, rows.dtype)
             sums.arrays["products"] = (x @ rows.T).T @ x

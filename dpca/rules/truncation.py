@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 import scipy.linalg
 
-from dpca.rules.state import Array
+from dpca.kernels.types import Array
 
 # Ratio of lengths up to which Cholesky orthonormalizes to about twelve digits.
 _STEEPEST = 10.0
@@ -70,7 +70,10 @@ def largest_sum(trace: float, squares: float, n: int, k: int) -> float:
 
 
 def _iterate(gram: Array, q: int, n_counted: int) -> Truncation | None:
-    """Orthogonal iteration with Rayleigh-Ritz (T 2.2.1; L 5.3), started at the first ``q`` coordinates."""
+    """Orthogonal iteration with Rayleigh-Ritz, started at the first ``q`` coordinates.
+
+    Alakkari 2020, section 2.2.1; Arora 2015, section 5.3.
+    """
     # The first multiplication is free: the product with unit vectors is the first columns.
     known = gram.diagonal()[:q]
     basis = _orthonormal((gram @ (gram[:, :q] / known)) / known)

@@ -5,14 +5,15 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.kernels.dtypes import working_dtype
+from dpca.kernels.types import Array
 from dpca.rules.orthonormal import gram
-from dpca.rules.state import Array, State
+from dpca.rules.rule import Wrapper
+from dpca.rules.state import Layout, State
 
 _EARLIER, _COUNT = "earlier_components", "n_earlier"
 # What is left of a stream when the components that its end is compared with are taken.
@@ -20,7 +21,7 @@ _LAST_PART = 0.1
 
 
 @dataclass(frozen=True)
-class Watched:
+class Watched(Wrapper):
     """A rule, and how far its components moved over the last part of the stream.
 
     Where one state takes all samples in, the components before the first batch (where streams are averaged: the first
@@ -30,7 +31,7 @@ class Watched:
 
     Parameters
     ----------
-    rule : Rule
+    rule : StreamingRule
         Its ``finish`` returns orthonormal ``components`` and their ``explained_variance``.
     n_samples : int
         Length of the stream.
@@ -40,108 +41,67 @@ class Watched:
     one ``finish`` more, of a copy of the state, and k rows of d.
     """
 
-    rule: Any
     n_samples: int
+    counts = (_COUNT,)
 
-    @property
-    def mergeable(self) -> bool:
-        """Whether states can be merged."""
-        return bool(self.rule.mergeable)
-
-    @property
-    def random_order(self) -> bool:
-        """Whether samples are assumed to come in random order."""
-        return bool(self.rule.random_order)
-
-    @property
-    def averageable(self) -> bool:
-        """Whether streams can be averaged in rounds."""
-        return bool(getattr(self.rule, "averageable", False))
-
-    @property
-    def summable(self) -> bool:
-        """Whether parts of a batch can be summed on different workers."""
-        return bool(getattr(self.rule, "summable", False))
+    def _own_layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        return {_EARLIER: ((self.rule.rank(n_features), n_features), working_dtype(dtype))}
 
     def init(self, n_features: int, dtype: DTypeLike) -> State:
         """Return the rule's state, with room for earlier components."""
-        state: State = self.rule.init(n_features, dtype)
-        state.arrays[_EARLIER] = np.empty((0, n_features), working_dtype(dtype))
-        state.counts[_COUNT] = 0
+        state = super().init(n_features, dtype)
+        state.arrays[_EARLIER] = state.arrays[_EARLIER][:0]
         return state
 
     def update(self, state: State, batch: Array) -> State:
         """Take in a batch of shape (n_samples, n_features)."""
-        own, earlier, n_earlier = self._watch(state, len(batch))
-        return _together(self.rule.update(own, batch), earlier, n_earlier)
+        self._watch(state, len(batch))
+        updated: State = self.rule.update(state, batch)
+        return updated
 
     def average(self, before: State, states: Sequence[State]) -> State:
         """Return one state for streams that went on from ``before``."""
         if len(states) == 1:
             return states[0]
-        n = sum(state.counts["n_samples"] - before.counts["n_samples"] for state in states)
-        own, earlier, n_earlier = self._watch(before, n)
-        return _together(self.rule.average(own, [_apart(state)[0] for state in states]), earlier, n_earlier)
-
-    def partial(self, state: State, part: Array) -> State:
-        """Return the sums over a part of a batch."""
-        sums: State = self.rule.partial(_apart(state)[0], part)
-        return sums
-
-    def combine(self, state: State, a: State, b: State) -> State:
-        """Return the sums over two parts together."""
-        sums: State = self.rule.combine(_apart(state)[0], a, b)
-        return sums
+        before = State(dict(before.arrays), dict(before.counts))
+        self._watch(before, sum(state.counts["n_samples"] - before.counts["n_samples"] for state in states))
+        return super().average(before, states)
 
     def apply(self, state: State, sums: State) -> State:
         """Make one update with the sums over a batch."""
-        own, earlier, n_earlier = self._watch(state, sums.counts["n_samples"])
-        return _together(self.rule.apply(own, sums), earlier, n_earlier)
-
-    def _watch(self, state: State, n_coming: int) -> tuple[State, Array, int]:
-        """Take the state apart; keep its components if the samples that come reach into the last part."""
-        own, earlier, n_earlier = _apart(state)
-        n = own.counts["n_samples"]
-        if n and not n_earlier and n + n_coming > (1 - _LAST_PART) * self.n_samples:
-            earlier, n_earlier = self._components(own), n
-        return own, earlier, n_earlier
+        self._watch(state, sums.counts["n_samples"])
+        applied: State = self.rule.apply(state, sums)
+        return applied
 
     def merge(self, a: State, b: State) -> State:
         """Return the state of both streams together."""
-        own, earlier, n_earlier = _apart(a)
-        second, _, _ = _apart(State(dict(b.arrays), dict(b.counts)))
-        if own.counts["n_samples"] and second.counts["n_samples"]:
-            earlier, n_earlier = self._components(own), own.counts["n_samples"]
-        return _together(self.rule.merge(own, second), earlier, n_earlier)
+        if a.counts["n_samples"] and b.counts["n_samples"]:
+            self._keep_components(a)
+        return super().merge(a, b)
 
     def finish(self, state: State) -> dict[str, Array]:
         """Return the rule's result, and how far the components moved."""
-        own, earlier, n_earlier = _apart(state)
-        result: dict[str, Array] = self.rule.finish(own)
+        result: dict[str, Array] = self.rule.finish(state)
         angle, share = math.nan, math.nan
-        if n_earlier:
-            angle, share = moved(earlier, result["components"], result["explained_variance"])
+        if state.counts[_COUNT]:
+            angle, share = moved(state.arrays[_EARLIER], result["components"], result["explained_variance"])
         return {**result, "angle_moved": np.asarray(angle), "variance_moved": np.asarray(share)}
 
-    def _components(self, own: State) -> Array:
+    def _watch(self, state: State, n_coming: int) -> None:
+        """Keep the components if the samples that come reach into the last part."""
+        n = state.counts["n_samples"]
+        if n and not state.counts[_COUNT] and n + n_coming > (1 - _LAST_PART) * self.n_samples:
+            self._keep_components(state)
+
+    def _keep_components(self, state: State) -> None:
         # ``finish`` uses a state up.
-        components: Array = self.rule.finish(own.copy())["components"]
-        return components
-
-    def batch_rows(self, dtype: DTypeLike) -> int:
-        """Samples that an update does best with."""
-        return int(self.rule.batch_rows(dtype))
-
-    def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a state."""
-        rows = int(min(self.rule.n_components, n_features))
-        earlier = rows * n_features * working_dtype(dtype).itemsize
-        return int(self.rule.state_bytes(n_features, dtype)) + earlier
+        state.arrays[_EARLIER] = self.rule.finish(self.rule.part_of(state).copy())["components"]
+        state.counts[_COUNT] = state.counts["n_samples"]
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of temporary arrays: the rule's, and the copy of its state that is finished."""
-        finished = int(self.rule.state_bytes(n_features, dtype)) + int(self.rule.result_bytes(n_features, dtype))
-        return int(self.rule.work_bytes(n_rows, n_features, dtype)) + finished
+        finished = self.rule.state_bytes(n_features, dtype) + self.rule.result_bytes(n_features, dtype)
+        return int(self.rule.work_bytes(n_rows, n_features, dtype) + finished)
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of a result."""
@@ -179,15 +139,3 @@ def _outside(rows: Array, others: Array) -> Array:
     cross = gram(rows, others)
     left: Array = gram(rows) - cross @ np.linalg.pinv(gram(others), hermitian=True) @ cross.T
     return left
-
-
-def _apart(state: State) -> tuple[State, Array, int]:
-    """Return the rule's own state, sharing its arrays, and what is kept beside it."""
-    arrays, counts = dict(state.arrays), dict(state.counts)
-    earlier, n_earlier = arrays.pop(_EARLIER), counts.pop(_COUNT)
-    return State(arrays, counts), earlier, n_earlier
-
-
-def _together(own: State, earlier: Array, n_earlier: int) -> State:
-    own.arrays[_EARLIER], own.counts[_COUNT] = earlier, n_earlier
-    return own

@@ -40,7 +40,7 @@ from dpca.jobs.score_write import write_scores
 from dpca.kernels import linalg_int8
 from dpca.kernels.quality import ssim_per_sample
 from dpca.partition import CellGrid
-from dpca.rules import CovariancePCA
+from dpca.rules.covariance import CovariancePCA
 from storage import Stack, ingest, open_stack
 from storage.arrays import create_array, create_root, write_shard
 from storage.layout import Layout, choose_layout

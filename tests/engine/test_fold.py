@@ -19,7 +19,8 @@ import dpca.engine.plan
 from dpca.engine import PlanError, as_source, fold
 from dpca.engine.checkpoint import Checkpoints
 from dpca.partition import CellGrid, map_at_random
-from dpca.rules import CovariancePCA, State
+from dpca.rules.covariance import CovariancePCA
+from dpca.rules.state import State
 from storage import DataError
 from tests.conftest import smooth_images
 

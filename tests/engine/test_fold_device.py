@@ -11,7 +11,9 @@ from dpca.engine import PlanError, as_source, fold
 from dpca.engine.device import Device, find_device
 from dpca.engine.fold_device import fold_on_device
 from dpca.partition import CellGrid, LappedGrid, Whole, map_at_random
-from dpca.rules import Covariance, CovariancePCA, IncrementalSVD, Moments
+from dpca.rules import IncrementalSVD
+from dpca.rules.covariance import Covariance, CovariancePCA
+from dpca.rules.moments import Moments
 from storage import DataError
 from tests.conftest import smooth_images
 

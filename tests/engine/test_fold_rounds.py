@@ -18,7 +18,9 @@ import zarr
 from dpca.engine import Averaging, DataParallel, PlanError, as_source, fold
 from dpca.engine.checkpoint import Checkpoints
 from dpca.partition import CellGrid, Whole
-from dpca.rules import BlockPower, ImplicitKrasulina, InBatches, Oja, Power, State
+from dpca.rules import BlockPower, ImplicitKrasulina, Oja, Power
+from dpca.rules.minibatch import InBatches
+from dpca.rules.state import State
 from storage import DataError
 from tests.conftest import smooth_images
 

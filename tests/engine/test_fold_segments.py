@@ -21,7 +21,9 @@ import dpca.engine.plan
 from dpca.engine import FoldReport, PlanError, Source, as_source, fold
 from dpca.engine.checkpoint import Checkpoints
 from dpca.partition import CellGrid
-from dpca.rules import Covariance, CovariancePCA, Moments, State
+from dpca.rules.covariance import Covariance, CovariancePCA
+from dpca.rules.moments import Moments
+from dpca.rules.state import State
 from storage import DataError
 from tests.conftest import smooth_images
 

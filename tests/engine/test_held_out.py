@@ -19,7 +19,7 @@ from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.held_out import MOST_HELD_OUT, RemainingSource, hold_out, without
 from dpca.engine.source import DerivedSource, ZarrSource, batches
 from dpca.partition import CellGrid
-from dpca.rules import CovariancePCA
+from dpca.rules.covariance import CovariancePCA
 from storage.errors import DataError
 
 SHAPE = (3, 2)

@@ -17,7 +17,8 @@ from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.identity import digest
 from dpca.engine.shuffled import shuffle
 from dpca.partition import Whole
-from dpca.rules import Harmonic, IncrementalSVD, Oja, Refinement
+from dpca.rules import Harmonic, IncrementalSVD, Oja
+from dpca.rules.covariance_product import Refinement
 from dpca.rules.minibatch import InBatches
 
 
@@ -41,7 +42,7 @@ ALIKE: list[tuple[Any, Any]] = [
 ]
 DIFFERENT: list[tuple[Any, Any]] = [
     (Oja(2, seed=1), Oja(2, seed=2)),
-    (Oja(2), Oja(2, Harmonic(2.0))),
+    (Oja(2), Oja(2, Harmonic(2.0), unit=1.0)),
     (Oja(2), IncrementalSVD(2)),
     (InBatches(Oja(2), 10), InBatches(Oja(2), 20)),
     (Refinement(components(), np.zeros(6)), Refinement(components(1), np.zeros(6))),

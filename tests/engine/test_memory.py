@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpca.rules import CovariancePCA
+from dpca.rules.covariance import CovariancePCA
 from storage.arrays import create_array, create_root, write_shard
 from storage.layout import choose_layout
 
@@ -20,7 +20,8 @@ import numpy as np
 from dpca.engine import as_source, fold
 from dpca.engine.memory import peak_resident_bytes, resident_bytes
 from dpca.partition import CellGrid, LappedGrid, SharedGrid, map_at_random
-from dpca.rules import CovariancePCA, IncrementalSVD, PooledCovariancePCA
+from dpca.rules import IncrementalSVD
+from dpca.rules.pooled_covariance import PooledCovariancePCA
 import dpca.engine.fold as _, sys
 engine = sys.modules["dpca.engine.fold"]
 path, partition, rule, k, threads = *sys.argv[1:4], *map(int, sys.argv[4:])

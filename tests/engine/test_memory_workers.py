@@ -15,7 +15,8 @@ from dpca.engine import FoldPlan, as_source, fold, plan_fold
 from dpca.engine.cluster import open_client
 from dpca.engine.source import ZarrSource
 from dpca.partition import CellGrid
-from dpca.rules import CovariancePCA, Moments
+from dpca.rules.covariance import CovariancePCA
+from dpca.rules.moments import Moments
 from storage.arrays import create_array, create_root, write_shard
 from storage.layout import Layout, choose_layout
 

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from dpca.engine import FoldPlan, PlanError, Source, plan_fold
 from dpca.engine.source import ZarrSource
 from dpca.partition import Bands, CellGrid, LappedGrid, map_at_random
-from dpca.rules import CovariancePCA
+from dpca.rules.covariance import CovariancePCA
 
 
 def stack(shape: tuple[int, ...], chunks: tuple[int, ...]) -> Source:

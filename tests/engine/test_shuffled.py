@@ -18,7 +18,7 @@ from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.shuffled import ShuffledSource, shuffle
 from dpca.engine.source import DerivedSource, ZarrSource, batches
 from dpca.partition import CellGrid, Whole
-from dpca.rules import CovariancePCA
+from dpca.rules.covariance import CovariancePCA
 from dpca.rules.minibatch import InBatches
 from dpca.rules.oja import Oja
 from storage.errors import DataError

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,15 @@ import zarr
 
 from dpca import StreamingPCA
 from dpca.models import ConvergenceWarning
-from dpca.models.streaming_methods import METHODS
-from dpca.rules import Constant, Harmonic
+from dpca.models.streaming_methods import METHODS, rule_class
+from dpca.rules import Constant, Harmonic, Oja
 from tests.rules.streams import lost_variance, planted
 
 Digits = tuple[np.ndarray, np.ndarray, np.ndarray]
 SETTLED = [m for m in METHODS if m != "block-power"]
 
 
-def fitted(x: Any, method: str, k: int = 3, **parameters: Any) -> tuple[StreamingPCA, list[str]]:
+def fitted(x: Any, method: Any, k: int = 3, **parameters: Any) -> tuple[StreamingPCA, list[str]]:
     """A fitted model, and what convergence warnings said."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -51,7 +52,7 @@ def test_block_power_never_settles_and_says_so() -> None:
     assert issubclass(ConvergenceWarning, sklearn.exceptions.ConvergenceWarning)
     _, told = fitted(planted(6000), "block-power", batch_size=10, n_passes=4)
     assert told == []
-    _, told = fitted(planted(6000), "oja", schedule=Constant(1.0), batch_size=5)
+    _, told = fitted(planted(6000), Oja(schedule=Constant(1.0), unit=1.0), batch_size=5)
     assert len(told) == 1
 
 
@@ -66,8 +67,9 @@ def test_the_default_on_noise_alone_with_nothing_to_spare() -> None:
 
 @pytest.mark.parametrize("method", ["oja-subspace", "sanger"])
 def test_divergence_is_never_silent(method: str) -> None:
+    literal = replace(rule_class(method)(), schedule=Harmonic(1.0), unit=1.0)
     with pytest.raises(ValueError, match="diverged at update .* unit"):
-        StreamingPCA(3, method=method, schedule=Harmonic(1.0)).fit(1000 * planted(1000))
+        StreamingPCA(3, method=literal).fit(1000 * planted(1000))
 
 
 @pytest.mark.parametrize("method", ["incremental-svd", "ccipca"])

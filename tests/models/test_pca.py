@@ -18,7 +18,7 @@ from dpca import PCA
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.plan import PlanError
 from dpca.models.pca_solvers import SOLVERS
-from dpca.rules import CovarianceProduct
+from dpca.rules.covariance_product import CovarianceProduct
 from storage.errors import DataError
 from tests.conftest import smooth_images
 

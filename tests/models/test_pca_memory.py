@@ -17,7 +17,10 @@ import numpy as np
 from dpca.engine import as_source, fold
 from dpca.engine.memory import peak_resident_bytes, resident_bytes
 from dpca.partition.whole import Whole
-from dpca.rules import BlockGram, DualComponents, InBatches, RayleighRitz, VRPCA
+from dpca.rules.covariance_product import RayleighRitz
+from dpca.rules.dual import BlockGram, DualComponents
+from dpca.rules.minibatch import InBatches
+from dpca.rules.vr_pca import VRPCA
 engine = sys.modules["dpca.engine.fold"]
 engine.thread_count = lambda: 1
 n, d, name = 600, 40_000, sys.argv[2]

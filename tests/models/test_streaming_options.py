@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import sys
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,136 +20,213 @@ from dpca.engine import as_source
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.shuffled import shuffle
 from dpca.models import OrderWarning
-from dpca.models.streaming_methods import METHODS, OPTIONS, STEPS, make_rule
+from dpca.models.streaming_methods import (
+    METHODS,
+    describe_option,
+    make_rule,
+    restore_option,
+    rule_class,
+    translate_parameters,
+)
 from dpca.rules import (
     CCIPCA,
+    IPCA,
     AcceleratedBlockPower,
     AcceleratedOja,
     BlockPower,
     Constant,
     Delayed,
+    ExplicitKrasulina,
     FirstStrategy,
     Harmonic,
     ImplicitKrasulina,
     IncrementalSVD,
+    Krasulina,
     Oja,
+    OjaSubspace,
     Power,
     SecondStrategy,
     SimilarityMatching,
 )
-from storage.errors import DataError
+from storage.errors import DataError, StoreError
 from tests.rules.streams import fit, lost_variance, planted
 
 pytestmark = pytest.mark.filterwarnings("ignore::dpca.models.ConvergenceWarning")
 
-CASES: list[tuple[str, dict[str, Any], Any]] = [
-    ("incremental-svd", {"oversampling": 3, "forgetting": 0.99}, IncrementalSVD(3, 3, forgetting=0.99)),
-    ("oja", {"schedule": Power(0.5, 0.7), "orthonormalize_every": 4}, Oja(3, Power(0.5, 0.7), orthonormalize_every=4)),
-    ("oja", {"schedule": Harmonic(2.0), "unit": 2}, Oja(3, Harmonic(2.0), unit=2)),
-    ("oja", {"schedule": Constant(0.1), "unit": "measured"}, Oja(3, Constant(0.1), unit=None)),
-    ("oja", {"unit": 2.0}, Oja(3, unit=2.0)),
-    ("oja", {"online": True}, Oja(3, STEPS["oja"], unit=None, online=True)),
-    ("implicit-krasulina", {"online": True, "schedule": Power(1.0, 0.8)}, ImplicitKrasulina(3, online=True)),
-    ("block-power", {"growth": 1.2, "momentum": 0.5}, BlockPower(3, growth=1.2, momentum=0.5)),
-    ("accelerated-block-power", {"acceleration": FirstStrategy(2.0)}, AcceleratedBlockPower(3, FirstStrategy(2.0))),
-    ("accelerated-block-power", {"growth": 1.1, "per_component": True}, None),
-    ("accelerated-oja", {"schedule": Harmonic(9.0), "acceleration": Constant(1.0)}, None),
-    ("ccipca", {"amnesic": 2.0, "online": True}, CCIPCA(3, amnesic=2.0, online=True)),
-    ("similarity-matching", {"tau": 0.25, "neural_steps": 7}, SimilarityMatching(3, tau=0.25, neural_steps=7)),
+RULES: list[Any] = [
+    IncrementalSVD(oversampling=3, forgetting=0.99),
+    Oja(schedule=Power(0.5, 0.7), orthonormalize_every=4, unit=1.0),
+    Oja(schedule=Harmonic(2.0), unit=2),
+    Oja(schedule=Constant(0.1)),
+    Oja(online=True),
+    ImplicitKrasulina(schedule=Power(1.0, 0.8), online=True, unit=1.0),
+    BlockPower(growth=1.2, momentum=0.5),
+    AcceleratedBlockPower(acceleration=FirstStrategy(2.0, seed=3)),
+    AcceleratedBlockPower(acceleration=FirstStrategy(2.0), per_component=True),
+    AcceleratedOja(schedule=Harmonic(9.0), acceleration=Constant(1.0)),
+    CCIPCA(amnesic=2.0, online=True),
+    IPCA(),
+    SimilarityMatching(tau=0.25, neural_steps=7),
 ]
-
-
-def expected_rule(method: str, options: dict[str, Any], rule: Any) -> Any:
-    if rule is not None:
-        return rule
-    kind = AcceleratedOja if method == "accelerated-oja" else AcceleratedBlockPower
-    return kind(3, **{"acceleration": SecondStrategy(seed=seed_of(0)), **options})
+each_rule = pytest.mark.parametrize("rule", RULES, ids=lambda rule: type(rule).__name__)
 
 
 def seed_of(random_state: int) -> int:
     return int(np.random.RandomState(random_state).randint(2**31))
 
 
-@pytest.mark.parametrize(("method", "options", "rule"), CASES)
-def test_options_reach_the_rule(
-    method: str, options: dict[str, Any], rule: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def filled(rule: Any) -> Any:
+    """What an estimator of 3 components and random_state=0 makes of a rule, by hand."""
+    rule = replace(rule, n_components=3)
+    if hasattr(rule, "seed"):
+        rule = replace(rule, seed=seed_of(0))
+    if getattr(rule, "acceleration", None) == FirstStrategy(2.0):
+        rule = replace(rule, acceleration=FirstStrategy(2.0, seed=seed_of(0)))
+    return rule
+
+
+@each_rule
+def test_a_rule_brings_its_options(rule: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys.modules["dpca.engine.fold"], "thread_count", lambda: 1)  # one segment, nothing to merge
     x = planted(700)
-    model = StreamingPCA(3, method=method, random_state=0, batch_size=50, **options).fit(x)
-    rule = expected_rule(method, options, rule)
-    if hasattr(rule, "seed"):
-        rule = type(rule)(**{**vars(rule), "seed": seed_of(0)})
-    found = fit(rule, x, rows=50)
+    model = StreamingPCA(3, method=rule, random_state=0, batch_size=50).fit(x)
+    found = fit(filled(rule), x, rows=50)
     np.testing.assert_array_equal(model.components_, found["components"])
     np.testing.assert_array_equal(model.explained_variance_, found["explained_variance"])
+    assert model.method is rule
 
 
-def test_every_option_of_every_rule_is_known() -> None:
-    from dataclasses import fields
+@pytest.mark.parametrize("method", METHODS)
+def test_a_name_is_the_rule_without_options(method: str) -> None:
+    x = planted(700)
+    a = StreamingPCA(3, method=method, random_state=4).fit(x)
+    b = StreamingPCA(3, method=rule_class(method)(), random_state=4).fit(x)
+    np.testing.assert_array_equal(a.components_, b.components_)
+    rule = make_rule(method, 2, center=False, batch_size=7, seed=5)
+    assert type(rule.rule) is rule_class(method)
+    assert rule.size == 7
+    assert rule.rule.center is False
+    assert getattr(rule.rule, "seed", 5) == 5
+    if hasattr(rule.rule, "acceleration"):
+        assert rule.rule.acceleration == SecondStrategy(seed=5)
 
-    own = {"n_components", "center", "seed"}
-    assert {field.name for kind in METHODS.values() for field in fields(kind)} - own == set(OPTIONS)
-    parameters = StreamingPCA(1).get_params()
-    assert set(OPTIONS) <= set(parameters)
-    assert all(parameters[name] is None for name in OPTIONS)
 
-
-@pytest.mark.parametrize("method", list(METHODS))
-def test_an_option_of_another_method_is_one_sentence(method: str) -> None:
-    values = {"schedule": Harmonic(1.0), "acceleration": Constant(1.0), "online": True, "per_component": True}
-    for name in OPTIONS:
-        if name not in METHODS[method].__dataclass_fields__:
-            with pytest.raises(DataError, match=f"^{name} has no meaning for {method}: .* or use one of"):
-                StreamingPCA(2, method=method, **{name: values.get(name, 1)}).fit(planted(50))
+@pytest.mark.parametrize("method", [m for m in METHODS if m != "incremental-svd"])
+def test_an_option_of_the_default_is_no_option_of_others(method: str) -> None:
+    for name, value in {"oversampling": 1, "forgetting": 0.9}.items():
+        for given in (method, rule_class(method)()):
+            with pytest.raises(DataError, match=f"^{name} has no meaning for .*: leave it out"):
+                StreamingPCA(2, method=given, **{name: value}).fit(planted(50))
 
 
 @pytest.mark.parametrize(
-    ("method", "options", "sentence"),
+    ("parameters", "sentence"),
     [
-        ("oja", {"schedule": 0.1}, "schedule is 0.1: give a schedule of dpca.rules: Harmonic"),
-        ("oja", {"schedule": lambda t: 1 / t}, "give a schedule"),
-        ("oja", {"unit": "pixel"}, "unit is 'pixel': give a positive number, or 'measured'"),
-        ("oja", {"unit": -1.0}, "unit is -1.0: a positive number"),
-        ("oja", {"online": 1}, "online is 1: give True or False"),
-        ("oja", {"orthonormalize_every": 0}, "orthonormalize_every is 0: at least 1"),
-        ("oja", {"orthonormalize_every": 2.5}, "whole number of updates"),
-        ("block-power", {"growth": 0.5}, "growth is 0.5"),
-        ("block-power", {"momentum": "strong"}, "momentum is 'strong': give a number"),
-        ("block-power", {"online": True}, "does not work sample by sample"),
-        ("accelerated-block-power", {"momentum": 1.0}, "no momentum"),
-        ("ccipca", {"amnesic": -1}, "amnesic is -1"),
-        ("incremental-svd", {"forgetting": 2.0}, "forgetting is 2.0"),
-        ("incremental-svd", {"oversampling": True}, "oversampling is True: give a whole number"),
-        ("similarity-matching", {"neural_steps": 0}, "neural_steps is 0"),
+        ({"method": "oya"}, "method is 'oya': choose one of incremental-svd, oja, .*, or give a rule of dpca.rules"),
+        ({"method": Oja}, "method is <class .*: choose one of"),
+        ({"method": Harmonic(1.0)}, "method is Harmonic.*: choose one of"),
+        ({"forgetting": 2.0}, "forgetting is 2.0: give a weight above 0"),
+        ({"oversampling": True}, "oversampling is True: give 0 or more further directions"),
+        ({"oversampling": "50"}, "oversampling is '50': give a whole number of further directions"),
     ],
 )
-def test_values_without_sense_are_one_sentence(method: str, options: dict[str, Any], sentence: str) -> None:
+def test_values_without_sense_are_one_sentence(parameters: dict[str, Any], sentence: str) -> None:
     with pytest.raises(DataError, match=sentence):
-        StreamingPCA(2, method=method, **options).fit(planted(50))
+        StreamingPCA(2, **parameters).fit(planted(50))
+
+
+def test_messages_name_the_rule() -> None:
+    x = planted(300)
+    model = StreamingPCA(2, method=Oja()).partial_fit(x)
+    with pytest.raises(DataError, match="Oja cannot merge"):
+        model.merge(StreamingPCA(2, method=Oja()).partial_fit(x))
 
 
 def test_parameters_are_scikit_learns() -> None:
-    model = StreamingPCA(3, method="oja", schedule=Power(1.0, 0.7), unit=255.0, shuffle=True)
+    model = StreamingPCA(3, method=Oja(schedule=Power(1.0, 0.7), unit=255.0), shuffle=True)
     copy = clone(model)
     assert copy.get_params() == model.get_params()
-    assert copy.set_params(schedule=Harmonic(3.0)).schedule == Harmonic(3.0)
-    assert model.schedule == Power(1.0, 0.7)
+    assert copy.set_params(method=Oja(schedule=Harmonic(3.0))).method.schedule == Harmonic(3.0)
+    assert model.method.schedule == Power(1.0, 0.7)
+    assert "Power(eta=1.0, gamma=0.7)" in repr(model)
 
 
-def test_options_come_back_from_disk(tmp_path: Path) -> None:
+def test_rules_come_back_from_disk(tmp_path: Path) -> None:
     x = planted(300)
-    for i, (method, options, _) in enumerate(CASES):
-        model = StreamingPCA(3, method=method, shuffle=True, random_state=0, **options).fit(x)
+    for i, rule in enumerate([*RULES, "sanger"]):
+        model = StreamingPCA(3, method=rule, shuffle=True, random_state=0).fit(x)
         model.save(tmp_path / f"{i}.zarr")
         loaded = StreamingPCA.load(tmp_path / f"{i}.zarr")
         assert {**loaded.get_params(), "random_state": 0} == model.get_params()
         assert (loaded.angle_moved_, loaded.variance_moved_) == (model.angle_moved_, model.variance_moved_)
 
 
+@each_rule
+def test_a_description_is_plain_json(rule: Any) -> None:
+    assert restore_option(json.loads(json.dumps(describe_option(rule)))) == rule
+
+
+def test_only_what_has_a_name_is_stored_and_read(tmp_path: Path) -> None:
+    model = StreamingPCA(2, method=ExplicitKrasulina(schedule=Constant(0.01))).fit(planted(300))
+    with pytest.raises(DataError, match=r"ExplicitKrasulina\(.* cannot be stored: only rules that .*METHODS names"):
+        model.save(tmp_path / "m.zarr")
+    for stored in (
+        {"method": "os.system", "options": {}},
+        {"method": "oja", "options": {"schedule": {"schedule": "eval", "source": "1"}}},
+        {"method": "oja", "options": {"nothing": 1}},
+        {"method": "oja", "options": {"unit": -1}},
+    ):
+        with pytest.raises((DataError, KeyError, TypeError, ValueError)):
+            restore_option(stored)
+    StreamingPCA(2, method=Oja()).fit(planted(300)).save(tmp_path / "m.zarr")
+    attributes = tmp_path / "m.zarr" / "zarr.json"
+    attributes.write_text(attributes.read_text().replace('"oja"', '"os.system"'))
+    with pytest.raises(StoreError):
+        StreamingPCA.load(tmp_path / "m.zarr")
+
+
+OLD = {"batch_size": 20, "n_passes": 1, "center": True, "shuffle": False, "execution": "auto", "n_streams": None}
+UNSAID = dict.fromkeys(("schedule", "unit", "online", "acceleration", "tau", "growth", "oversampling", "forgetting"))
+
+
+@pytest.mark.parametrize(
+    ("method", "options", "expected"),
+    [
+        ("incremental-svd", {"oversampling": 7, "forgetting": 0.99}, "incremental-svd"),
+        ("oja", {}, "oja"),
+        ("oja", {"schedule": {"schedule": "Harmonic", "c": 2.0}}, Oja(schedule=Harmonic(2.0), unit=1.0)),
+        ("oja", {"unit": 255.0}, Oja(schedule=Harmonic(1.0), unit=255.0)),
+        ("oja", {"unit": "measured"}, Oja(schedule=Harmonic(1.0))),
+        ("oja", {"online": True}, Oja(online=True)),
+        ("krasulina", {"unit": 2.0}, Krasulina(schedule=Power(1.0, 0.9), unit=2.0)),
+        (
+            "oja-subspace",
+            {"unit": "measured", "schedule": {"schedule": "Constant", "eta": 0.1}},
+            OjaSubspace(schedule=Constant(0.1)),
+        ),
+        (
+            "accelerated-block-power",
+            {"growth": 1.1, "acceleration": {"schedule": "FirstStrategy", "c": 2.0, "seed": 4}},
+            AcceleratedBlockPower(growth=1.1, acceleration=FirstStrategy(2.0, seed=4)),
+        ),
+        (
+            "similarity-matching",
+            {"tau": 0.4, "schedule": {"schedule": "Delayed", "eta": 0.2, "tau": 2.5}},
+            SimilarityMatching(schedule=Delayed(0.2, 2.5), tau=0.4),
+        ),
+    ],
+)
+def test_parameters_of_stores_written_before_become_a_rule(method: str, options: Any, expected: Any) -> None:
+    found = translate_parameters({**OLD, **UNSAID, "method": method, **options})
+    assert found == {**OLD, "oversampling": None, "forgetting": None, "method": expected} | {
+        name: value for name, value in options.items() if name in ("oversampling", "forgetting")
+    }
+    StreamingPCA(2, **found)
+
+
 def test_the_steps_of_gradient_rules_do_not_depend_on_the_unit_of_the_data() -> None:
     x = planted(4000)
-    for method in STEPS:
+    for method in ("oja", "oja-subspace", "krasulina", "sanger", "implicit-krasulina", "accelerated-oja"):
         losses = []
         for scale in (1.0, 255.0, 1e-3):
             model = StreamingPCA(3, method=method, random_state=0).fit(scale * x)
@@ -155,16 +234,6 @@ def test_the_steps_of_gradient_rules_do_not_depend_on_the_unit_of_the_data() -> 
         if method != "implicit-krasulina":
             assert max(losses) < 0.01, method
         np.testing.assert_allclose(losses, losses[0], rtol=1e-3)
-
-
-def test_make_rule_without_options_is_the_rule_of_its_name() -> None:
-    for method, kind in METHODS.items():
-        rule = make_rule(method, 2, center=False, batch_size=7, seed=5, options={})
-        assert type(rule.rule) is kind
-        assert rule.size == 7
-        assert rule.rule.center is False
-        assert getattr(rule.rule, "seed", 5) == 5
-    assert make_rule("oja", 2, center=True, batch_size=None, seed=0, options={}).rule.schedule == Delayed(0.5, 50.0)
 
 
 def sorted_store(folder: Path, chunk: int = 10) -> tuple[np.ndarray, str]:
@@ -214,7 +283,7 @@ def test_one_folder_of_checkpoints_for_many_fits(tmp_path: Path) -> None:
     for parameters in (
         {"method": "oja", "random_state": 1, "shuffle": True},
         {"method": "oja", "random_state": 2, "shuffle": True},
-        {"method": "oja", "random_state": 1, "shuffle": True, "schedule": Constant(0.01)},
+        {"method": Oja(schedule=Constant(0.01)), "random_state": 1, "shuffle": True},
         {"method": "incremental-svd", "random_state": 1, "n_passes": 2},
         {"method": "incremental-svd", "random_state": 1, "n_passes": 2, "oversampling": 1},
     ):

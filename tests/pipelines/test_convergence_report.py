@@ -109,9 +109,10 @@ def test_a_rule_that_diverges_is_in_the_table(
     def unstable(method: str, k: int, **options: Any) -> Any:
         if method != "sanger":
             return real(method, k, **options)
-        from dpca.rules import Constant, InBatches, Sanger
+        from dpca.rules import Constant, Sanger
+        from dpca.rules.minibatch import InBatches
 
-        return InBatches(Sanger(k, Constant(500.0)), 50)
+        return InBatches(Sanger(k, Constant(500.0), unit=1.0), 50)
 
     monkeypatch.setattr(job, "make_rule", unstable)
     argv = ["--source", stack, "--output", str(tmp_path / "out.zarr"), "--methods", "sanger", "ipca"]

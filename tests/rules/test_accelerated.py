@@ -6,17 +6,10 @@ import numpy as np
 import pytest
 from streams import fit, fold, lost_variance, planted, same_span
 
-from dpca.rules.accelerated import (
-    AcceleratedBlockPower,
-    AcceleratedOja,
-    FirstStrategy,
-    Increasing,
-    SecondStrategy,
-    accelerate,
-)
+from dpca.rules.accelerated import AcceleratedBlockPower, AcceleratedOja
 from dpca.rules.block_power import BlockPower
 from dpca.rules.oja import Oja
-from dpca.rules.schedules import Constant, Harmonic
+from dpca.rules.schedules import Constant, FirstStrategy, Harmonic, Increasing, SecondStrategy
 
 SCHEDULES = [Harmonic(1.0), Constant(1.0), Increasing(), FirstStrategy(), SecondStrategy()]
 
@@ -38,7 +31,8 @@ def gram_schmidt(columns: np.ndarray) -> np.ndarray:
 
 def test_one_step_by_hand() -> None:
     """w = (1, 0), C w along v = (0.6, 0.8): v + 2 w (w v) = (0.6 + 1.2, 0.8)."""
-    moved = accelerate(np.array([[3.0, 4.0]]), np.array([[1.0, 0.0]]), 2.0)
+    rule = AcceleratedOja(1, acceleration=Constant(2.0))
+    moved = rule._accelerate(np.array([[3.0, 4.0]]), np.array([[1.0, 0.0]]), 1)
     np.testing.assert_allclose(moved[0], np.array([1.8, 0.8]) / np.hypot(1.8, 0.8), rtol=1e-14)
 
 
@@ -60,7 +54,7 @@ def test_algorithm_3_1(alpha) -> None:
 @pytest.mark.parametrize("alpha", SCHEDULES, ids=lambda s: type(s).__name__)
 def test_algorithm_3_2(alpha) -> None:
     x = planted(400, 8)
-    rule = AcceleratedOja(3, Harmonic(7.0), alpha, center=False)
+    rule = AcceleratedOja(3, Harmonic(7.0), alpha, center=False, unit=1.0)
     state = rule.init(8, x.dtype)
     w = state.arrays["components"].T.copy()
     for t in range(1, 5):
@@ -74,7 +68,8 @@ def test_algorithm_3_2(alpha) -> None:
 @pytest.mark.parametrize("kind", [AcceleratedBlockPower, AcceleratedOja])
 def test_equation_3_3_for_each_component(kind) -> None:
     x = planted(300, 8)
-    rule = kind(3, acceleration=Increasing(), per_component=True, center=False)
+    literal = {"schedule": Harmonic(100.0), "unit": 1.0} if kind is AcceleratedOja else {}
+    rule = kind(3, acceleration=Increasing(), per_component=True, center=False, **literal)
     state = rule.init(8, x.dtype)
     w = state.arrays["components"].T.copy()
     for t in range(1, 4):
@@ -97,8 +92,8 @@ def test_without_acceleration_they_are_the_plain_methods() -> None:
     tiny = Constant(1e-12)
     a = fold(AcceleratedBlockPower(3, tiny), x).arrays["components"]
     np.testing.assert_allclose(a, fold(BlockPower(3), x).arrays["components"], atol=1e-9)
-    a = fold(AcceleratedOja(3, Harmonic(2.0), tiny), x).arrays["components"]
-    np.testing.assert_allclose(a, fold(Oja(3, Harmonic(2.0)), x).arrays["components"], atol=1e-9)
+    a = fold(AcceleratedOja(3, Harmonic(2.0), tiny, unit=1.0), x).arrays["components"]
+    np.testing.assert_allclose(a, fold(Oja(3, Harmonic(2.0), unit=1.0), x).arrays["components"], atol=1e-9)
 
 
 def test_an_infinite_acceleration_stays() -> None:

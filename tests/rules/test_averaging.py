@@ -18,7 +18,6 @@ from dpca.rules import (
     BlockPower,
     ExplicitKrasulina,
     ImplicitKrasulina,
-    InBatches,
     IncrementalSVD,
     Krasulina,
     Oja,
@@ -26,19 +25,20 @@ from dpca.rules import (
     Power,
     Sanger,
     SimilarityMatching,
-    State,
 )
-from dpca.rules.averaging import AveragedRule
+from dpca.rules.basis import BasisRule
+from dpca.rules.minibatch import InBatches
+from dpca.rules.state import State
 from tests.rules.streams import lost_variance, planted
 
 RULES = [
-    Oja(3, Power(0.1, 0.5), seed=2),
-    OjaSubspace(3, Power(0.1, 0.5), seed=2),
-    Sanger(3, Power(0.1, 0.5), seed=2),
-    Krasulina(3, Power(0.1, 0.5), seed=2),
+    Oja(3, Power(0.1, 0.5), seed=2, unit=1.0),
+    OjaSubspace(3, Power(0.1, 0.5), seed=2, unit=1.0),
+    Sanger(3, Power(0.1, 0.5), seed=2, unit=1.0),
+    Krasulina(3, Power(0.1, 0.5), seed=2, unit=1.0),
     ImplicitKrasulina(3, seed=2),
     ImplicitKrasulina(3, online=True, seed=2),
-    ExplicitKrasulina(3, Power(0.1, 0.5), seed=2),
+    ExplicitKrasulina(3, Power(0.1, 0.5), seed=2, unit=1.0),
     AcceleratedOja(3, seed=2),
 ]
 NAMES = [f"{type(rule).__name__}{'-online' * rule.online}" for rule in RULES]
@@ -66,7 +66,7 @@ def test_which_rules_average() -> None:
 
 
 @pytest.mark.parametrize("kind", [Oja, Krasulina, AcceleratedOja])
-def test_bases_are_averaged_by_samples_and_orthonormalized(kind: type[AveragedRule]) -> None:
+def test_bases_are_averaged_by_samples_and_orthonormalized(kind: type[BasisRule]) -> None:
     """Two rows in three dimensions; streams of 3 and 1 samples turn the second row by 0 and 60 degrees."""
     rule = kind(2)
     before = rule.init(3, np.float64)
@@ -80,7 +80,7 @@ def test_bases_are_averaged_by_samples_and_orthonormalized(kind: type[AveragedRu
 
 
 @pytest.mark.parametrize("kind", [OjaSubspace, Sanger, ImplicitKrasulina, ExplicitKrasulina])
-def test_other_bases_are_averaged_as_they_are(kind: type[AveragedRule]) -> None:
+def test_other_bases_are_averaged_as_they_are(kind: type[BasisRule]) -> None:
     rule = kind(1)
     before = rule.init(2, np.float64)
     states = [before.copy(), before.copy()]
@@ -106,7 +106,7 @@ def test_implicit_bases_are_averaged_as_they_are() -> None:
 
 
 @each_rule
-def test_each_sample_is_counted_once(rule: AveragedRule) -> None:
+def test_each_sample_is_counted_once(rule: BasisRule) -> None:
     x = planted(1000)
     before = begun(rule, x[:100])
     n_updates = before.counts["n_updates"]
@@ -128,7 +128,7 @@ def test_each_sample_is_counted_once(rule: AveragedRule) -> None:
 
 
 @each_rule
-def test_one_stream_stays_as_it_is(rule: AveragedRule) -> None:
+def test_one_stream_stays_as_it_is(rule: BasisRule) -> None:
     x = planted(200)
     before = begun(rule, x[:50])
     (alone,) = streams(rule, [x[50:]], before)
@@ -136,7 +136,7 @@ def test_one_stream_stays_as_it_is(rule: AveragedRule) -> None:
 
 
 @each_rule
-def test_equal_streams_average_to_themselves(rule: AveragedRule) -> None:
+def test_equal_streams_average_to_themselves(rule: BasisRule) -> None:
     x = planted(300).astype(np.float32)
     before = begun(rule, x[:100])
     (one,) = streams(rule, [x[100:]], before)
@@ -149,7 +149,7 @@ def test_equal_streams_average_to_themselves(rule: AveragedRule) -> None:
 
 
 @each_rule
-def test_streams_that_saw_nothing_change_nothing(rule: AveragedRule) -> None:
+def test_streams_that_saw_nothing_change_nothing(rule: BasisRule) -> None:
     x = planted(100)
     before = begun(rule, x)
     averaged = rule.average(before, [before.copy(), before.copy()])
@@ -159,7 +159,7 @@ def test_streams_that_saw_nothing_change_nothing(rule: AveragedRule) -> None:
 
 
 @each_rule
-def test_four_streams_do_better_than_one_of_them(rule: AveragedRule) -> None:
+def test_four_streams_do_better_than_one_of_them(rule: BasisRule) -> None:
     x = planted(8000)
     state = rule.init(x.shape[1], x.dtype)
     for start in range(0, len(x), 800):
@@ -175,7 +175,7 @@ def test_four_streams_do_better_than_one_of_them(rule: AveragedRule) -> None:
 
 def test_without_centering_the_total_is_about_zero() -> None:
     x = planted(400)
-    rule = Oja(2, Power(0.1, 0.5), center=False)
+    rule = Oja(2, Power(0.1, 0.5), center=False, unit=1.0)
     before = begun(rule, x[:100])
     averaged = rule.average(before, streams(rule, [x[100:300], x[300:]], before))
     assert not averaged.arrays["mean"].any()
@@ -184,7 +184,7 @@ def test_without_centering_the_total_is_about_zero() -> None:
 
 def test_what_waits_for_a_batch_is_counted_too() -> None:
     x = planted(300)
-    rule = InBatches(Oja(3, Power(0.1, 0.5)), 20)
+    rule = InBatches(Oja(3, Power(0.1, 0.5), unit=1.0), 20)
     before = rule.init(x.shape[1], x.dtype)
     states = [rule.update(before.copy(), part) for part in (x[:150], x[150:])]
     averaged = rule.average(before, states)

@@ -8,7 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from dpca.rules import ImplicitKrasulina, InBatches, State
+from dpca.rules import ImplicitKrasulina, Power
+from dpca.rules.minibatch import InBatches
+from dpca.rules.state import State
 from tests.rules.streams import lost_variance
 
 STREAMS, ROUND = 5, 200
@@ -32,7 +34,7 @@ def averaged(rule: InBatches, x: np.ndarray) -> State:
 
 
 def test_five_streams_lose_about_as_little_as_one(digits: np.ndarray) -> None:
-    rule = InBatches(ImplicitKrasulina(5), 10)
+    rule = InBatches(ImplicitKrasulina(5, Power(1.0, 0.8), unit=1.0), 10)
     alone = rule.finish(rule.update(rule.init(784, np.float32), digits))
     found = rule.finish(averaged(rule, digits))
     lost = lost_variance(found["components"], digits)

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpca.kernels.dtypes import working_dtype
-from dpca.rules import State, centering
+from dpca.rules import centering
+from dpca.rules.state import State
 
 
 def fold(batches: list[np.ndarray], center: bool = True) -> tuple[State, list[np.ndarray]]:
-    state = State(centering.arrays(batches[0].shape[1]), {"n_samples": 0})
+    state = State.zeros(centering.layout(batches[0].shape[1]))
     taken = [centering.take(state, b, center, working_dtype(b.dtype)).copy() for b in batches]
     return state, taken
 

@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 from sklearn.decomposition import PCA
 
-from dpca.rules import Covariance, CovariancePCA, State
-from dpca.rules.covariance import BLOCK_ROWS
+from dpca.rules.covariance import BLOCK_ROWS, Covariance, CovariancePCA
+from dpca.rules.state import State
 
 pytestmark = pytest.mark.usefixtures("products")
 

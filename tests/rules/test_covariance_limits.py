@@ -15,8 +15,9 @@ from sklearn.decomposition import PCA
 from threadpoolctl import threadpool_limits
 
 from dpca.kernels import linalg
-from dpca.rules import Covariance, CovariancePCA, Moments, State
-from dpca.rules.covariance import BLOCK_ROWS
+from dpca.rules.covariance import BLOCK_ROWS, Covariance, CovariancePCA
+from dpca.rules.moments import Moments
+from dpca.rules.state import State
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -25,7 +25,7 @@ def centered(n: int, d: int, seed: int = 0) -> np.ndarray:
 
 def test_one_sample_by_hand() -> None:
     """C = (2, 0), x = (2, 6): y = 1, residual (0, 6), step 3 / (1 + 3) = 0.75: C = (2, 4.5)."""
-    rule = ImplicitKrasulina(1, Constant(3.0), online=True, center=False)
+    rule = ImplicitKrasulina(1, Constant(3.0), online=True, center=False, unit=1.0)
     state = rule.update(started(rule, [[2.0, 0.0]]), np.array([[2.0, 6.0]]))
     np.testing.assert_allclose(state.arrays["components"], [[2, 4.5]], rtol=1e-14)
     np.testing.assert_allclose(state.arrays["inverse"], [[2, 4.5]] / np.float64(4 + 4.5**2), rtol=1e-14)
@@ -38,7 +38,7 @@ def test_a_batch_is_equation_12() -> None:
     big_x = np.linalg.pinv(big_c) @ big_y
     right = np.linalg.inv(big_x @ big_x.T / 15 + np.eye(3) / eta)
     expected = (big_y @ big_x.T / 15 + big_c / eta) @ right
-    rule = ImplicitKrasulina(3, Constant(eta))
+    rule = ImplicitKrasulina(3, Constant(eta), unit=1.0)
     state = rule.update(started(rule, rows), x)
     np.testing.assert_allclose(state.arrays["components"], expected.T, rtol=1e-11)
     np.testing.assert_allclose(state.arrays["inverse"], np.linalg.pinv(expected), rtol=1e-9)
@@ -49,7 +49,7 @@ def test_a_batch_of_one_is_the_one_sample_update() -> None:
     x, rows = centered(12, 6), np.random.default_rng(2).normal(size=(3, 6))
     states = []
     for online in (False, True):
-        rule = ImplicitKrasulina(3, Power(2.0, 0.8), online=online, center=False)
+        rule = ImplicitKrasulina(3, Power(2.0, 0.8), online=online, center=False, unit=1.0)
         state = started(rule, rows)
         for sample in x:
             state = rule.update(state, sample[None])
@@ -61,7 +61,7 @@ def test_a_batch_of_one_is_the_one_sample_update() -> None:
 def test_an_infinite_step_is_a_batch_em_step() -> None:
     """Below equation 17: C = Y X^+, whose span is that of a power iteration."""
     x, rows = centered(40, 5), np.random.default_rng(3).normal(size=(2, 5))
-    rule = ImplicitKrasulina(2, Constant(1e12))
+    rule = ImplicitKrasulina(2, Constant(1e12), unit=1.0)
     found = rule.update(started(rule, rows), x).arrays["components"]
     scores = x @ np.linalg.pinv(rows)
     np.testing.assert_allclose(found, np.linalg.lstsq(scores, x, rcond=None)[0], rtol=1e-8)
@@ -83,7 +83,7 @@ def test_online_converges_whatever_the_step_size() -> None:
     """Table 1 of the source: scales of 0.1 and 10 change little."""
     x = planted(4000)
     for eta in (0.3, 3.0, 30.0):
-        found = fit(ImplicitKrasulina(3, Power(eta, 0.8), online=True), x)
+        found = fit(ImplicitKrasulina(3, Power(eta, 0.8), online=True, unit=1.0), x)
         assert lost_variance(found["components"], x) < 5e-3
 
 
@@ -103,7 +103,7 @@ def test_variances_do_not_depend_on_the_length_of_the_rows(online: bool) -> None
 def test_the_unit_scales_the_data() -> None:
     x = planted(800)
     for online in (False, True):
-        a = fit(ImplicitKrasulina(2, online=online), x)
+        a = fit(ImplicitKrasulina(2, unit=1.0, online=online), x)
         b = fit(ImplicitKrasulina(2, unit=255.0, online=online), 255 * x)
         assert same_span(a["components"], b["components"], 1e-8)
 
@@ -113,7 +113,7 @@ def test_explicit_step(online: bool) -> None:
     """C - eta Y^T (Y C - X) / N, with the pseudo-inverse and not the transpose."""
     x, rows = centered(1 if online else 9, 6), np.random.default_rng(4).normal(size=(3, 6))
     x = x + 1
-    rule = ExplicitKrasulina(3, Constant(0.3), online=online, center=False)
+    rule = ExplicitKrasulina(3, Constant(0.3), online=online, center=False, unit=1.0)
     state = rule.update(started(rule, rows), x)
     y = x @ np.linalg.pinv(rows)
     expected = rows - 0.3 / len(x) * y.T @ (y @ rows - x)
@@ -124,4 +124,4 @@ def test_explicit_step(online: bool) -> None:
 @pytest.mark.parametrize("online", [False, True])
 def test_the_explicit_form_can_diverge_and_says_so(online: bool) -> None:
     with pytest.raises(ValueError, match="ExplicitKrasulina diverged"):
-        fit(ExplicitKrasulina(2, Constant(1e9), online=online), planted(300).astype(np.float32))
+        fit(ExplicitKrasulina(2, Constant(1e9), online=online, unit=1.0), planted(300).astype(np.float32))

@@ -254,30 +254,6 @@ def test_a_result_can_be_asked_for_between_batches() -> None:
     )
 
 
-def test_an_empty_batch_changes_nothing_and_none_is_refused() -> None:
-    rule = IncrementalSVD(2)
-    state = rule.update(rule.init(5, np.uint8), np.empty((0, 5), np.uint8))
-    assert state.counts == {"n_samples": 0}
-    with pytest.raises(ValueError, match="no samples"):
-        rule.finish(state)
-    with pytest.raises(ValueError, match="not finite"):
-        rule.update(state, np.array([[1, np.nan, 0, 0, 0]], np.float32))
-
-
-@pytest.mark.parametrize(
-    ("options", "says"),
-    [
-        ({"n_components": 0}, "n_components is 0"),
-        ({"n_components": 2, "oversampling": -1}, "oversampling is -1"),
-        ({"n_components": 2, "forgetting": 0.0}, "forgetting is 0"),
-        ({"n_components": 2, "forgetting": 1.1}, "forgetting is 1.1"),
-    ],
-)
-def test_settings_that_make_no_sense(options: dict[str, float], says: str) -> None:
-    with pytest.raises(ValueError, match=says):
-        IncrementalSVD(**options)  # type: ignore[arg-type]
-
-
 @pytest.mark.parametrize(("n_rows", "d"), [(100, 20_000), (1000, 3_000), (5, 9_000)])
 def test_memory_stays_within_what_is_planned(n_rows: int, d: int) -> None:
     rule = IncrementalSVD(10, oversampling=20)

@@ -12,7 +12,10 @@ import pytest
 from dpca.engine.checkpoint import Checkpoints
 from dpca.kernels import linalg_int8
 from dpca.kernels.namespace import to_numpy
-from dpca.rules import Covariance, CovariancePCA, IncrementalSVD, Moments, State
+from dpca.rules import IncrementalSVD
+from dpca.rules.covariance import Covariance, CovariancePCA
+from dpca.rules.moments import Moments
+from dpca.rules.state import State
 
 Send = Callable[[np.ndarray], Any]
 

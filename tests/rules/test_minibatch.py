@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import pytest
@@ -12,27 +11,29 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpca.rules.minibatch import InBatches
-from dpca.rules.state import State
+from dpca.rules.rule import Rule
 
 
 @dataclass(frozen=True)
-class Recording:
+class Recording(Rule):
     """Keeps the rows of every update, and where each ended."""
 
-    mergeable: ClassVar[bool] = True
+    mergeable = True
+    least_samples = 0
 
-    def init(self, n_features, dtype):
-        return State({"rows": np.empty((0, n_features), dtype), "ends": np.empty(0, int)}, {"n_samples": 0})
+    def _layout(self, n_features, dtype):
+        return {"rows": ((0, n_features), dtype), "ends": ((0,), int)}
 
-    def update(self, state, batch):
+    def _take(self, state, batch):
         state.arrays["rows"] = np.concatenate([state.arrays["rows"], batch])
         state.arrays["ends"] = np.append(state.arrays["ends"], len(batch))
-        return state
 
     def merge(self, a, b):
-        return State({name: np.concatenate([a.arrays[name], b.arrays[name]]) for name in a.arrays}, dict(a.counts))
+        for name in b.arrays:
+            a.arrays[name] = np.concatenate([a.arrays[name], b.arrays[name]])
+        return a
 
-    def finish(self, state):
+    def _finish(self, state):
         return state.arrays
 
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpca.rules import Moments
+from dpca.rules.moments import Moments
 
 
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=6), st.sampled_from([np.uint8, np.int16, np.float32, float]))

@@ -10,7 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpca.rules import CovariancePCA, PooledCovariancePCA, State
+from dpca.rules.covariance import CovariancePCA
+from dpca.rules.pooled_covariance import PooledCovariancePCA
+from dpca.rules.state import State
 
 pytestmark = pytest.mark.usefixtures("products")
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpca.rules.rayleigh_ritz import RayleighRitz
+from dpca.rules.covariance_product import RayleighRitz
 from tests.rules.streams import fit
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpca.rules.refinement import Refinement
+from dpca.rules.covariance_product import Refinement
 
 
 def problem(n=300, d=12, k=3, dtype=np.float64):

@@ -6,8 +6,7 @@ import numpy as np
 import pytest
 from streams import fit, fold, leading, planted
 
-from dpca.rules.oja import OjaSubspace
-from dpca.rules.sanger import Sanger
+from dpca.rules.oja import OjaSubspace, Sanger
 from dpca.rules.schedules import Constant, Delayed
 
 
@@ -19,7 +18,7 @@ def started(rule, rows):
 
 def test_one_step_by_hand() -> None:
     """x = +-(1, 2), W = I: y y^T = [[1, 2], [2, 4]], lt = [[1, 0], [2, 4]], Y^T X - lt = [[0, 2], [0, 0]]."""
-    rule = Sanger(2, Constant(0.1))
+    rule = Sanger(2, Constant(0.1), unit=1.0)
     state = rule.update(started(rule, np.eye(2)), np.array([[1.0, 2.0], [-1.0, -2.0]]))
     np.testing.assert_allclose(state.arrays["components"], [[1, 0.2], [0, 1]], rtol=1e-14)
 
@@ -30,7 +29,7 @@ def test_the_triangle_is_applied_before_the_rows_change() -> None:
     x -= x.mean(0)
     rows = rng.normal(size=(3, 5))
     covariance = x.T @ x / 20
-    rule = Sanger(3, Constant(0.1))
+    rule = Sanger(3, Constant(0.1), unit=1.0)
     found = rule.update(started(rule, rows), x).arrays["components"]
     expected = rows + 0.1 * (rows @ covariance - np.tril(rows @ covariance @ rows.T) @ rows)
     np.testing.assert_allclose(found, expected, rtol=1e-12)
@@ -38,7 +37,7 @@ def test_the_triangle_is_applied_before_the_rows_change() -> None:
 
 def test_one_component_is_oja_linearized() -> None:
     x = planted(500)
-    a, b = (fit(rule(1, Delayed(0.05, 50)), x)["components"] for rule in (Sanger, OjaSubspace))
+    a, b = (fit(rule(1, Delayed(0.05, 50), unit=1.0), x)["components"] for rule in (Sanger, OjaSubspace))
     np.testing.assert_array_equal(a, b)
 
 
@@ -48,7 +47,7 @@ def test_rows_become_the_ordered_eigenvectors() -> None:
     components = leading(x, 3)[1]
     agreement = {}
     for kind in (Sanger, OjaSubspace):
-        rows = fold(kind(3, Delayed(0.1, 100)), x).arrays["components"]
+        rows = fold(kind(3, Delayed(0.1, 100), unit=1.0), x).arrays["components"]
         agreement[kind] = np.abs(np.sum(rows * components, axis=1)).min()
     assert agreement[Sanger] > 0.99
     assert agreement[OjaSubspace] < 0.9
@@ -56,4 +55,4 @@ def test_rows_become_the_ordered_eigenvectors() -> None:
 
 def test_too_large_a_step_is_said() -> None:
     with pytest.raises(ValueError, match="Sanger diverged at update"):
-        fit(Sanger(2, Constant(100.0)), planted(5000))
+        fit(Sanger(2, Constant(100.0), unit=1.0), planted(5000))

@@ -12,7 +12,9 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dpca.kernels.namespace import to_numpy
-from dpca.rules import Covariance, CovariancePCA, Moments, State
+from dpca.rules.covariance import Covariance, CovariancePCA
+from dpca.rules.moments import Moments
+from dpca.rules.state import State
 from tests.conftest import sender
 
 Send = Callable[[np.ndarray], Any]

@@ -22,13 +22,13 @@ from dpca.rules import (
     Oja,
     Power,
     SimilarityMatching,
-    State,
 )
+from dpca.rules.state import State
 from tests.rules.streams import fit, leading, planted, same_span
 
 RULES = [
-    Oja(3, Power(0.1, 0.5), seed=2),
-    Oja(3, Power(0.1, 0.5), orthonormalize_every=3, seed=2),
+    Oja(3, Power(0.1, 0.5), seed=2, unit=1.0),
+    Oja(3, Power(0.1, 0.5), orthonormalize_every=3, seed=2, unit=1.0),
     BlockPower(3, seed=2),
     BlockPower(3, growth=1.3, seed=2),
     BlockPower(3, momentum=0.01, seed=2),
@@ -77,7 +77,7 @@ def test_the_step_sees_the_running_mean() -> None:
     """Of a second batch: W (X - m)^T (X - m) with the mean m of both."""
     rng = np.random.default_rng(1)
     x = np.concatenate([rng.normal(0, 1, (40, 5)), rng.normal(4, 1, (20, 5))])
-    rule = Oja(2, Power(0.5, 0), seed=1)
+    rule = Oja(2, Power(0.5, 0), seed=1, unit=1.0)
     state = in_parts(rule, rule.init(5, np.float64), [x[:40]])
     rows = state.arrays["components"].copy()
     state = in_parts(rule, state, [x[40:47], x[47:]])
@@ -115,7 +115,7 @@ def test_parts_in_float32(rule: Any) -> None:
 def test_variances_are_known_after_few_updates(rule: Any) -> None:
     x = planted(4000)
     if isinstance(rule, Oja):
-        rule = Oja(3, Power(100.0, 0.5))
+        rule = Oja(3, Power(100.0, 0.5), unit=1.0)
     found = rule.finish(spread(rule, x, 1000, 2))
     assert found["explained_variance"].sum() == pytest.approx(leading(x, 3)[0].sum(), rel=0.1)
     assert found["explained_variance"].sum() < 1.1 * leading(x, 3)[0].sum()
@@ -141,7 +141,7 @@ def test_no_samples_change_nothing() -> None:
 def test_any_parts(lengths: list[int], d: int, k: int, dtype: type) -> None:
     rng = np.random.default_rng(sum(lengths))
     parts = [(100 * rng.random((n, d))).astype(dtype) for n in lengths]
-    rule = Oja(k, Power(1e-4, 0.5))
+    rule = Oja(k, Power(1e-4, 0.5), unit=1.0)
     before = rule.update(rule.init(d, dtype), (100 * rng.random((12, d))).astype(dtype))
     whole = rule.update(before.copy(), np.concatenate(parts))
     found = in_parts(rule, before.copy(), parts)

@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpca.engine.source import as_source
-from dpca.rules import AcceleratedBlockPower, Constant, InBatches, IncrementalSVD, Oja, Sanger
+from dpca.rules import AcceleratedBlockPower, Constant, IncrementalSVD, Oja, Sanger
+from dpca.rules.minibatch import InBatches
 from pipelines.studies.convergence.courses import marks_for, run_rule
 from pipelines.studies.convergence.reference import exact_reference
 from storage.errors import DataError
@@ -65,7 +66,7 @@ def test_a_course_falls_as_a_good_rule_learns(images: np.ndarray) -> None:
 
 def test_a_rule_that_diverges_keeps_what_it_had_and_says_why(images: np.ndarray) -> None:
     source = as_source(images.astype(np.float32))
-    run = run_rule(InBatches(Sanger(3, Constant(0.05)), 20), source, [20, 230])
+    run = run_rule(InBatches(Sanger(3, Constant(0.05), unit=1.0), 20), source, [20, 230])
     assert "diverged" in run.failure
     assert len(run.found) < 2
     reference = exact_reference(source, 3)

@@ -17,7 +17,8 @@ from dpca.engine.source import Source
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
 from dpca.partition.whole import Whole
-from dpca.rules.state import State
+from dpca.rules.rule import Wrapper
+from dpca.rules.state import Layout, State
 from pipelines.studies.convergence.reference import Reference
 from storage.errors import DataError
 from storage.progress import Progress, no_progress
@@ -99,7 +100,8 @@ def run_rule(
     -----
     Holds what is found at every mark: k d numbers each.
     """
-    timed, run = _Timed(rule, value_range, []), Run([], [], [])
+    timed: Any = _Timed(rule, value_range, [])
+    run = Run([], [], [])
 
     def note(n: int, states: list[State]) -> None:
         if n in marks:
@@ -124,17 +126,14 @@ class _GaveUp(Exception):
 
 
 @dataclass(frozen=True)
-class _Timed:
-    """A rule that sees scaled values, and the processor seconds of each of its updates; else it delegates."""
+class _Timed(Wrapper):
+    """A rule that sees scaled values, and the processor seconds of each of its updates."""
 
-    rule: Any
     value_range: tuple[float, float] | None
     seconds: list[float]
 
-    def __getattr__(self, name: str) -> Any:
-        if name == "rule" or name.startswith("__"):
-            raise AttributeError(name)
-        return getattr(self.rule, name)
+    def _own_layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        return {}
 
     def init(self, n_features: int, dtype: DTypeLike) -> State:
         state: State = self.rule.init(n_features, self._dtype(dtype))

@@ -19,8 +19,8 @@ from dpca.kernels import linalg
 from dpca.models.passes import Passes
 from dpca.models.pca_solvers import Problem, dual
 from dpca.partition.whole import Whole
-from dpca.rules.captured import Captured
 from dpca.rules.covariance import Covariance
+from pipelines.studies.captured import Captured
 from storage.errors import DataError
 from storage.progress import Progress, no_progress
 

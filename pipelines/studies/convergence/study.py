@@ -14,7 +14,7 @@ import zarr
 
 from dpca.engine.source import as_source
 from dpca.jobs.own_stack import inherited_of, own_stack
-from dpca.models.streaming_methods import DEFAULT_BATCH, METHODS, make_rule
+from dpca.models.streaming_methods import METHODS, make_rule
 from dpca.report.page import DataTable
 from dpca.report.record import read_report, report_folder, write_report
 from pipelines.studies.convergence.courses import Course, marks_for, run_rule
@@ -53,7 +53,7 @@ class ConvergenceSettings:
 
     methods: tuple[str, ...] = tuple(METHODS)
     n_components: int = 10
-    batch_size: int = DEFAULT_BATCH
+    batch_size: int = 100
     points: int = 12
     seed: int = 0
 
@@ -151,7 +151,6 @@ def _rules(settings: ConvergenceSettings) -> dict[str, Any]:
             method,
             settings.n_components,
             center=True,
-            options={},
             batch_size=settings.batch_size,
             seed=settings.seed,
         )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import scipy.fft
@@ -12,8 +11,9 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels import linalg
 from dpca.kernels.dtypes import working_dtype
+from dpca.kernels.types import Array
 from dpca.rules.moments import Moments
-from dpca.rules.state import Array, State
+from dpca.rules.state import State
 
 _BLOCK_ROWS = 64
 
@@ -78,7 +78,7 @@ def low_frequencies(cell_shape: tuple[int, ...], channel_shape: tuple[int, ...])
 
 
 @dataclass(frozen=True)
-class BlockDCTMoments:
+class BlockDCTMoments(Moments):
     """Mean and variance of every coefficient of the block cosine transform, in one pass.
 
     The transform is orthonormal: the variances of a cell's coefficients add up to those of its attributes, and what is
@@ -99,15 +99,9 @@ class BlockDCTMoments:
     cell_shape: tuple[int, ...]
     across_channels: bool = False
 
-    mergeable: ClassVar[bool] = True
-    random_order: ClassVar[bool] = False
+    stackable = False
 
-    def init(self, n_features: int, dtype: DTypeLike) -> State:
-        """Return the state before any sample."""
-        return Moments().init(n_features, dtype)
-
-    def update(self, state: State, batch: Array) -> State:
-        """Take in a batch of shape (n_samples, n_features), n_samples >= 0."""
+    def _take(self, state: State, batch: Array) -> None:
         dtype = working_dtype(batch.dtype)
         for start in range(0, len(batch), _BLOCK_ROWS):
             rows = batch[start : start + _BLOCK_ROWS]
@@ -116,8 +110,7 @@ class BlockDCTMoments:
             np.copyto(x.reshape(rows.shape), rows)
             found = linalg.scratch("dct coefficients", shape, dtype)
             block_dct(x, self.cell_shape, across_channels=self.across_channels, out=found)
-            state = Moments().update(state, found.reshape(rows.shape))
-        return state
+            super()._take(state, found.reshape(rows.shape))
 
     def merge(self, a: State, b: State) -> State:
         """Return the moments of both streams together."""
@@ -127,23 +120,11 @@ class BlockDCTMoments:
         """Return ``mean`` and ``variance``."""
         return Moments().finish(state)
 
-    def batch_rows(self, dtype: DTypeLike) -> int:
-        """Samples that an update does best with."""
-        return _BLOCK_ROWS
-
-    def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a state."""
-        return Moments().state_bytes(n_features, dtype)
-
-    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a result."""
-        return Moments().result_bytes(n_features, dtype)
-
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of temporary arrays in an update: samples, their parts in C order, coefficients twice."""
         rows = min(n_rows, _BLOCK_ROWS)
         transform = 4 * rows * n_features * working_dtype(dtype).itemsize
-        return transform + Moments().work_bytes(rows, n_features, dtype)
+        return transform + super().work_bytes(rows, n_features, dtype)
 
 
 def _whole_and_rest(length: int, cell: int) -> list[tuple[int, int, int]]:

@@ -20,7 +20,7 @@ from dpca.models.streaming_methods import make_rule
 from dpca.models.streaming_pca import StreamingPCA
 from dpca.partition.cells import CellGrid
 from dpca.partition.whole import Whole
-from dpca.rules.captured import Captured
+from pipelines.studies.captured import Captured
 from pipelines.studies.partitions.block_dct import dct_basis
 from pipelines.studies.partitions.dct_moments import BlockDCTMoments
 from pipelines.studies.partitions.settings import Design, PartitionSettings

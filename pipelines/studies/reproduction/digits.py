@@ -19,13 +19,13 @@ from dpca.rules import (
     FirstStrategy,
     Harmonic,
     ImplicitKrasulina,
-    InBatches,
     IncrementalSVD,
     Power,
     SecondStrategy,
     SimilarityMatching,
-    State,
 )
+from dpca.rules.minibatch import InBatches
+from dpca.rules.state import State
 from pipelines.studies.convergence.reference import Reference, exact_reference
 from pipelines.studies.reproduction.data import Setting
 from pipelines.studies.reproduction.tables import Entry, Published, Table
@@ -69,7 +69,7 @@ def thesis_rules(k: int) -> list[tuple[str, Callable[[int], Any], str]]:
 
 
 def _oja(k: int, strategy: Any, seed: int) -> AcceleratedOja:
-    return AcceleratedOja(k, Harmonic(100.0), strategy, seed=seed)
+    return AcceleratedOja(k, Harmonic(100.0), strategy, seed=seed, unit=1.0)
 
 
 def in_batches(make: Callable[[int], Any], size: int = BATCH) -> Callable[[int], InBatches]:
@@ -164,7 +164,7 @@ def krasulina_table(setting: Setting) -> Table:
 
 
 def _implicit(k: int) -> Callable[[int], Any]:
-    return lambda seed: ImplicitKrasulina(k, Power(1.0, 0.8), online=True, seed=seed)
+    return lambda seed: ImplicitKrasulina(k, Power(1.0, 0.8), online=True, seed=seed, unit=1.0)
 
 
 def _incremental(k: int) -> Callable[[int], Any]:

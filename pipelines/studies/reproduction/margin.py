@@ -92,7 +92,9 @@ def _rules(largest: float) -> dict[tuple[str, str], Callable[[int], Any]]:
 
 
 def _seeded(kind: Any, step: Any) -> Callable[[int], Any]:
-    return lambda seed: kind(_K, step, seed=seed)
+    # Step sizes as they are, not in units of what the rule measures; similarity matching knows no others.
+    literal = {} if kind is SimilarityMatching else {"unit": 1.0}
+    return lambda seed: kind(_K, step, seed=seed, **literal)
 
 
 def _measured(runs: dict[tuple[str, str], list[Run]], reference: Reference, setting: Setting) -> list[Entry]:

@@ -38,10 +38,10 @@ _OPEN = {"SM": SCHEDULE_OF_SM}
 
 def _rules() -> list[tuple[str, _Made, tuple[tuple[float, float] | None, ...]]]:
     def oja(c: float) -> _Made:
-        return lambda seed, online: Oja(_K, Harmonic(c), online=online, seed=seed)
+        return lambda seed, online: Oja(_K, Harmonic(c), online=online, seed=seed, unit=1.0)
 
     def accelerated_oja(strategy: Any) -> _Made:
-        return lambda seed, online: AcceleratedOja(_K, Harmonic(100.0), strategy(seed=seed), seed=seed)
+        return lambda seed, online: AcceleratedOja(_K, Harmonic(100.0), strategy(seed=seed), seed=seed, unit=1.0)
 
     def accelerated_power(strategy: Any) -> _Made:
         return lambda seed, online: AcceleratedBlockPower(_K, strategy(seed=seed), seed=seed)

@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import DTypeLike
 
+from dpca.kernels.types import Array
 from dpca.rules.orthonormal import gram
-from dpca.rules.state import Array, State
+from dpca.rules.rule import Rule
+from dpca.rules.state import Layout, State
 
 _BLOCK_ROWS, _BLOCK_COLUMNS = 256, 1024
 
 
 @dataclass(frozen=True, eq=False)
-class Captured:
+class Captured(Rule):
     """Variance that each of several bases W (k, d) captures: tr((W W^T)^-1 W C W^T), C the covariance of the stream.
 
-    With it, and that of the best components, follows the convergence of T 2.24 without C, for any d. Everything is
-    float64, whatever the bases are: float32 would end at a loss of about 1e-6. A sum over samples: it merges, and the
-    order does not matter.
+    With it, and that of the best components, follows the convergence of Alakkari (2020), equation 2.24, without C, for
+    any d. Everything is float64, whatever the bases are: float32 would end at a loss of about 1e-6. A sum over samples:
+    it merges, and the order does not matter.
 
     Parameters
     ----------
@@ -48,8 +49,8 @@ class Captured:
     mean: Array
     center: bool = True
 
-    mergeable: ClassVar[bool] = True
-    random_order: ClassVar[bool] = False
+    mergeable = True
+    least_samples = 2
 
     def __post_init__(self) -> None:
         if not len(self.bases) or any(basis.shape[1:] != self.mean.shape for basis in self.bases):
@@ -58,20 +59,18 @@ class Captured:
                 f"do not go with a mean of {len(self.mean)}: give at least one, all of that length"
             )
 
-    def init(self, n_features: int, dtype: DTypeLike) -> State:
-        """Return the state before any sample."""
-        arrays: dict[str, Array] = {"squares": np.zeros(()), "sum": np.zeros(n_features)}
+    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        arrays: dict[str, tuple[tuple[int, ...], DTypeLike]] = {"squares": ((), float), "sum": ((n_features,), float)}
         for i, basis in enumerate(self.bases):
-            arrays |= {f"cross-{i}": np.zeros((len(basis), len(basis))), f"sum-{i}": np.zeros(len(basis))}
-        return State(arrays, {"n_samples": 0})
+            k = len(basis)
+            arrays |= {f"cross-{i}": ((k, k), float), f"sum-{i}": ((k,), float)}
+        return arrays
 
-    def update(self, state: State, batch: Array) -> State:
-        """Take in a batch of shape (n_samples, n_features), n_samples >= 0."""
+    def _take(self, state: State, batch: Array) -> None:
         for start in range(0, len(batch), _BLOCK_ROWS):
-            self._take(state, batch[start : start + _BLOCK_ROWS])
-        return state
+            self._take_block(state, batch[start : start + _BLOCK_ROWS])
 
-    def _take(self, state: State, block: Array) -> None:
+    def _take_block(self, state: State, block: Array) -> None:
         ends = np.cumsum([len(basis) for basis in self.bases])
         y = np.zeros((len(block), ends[-1]))
         for start in range(0, block.shape[1], _BLOCK_COLUMNS):
@@ -86,18 +85,8 @@ class Captured:
             state.arrays[f"sum-{i}"] += own.sum(axis=0)
         state.counts["n_samples"] += len(block)
 
-    def merge(self, a: State, b: State) -> State:
-        """Return the state of both streams together."""
-        for name, values in b.arrays.items():
-            a.arrays[name] += values
-        a.counts["n_samples"] += b.counts["n_samples"]
-        return a
-
-    def finish(self, state: State) -> dict[str, Array]:
-        """Return the variance along each basis, and in total."""
+    def _finish(self, state: State) -> dict[str, Array]:
         n = state.counts["n_samples"]
-        if n < 2:
-            raise ValueError(f"{n} sample(s) have no variance: at least 2 are needed")
         captured = []
         for i, basis in enumerate(self.bases):
             cross, total = state.arrays[f"cross-{i}"], state.arrays[f"sum-{i}"]
@@ -107,18 +96,6 @@ class Captured:
         total = state.arrays["sum"]
         squares = state.arrays["squares"] - (total @ total / n if self.center else 0)
         return {"captured": np.asarray(captured), "total_variance": np.asarray(squares / (n - 1))}
-
-    def batch_rows(self, dtype: DTypeLike) -> int:
-        """Samples that an update does best with."""
-        return _BLOCK_ROWS
-
-    def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a state."""
-        return 8 * (sum(len(basis) * (len(basis) + 1) for basis in self.bases) + n_features + 1)
-
-    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of a result."""
-        return 8 * (len(self.bases) + 1)
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of temporary arrays, and of the bases."""
