@@ -153,10 +153,10 @@ def partitioned_model(options: argparse.Namespace) -> BandPCA | CellPCA:
     parameters = {"random_state": options.seed, **_components(options)}
     model: BandPCA | CellPCA
     if options.band_size is not None:
-        _refuse(options, _OF_CELLS, "cells, and --band-size makes bands: give --cell")
+        _refuse(options, _OF_CELLS, "cells and there are bands: give --cell")
         model = BandPCA(band_size=options.band_size, **_given(options, _OF_BANDS), **parameters)
     else:
-        _refuse(options, _OF_BANDS, "bands, and there are none: give --band-size")
+        _refuse(options, _OF_BANDS, "bands and there are none: give --band-size")
         cell_shape = 10 if options.cell is None else options.cell
         model = CellPCA(cell_shape=cell_shape, **_given(options, _OF_CELLS), **parameters)
     model.check_before(0)

@@ -15,7 +15,7 @@ from dpca.cli.arguments import (
     positive,
 )
 from dpca.cli.model_arguments import add_model_options
-from dpca.cli.running import guarded
+from dpca.cli.running import MEANINGS, guarded
 
 _DESCRIPTION = """\
 Principal component analysis of image and volume stacks of any size.
@@ -30,12 +30,7 @@ Principal component analysis of image and volume stacks of any size.
 Every output appears under its name only when it is whole. A command that was stopped goes on where it was when it is
 given again; one that finished is recognized and not repeated."""
 
-_EPILOG = """\
-exit codes: 0 done; 1 verify found damage; 2 wrong command line; 3 wrong input; 4 store cannot be read or written;
-5 does not fit the memory; 6 Dask cluster not reached or lost; 70 fault of dpca; 129, 130 or 143 stopped by the end of
-the terminal, Ctrl-C or SIGTERM; 141 nobody reads the output"""
-
-
+_EPILOG = "exit codes:\n" + "\n".join(f"  {code:<15}  {meaning}" for code, meaning in MEANINGS.items())
 _STACK = "stack store, or a Zarr array with samples on its first axis"
 
 

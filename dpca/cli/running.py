@@ -1,24 +1,4 @@
-"""How every program here ends: what is said, and with which exit code.
-
-====  ===========================================================================
-code  meaning
-====  ===========================================================================
-0     done, or found to be done already
-1     ``dpca verify`` found damage
-2     the command line is wrong
-3     the input is wrong
-4     a file or store cannot be read or written (exists, damaged, newer version, disk full)
-5     the work does not fit the memory it may take
-6     the Dask cluster cannot be reached, was lost, or cannot run this package
-70    a fault of this software; the only case that shows a traceback
-129   stopped by the closing of its terminal
-130   stopped by Ctrl-C
-141   nobody reads what is printed any more (``| head``)
-143   stopped by SIGTERM
-====  ===========================================================================
-
-What was stopped or lost its cluster goes on where it was when the same command is given again.
-"""
+"""How every program here ends: the sentence that it says, and its exit code."""
 
 from __future__ import annotations
 
@@ -37,6 +17,19 @@ from storage.clusters import cluster_errors
 from storage.errors import ClusterError, DataError, StoreError
 from storage.progress import bar_progress
 
+#: What each exit code means. Work that was stopped or lost its cluster goes on when the same command is given again.
+MEANINGS = {
+    "0": "done, or found to be done already",
+    "1": "verify found damage",
+    "2": "wrong command line",
+    "3": "wrong input",
+    "4": "a file or store cannot be read or written",
+    "5": "the work does not fit the memory",
+    "6": "the Dask cluster was not reached or was lost, or cannot run this package",
+    "70": "a fault of dpca, the only case that shows a traceback",
+    "129, 130 or 143": "stopped by the end of the terminal, Ctrl-C or SIGTERM",
+    "141": "nobody reads the output any more (| head)",
+}
 EXIT_CODES: dict[type[BaseException], int] = {DataError: 3, StoreError: 4, PlanError: 5, ClusterError: 6}
 FAULT = 70
 UNREAD = 141

@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 from sklearn.base import clone
 
-from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.memory import task_budget, thread_count
 from dpca.engine.plan import PlanError
 from dpca.engine.source import Outline, as_source
@@ -165,13 +164,12 @@ def compress(
         cost = fill_scores(
             stack,
             work.store / "model",
-            work.store,
-            work.fingerprint,
-            Checkpoints(str(work.scratch / "records")),
-            settings.reconstruct,
-            client,
-            progress,
+            work,
+            work.scratch / "records",
+            reconstruct=settings.reconstruct,
             ssim=settings.measures_ssim,
+            client=client,
+            progress=progress,
         )
         record.keep("scores", cost)
         # Before the store: a store under its final name always has its report.

@@ -33,6 +33,8 @@ Array = NDArray[Any]
 
 @dataclass(frozen=True)
 class _Job:
+    """What the tasks share; the scores, the model and the samples travel by their paths."""
+
     scores: str
     identity: str
     model: str
@@ -77,8 +79,9 @@ def reconstruct_store(
     check_output(target, model, scores)
     facts = read_scores_facts(scores)
     known = model_fingerprint(model)
-    basis = stored_basis(os.path.abspath(model), known)
-    scores_array = open_array(os.path.join(os.fspath(scores), "scores"))
+    model, stored = os.path.abspath(model), os.path.join(os.path.abspath(scores), "scores")
+    basis = stored_basis(model, known)
+    scores_array = open_array(stored)
     check_match(scores, facts, scores_array.shape, basis)
     basis = basis.leading(n_components)
     level = basis.score_shape[-1]
@@ -104,9 +107,9 @@ def reconstruct_store(
         )
         low, high = map(float, facts["data_range"])
         job = _Job(
-            os.path.join(os.path.abspath(scores), "scores"),
+            stored,
             array_identity(scores_array),
-            os.path.abspath(model),
+            model,
             known,
             None if n_components is None else level,
             str(work.store / "samples"),
@@ -124,7 +127,7 @@ def reconstruct_store(
             client=client,
             threads=thread_count(),
         )
-        write_strings(root, "name", np.asarray(open_array(os.path.join(os.fspath(scores), "name"))[...]).tolist())
+        write_strings(root, "name", np.asarray(open_array(os.path.join(scores, "name"))[...]).tolist())
         work.publish()
     return StageCost(time.perf_counter() - began, math.prod(shape) * dtype.itemsize, max(peaks, default=0))
 

@@ -96,22 +96,21 @@ def _figures(
     basis, axes, ssim = model.basis_, stack.axes[1:], quality.get("ssim")
     scores = open_array(store / "scores")
     bounds = stack.data_range or (0.0, 1.0)
-    badness = quality["mse"] if ssim is None else -ssim
     spread = np.linspace(0, stack.n_samples - 1, min(_SHOWN, stack.n_samples)).round().astype(int)
 
-    def pictured(draw: Any, indices: Sequence[int]) -> Figure:
+    def pictured(indices: Sequence[int]) -> Figure:
         originals = np.stack([np.asarray(stack.samples[i]) for i in indices])
         rebuilt = basis.decode(np.stack([np.asarray(scores[i]) for i in indices]))
         names, values = [str(stack.names[i]) for i in indices], None if ssim is None else ssim[list(indices)]
-        return draw(originals, to_pixels(rebuilt, stack.dtype, bounds), names, values, bounds, axes=axes)  # type: ignore[no-any-return]
+        return plots.comparison(originals, to_pixels(rebuilt, stack.dtype, bounds), names, values, bounds, axes=axes)
 
     total = np.ravel(model.total_variance_)
     explained = model.explained_variance_.reshape(total.size, -1)
     whole, cell = len(basis.score_shape) == 1, basis.cell_shape
     shown = model.pictured_components(_EIGENIMAGES if whole else _EIGENVECTORS)
     figures = {
-        "comparison": pictured(plots.comparison, spread.tolist()),
-        "worst": pictured(plots.worst, np.argsort(badness, kind="stable")[:_SHOWN].tolist()),
+        "comparison": pictured(spread.tolist()),
+        "worst": pictured(worst_first(quality)[:_SHOWN].tolist()),
         "eigenimages" if whole else "eigenfaces": plots.eigenfaces(
             shown,
             axes=axes,
@@ -131,6 +130,11 @@ def _figures(
     if ssim is not None:
         figures["ssim_histogram"] = plots.ssim_histogram(ssim)
     return figures
+
+
+def worst_first(quality: Mapping[str, Array]) -> Array:
+    """Return the numbers of all samples, by ascending SSIM, or by descending MSE where there is none."""
+    return np.argsort(quality["ssim"] if "ssim" in quality else -quality["mse"], kind="stable")
 
 
 def some_scores(store: Path) -> tuple[Array, Array]:

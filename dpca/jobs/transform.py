@@ -65,9 +65,7 @@ def transform_store(
     with Workspace(target, kind=kind, fingerprint=fingerprint, overwrite=overwrite) as work:
         if work.state == "complete":
             return NOTHING
-        cost = fill_scores(
-            stack, model, work.store, fingerprint, Checkpoints(str(work.scratch)), reconstruct, client, progress
-        )
+        cost = fill_scores(stack, model, work, work.scratch, reconstruct=reconstruct, client=client, progress=progress)
         work.publish()
     return cost
 
@@ -75,16 +73,16 @@ def transform_store(
 def fill_scores(
     stack: Stack,
     model: str | os.PathLike[str],
-    store: Path,
-    fingerprint: str,
-    checkpoints: Checkpoints,
+    work: Workspace,
+    records: Path,
+    *,
     reconstruct: bool,
+    ssim: bool = True,
     client: Any | None,
     progress: Progress,
-    ssim: bool = True,
 ) -> StageCost:
-    """Write everything of a scores store into a workspace, or what is still missing of it."""
-    began = time.perf_counter()
+    """Write what is still missing of a scores store in a workspace; ``records`` are kept of each finished shard."""
+    began, store = time.perf_counter(), work.store
     data_range = stated_range(stack)
     basis = stored_basis(os.fspath(model), model_fingerprint(model))
     if basis.sample_shape != tuple(stack.sample_shape):
@@ -100,7 +98,7 @@ def fill_scores(
         store,
         kind=basis.scores_kind,
         version=SCORES_VERSION,
-        fingerprint=fingerprint,
+        fingerprint=work.fingerprint,
         axes=list(stack.axes),
         data_range=list(data_range),
         dtype=stack.dtype.name,
@@ -118,7 +116,7 @@ def fill_scores(
         axes=stack.axes,
         data_range=data_range,
         reconstruct=reconstruct,
-        checkpoints=checkpoints,
+        checkpoints=Checkpoints(str(records)),
         client=client,
         progress=progress,
         ssim=ssim,

@@ -1,11 +1,10 @@
-"""The hand that draws: a page in inches, one typeface, five colors. What is drawn is the caller's."""
+"""Drawing primitives on matplotlib: a page in inches, one typeface, five colors."""
 
 from __future__ import annotations
 
 import functools
 import pathlib
-from collections.abc import Sequence
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 from matplotlib import get_data_path
@@ -23,11 +22,6 @@ FONT = "DejaVu Sans"
 """Ships inside matplotlib, so that the pictures are the same on every machine."""
 
 Side: TypeAlias = Literal["left", "center", "right"]
-Dash: TypeAlias = str | tuple[int, tuple[float, ...]]
-
-# Lines are told apart also without color: hues of even lightness, and a dash once they begin again.
-_HUES = ("#b3502a", "#3d7d4f", "#8a5aa8", "#a8861f", "#b0457a", "#4a8f96")
-_DASHES: tuple[Dash, ...] = ("solid", (0, (5, 1.6)), (0, (1.2, 1.4)))
 
 _CURVE_ASPECT = 0.62
 _CHART_HEIGHT = 3.9
@@ -101,16 +95,8 @@ def chart(x_label: str, y_label: str) -> tuple[Figure, Axes]:
 
 def annotate(axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], color: str, ha: Side) -> None:
     """Write beside a point of a chart, ``offset`` points away."""
-    axes.annotate(
-        text,
-        at,
-        xytext=offset,
-        textcoords="offset points",
-        color=color,
-        fontsize=9.5,
-        ha=ha,
-        fontfamily=FONT,
-    )
+    style: dict[str, Any] = {"color": color, "fontsize": 9.5, "ha": ha, "fontfamily": FONT}
+    axes.annotate(text, at, xytext=offset, textcoords="offset points", **style)
 
 
 def legend(axes: Axes) -> None:
@@ -118,35 +104,8 @@ def legend(axes: Axes) -> None:
     axes.legend(loc="lower right", frameon=False, labelcolor=INK, prop={"family": FONT, "size": 9})
 
 
-def leave_room(axes: Axes, inches: float) -> None:
-    """Make a chart narrower by so much, for a legend beside it."""
-    left, bottom, width, height = axes.get_position().bounds
-    axes.set_position((left, bottom, width - inches / WIDTH, height))
-
-
-def legend_beside(axes: Axes) -> None:
-    """Explain what has a label, to the right of the chart."""
-    axes.legend(
-        loc="upper left",
-        bbox_to_anchor=(1.015, 1.03),
-        frameon=False,
-        labelcolor=INK,
-        prop={"family": FONT, "size": 8.5},
-        handlelength=2.6,
-        borderaxespad=0,
-        labelspacing=0.45,
-    )
-
-
-def line_styles(names: Sequence[str], emphasized: str) -> dict[str, tuple[str, Dash]]:
-    """Return color and dash of each line; the one that the others are compared with has a color of its own."""
-    others = [name for name in names if name != emphasized]
-    styles = {name: (_HUES[i % len(_HUES)], _DASHES[i // len(_HUES) % len(_DASHES)]) for i, name in enumerate(others)}
-    return {**styles, emphasized: (ACCENT, "solid")}
-
-
-def printable(name: str, length: int) -> str:
-    """Make any file's name fit to draw: glyphs the typeface has, on one line, shortened in the middle."""
+def drawable(name: str, length: int) -> str:
+    """Return a file's name that can be drawn: glyphs of the typeface, on one line, shortened in the middle."""
     known = _glyphs()
     drawable = (c if ord(c) in known and c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name)
     clean = "".join(drawable)

@@ -50,16 +50,14 @@ def comparison(
     axes : sequence of str, optional
         Names of the sample's axes, as in :func:`dpca.report.panels.panel`.
 
-    Returns
-    -------
-    matplotlib.figure.Figure
-        Differences are centered on grey and amplified by one round factor for all samples, which the
-        heading states.
-
     Raises
     ------
     ValueError
         If the shapes, the number of names or the data range do not fit.
+
+    Notes
+    -----
+    Differences are centered on grey and amplified by one round factor for all samples, which the heading states.
     """
     shown, rebuilt = np.asarray(originals), np.asarray(reconstructions)
     if shown.shape != rebuilt.shape or len(shown) == 0:
@@ -75,37 +73,8 @@ def comparison(
         (intensity(a, data_range), intensity(b, data_range), difference(a, b, data_range, gain)) for a, b in triplets
     ]
     captions = ["" if np.isnan(score) else f"SSIM {score:.3f}" for score in scores]
-    heads = (
-        "original",
-        "reconstruction",
-        "difference" if gain == 1 else f"difference \N{MULTIPLICATION SIGN} {gain}",
-    )
-    return _triplets(rows, heads, names, captions)
-
-
-def worst(
-    originals: ArrayLike,
-    reconstructions: ArrayLike,
-    names: Sequence[str],
-    ssim: ArrayLike | None,
-    data_range: tuple[float, float],
-    *,
-    axes: Sequence[str] | None = None,
-) -> Figure:
-    """Samples with the lowest quality, the worst first; otherwise as :func:`comparison`.
-
-    The order is that of ``ssim``, or of the squared error where there is no SSIM.
-    """
-    shown, rebuilt = np.asarray(originals), np.asarray(reconstructions)
-    if ssim is not None:
-        badness = -np.asarray(ssim, dtype=np.float64)
-    else:
-        badness = np.array([np.mean((b - a.astype(np.float64)) ** 2) for a, b in zip(shown, rebuilt, strict=True)])
-    order = np.argsort(-badness, kind="stable")
-    if len(order) != len(names):
-        raise ValueError(f"{len(names)} names for {len(order)} samples: give one for each")
-    scores = None if ssim is None else np.asarray(ssim, dtype=np.float64)[order]
-    return comparison(shown[order], rebuilt[order], [names[i] for i in order], scores, data_range, axes=axes)
+    amplified = "" if gain == 1 else f" \N{MULTIPLICATION SIGN} {gain}"
+    return _triplets(rows, ("original", "reconstruction", f"difference{amplified}"), names, captions)
 
 
 def eigenfaces(
@@ -129,10 +98,6 @@ def eigenfaces(
         neighbors (:func:`dpca.report.panels.align_signs`).
     explained_variance_ratio : array_like of shape (k,), optional
         Share of the variance of each, written beside its number.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
     """
     pictures = []
     for vector in np.asarray(components):
@@ -168,10 +133,6 @@ def explained_variance_curve(ratio: ArrayLike, *, parts: str = "cells") -> Figur
         Cumulative explained variance ratio, 0..1. Cells with NaN (without variance) are left out.
     parts : str
         What several of them are called.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
     """
     cells = np.atleast_2d(np.asarray(ratio, dtype=np.float64))
     cells = cells[~np.isnan(cells).any(axis=1)]
@@ -212,10 +173,6 @@ def rank_map(ranks: ArrayLike, *, axes: Sequence[str] | None = None) -> Figure:
         one axis are drawn as a line.
     axes : sequence of str, optional
         Names of the sample's axes, as in :func:`dpca.report.panels.panel`.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
     """
     values = panel(ranks, axes)
     if values.ndim == 1:
@@ -240,10 +197,6 @@ def ssim_histogram(ssim: ArrayLike) -> Figure:
     ----------
     ssim : array_like of shape (n,)
         NaN is left out.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
 
     Raises
     ------
@@ -286,10 +239,6 @@ def score_scatter(scores: ArrayLike, place: ArrayLike, explained_variance_ratio:
         Where in the stack each sample is, 0..1: from dark to light.
     explained_variance_ratio : array_like of shape (k,), optional
         Share of the variance of each component, written beside its name.
-
-    Returns
-    -------
-    matplotlib.figure.Figure
 
     Raises
     ------
@@ -338,7 +287,7 @@ def _triplets(
                 drawing.write(figure, left, top - _HEADING + 0.07, heads[position], color=MUTED, size=8.5)
         right = x + 3 * width + 2 * _GAP
         room = int((right - x) / 0.085) - len(captions[index]) - 2
-        drawing.write(figure, x, y - 0.15, drawing.printable(names[index], room), color=INK)
+        drawing.write(figure, x, y - 0.15, drawing.drawable(names[index], room), color=INK)
         drawing.write(figure, right, y - 0.15, captions[index], color=MUTED, ha="right")
     return figure
 

@@ -1,30 +1,7 @@
 """The record of a job: numbers as JSON and as a table, pictures as PNG, all of it on one page of HTML.
 
-The numbers are a plain dictionary. These keys are known; all may be absent, and null means "not defined here":
-
-==========================  ==================================================================================
-samples                     number of samples
-sample_shape                shape of one sample
-cells, cell_shape           number of cells and shape of a whole one
-overlap                     pixels on each side of a border that are mapped across it
-shared                      whether all cells of a shape share their components
-bands, band_size, mapping   number of bands, attributes of the largest, and what puts attributes into one band
-attributes                  attributes of a sample that is taken whole
-components                  most components kept in a cell or band; those of whole samples where there are neither
-ranks                       {min, mean, max, total} of the components that cells or bands keep, where they differ
-method, passes              update rule of a streaming PCA, and how often it went over the samples
-scalars_ratio               compression as the thesis counts it: attributes to kept scalars of a sample
-bytes_ratio                 bytes of the input to bytes of scores and model on disk
-mse, psnr                   mean over all samples of the squared error of intensities in 0..1; of that, in dB
-ssim_mean, ssim_min,        structural similarity: mean over all samples, the lowest, and whose it is
-ssim_min_name
-explained_variance_ratio    share of the variance that is kept
-leading_ratios              that of each of the first components
-captured_bound              at least this share of what the best components would keep is kept; null if not known
-rejected                    samples left out: their number, or a list of (name, reason)
-notes                       sentences that a reader should know of
-stages                      name -> {seconds, bytes, peak_memory}
-==========================  ==================================================================================
+The numbers are a plain dictionary. `KEYS` says which ones are known; all may be absent,
+and null means "not defined here".
 """
 
 from __future__ import annotations
@@ -34,7 +11,7 @@ import json
 import math
 import os
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -50,13 +27,36 @@ from storage.outputs import resolved_output
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-_KEYS = (
-    *("samples", "sample_shape", "attributes"),
-    *("cells", "cell_shape", "overlap", "shared", "bands", "band_size", "mapping"),
-    *("components", "ranks", "method", "passes"),
-    *("scalars_ratio", "bytes_ratio", "mse", "psnr", "ssim_mean", "ssim_min", "ssim_min_name"),
-    *("explained_variance_ratio", "leading_ratios", "captured_bound", "rejected", "notes", "stages"),
-)
+#: What the numbers of a report mean, in the order in which they are written.
+KEYS = {
+    "samples": "number of samples",
+    "sample_shape": "shape of one sample",
+    "attributes": "attributes of a sample that is taken whole",
+    "cells": "number of cells",
+    "cell_shape": "shape of a whole cell",
+    "overlap": "pixels on each side of a border that are mapped across it",
+    "shared": "whether all cells of a shape share their components",
+    "bands": "number of bands",
+    "band_size": "attributes of the largest band",
+    "mapping": "how attributes are put into bands",
+    "components": "most components kept in a cell or band; those of whole samples where there are neither",
+    "ranks": "{min, mean, max, total} of the components that cells or bands keep, where they differ",
+    "method": "update rule of a streaming PCA, or solver of an exact one",
+    "passes": "how often the fit read the samples",
+    "scalars_ratio": "compression as the thesis counts it: attributes to kept scalars of a sample",
+    "bytes_ratio": "bytes of the input to bytes of scores and model on disk",
+    "mse": "mean over all samples of the squared error of intensities in 0..1",
+    "psnr": "of that, in dB",
+    "ssim_mean": "structural similarity, mean over all samples",
+    "ssim_min": "the lowest one",
+    "ssim_min_name": "the name of that sample",
+    "explained_variance_ratio": "share of the variance that is kept",
+    "leading_ratios": "that of each of the first components",
+    "captured_bound": "at least this share of what the best components would keep is kept; null if not known",
+    "rejected": "samples left out: their number, or a list of (name, reason)",
+    "notes": "sentences that a reader should know of",
+    "stages": "name -> {seconds, bytes, peak_memory}",
+}
 _STAGE_KEYS = ("seconds", "bytes", "peak_memory")
 
 _CAPTIONS = {
@@ -253,14 +253,14 @@ def _png(figure: Figure) -> bytes:
 
 def _plain(report: Mapping[str, Any]) -> dict[str, Any]:
     """Copy a report in its order of keys, with nothing in it but what JSON knows."""
-    plain = _ordered({key: _value(value) for key, value in report.items()}, _KEYS)
+    plain = _ordered({key: _value(value) for key, value in report.items()}, KEYS)
     stages = plain.get("stages")
     if isinstance(stages, dict):
         plain["stages"] = {name: _ordered(stage, _STAGE_KEYS) for name, stage in stages.items()}
     return plain
 
 
-def _ordered(values: dict[str, Any], first: Sequence[str]) -> dict[str, Any]:
+def _ordered(values: dict[str, Any], first: Collection[str]) -> dict[str, Any]:
     rest = sorted(values.keys() - set(first))
     return {key: values[key] for key in (*first, *rest) if key in values}
 

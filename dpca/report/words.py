@@ -1,14 +1,14 @@
 """The numbers of a report as people read them: one wording for the terminal and for the page.
 
-Every function takes a report as :mod:`dpca.report.record` describes it, already plain JSON. What is not in it is passed
-over; what is null is said to be undefined. Names come from files and archives: control characters and invalid
-Unicode in them are escaped.
+Every function takes a report as :mod:`dpca.report.record` describes it, already plain JSON. Missing keys are left out;
+null is reported as undefined. Names come from files and archives: control characters and invalid Unicode in them are
+escaped.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 from storage.errors import printable
@@ -54,8 +54,8 @@ def lead(report: Mapping[str, Any]) -> str:
     return sentence + "."
 
 
-def _ways(report: Mapping[str, Any]) -> str:
-    """Say what is not so with plain cells."""
+def _variant(report: Mapping[str, Any]) -> str:
+    """Say how cells differ from plain ones."""
     overlap = f", overlap {report['overlap']:,}" if report.get("overlap") else ""
     return overlap + (", one basis for all of a shape" if report.get("shared") else "")
 
@@ -67,72 +67,66 @@ def kept_components(count: int, ranks: Mapping[str, Any] | None, name: str = "co
 
 def highlights(report: Mapping[str, Any]) -> list[Highlight]:
     """Pick the numbers that answer how good and how small."""
-    found = []
-    if report.get("ssim_mean") is not None:
-        low = report.get("ssim_min")
-        found.append(Highlight(_ssim(report["ssim_mean"]), "SSIM, mean", "" if low is None else f"worst {_ssim(low)}"))
-    elif report.get("explained_variance_ratio") is not None:
-        found.append(Highlight(_percent(report["explained_variance_ratio"]), "explained variance", ""))
+    found, get = [], report.get
+    if (mean := get("ssim_mean")) is not None:
+        low = get("ssim_min")
+        found.append(Highlight(_ssim(mean), "SSIM, mean", "" if low is None else f"worst {_ssim(low)}"))
+    elif (share := get("explained_variance_ratio")) is not None:
+        found.append(Highlight(_percent(share), "explained variance", ""))
     if "psnr" in report:
-        error = report.get("mse")
+        error = get("mse")
         found.append(Highlight(_psnr(report), "PSNR", "" if error is None else f"MSE {error:.3g}"))
-    if report.get("scalars_ratio") is not None:
-        found.append(Highlight(_ratio(report["scalars_ratio"]), "compression, scalars", "attributes to kept scalars"))
-    if report.get("bytes_ratio") is not None:
-        found.append(
-            Highlight(_ratio(report["bytes_ratio"]), "compression, bytes", "input to scores and model on disk")
-        )
+    if (ratio := get("scalars_ratio")) is not None:
+        found.append(Highlight(_ratio(ratio), "compression, scalars", "attributes to kept scalars"))
+    if (ratio := get("bytes_ratio")) is not None:
+        found.append(Highlight(_ratio(ratio), "compression, bytes", "input to scores and model on disk"))
     return found
 
 
 def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, str]]:
     """Put every number that is there into a row of label and value."""
-    rows: list[tuple[str, str]] = []
-    if report.get("samples") is not None:
-        rows.append(("samples", f"{report['samples']:,}"))
-    if report.get("sample_shape"):
-        rows.append(("sample shape", _shape(report["sample_shape"], times)))
-    if report.get("attributes") is not None:
-        rows.append(("attributes", f"{report['attributes']:,}"))
-    if report.get("cells") is not None:
-        shape = report.get("cell_shape")
-        rows.append(
-            ("cells", f"{report['cells']:,}" + (f" of {_shape(shape, times)}" if shape else "") + _ways(report))
-        )
-    if report.get("bands") is not None:
-        size, mapping = report.get("band_size"), report.get("mapping")
-        bands = f"{report['bands']:,}" + (f" of at most {size:,} attributes" if size else "")
-        rows.append(("bands", bands + (f", mapped by {mapping}" if mapping else "")))
-    if report.get("components") is not None:
-        part = next((f" in each {name}" for name in ("cell", "band") if report.get(f"{name}s")), "")
-        rows.append(("components", f"{_count(report['components'], report.get('ranks'))}{part}{_mean(report)}"))
-    if report.get("method") is not None:
-        rows.append(("method", str(report["method"])))
-    if report.get("passes") is not None:
-        rows.append(("passes", f"{report['passes']:,}"))
-    if report.get("scalars_ratio") is not None:
-        ratio = _ratio(report["scalars_ratio"])
-        rows.append(("compression, scalars", f"{ratio} (attributes to kept scalars, as the thesis counts it)"))
-    if report.get("bytes_ratio") is not None:
-        rows.append(("compression, bytes", f"{_ratio(report['bytes_ratio'])} (input to scores and model on disk)"))
-    if report.get("explained_variance_ratio") is not None:
-        share = _percent(report["explained_variance_ratio"])
-        rows.append(("explained variance", share + (" of the total" if "captured_bound" in report else "")))
-    if report.get("leading_ratios"):
-        rows.append(("of the first components", " ".join(f"{ratio:.2%}" for ratio in report["leading_ratios"])))
-    if "captured_bound" in report:
-        rows.append(("certificate", _certificate(report["captured_bound"])))
-    if report.get("mse") is not None:
-        rows.append(("MSE", f"{report['mse']:.3g} (intensities in 0..1)"))
-    if "psnr" in report:
-        rows.append(("PSNR", _psnr(report)))
-    rows += _ssim_rows(report)
-    if "rejected" in report:
-        left_out = report["rejected"]
-        count = left_out if isinstance(left_out, int) else len(left_out or ())
-        rows.append(("rejected", f"{count:,} left out" if count else "none"))
-    rows += [("note", printable(str(note))) for note in report.get("notes") or ()]
-    return rows
+
+    def told(key: str, write: Callable[[Any], str] = "{:,}".format) -> str | None:
+        return None if (value := report.get(key)) is None else write(value)
+
+    size, shape, mapping = report.get("band_size"), report.get("cell_shape"), report.get("mapping")
+    whole = _shape(shape, times) if shape else ""
+    part = next((f" in each {name}" for name in ("cell", "band") if report.get(f"{name}s")), "")
+    of_total = " of the total" if "captured_bound" in report else ""
+    rows = [
+        ("samples", told("samples")),
+        ("sample shape", told("sample_shape", lambda lengths: _shape(lengths, times))),
+        ("attributes", told("attributes")),
+        ("cells", told("cells", lambda n: f"{n:,}" + (f" of {whole}" if whole else "") + _variant(report))),
+        (
+            "bands",
+            told(
+                "bands",
+                lambda n: (
+                    f"{n:,}"
+                    + (f" of at most {size:,} attributes" if size else "")
+                    + (f", mapped by {mapping}" if mapping else "")
+                ),
+            ),
+        ),
+        ("components", told("components", lambda k: f"{_count(k, report.get('ranks'))}{part}{_mean(report)}")),
+        ("method", told("method", str)),
+        ("passes", told("passes")),
+        (
+            "compression, scalars",
+            told("scalars_ratio", lambda r: f"{_ratio(r)} (attributes to kept scalars, as the thesis counts it)"),
+        ),
+        ("compression, bytes", told("bytes_ratio", lambda r: f"{_ratio(r)} (input to scores and model on disk)")),
+        ("explained variance", told("explained_variance_ratio", lambda share: _percent(share) + of_total)),
+        ("of the first components", told("leading_ratios", lambda shares: " ".join(f"{s:.2%}" for s in shares))),
+        ("certificate", _certificate(report["captured_bound"]) if "captured_bound" in report else None),
+        ("MSE", told("mse", "{:.3g} (intensities in 0..1)".format)),
+        ("PSNR", _psnr(report) if "psnr" in report else None),
+        *_ssim_rows(report),
+        ("rejected", told("rejected", _left_out)),
+        *(("note", printable(str(note))) for note in report.get("notes") or ()),
+    ]
+    return [(label, value) for label, value in rows if value]
 
 
 def stages(report: Mapping[str, Any]) -> list[Stage]:
@@ -185,6 +179,11 @@ def _certificate(bound: float | None) -> str:
     if bound is None:
         return "none: this method gives no bound in one pass, a second one measures what is captured"
     return f"at least {_percent(bound)} of what the best components would explain"
+
+
+def _left_out(rejected: Any) -> str:
+    count = rejected if isinstance(rejected, int) else len(rejected)
+    return f"{count:,} left out" if count else "none"
 
 
 def _passes(count: int) -> str:

@@ -126,27 +126,11 @@ def test_samples_of_one_axis_are_curves():
     pixels(figure)
 
 
-def test_worst_puts_the_lowest_first(photographs):
-    figure = plots.worst(photographs, photographs, list("abcd"), [0.9, 0.5, np.nan, 0.7], (0, 255))
-    assert [text for text in words(figure) if text in list("abcd")] == ["b", "d", "a", "c"]
-    np.testing.assert_array_equal(images(figure)[0], photographs[1])
-
-
-def test_worst_without_ssim_goes_by_squared_error(photographs):
-    rebuilt = photographs.astype(float)
-    rebuilt[2] += 5
-    rebuilt[0] -= 3
-    figure = plots.worst(photographs, rebuilt, list("abcd"), None, (0, 255))
-    assert [text for text in words(figure) if text in list("abcd")][:2] == ["c", "a"]
-
-
 def test_arrays_that_do_not_fit_are_refused(photographs):
     with pytest.raises(ValueError, match=r"originals are \(4, 12, 10, 3\) and reconstructions \(3, 12"):
         plots.comparison(photographs, photographs[:3], list("abcd"), None, (0, 255))
     with pytest.raises(ValueError, match="3 names and 4 SSIM values for 4 samples"):
         plots.comparison(photographs, photographs, list("abc"), None, (0, 255))
-    with pytest.raises(ValueError, match="3 names for 4 samples"):
-        plots.worst(photographs, photographs, list("abc"), None, (0, 255))
     with pytest.raises(ValueError, match="data_range"):
         plots.comparison(photographs, photographs, list("abcd"), None, (255, 0))
     with pytest.raises(ValueError, match="no components"):
@@ -160,9 +144,9 @@ def test_hostile_names_are_drawn_as_text(photographs, name):
     assert all("\n" not in text and len(text) < 100 for text in words(figure))
 
 
-def test_printable_keeps_both_ends():
-    assert drawing.printable("lfw/Aaron_Eckhart_0001.jpg", 40) == "lfw/Aaron_Eckhart_0001.jpg"
-    short = drawing.printable("lfw/Aaron_Eckhart_0001.jpg", 12)
+def test_drawable_keeps_both_ends():
+    assert drawing.drawable("lfw/Aaron_Eckhart_0001.jpg", 40) == "lfw/Aaron_Eckhart_0001.jpg"
+    short = drawing.drawable("lfw/Aaron_Eckhart_0001.jpg", 12)
     assert len(short) == 12
     assert short.startswith("lfw/A")
     assert short.endswith("1.jpg")

@@ -253,7 +253,7 @@ def test_ranks_that_differ_are_told_from_the_least_to_the_most(tmp_path):
     write_report(tmp_path / "r", report, {"ranks": figure()})
     page = read_page(tmp_path / "r")
     assert "3 to 41 principal components each" in page.text
-    assert "How many components each cell keeps" in page.text
+    assert "How many components each cell or band keeps" in page.text
 
 
 def test_bands_have_words_of_their_own(tmp_path):

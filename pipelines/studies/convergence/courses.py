@@ -37,7 +37,7 @@ class Course:
     seconds : tuple of float
         Processor time of all updates up to there: reading and measuring left out, one BLAS thread.
     convergence : tuple of float
-        T 2.24, in float64; -inf for the best components themselves.
+        Alakkari 2020, equation 2.24, in float64; -inf for the best components themselves.
     failure : str
         Why the rule gave up before the end, if it did.
     """

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike
 
 from dpca.report import drawing
 from dpca.report.drawing import MUTED
+from pipelines.studies.lines import leave_room, legend_beside, line_styles
 
 _LEGEND_INCHES = 2.75
 # Below this float64 tells nothing apart.
@@ -47,8 +48,8 @@ def convergence_curves(lines: Sequence[Line], x_label: str, *, emphasized: str =
     if not drawn:
         raise ValueError("there is no convergence to show: give at least one line with a point")
     figure, axes = drawing.chart(x_label, "convergence, log10(1 - captured / best)")
-    drawing.leave_room(axes, _LEGEND_INCHES)
-    styles = drawing.line_styles([name for name, _, _ in drawn], emphasized)
+    leave_room(axes, _LEGEND_INCHES)
+    styles = line_styles([name for name, _, _ in drawn], emphasized)
     for name, x, values in sorted(drawn, key=lambda line: -line[2][-1]):
         color, dash = styles[name]
         strong = name == emphasized
@@ -65,7 +66,7 @@ def convergence_curves(lines: Sequence[Line], x_label: str, *, emphasized: str =
             clip_on=False,
         )
     _scale(axes)
-    drawing.legend_beside(axes)
+    legend_beside(axes)
     return figure
 
 

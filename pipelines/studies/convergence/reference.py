@@ -57,7 +57,7 @@ class Reference:
         return replace(self, components=self.components[:k], explained_variance=self.explained_variance[:k])
 
     def convergence(self, bases: Sequence[Array], *, progress: Progress = no_progress) -> list[float]:
-        """Return the convergence of T 2.24 of each basis (k, d), in float64; lower is better.
+        """Return the convergence of Alakkari 2020, equation 2.24 of each basis (k, d), in float64; lower is better.
 
         From the covariance where it is at hand; otherwise in one pass over the source, which costs 2 n d operations
         for every row of every basis.

@@ -1,4 +1,4 @@
-"""How alike bands at random and components of whole samples are (T 4.5.4)."""
+"""How alike bands at random and components of whole samples are (Alakkari 2020, section 4.5.4)."""
 
 from __future__ import annotations
 

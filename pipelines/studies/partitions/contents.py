@@ -15,7 +15,7 @@ from pipelines.studies.partitions.settings import USUAL_HOLISTIC, Design, Partit
 from pipelines.studies.partitions.strategies import HOLISTIC, RANDOM, size_of
 from pipelines.studies.partitions.tables import Bound, Table, Value
 
-# T 4.5.3: what the published bands were made with.
+# Alakkari 2020, section 4.5.3: what the published bands were made with.
 _THEIR_BANDS = (1875, 50)
 _QUALITY = ("scalars_ratio", "bytes_ratio", "mse", "ssim", "held_out_mse", "held_out_ssim")
 _READING = (
@@ -125,7 +125,7 @@ def conditions(found: Findings) -> list[str]:
 
 
 def first_example(found: Findings) -> Table:
-    """T table 4.1: the middle cell size and whole samples."""
+    """Alakkari 2020, table 4.1: the middle cell size and whole samples."""
     lines = []
     for record in (found.cells()[found.plan.middle], found.records[HOLISTIC]):
         values, name = found.values(record), record.facts.name
@@ -153,7 +153,7 @@ def first_example(found: Findings) -> Table:
 
 
 def cell_sizes(found: Findings) -> Table:
-    """T table 4.2: cells of several sizes and whole samples."""
+    """Alakkari 2020, table 4.2: cells of several sizes and whole samples."""
     keys = ("partitions", "components", *_QUALITY, "pixel_mse", "theirs_mse", "theirs_ssim", "theirs_ratio")
     records = [*found.cells(), found.records[HOLISTIC]]
     lines = [(record.facts.name, _some(found.values(record), keys)) for record in records]
@@ -162,7 +162,7 @@ def cell_sizes(found: Findings) -> Table:
 
 
 def run_times(found: Findings) -> Table:
-    """T table 4.3: seconds a cell."""
+    """Alakkari 2020, table 4.3: seconds a cell."""
     lines = []
     for record in found.cells():
         theirs = SECONDS[found.settings.compare].get(record.facts.name)
@@ -187,7 +187,7 @@ def run_times(found: Findings) -> Table:
 
 
 def mappings(found: Findings) -> Table:
-    """T table 4.4: bands by every mapping, raster order as a further baseline, the largest cells beside."""
+    """Alakkari 2020, table 4.4: bands by every mapping and in raster order, and the largest cells."""
     keys = ("partitions", *_QUALITY, "seconds", "theirs_ratio", "theirs_mse", "theirs_ssim")
     lines = []
     for record in [*found.named("bands"), found.cells()[-1]]:
@@ -220,7 +220,7 @@ def baselines(found: Findings) -> Table:
 
 
 def likeness(found: Findings) -> Table:
-    """T 4.5.4: explained variance and principal angles of bands at random and whole samples."""
+    """Alakkari 2020, section 4.5.4: explained variance and principal angles of bands at random and whole samples."""
     analogy = found.analogy
     apart = f"{RANDOM}, channels apart"
     lines = []

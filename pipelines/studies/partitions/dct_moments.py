@@ -19,7 +19,7 @@ _BLOCK_ROWS = 64
 
 
 def block_dct(samples: Array, cell_shape: tuple[int, ...], *, across_channels: bool, out: Array | None = None) -> Array:
-    """Transform every cell of some samples (DCT-II, orthonormal; T 2.5.2, Wallace 1992).
+    """Transform every cell of some samples (DCT-II, orthonormal; Alakkari 2020, section 2.5.2, Wallace 1992).
 
     Parameters
     ----------

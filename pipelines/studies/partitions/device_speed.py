@@ -1,4 +1,4 @@
-"""How long a cell takes on this machine's processors and on its accelerator (T table 4.3)."""
+"""How long a cell takes on this machine's processors and on its accelerator (Alakkari 2020, table 4.3)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CellCase:
     published: PublishedTime
 
 
-#: T table 4.3 for LFW: 13,233 images of 250 x 250 x 3.
+#: Alakkari 2020, table 4.3 for LFW: 13,233 images of 250 x 250 x 3.
 TABLE_4_3 = tuple(CellCase((c, c), k, SECONDS["lfw"][f"cells {c} x {c}"]) for c, k in ((5, 5), (10, 20), (25, 125)))
 
 

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpca.report import drawing
 from dpca.report.drawing import INK, MUTED, WIDTH
+from pipelines.studies.lines import leave_room, legend_beside, line_styles
 
 _MARGIN, _GAP, _HEADING, _LABEL = 0.08, 0.06, 0.48, 0.26
 _TALLEST = 2.9
@@ -65,18 +66,18 @@ def gallery(
     letters = int(place / _LETTER)
     for column in range(columns):
         x = _MARGIN + column * place
-        drawing.write(figure, x, top - 0.2, drawing.printable(heads[column], letters), color=INK, size=8.5)
-        drawing.write(figure, x, top - 0.38, drawing.printable(notes[column], letters), color=MUTED, size=8)
+        drawing.write(figure, x, top - 0.2, drawing.drawable(heads[column], letters), color=INK, size=8.5)
+        drawing.write(figure, x, top - 0.38, drawing.drawable(notes[column], letters), color=MUTED, size=8)
         for number, row in enumerate(rows):
             y = top - _HEADING - number * line - height
             drawing.show(figure, row[column], (x, y, width, height))
             told = names[number] if column == 0 else "" if captions is None else captions[number][column]
-            drawing.write(figure, x, y - 0.15, drawing.printable(told, letters), color=MUTED, size=8)
+            drawing.write(figure, x, y - 0.15, drawing.drawable(told, letters), color=MUTED, size=8)
     return figure
 
 
 def variance_curves(lines: Sequence[Line], *, emphasized: str = "") -> Figure:
-    """Explained variance against the number of components, one line a way of splitting attributes (T figure 4.9).
+    """Explained variance against the number of components, one line a strategy (Alakkari 2020, figure 4.9).
 
     Parameters
     ----------
@@ -99,8 +100,8 @@ def variance_curves(lines: Sequence[Line], *, emphasized: str = "") -> Figure:
     if not drawn:
         raise ValueError("there is no explained variance to show: give at least one line with a point")
     figure, axes = drawing.chart("components of every partition", "explained variance")
-    drawing.leave_room(axes, _LEGEND_INCHES)
-    styles = drawing.line_styles([name for name, _ in drawn], emphasized)
+    leave_room(axes, _LEGEND_INCHES)
+    styles = line_styles([name for name, _ in drawn], emphasized)
     for name, share in sorted(drawn, key=lambda line: -line[1][-1]):
         color, dash = styles[name]
         strong = name == emphasized
@@ -121,5 +122,5 @@ def variance_curves(lines: Sequence[Line], *, emphasized: str = "") -> Figure:
     axes.set_xlim(0.5, max(len(share) for _, share in drawn) + 0.5)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12, min_n_ticks=1))
     axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
-    drawing.legend_beside(axes)
+    legend_beside(axes)
     return figure

@@ -31,7 +31,7 @@ from storage.workspace import Workspace, fingerprint_of
 
 Array = NDArray[Any]
 
-#: Shares of the components of the largest cells that a picture shows (T figure 4.6): the last is all of them.
+#: Shares of the components of the largest cells that a picture shows (Alakkari 2020, figure 4.6), all of them last.
 FEWER = (0.04, 0.2, 0.5, 1.0)
 
 

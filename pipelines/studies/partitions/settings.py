@@ -14,9 +14,9 @@ from pipelines.studies.partitions.published import DATA_SETS
 from storage.errors import DataError
 from storage.layout import CHANNEL
 
-#: Pixels of the cells of T table 4.2: squares of 5, 10 and 25.
+#: Pixels of the cells of Alakkari 2020, table 4.2: squares of 5, 10 and 25.
 _CELL_PIXELS = (25, 100, 625)
-#: T 4.5.3: attributes of a band, intervals of the mean, samples that means and variances are estimated from.
+#: Attributes of a band, intervals of the mean, samples that estimate moments (Alakkari 2020, section 4.5.3).
 _BAND_SIZE = 1875
 _FEWEST_BANDS = 4
 #: Components of whole samples unless told otherwise, where there are as many and memory allows.

@@ -29,7 +29,7 @@ from storage.stack import Stack
 
 Array = NDArray[Any]
 
-#: Components whose explained variance is looked at one by one (T figure 4.9).
+#: Components whose explained variance is looked at one by one (Alakkari 2020, figure 4.9).
 CURVE = 20
 RANDOM, HOLISTIC = "bands at random", "holistic"
 
@@ -116,7 +116,7 @@ class Strategy(Protocol):
 
 @dataclass(frozen=True)
 class Cells:
-    """Cells with as many components each (T 4.3)."""
+    """Cells with as many components each (Alakkari 2020, section 4.3)."""
 
     cell: tuple[int, ...]
     components: int
@@ -139,7 +139,7 @@ class Cells:
 
 @dataclass(frozen=True)
 class Bands:
-    """Bands with as many components each (T 4.4)."""
+    """Bands with as many components each (Alakkari 2020, section 4.4)."""
 
     mapping: str
     size: int

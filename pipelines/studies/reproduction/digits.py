@@ -45,7 +45,7 @@ _SEGMENTS = 64
 
 
 def thesis_rules(k: int) -> list[tuple[str, Callable[[int], Any], str]]:
-    """Return the mini-batch and sequential rules of T tables 3.4 and 3.7: name, seed -> rule, open points."""
+    """Return the rules of Alakkari 2020, tables 3.4 and 3.7: name, seed -> rule, open points."""
     return [
         ("block power", lambda seed: BlockPower(k, seed=seed), ""),
         ("CCIPCA", lambda seed: CCIPCA(k, online=True, seed=seed), ""),
@@ -98,7 +98,7 @@ _THESIS = {
 
 
 def digits_table(setting: Setting) -> Table:
-    """T table 3.4, the column of MNIST."""
+    """Alakkari 2020, table 3.4, the column of MNIST."""
     x, _ = setting.digits("train")
     reference = exact_reference(as_source(x), 5)
     entries = [

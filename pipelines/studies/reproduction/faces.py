@@ -27,7 +27,7 @@ _THESIS = {
 
 
 def faces_table(setting: Setting) -> Table:
-    """T table 3.7, the column of LFW, and the 200 components of the text below it; one trial, as in the source."""
+    """Alakkari 2020, table 3.7, the column of LFW, and the 200 components of the text below it; one trial."""
     source = as_source(setting.faces())
     reference = exact_reference(source, _MANY, progress=setting.progress)
     last, best_rule, _ = thesis_rules(_MANY)[-1]

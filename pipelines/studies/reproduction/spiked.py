@@ -74,7 +74,7 @@ def _rules() -> list[tuple[str, _Made, tuple[tuple[float, float] | None, ...]]]:
 
 
 def spiked_table(setting: Setting) -> Table:
-    """T table 3.2: each trial draws the model anew."""
+    """Alakkari 2020, table 3.2: each trial draws the model anew."""
     streams = [_stream(setting, seed) for seed in range(setting.trials)]
     entries = []
     for name, make, results in _rules():
