@@ -49,9 +49,9 @@ def psnr(x: Array, y: Array, *, data_range: float) -> Array:
 
 
 def ssim(x: Array, y: Array, *, data_range: float, n_spatial: int | None = None) -> Array:
-    """Structural similarity of each sample, as ``skimage.metrics.structural_similarity`` with its defaults (T 2.25).
+    """Structural similarity of each sample, as ``skimage.metrics.structural_similarity`` with its defaults.
 
-    Uniform window of 7 pixels a side, sample covariance, mean over positions and channels.
+    Uniform window of 7 pixels a side, sample covariance, mean over positions and channels (Alakkari 2020, eq. 2.25).
 
     Parameters
     ----------
@@ -103,9 +103,10 @@ def explained_variance_ratio(explained_variance: Array, total_variance: Any) -> 
 def convergence(
     components: Array, reference: Array, x: Array | None = None, *, covariance: Array | None = None
 ) -> float:
-    """Share of the best capturable variance that components miss, as a power of ten (T 2.24); lower is better.
+    """Share of the best capturable variance that components miss, as a power of ten; lower is better.
 
-    log10(1 - |X W|_F^2 / |X V|_F^2) for the components W, orthonormalized first, and the best ones V.
+    log10(1 - |X W|_F^2 / |X V|_F^2) for the components W, orthonormalized first, and the best ones V (Alakkari 2020,
+    eq. 2.24).
 
     Parameters
     ----------

@@ -284,7 +284,9 @@ def eigh_bytes(d: int, k: int) -> int:
 
 
 def _orthogonal_iteration(matrix: Array, k: int) -> tuple[Array, Array, Array]:
-    """Orthogonal iteration with Rayleigh-Ritz (T 2.2.1; L 5.3) from a fixed start; also say where it converged.
+    """Run orthogonal iteration with Rayleigh-Ritz from a fixed start; also say where it converged.
+
+    Alakkari 2020, section 2.2.1; Arora 2015, section 5.3.
 
     Iterates on twice the components asked for, first in float32, with the spectrum shifted by half of what is to be
     left out, and then, from a basis that is nearly right, in float64, until the captured variance lacks at most 1e-9 of

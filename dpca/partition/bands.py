@@ -156,7 +156,8 @@ class Bands(Partition):
         rows = _flat(samples)
         for first, values in parts:
             count, n, size = values.shape
-            rows[:n, self.offsets[first] : self.offsets[first + count]] = values.swapaxes(0, 1).reshape(n, count * size)
+            here = rows[:n, self.offsets[first] : self.offsets[first + count]]
+            here.reshape(n, count, size)[...] = values.swapaxes(0, 1)
         ordered = np.empty(rows.shape[1:], rows.dtype)
         for row in rows:
             # Scattered reads, from the cache, cost half of scattered writes. A mode that cannot fail saves a copy.

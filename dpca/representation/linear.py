@@ -116,8 +116,9 @@ class LinearRepresentation(Representation):
         partition, d, k = self.partition, math.prod(self.sample_shape), len(self.components)
         work = self._working(dtype)
         results = n_rows * (d + partition.n_partitions * k) * work.itemsize
-        values = min(n_rows, self._step(work.itemsize)) * self._tile_features
-        tile = values * (work.itemsize + partition.split_dtype(dtype).itemsize)
+        run = min(self._tile_features, max(_RUN_FEATURES, partition.max_features))
+        taken = self._tile_features * partition.split_dtype(dtype).itemsize
+        tile = min(n_rows, self._step(work.itemsize)) * (taken + run * work.itemsize)
         region = tuple((0, length) for length in self.sample_shape)
         # The components of the partitions, twice while they are cut; means, and the places of the attributes.
         model = 2 * k * d * work.itemsize + 6 * d * 8
