@@ -7,12 +7,10 @@ from typing import Any
 
 import numpy as np
 import scipy.linalg
-from numpy.typing import NDArray
 
 from dpca.kernels.quality import mse_per_sample, psnr_from_mse, ssim_per_sample
+from dpca.kernels.types import Array
 from storage.layout import axes_for
-
-Array = NDArray[Any]
 
 _BLOCK_ROWS = 1024
 

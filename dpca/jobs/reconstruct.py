@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 import zarr
-from numpy.typing import NDArray
 
 from dpca.engine.memory import peak_resident_bytes, thread_count
 from dpca.jobs.stages import NOTHING, StageCost
 from dpca.kernels.pixels import to_pixels
+from dpca.kernels.types import Array
 from dpca.models.scores import check_match, read_scores_facts
 from dpca.models.store import model_fingerprint, stored_basis
 from dpca.representation.base import Representation
@@ -27,8 +27,6 @@ from storage.reading import array_identity, open_again, open_array, read_into
 from storage.stack import STACK_KIND, STACK_VERSION
 from storage.tasks import map_shards
 from storage.workspace import Workspace, fingerprint_of
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,7 @@ from dpca import metrics
 from dpca.jobs.score_write import expected_mse
 from dpca.kernels.pixels import to_pixels
 from dpca.kernels.quality import psnr_from_mse
+from dpca.kernels.types import Array
 from dpca.models.store import load_any
 from dpca.partition.lapped import LappedGrid
 from dpca.report import plots
@@ -23,8 +24,6 @@ from storage.errors import StoreError
 from storage.manifest import CHECKSUMS
 from storage.reading import array_in, open_array, open_group
 from storage.stack import Stack
-
-Array = NDArray[Any]
 
 # Samples of a comparison and of the worst ones; eigenvectors of parts and of whole samples.
 _SHOWN, _EIGENVECTORS, _EIGENIMAGES = 6, 8, 12

@@ -10,7 +10,6 @@ from typing import Any
 
 import numpy as np
 import zarr
-from numpy.typing import NDArray
 
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.memory import peak_resident_bytes, task_budget, thread_count
@@ -19,6 +18,7 @@ from dpca.engine.source import Source, batches
 from dpca.kernels.linalg import release_scratch
 from dpca.kernels.pixels import to_pixels
 from dpca.kernels.quality import has_ssim, mse_per_sample, psnr_from_mse, ssim_per_sample
+from dpca.kernels.types import Array
 from dpca.models.store import model_fingerprint, stored_basis
 from dpca.representation.base import Representation
 from dpca.representation.score_layout import score_layout
@@ -28,8 +28,6 @@ from storage.layout import Layout, choose_layout
 from storage.progress import Progress, no_progress
 from storage.reading import open_array
 from storage.tasks import map_shards
-
-Array = NDArray[Any]
 
 # Floating-point copies of one block of samples: enough rows for each cell's matrix products to be worth their calls.
 _BLOCK_BYTES = 48 * 2**20

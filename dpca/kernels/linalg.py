@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 import scipy.linalg
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
 from dpca.kernels.namespace import any_of, beside, cast, copy_of, dtype_of, empty, is_numpy, namespace, to_numpy
-
-Array = NDArray[Any]
+from dpca.kernels.types import Array
 
 # Below this size numpy's matmul (which calls SYRK and mirrors the triangle) is the faster of the two; above it
 # SYRK into the output is, because it neither mirrors nor allocates.

@@ -14,11 +14,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpca.kernels.linalg import scratch
-
-Array = NDArray[Any]
+from dpca.kernels.types import Array
 
 #: Rows of one product: 2**16 products of at most 2**14 stay below 2**31.
 MOST_ROWS = 2**16

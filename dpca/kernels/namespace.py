@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 from array_api_compat import array_namespace, device, is_cupy_array, is_torch_array, to_device
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 
-Array = NDArray[Any]
+from dpca.kernels.types import Array
 
 
 def is_numpy(x: Array) -> bool:

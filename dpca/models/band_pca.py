@@ -7,7 +7,6 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import clone
 from sklearn.utils import check_random_state
 
@@ -16,6 +15,7 @@ from dpca.engine.fold import fold
 from dpca.engine.plan import PlanError
 from dpca.engine.sampling import read_samples, spread_samples
 from dpca.engine.source import Source
+from dpca.kernels.types import Array
 from dpca.models.docs import PARTITIONED, documented
 from dpca.models.parameters import whole_number
 from dpca.models.partitioned import PartitionedPCA
@@ -27,8 +27,6 @@ from dpca.representation.base import Representation
 from dpca.rules.moments import Moments
 from storage.errors import DataError
 from storage.layout import CHANNEL, axes_for
-
-Array = NDArray[Any]
 
 # More of them than there are attributes mean nothing, and each takes memory.
 _MOST_INTERVALS = 10_000_000

@@ -6,10 +6,9 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpca.engine.source import Source
-from dpca.kernels.types import Region
+from dpca.kernels.types import Array, Region
 from dpca.models.docs import PARTITIONED, documented
 from dpca.models.partitioned import PartitionedPCA
 from dpca.models.rank_choice import RankChoice
@@ -20,8 +19,6 @@ from dpca.partition.lapped import LappedGrid
 from dpca.partition.shared import SharedGrid
 from storage.errors import DataError
 from storage.layout import CHANNEL, axes_for
-
-Array = NDArray[Any]
 
 
 @documented(**PARTITIONED, part="cell", parts="cells", grid="*grid_shape")

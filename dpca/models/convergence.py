@@ -4,15 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import sklearn.exceptions
-from numpy.typing import NDArray
 
+from dpca.kernels.types import Array
 from storage.errors import DataError
-
-Array = NDArray[Any]
 
 #: What every fit finds.
 RESULT = ("components", "explained_variance", "total_variance", "mean")

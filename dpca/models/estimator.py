@@ -9,7 +9,6 @@ from inspect import signature
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils.validation import check_is_fitted
 
@@ -18,6 +17,7 @@ from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import FoldReport
 from dpca.engine.source import Source, check_numeric
 from dpca.kernels.dtypes import working_dtype
+from dpca.kernels.types import Array
 from dpca.models.parameters import check_parameters
 from dpca.models.rank_choice import CHOICES
 from dpca.models.store import ESTIMATORS, Kept, StoredModel, load_any, save_model
@@ -27,8 +27,6 @@ from dpca.representation.lazy import as_lazy, default_client, is_lazy, map_sampl
 from dpca.representation.reconstruction import samples_of
 from storage.errors import DataError
 from storage.progress import Progress, no_progress
-
-Array = NDArray[Any]
 
 
 class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]

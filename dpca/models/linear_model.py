@@ -8,7 +8,6 @@ from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 import zarr
-from numpy.typing import NDArray
 from sklearn.base import ClassNamePrefixFeaturesOutMixin
 from sklearn.utils import check_array
 from sklearn.utils.validation import check_is_fitted, validate_data
@@ -16,6 +15,7 @@ from sklearn.utils.validation import check_is_fitted, validate_data
 from dpca.engine.source import Source, as_dense, as_source, check_finite, check_numeric, opened
 from dpca.kernels import linalg
 from dpca.kernels.dtypes import working_dtype
+from dpca.kernels.types import Array
 from dpca.models.estimator import Estimator
 from dpca.models.parameters import no_values
 from dpca.models.store import Kept, StoredModel
@@ -25,8 +25,6 @@ from dpca.representation.base import Representation
 from dpca.representation.lazy import is_lazy
 from dpca.representation.linear import LinearRepresentation
 from storage.errors import DataError
-
-Array = NDArray[Any]
 
 # Shares of the variance that a report gives one by one.
 _LEADING = 5

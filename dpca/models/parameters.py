@@ -7,15 +7,14 @@ from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 from sklearn.utils import check_random_state
 
 from dpca.engine.memory import usable_bytes
 from dpca.engine.plan import PlanError
+from dpca.kernels.types import Array
 from dpca.rules.rule import Rule
 from storage.errors import DataError
-
-Array = NDArray[Any]
 
 _FLAGS = ("center", "shuffle", "shared", "keep_channels")
 _NAMES = ("solver", "mapping", "execution")

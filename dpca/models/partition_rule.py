@@ -6,21 +6,19 @@ import math
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpca.engine.fold import plan_for
 from dpca.engine.fold_tasks import Results
 from dpca.engine.plan import FoldPlan, PlanError
 from dpca.engine.source import Source
 from dpca.kernels.dtypes import working_dtype
+from dpca.kernels.types import Array
 from dpca.partition.base import Partition
 from dpca.partition.shared import SharedGrid
 from dpca.rules.covariance import CovariancePCA
 from dpca.rules.incremental_svd import IncrementalSVD
 from dpca.rules.pooled_covariance import PooledCovariancePCA
 from dpca.rules.rule import Rule
-
-Array = NDArray[Any]
 
 # Covariances that need so many times the reads of incremental SVD cost more than it does.
 _MOST_READS = 8

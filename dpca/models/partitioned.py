@@ -8,7 +8,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any, Self, cast
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
@@ -17,6 +16,7 @@ from dpca.engine.fold import fold, plan_for
 from dpca.engine.held_out import hold_out
 from dpca.engine.source import Source, as_samples, as_source, check_finite, opened
 from dpca.kernels.dtypes import working_dtype
+from dpca.kernels.types import Array
 from dpca.models.convergence import check_result
 from dpca.models.estimator import Estimator
 from dpca.models.parameters import check_states_fit, checked_rank, no_values
@@ -31,9 +31,6 @@ from dpca.rules.state import State
 from storage.errors import DataError
 from storage.layout import CHANNEL, axes_for
 from storage.stack import Stack
-
-Array = NDArray[Any]
-
 
 _Stream = tuple[Partition, Partition, Rule, np.dtype[Any]]
 """What the first batch fixes: partitions, what is folded, by which rule, and the type of the samples."""

@@ -5,18 +5,16 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import FoldReport, fold, plan_for
 from dpca.engine.memory import task_budget, thread_count
 from dpca.engine.plan import FoldPlan
 from dpca.engine.source import Source, check_finite
+from dpca.kernels.types import Array
 from dpca.partition.base import Partition
 from dpca.partition.whole import Whole
 from storage.progress import Progress, no_progress
-
-Array = NDArray[Any]
 
 # Samples of the first look at a source.
 _FIRST_BYTES = 2**24

@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.exceptions import ConvergenceWarning
 from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
@@ -34,8 +33,6 @@ from dpca.models.pca_solvers import (
 from dpca.models.store import Kept, StoredModel
 from dpca.representation.base import Representation
 from storage.errors import DataError
-
-Array = NDArray[Any]
 
 # Solvers that find every component there is.
 _COMPLETE = ("covariance", "dual")

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpca.engine.memory import usable_bytes
 from dpca.engine.plan import PlanError
 from dpca.kernels import linalg
+from dpca.kernels.types import Array
 from dpca.models.parameters import no_values
 from dpca.models.passes import Passes
 from dpca.partition.cells import CellGrid
@@ -25,7 +25,6 @@ from dpca.rules.orthonormal import orthonormalize
 from dpca.rules.power_iteration import PowerIteration
 from dpca.rules.vr_pca import VRPCA
 
-Array = NDArray[Any]
 Found = dict[str, Array]
 
 # Blocks of attributes, each of which may mean to read all data.

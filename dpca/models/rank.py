@@ -7,14 +7,10 @@ partition has fewer; ``totals`` (n_partitions,), the sums of all eigenvalues, kn
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from numpy.typing import NDArray
 
+from dpca.kernels.types import Array
 from storage.errors import DataError
-
-Array = NDArray[Any]
 
 
 class UnmetError(DataError):

@@ -9,14 +9,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpca.kernels.quality import psnr_from_mse
+from dpca.kernels.types import Array
 from dpca.models import rank
 from dpca.models.parameters import whole_number
 from storage.errors import DataError
-
-Array = NDArray[Any]
 
 #: The parameters of an estimator that say how many components it keeps; None of them keeps all.
 CHOICES = (

@@ -9,7 +9,6 @@ from collections.abc import Sequence
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.boundary import guarded
@@ -18,6 +17,7 @@ from dpca.engine.fold import FoldReport, fold, plan_for
 from dpca.engine.rounds import Scheme
 from dpca.engine.shuffled import shuffle
 from dpca.engine.source import Source
+from dpca.kernels.types import Array
 from dpca.models.convergence import ConvergenceWarning, OrderWarning, check_result, unsettled
 from dpca.models.docs import documented
 from dpca.models.execution import executed
@@ -41,8 +41,6 @@ from dpca.rules.covariance_product import Refinement
 from dpca.rules.state import State
 from dpca.rules.watched import moved
 from storage.errors import DataError
-
-Array = NDArray[Any]
 
 
 @documented()

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 from scipy.optimize import brentq
 
 from dpca.engine.memory import thread_count, usable_bytes
@@ -24,13 +23,13 @@ from dpca.engine.source import Source
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.pixels import to_pixels
 from dpca.kernels.quality import WINDOW, ssim_per_sample
+from dpca.kernels.types import Array
 from dpca.models.rank import spread
 from dpca.models.rank_choice import Captured, RankChoice, Reached, Spectrum, standard_error
 from storage.errors import DataError
 from storage.ranges import checked_range
 from storage.tasks import run_in_order
 
-Array = NDArray[Any]
 Results = list[dict[str, Array]]
 
 #: Samples that SSIM is measured on: their mean is known to .001, where single images vary by .02.

@@ -20,13 +20,12 @@ from typing import Any
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
-from numpy.typing import DTypeLike, NDArray
+from numpy.typing import DTypeLike
 from scipy.fft import dct
 
 from dpca.kernels import linalg
+from dpca.kernels.types import Array
 from dpca.partition.cells import CellGrid
-
-Array = NDArray[Any]
 
 # Bytes of samples that are filtered along all axes before the next ones: they stay in a core's own cache.
 _AT_ONCE = 2**18

@@ -5,10 +5,8 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpca import metrics
 from dpca.engine.fold import fold
@@ -16,6 +14,7 @@ from dpca.engine.memory import usable_bytes
 from dpca.engine.plan import PlanError
 from dpca.engine.source import Source
 from dpca.kernels import linalg
+from dpca.kernels.types import Array
 from dpca.models.passes import Passes
 from dpca.models.pca_solvers import Problem, dual
 from dpca.partition.whole import Whole
@@ -23,8 +22,6 @@ from dpca.rules.covariance import Covariance
 from pipelines.studies.captured import Captured
 from storage.errors import DataError
 from storage.progress import Progress, no_progress
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True, eq=False)

@@ -7,13 +7,11 @@ from dataclasses import asdict, dataclass
 from typing import Any, cast
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpca.kernels.types import Array
 from dpca.metrics import principal_angles
 from dpca.partition.bands import Bands
 from dpca.representation.linear import LinearRepresentation
-
-Array = NDArray[Any]
 
 #: Numbers of components whose spans are compared.
 _SPANS = (1, 2, 3, 5, 10, 20)

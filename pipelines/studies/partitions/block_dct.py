@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpca.kernels.types import Array
 from dpca.partition.cells import CellGrid
 from dpca.representation.linear import LinearRepresentation
 from pipelines.studies.partitions.dct_moments import cell_waves, low_frequencies
-
-Array = NDArray[Any]
 
 
 def dct_basis(

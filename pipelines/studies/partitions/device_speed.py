@@ -8,17 +8,15 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpca.engine.device import Device
 from dpca.engine.fold_device import fold_on_device
 from dpca.engine.source import as_source
+from dpca.kernels.types import Array
 from dpca.models.cell_pca import CellPCA
 from dpca.partition.cells import CellGrid
 from dpca.rules.covariance import CovariancePCA
 from pipelines.studies.partitions.published import SECONDS, PublishedTime
-
-Array = NDArray[Any]
 
 
 @dataclass(frozen=True)

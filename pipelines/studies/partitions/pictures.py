@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
+from dpca.kernels.types import Array
 from dpca.report import plots
 from dpca.report.panels import centered, intensity
 from pipelines.studies.partitions.contents import Findings
@@ -17,8 +16,6 @@ from pipelines.studies.partitions.records import Record, fewer_of
 from pipelines.studies.partitions.samples import panels
 from pipelines.studies.partitions.settings import count_spatial
 from pipelines.studies.partitions.strategies import CURVE, HOLISTIC, RANDOM
-
-Array = NDArray[Any]
 
 _COMPARED = 6
 CAPTIONS = {

@@ -10,9 +10,9 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpca.engine.checkpoint import Checkpoints
+from dpca.kernels.types import Array
 from pipelines.studies.partitions.analogy import combined
 from pipelines.studies.partitions.samples import Samples, panels
 from pipelines.studies.partitions.strategies import (
@@ -28,8 +28,6 @@ from pipelines.studies.partitions.strategies import (
 from storage.clusters import cluster_errors
 from storage.progress import Progress
 from storage.workspace import Workspace, fingerprint_of
-
-Array = NDArray[Any]
 
 #: Shares of the components of the largest cells that a picture shows (Alakkari 2020, figure 4.6), all of them last.
 FEWER = (0.04, 0.2, 0.5, 1.0)

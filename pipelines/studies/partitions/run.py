@@ -11,10 +11,10 @@ from typing import Any
 
 import numpy as np
 import zarr
-from numpy.typing import NDArray
 
 from dpca.jobs.own_stack import inherited_of, own_stack
 from dpca.jobs.transform import stated_range
+from dpca.kernels.types import Array
 from dpca.report.page import DataTable
 from dpca.report.record import read_report, report_folder, write_report
 from pipelines.studies.partitions.analogy import Analogy, angles_between
@@ -43,7 +43,6 @@ from storage.readers import Reader
 from storage.stack import Stack
 from storage.workspace import Workspace, fingerprint_of
 
-Array = NDArray[Any]
 Say = Callable[[str], None]
 
 KIND, VERSION = "partition-report", 1

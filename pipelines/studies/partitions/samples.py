@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpca.engine.held_out import RemainingSource
 from dpca.engine.memory import thread_count
@@ -19,13 +18,12 @@ from dpca.engine.source import Source, as_source
 from dpca.jobs.transform import stated_range
 from dpca.kernels.pixels import to_pixels
 from dpca.kernels.quality import has_ssim, mse_per_sample, ssim_per_sample
+from dpca.kernels.types import Array
 from dpca.report.panels import panel, thinned
 from pipelines.studies.partitions.settings import Design, PartitionSettings, count_spatial
 from storage.disk import require_free_space, writing_errors
 from storage.stack import Stack
 from storage.tasks import run_in_order
-
-Array = NDArray[Any]
 
 # Floating-point copies of the samples that are reconstructed at once.
 _BLOCK_BYTES = 32 * 2**20

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import fold, plan_for
 from dpca.engine.held_out import RemainingSource
 from dpca.engine.plan import PlanError
 from dpca.engine.source import as_source
+from dpca.kernels.types import Array
 from dpca.models.band_pca import BandPCA
 from dpca.models.cell_pca import CellPCA
 from dpca.models.streaming_methods import make_rule
@@ -26,8 +26,6 @@ from pipelines.studies.partitions.dct_moments import BlockDCTMoments
 from pipelines.studies.partitions.settings import Design, PartitionSettings
 from storage.progress import Progress
 from storage.stack import Stack
-
-Array = NDArray[Any]
 
 #: Components whose explained variance is looked at one by one (Alakkari 2020, figure 4.9).
 CURVE = 20

@@ -4,18 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
+from dpca.kernels.types import Array
 from storage.ingest import ingest
 from storage.progress import Progress, no_progress
 from storage.readers import open_reader
 from storage.readers.permuted import Permuted
 from storage.stack import Stack
-
-Array = NDArray[Any]
 
 
 class MissingData(Exception):

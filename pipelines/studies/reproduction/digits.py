@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from dpca.engine.source import Source, as_source
+from dpca.kernels.types import Array
 from dpca.rules import (
     CCIPCA,
     IPCA,
@@ -30,8 +30,6 @@ from pipelines.studies.convergence.reference import Reference, exact_reference
 from pipelines.studies.reproduction.data import Setting
 from pipelines.studies.reproduction.tables import Entry, Published, Table
 from pipelines.studies.reproduction.trials import entry
-
-Array = NDArray[Any]
 
 PIXELS = (0.0, 255.0)
 BATCH = 100
