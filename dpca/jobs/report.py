@@ -12,7 +12,6 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from dpca import metrics
-from dpca.jobs.score_write import expected_mse
 from dpca.kernels.pixels import to_pixels
 from dpca.kernels.quality import psnr_from_mse
 from dpca.kernels.types import Array
@@ -66,7 +65,7 @@ def write_job_report(
         **_quality_numbers(stack, quality, ssim),
         "explained_variance_ratio": float(model.explained_variance_.sum() / max(np.sum(model.total_variance_), 1e-300)),
         "rejected": stack.rejected,
-        "mse_expected": expected_mse(model, bounds),
+        "mse_expected": model.expected_mse(bounds),
         "data_range": bounds,
         **record,
     }

@@ -243,15 +243,6 @@ def _check_task(job: WriteJob, basis: Representation, limit: int) -> None:
         )
 
 
-def expected_mse(model: Any, data_range: tuple[float, float]) -> float:
-    """Mean squared error that the eigenvalues promise for the samples of the fit, before rounding to pixels."""
-    lost = np.sum(model.total_variance_) - model.explained_variance_.sum()
-    n, width = model.n_samples_seen_, float(data_range[1] - data_range[0])
-    per_value = float(max(lost, 0.0) * (n - 1) / n / model.n_features_in_)
-    # One division after the other: the square of an extreme range is out of range itself.
-    return per_value / width / width
-
-
 def _prepare(source: Source, basis: Representation, group: zarr.Group, axes: tuple[str, ...], reconstruct: bool) -> int:
     """Create the arrays that are not there yet, and return the samples of a shard, the same in both."""
     layout = choose_layout(source.shape, source.dtype.itemsize, axes, basis.cell_shape)

@@ -52,6 +52,10 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     memory_budget: int | None
 
     components_: Array
+    explained_variance_: Array
+    total_variance_: Any
+    n_samples_seen_: int
+    n_features_in_: int
     sample_shape_: tuple[int, ...]
     fit_report_: FoldReport
 
@@ -244,6 +248,17 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     @abstractmethod
     def report_numbers(self) -> dict[str, Any]:
         """Return what a report says of the fitted model; see `dpca.report.record`."""
+
+    def expected_mse(self, data_range: tuple[float, float]) -> float:
+        """Return the mean squared error of the samples of the fit that the eigenvalues promise, before rounding.
+
+        Of values that are scaled so that ``data_range`` has length 1.
+        """
+        lost = np.sum(self.total_variance_) - self.explained_variance_.sum()
+        n, width = self.n_samples_seen_, float(data_range[1] - data_range[0])
+        per_value = float(max(lost, 0.0) * (n - 1) / n / self.n_features_in_)
+        # One division after the other: the square of an extreme range is out of range itself.
+        return per_value / width / width
 
     def cells_for(self, axes: Sequence[str]) -> tuple[int, ...] | None:
         """Return the cells that the chunks of a stack should fit, given the names of a sample's axes; None if any."""

@@ -5,10 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from dpca.engine.memory import parallel_tasks, thread_count
 from dpca.engine.rounds import Averaging, DataParallel, Scheme
+from dpca.models.parameters import whole_number
 from dpca.rules.minibatch import InBatches
 from dpca.rules.rule import Wrapper
 from storage.errors import DataError
@@ -54,8 +53,8 @@ def executed(
     if n_streams is not None and execution not in ("averaged", "data-parallel"):
         raise DataError(f"n_streams is {n_streams!r} but execution={execution!r} has a single stream: leave it out")
     for name, value in (("n_streams", n_streams), ("round_size", round_size)):
-        if value is not None and (isinstance(value, bool) or not isinstance(value, int | np.integer) or value < 1):
-            raise DataError(f"{name} is {value!r}: give a positive integer")
+        if value is not None:
+            whole_number(value, name, 1)
     if execution == "averaged":
         return rule, _averaging(rule, n_streams, round_size)
     if execution == "data-parallel":

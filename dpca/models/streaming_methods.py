@@ -7,9 +7,9 @@ from dataclasses import fields, is_dataclass, replace
 from importlib import import_module
 from typing import Any
 
-import numpy as np
 from sklearn.utils import check_random_state
 
+from dpca.models.parameters import whole_number
 from dpca.rules.basis import StreamingRule
 from dpca.rules.minibatch import InBatches
 from dpca.rules.schedules import SCHEDULES, FirstStrategy, Harmonic, Power
@@ -110,10 +110,8 @@ def make_rule(
         rule = replace(rule, **_seeded(rule, seed))
     except ValueError as error:
         raise DataError(str(error)) from error
-    size = rule.batch_rows("float32") if batch_size is None else batch_size
-    if isinstance(size, bool) or not isinstance(size, int | np.integer) or size < 1:
-        raise DataError(f"batch_size is {size!r}: give a whole number of samples, at least 1")
-    return InBatches(rule if n_samples is None else Watched(rule, n_samples), int(size))
+    size = rule.batch_rows("float32") if batch_size is None else whole_number(batch_size, "batch_size", 1)
+    return InBatches(rule if n_samples is None else Watched(rule, n_samples), size)
 
 
 def _seeded(rule: StreamingRule, seed: int) -> dict[str, Any]:
@@ -181,24 +179,6 @@ def translate_parameters(stored: Mapping[str, Any]) -> dict[str, Any]:
     if options.get("unit") == "measured":
         options["unit"] = None
     return {**kept, "method": rule(**{name: value for name, value in options.items() if name in known})}
-
-
-def check_rank(k: Any, d: int, n: int | None) -> int:
-    """Return the number of components as an int, refusing what ``n`` samples of ``d`` attributes cannot have."""
-    if isinstance(k, bool) or not isinstance(k, int | np.integer) or k < 1:
-        raise DataError(f"n_components is {k!r}: give a positive integer")
-    if k > d:
-        raise DataError(f"n_components is {k} but a sample has only {d} attributes: ask for at most that many")
-    if n is not None and k > n:
-        raise DataError(f"n_components is {k} but there are only {n} samples: ask for at most that many")
-    return int(k)
-
-
-def check_passes(n_passes: Any) -> int:
-    """Return the number of passes as an int."""
-    if isinstance(n_passes, bool) or not isinstance(n_passes, int | np.integer) or n_passes < 1:
-        raise DataError(f"n_passes is {n_passes!r}: give at least 1")
-    return int(n_passes)
 
 
 def draw_seed(random_state: Any) -> int:

@@ -22,11 +22,9 @@ from dpca.models.convergence import ConvergenceWarning, OrderWarning, check_resu
 from dpca.models.docs import documented
 from dpca.models.execution import executed
 from dpca.models.linear_model import LinearModel
-from dpca.models.parameters import check_states_fit
+from dpca.models.parameters import check_states_fit, checked_rank, whole_number
 from dpca.models.streaming_methods import (
     FORMER_OPTIONS,
-    check_passes,
-    check_rank,
     describe_option,
     draw_seed,
     make_rule,
@@ -181,7 +179,7 @@ class StreamingPCA(LinearModel):
         self.forgetting = forgetting
 
     def _fit(self, X: Any, **running: Any) -> None:
-        n_passes = check_passes(self.n_passes)
+        n_passes = whole_number(self.n_passes, "n_passes", 1)
         source = self._source(X)
         shape, seed = tuple(source.shape[1:]), draw_seed(self.random_state)
         rule = self._rule(math.prod(shape), source.shape[0], seed)
@@ -283,7 +281,7 @@ class StreamingPCA(LinearModel):
             self.angle_moved_, self.variance_moved_ = moved(before, self.components_, self.explained_variance_)
 
     def _rule(self, d: int, n: int | None, seed: int) -> Any:
-        k = check_rank(self.n_components, d, n)
+        k = checked_rank(self.n_components, d, n)
         return make_rule(
             self.method,
             k,

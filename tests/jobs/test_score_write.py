@@ -18,7 +18,7 @@ from dpca import BandPCA, CellPCA, StreamingPCA
 from dpca.engine import PlanError, as_source
 from dpca.engine.checkpoint import Checkpoints
 from dpca.jobs import score_write
-from dpca.jobs.score_write import expected_mse, write_scores
+from dpca.jobs.score_write import write_scores
 from dpca.kernels import linalg
 from dpca.models.store import model_fingerprint
 from storage import DataError, StoreError
@@ -170,8 +170,8 @@ def test_what_is_written_is_what_the_model_and_scikit_image_say(case: tuple[Case
 def test_the_promised_error_is_the_measured_one(tmp_path: Path) -> None:
     """For values that are not rounded; every sample counts once, also those of the last, shorter shard."""
     made = Case(tmp_path, floats(45, (16, 15), 0, 1).astype(np.float32), 5, 3, (0.0, 1.0))
-    assert made.write()["mse"][...].mean() == pytest.approx(expected_mse(made.model, (0, 1)), rel=1e-5)
-    assert expected_mse(made.model, (0, 2)) == pytest.approx(expected_mse(made.model, (0, 1)) / 4)
+    assert made.write()["mse"][...].mean() == pytest.approx(made.model.expected_mse((0, 1)), rel=1e-5)
+    assert made.model.expected_mse((0, 2)) == pytest.approx(made.model.expected_mse((0, 1)) / 4)
 
 
 def test_names_and_places(color: Case) -> None:

@@ -18,7 +18,6 @@ from sklearn.decomposition import PCA
 from dpca import BandPCA, CellPCA
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.plan import PlanError
-from dpca.jobs.score_write import expected_mse
 from dpca.partition import map_by_moments
 from storage import DataError
 from tests.conftest import smooth_images
@@ -83,7 +82,7 @@ def test_the_eigenvalues_tell_the_error_before_anything_is_written(images: np.nd
     model = BandPCA(5, band_size=300, n_intervals=6, mapping=mapping, random_state=0).fit(images)
     rebuilt = model.inverse_transform(model.transform(images)).astype(float)
     measured = ((rebuilt - images) ** 2).mean() / 255**2
-    assert expected_mse(model, (0, 255)) == pytest.approx(measured, rel=1e-5)
+    assert model.expected_mse((0, 255)) == pytest.approx(measured, rel=1e-5)
 
 
 @given(

@@ -16,7 +16,6 @@ from sklearn.base import clone
 from sklearn.decomposition import PCA
 
 from dpca import CellPCA
-from dpca.jobs.score_write import expected_mse
 from storage import DataError
 from tests.conftest import smooth_images
 
@@ -55,7 +54,7 @@ def test_every_cell_is_the_pca_of_its_pixels(images: np.ndarray, fitted: CellPCA
 def test_the_eigenvalues_tell_the_error_before_anything_is_written(images: np.ndarray, fitted: CellPCA) -> None:
     rebuilt = fitted.inverse_transform(fitted.transform(images)).astype(float)
     measured = ((rebuilt - images) ** 2).mean() / 255**2
-    assert expected_mse(fitted, (0, 255)) == pytest.approx(measured, rel=1e-5)
+    assert fitted.expected_mse((0, 255)) == pytest.approx(measured, rel=1e-5)
 
 
 @given(

@@ -19,7 +19,6 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import check_estimator
 
 from dpca import CellPCA
-from dpca.jobs.score_write import expected_mse
 from storage import DataError, open_stack
 from storage.arrays import create_array, create_root, write_shard
 from storage.layout import Layout
@@ -79,7 +78,7 @@ def test_float32_samples_with_a_large_mean(shape: tuple[int, ...]) -> None:
     variances = model.transform(x).astype(float).var(axis=0, ddof=1)
     np.testing.assert_allclose(variances, model.explained_variance_, rtol=1e-4)
     measured = ((model.inverse_transform(model.transform(x)).astype(float) - x) ** 2).mean()
-    assert expected_mse(model, (0, 1)) == pytest.approx(measured, rel=1e-3)
+    assert model.expected_mse((0, 1)) == pytest.approx(measured, rel=1e-3)
 
 
 def test_wide_integers_are_not_squeezed_into_float32() -> None:
@@ -88,7 +87,7 @@ def test_wide_integers_are_not_squeezed_into_float32() -> None:
     model = CellPCA(4, cell_shape=3).fit(x)
     assert model.components_.dtype == np.float64
     measured = ((model.inverse_transform(model.transform(x)) - x) ** 2).mean()
-    assert expected_mse(model, (0, 1)) == pytest.approx(measured, rel=1e-9)
+    assert model.expected_mse((0, 1)) == pytest.approx(measured, rel=1e-9)
 
 
 def test_float64_keeps_its_digits_to_the_end() -> None:

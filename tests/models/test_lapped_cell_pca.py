@@ -15,7 +15,6 @@ from sklearn.decomposition import PCA
 
 from dpca import CellPCA
 from dpca.engine.checkpoint import Checkpoints
-from dpca.jobs.score_write import expected_mse
 from dpca.kernels.pixels import to_pixels
 from dpca.kernels.quality import ssim_per_sample
 from dpca.partition import CellGrid, LappedGrid
@@ -73,7 +72,7 @@ def test_components_are_what_scores_of_one_add_to_the_mean(fitted: CellPCA) -> N
 def test_the_eigenvalues_tell_the_error(images: np.ndarray, fitted: CellPCA) -> None:
     rebuilt = fitted.inverse_transform(fitted.transform(images)).astype(float)
     measured = ((rebuilt - images) ** 2).mean() / 255**2
-    assert expected_mse(fitted, (0, 255)) == pytest.approx(measured, rel=1e-5)
+    assert fitted.expected_mse((0, 255)) == pytest.approx(measured, rel=1e-5)
     assert fitted.total_variance_.sum() == pytest.approx(images.var(axis=0, ddof=1, dtype=float).sum(), rel=1e-6)
 
 
@@ -81,7 +80,7 @@ def test_a_target_is_met_exactly(images: np.ndarray) -> None:
     model = CellPCA(cell_shape=10, overlap=3, target_mse=2e-4, max_components=40).fit(images)
     rebuilt = model.inverse_transform(model.transform(images)).astype(float)
     measured = ((rebuilt - images) ** 2).mean() / 255**2
-    assert measured == pytest.approx(expected_mse(model, (0, 255)), rel=1e-5)
+    assert measured == pytest.approx(model.expected_mse((0, 255)), rel=1e-5)
     assert 1.9e-4 < measured <= 2e-4
     # The number of components of each cell is known although those of neighbors reach into it.
     kept = model.ranks_

@@ -11,7 +11,6 @@ import zarr
 
 from dpca import BandPCA, CellPCA
 from dpca.engine.plan import PlanError
-from dpca.jobs.score_write import expected_mse
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +36,8 @@ def test_volumes_in_cells_too_large_for_their_covariances_stream(volumes: np.nda
     rebuilt = streamed.inverse_transform(streamed.transform(volumes))
     measured = ((rebuilt - volumes).astype(float) ** 2).mean()
     # The certificate is a bound then, and nearly the truth.
-    assert measured <= expected_mse(streamed, (0, 1)) * (1 + 1e-5)
-    assert measured == pytest.approx(expected_mse(exact, (0, 1)), rel=1e-3)
+    assert measured <= streamed.expected_mse((0, 1)) * (1 + 1e-5)
+    assert measured == pytest.approx(exact.expected_mse((0, 1)), rel=1e-3)
 
 
 def test_groups_take_turns_where_that_is_cheaper_than_streaming(volumes: np.ndarray, tmp_path: Path) -> None:

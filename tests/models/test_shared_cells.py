@@ -19,7 +19,6 @@ from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import plan_for
 from dpca.engine.plan import PlanError
 from dpca.engine.source import as_source
-from dpca.jobs.score_write import expected_mse
 from dpca.models.rank import ranks_by_noise, whole_counts
 from dpca.rules.covariance import CovariancePCA
 from storage import DataError, StoreError
@@ -74,7 +73,7 @@ def test_cells_of_each_shape_share_the_eigenvectors_of_their_average_covariance(
 def test_the_eigenvalues_tell_the_error_and_each_cells_own_components_leave_less(
     images: np.ndarray, fitted: CellPCA
 ) -> None:
-    assert expected_mse(fitted, (0, 1)) == pytest.approx(error_of(fitted, images), rel=1e-5)
+    assert fitted.expected_mse((0, 1)) == pytest.approx(error_of(fitted, images), rel=1e-5)
     own = CellPCA(5, cell_shape=16).fit(images)
     assert error_of(own, images) < error_of(fitted, images)
     np.testing.assert_array_equal(own.mean_, fitted.mean_)
@@ -103,7 +102,7 @@ def test_all_components_give_the_input_back_and_fewer_never_beat_each_cells_own(
     k = data.draw(st.integers(1, min(model.n_components_, 9)))
     few, own = (CellPCA(k, cell_shape=cell, shared=shared).fit(x) for shared in (True, False))
     measured = error_of(few, x)
-    assert expected_mse(few, (0, 1)) == pytest.approx(measured, rel=1e-4, abs=1e-3)
+    assert few.expected_mse((0, 1)) == pytest.approx(measured, rel=1e-4, abs=1e-3)
     assert error_of(own, x) <= measured * (1 + 1e-5) + 1e-3
 
 
@@ -192,14 +191,14 @@ def test_large_cells_need_one_covariance_and_not_one_each() -> None:
 def test_a_target_is_met_and_no_shape_keeps_a_component_too_many(images: np.ndarray) -> None:
     model = CellPCA(cell_shape=16, shared=True, target_mse=6e-4, max_components=60).fit(images)
     assert error_of(model, images) / 255**2 <= 6e-4
-    assert expected_mse(model, (0, 255)) == pytest.approx(error_of(model, images) / 255**2, rel=1e-5)
+    assert model.expected_mse((0, 255)) == pytest.approx(error_of(model, images) / 255**2, rel=1e-5)
     for box in ((slice(2), slice(2)), (slice(2), 2), (2, slice(2))):  # cells of one shape keep the same
         assert len(np.unique(model.ranks_[box])) == 1
     ranks, variances = model.ranks_.ravel(), model.explained_variance_.reshape(9, -1)
     last = variances[np.arange(9), ranks - 1].min()
     at = np.unravel_index(np.abs(model.explained_variance_ - last).argmin(), model.explained_variance_.shape)[:2]
     places = {(0, 0): 4, (0, 2): 2, (2, 0): 2, (2, 2): 1}[(2 * (at[0] == 2), 2 * (at[1] == 2))]
-    without = expected_mse(model, (0, 255)) + places * last * 119 / 120 / images[0].size / 255**2
+    without = model.expected_mse((0, 255)) + places * last * 119 / 120 / images[0].size / 255**2
     assert without > 6e-4
 
 
@@ -295,7 +294,7 @@ def test_a_store_holds_shared_components_once(images: np.ndarray, fitted: CellPC
 
 def test_an_overlap_beside_is_exact_and_stored_too(images: np.ndarray, tmp_path: Path) -> None:
     model = CellPCA(5, cell_shape=16, overlap=4, shared=True).fit(images)
-    assert expected_mse(model, (0, 1)) == pytest.approx(error_of(model, images), rel=1e-5)
+    assert model.expected_mse((0, 1)) == pytest.approx(error_of(model, images), rel=1e-5)
     filtered = model.grid_.prefilter.apply(model.components_.copy(), (0, 0, 0))
     np.testing.assert_allclose(filtered[:, :16, :16], filtered[:, 16:32, 16:32], atol=1e-6)
     model.save(tmp_path / "lapped.zarr")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpca.models.streaming_methods import check_rank
+from dpca.models.parameters import checked_rank
 from dpca.partition.cells import CellGrid
 from pipelines.studies.partitions.published import DATA_SETS
 from storage.errors import DataError
@@ -136,7 +136,7 @@ def design(settings: PartitionSettings, n_samples: int, sample_shape: tuple[int,
         )
     d, n_spatial = math.prod(sample_shape), count_spatial(axes)
     if settings.holistic is not None:
-        check_rank(settings.holistic, d, n)
+        checked_rank(settings.holistic, d, n)
     cells = _cells(settings.cells, sample_shape[:n_spatial])
     channels = math.prod(sample_shape[n_spatial:])
     # A band of fewer attributes than a pixel has could not keep them together.
