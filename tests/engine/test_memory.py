@@ -21,6 +21,7 @@ from dpca.engine import as_source, fold
 from dpca.engine.memory import peak_resident_bytes, resident_bytes
 from dpca.partition import CellGrid, LappedGrid, SharedGrid, map_at_random
 from dpca.rules import IncrementalSVD
+from dpca.rules.covariance import CovariancePCA
 from dpca.rules.pooled_covariance import PooledCovariancePCA
 import dpca.engine.fold as _, sys
 engine = sys.modules["dpca.engine.fold"]

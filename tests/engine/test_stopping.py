@@ -62,6 +62,7 @@ def test_outside_of_the_main_thread_nothing_happens() -> None:
 def test_a_program_that_waits_is_ended() -> None:
     program = """
 import threading
+from dpca.engine.stopping import stop_on_signals
 try:
     with stop_on_signals():
         print("ready", flush=True)
@@ -134,6 +135,7 @@ def test_a_signal_that_was_ignored_stays_ignored() -> None:
 def test_impatience_ends_a_program_whose_closing_takes_long() -> None:
     program = """
 import time
+from dpca.engine.stopping import stop_on_signals
 with stop_on_signals():
     try:
         print("ready", flush=True)
