@@ -242,7 +242,7 @@ def _tar_header(data: bytearray, rng: Rng) -> None:
 def _npy_header(data: bytearray, rng: Rng) -> None:
     """Change the text of an array's header and keep its length right."""
     at = data.find(b"\x93NUMPY")
-    if at < 0:
+    if at < 0 or len(data) < at + 10:  # an earlier change cut it off
         return
     (n,) = struct.unpack_from("<H", data, at + 8)
     text = data[at + 10 : at + 10 + n].decode("latin1")
