@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import multiprocessing
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager, suppress
@@ -35,6 +37,8 @@ _PATIENCE = {
     "distributed.deploy.lost-worker-timeout": "1 hour",
     "distributed.scheduler.no-workers-timeout": "5 minutes",
 }
+# Workers are forked from one process that has imported their libraries, where forking is safe for these.
+_START = {"distributed.worker.multiprocessing-method": "forkserver" if sys.platform == "linux" else "spawn"}
 # Seconds that a scheduler may take to answer its address, and that a given cluster may be without any worker. Dask's
 # distributed.scheduler.no-workers-timeout, where it is set, says the latter: for workers that wait in a queue.
 _ANSWER = 10.0
@@ -52,7 +56,7 @@ def open_client(
     scheduler : str, optional
         Address of a running scheduler, ``tcp://host:port``. Its workers need this package and see the same files.
         Without one, a cluster of single-threaded processes starts on this machine and ends with the block; it listens
-        on the loopback interface only.
+        on the loopback interface only. The process that they are forked from stays until this program ends.
     workers : int, optional
         Processes of the cluster on this machine; default one a processor.
     memory : str or int, optional
@@ -80,10 +84,11 @@ def open_client(
         raise DataError(f"{n_workers} workers cannot do anything: give at least 1")
     limit = _limit(memory, n_workers)
     with (
-        dask.config.set({"distributed.nanny.pre-spawn-environ": _KEEP_FREED_MEMORY, **_PATIENCE}),
+        dask.config.set({"distributed.nanny.pre-spawn-environ": _KEEP_FREED_MEMORY, **_PATIENCE, **_START}),
         ExitStack() as stack,
     ):
         stack.enter_context(quiet())
+        _share_imports()
         # Half a cluster cannot be closed.
         with unstopped(), _workers_ignore(signal.SIGINT, signal.SIGHUP):
             try:
@@ -105,6 +110,19 @@ def open_client(
                     f"{n_workers} workers could not be started on this machine ({one_line(error)}): ask for fewer"
                 ) from error
         yield client
+
+
+def _share_imports() -> None:
+    """Have the process that workers are forked from import what this program has imported of this package.
+
+    Each worker would need seconds for that. Without an effect where that process is already running.
+    """
+    from distributed.utils import get_mp_context
+
+    get_mp_context()  # the first call names modules of its own
+    package = __name__.partition(".")[0]
+    ours = sorted(name for name in sys.modules if name.partition(".")[0] == package)
+    multiprocessing.set_forkserver_preload([*ours, "dpca.engine.worker_setup"])
 
 
 @contextmanager

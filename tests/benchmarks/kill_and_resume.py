@@ -203,8 +203,9 @@ def _run_and_kill(
 
 def _workers(pid: int) -> list[int]:
     try:
-        children = psutil.Process(pid).children(recursive=True)
-        return sorted(child.pid for child in children if "spawn_main" in " ".join(child.cmdline()))
+        children = psutil.Process(pid).children()
+        forking = [child for child in children if "forkserver" in " ".join(child.cmdline())]
+        return sorted(worker.pid for server in forking for worker in server.children())
     except psutil.NoSuchProcess:
         return []
 

@@ -49,6 +49,16 @@ def test_workers_are_single_threaded_processes_that_nobody_else_can_reach(cluste
     assert cluster.dashboard_link.startswith("http://127.0.0.1:")
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
+def test_workers_have_imported_what_this_program_has(cluster: Any) -> None:
+    def origin() -> tuple[int, bool]:
+        return os.getppid(), "dpca.engine.fold_tasks" in sys.modules
+
+    origins = set(cluster.run(origin).values())
+    assert len(origins) == 1
+    assert origins.pop()[1]
+
+
 def test_workers_say_nothing_whatever_becomes_of_them(capfd: pytest.CaptureFixture[str]) -> None:
     """One that is ended while it starts would print two tracebacks, one of Dask and one of multiprocessing."""
 
