@@ -63,11 +63,11 @@ def fit(options: argparse.Namespace) -> int:
     stack = open_stack(options.stack, data_range=options.data_range)
     with run_options(options) as how:
         model, cost, notes = fit_store(stack, options.model, wanted, **how)
-    share = model.explained_variance_.sum() / max(model.total_variance_.sum(), 1e-300)
+    numbers = model.report_numbers()
     _tell(options.model, cost)
     for note in notes:
         say(f"note: {note}")
-    kept = kept_components(model.n_components_, model.report_numbers().get("ranks"))
+    kept, share = kept_components(numbers["components"], numbers.get("ranks")), numbers["explained_variance_ratio"]
     say(f"{model.partition_.n_partitions:,} {model.part_name}s, {kept} each, {share:.2%} of the variance")
     return 0
 

@@ -63,7 +63,6 @@ def write_job_report(
         **model.report_numbers(),
         "bytes_ratio": stack.nbytes / (_disk_bytes(store / "scores") + _disk_bytes(store / "model")),
         **_quality_numbers(stack, quality, ssim),
-        "explained_variance_ratio": float(model.explained_variance_.sum() / max(np.sum(model.total_variance_), 1e-300)),
         "rejected": stack.rejected,
         "mse_expected": model.expected_mse(bounds),
         "data_range": bounds,
@@ -102,29 +101,29 @@ def _figures(
         names, values = [str(stack.names[i]) for i in indices], None if ssim is None else ssim[list(indices)]
         return plots.comparison(originals, to_pixels(rebuilt, stack.dtype, bounds), names, values, bounds, axes=axes)
 
-    total = np.ravel(model.total_variance_)
-    explained = model.explained_variance_.reshape(total.size, -1)
-    whole, cell = len(basis.score_shape) == 1, basis.cell_shape
-    shown = model.pictured_components(_EIGENIMAGES if whole else _EIGENVECTORS)
+    whole, cell, shares = len(basis.score_shape) == 1, basis.cell_shape, None
     figures = {
         "comparison": pictured(spread.tolist()),
         "worst": pictured(worst_first(quality)[:_SHOWN].tolist()),
-        "eigenimages" if whole else "eigenfaces": plots.eigenfaces(
+    }
+    if (shown := model.pictured_components(_EIGENIMAGES if whole else _EIGENVECTORS)) is not None:
+        total = np.ravel(model.total_variance_)
+        explained = model.explained_variance_.reshape(total.size, -1)
+        shares = explained.sum(0) / max(total.sum(), 1e-300)
+        figures["eigenimages" if whole else "eigenfaces"] = plots.eigenfaces(
             shown,
             axes=axes,
             cell_shape=cell if cell is not None and len(cell) > 1 else None,
-            explained_variance_ratio=explained[:, : len(shown)].sum(0) / max(total.sum(), 1e-300),
-        ),
-    }
-    if "ranks" in report:
-        figures["ranks"] = plots.rank_map(_ranks_in_place(model), axes=axes)
-    curve = np.where(total[:, None] > 0, metrics.explained_variance_ratio(explained, total), np.nan)
-    if np.isfinite(curve).any():
-        figures["explained_variance"] = plots.explained_variance_curve(curve, parts=f"{model.part_name}s")
+            explained_variance_ratio=shares[: len(shown)],
+        )
+        if "ranks" in report:
+            figures["ranks"] = plots.rank_map(_ranks_in_place(model), axes=axes)
+        curve = np.where(total[:, None] > 0, metrics.explained_variance_ratio(explained, total), np.nan)
+        if np.isfinite(curve).any():
+            figures["explained_variance"] = plots.explained_variance_curve(curve, parts=f"{model.part_name}s")
     if whole:
         rows, some = some_scores(store)
-        place = rows / max(stack.n_samples - 1, 1)
-        figures["scores"] = plots.score_scatter(some, place, model.explained_variance_ratio_)
+        figures["scores"] = plots.score_scatter(some, rows / max(stack.n_samples - 1, 1), shares)
     if ssim is not None:
         figures["ssim_histogram"] = plots.ssim_histogram(ssim)
     return figures

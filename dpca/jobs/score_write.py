@@ -209,7 +209,7 @@ def task_bytes(job: WriteJob, basis: Representation) -> int:
     """Bytes that `write_one` takes at most beyond what its process holds anyway."""
     sample = math.prod(job.source.shape[1:])
     itemsize = job.source.dtype.itemsize
-    score = math.prod(basis.score_shape) * basis.dtype.itemsize
+    score = math.prod(basis.score_shape) * basis.score_dtype(job.source.dtype).itemsize
     block = min(job.rows, max(1, _BLOCK_BYTES // (4 * sample)))
     values = job.rows * sample * itemsize
     reading = values + 4 * math.prod(job.source.chunks) * itemsize

@@ -90,7 +90,7 @@ def fill_scores(
             f"'{stack.path}' has samples of {stack.sample_shape} but the model was fitted to {basis.sample_shape}: "
             f"use the stack's own model"
         )
-    scores = stack.n_samples * math.prod(basis.score_shape) * basis.dtype.itemsize
+    scores = stack.n_samples * math.prod(basis.score_shape) * basis.score_dtype(stack.dtype).itemsize
     need = scores + (stack.nbytes if reconstruct else 0)
     if not any(store.glob("scores/c/*")):
         require_free_space(store, need, "the scores" + (" with the reconstructions" if reconstruct else ""))

@@ -102,6 +102,7 @@ class BandPCA(PartitionedPCA):
 
     store_kind: ClassVar[str] = "band-pca"
     part_name: ClassVar[str] = "band"
+    report_title: ClassVar[str] = "Band PCA"
     scores_kind: ClassVar[str] = Bands.scores_kind
 
     def __init__(

@@ -96,6 +96,7 @@ class CellPCA(PartitionedPCA):
     # without are of version 1.
     store_version: ClassVar[int] = 2
     part_name: ClassVar[str] = "cell"
+    report_title: ClassVar[str] = "Cell PCA"
     scores_kind: ClassVar[str] = CellGrid.scores_kind
 
     def __init__(
@@ -201,10 +202,12 @@ class CellPCA(PartitionedPCA):
     def _kept(self) -> Kept:
         grid, axes = self.grid_, axes_for(self.sample_shape_)
         grid_axes = tuple(f"cell_{i}" for i in range(grid.n_spatial))
-        components = {
-            name: (self.components_[_at(boxes[0])], ("component", *axes))
-            for name, boxes in _places(grid, bool(self.shared))
-        }
+        components = {}
+        for name, boxes in _places(grid, bool(self.shared)):
+            # Cells of a shape have lengths of their own along the axes of space, which take the number of the shape.
+            of_shape = name.removeprefix("components")
+            own = (*(f"{axis}{of_shape}" for axis in axes[: grid.n_spatial]), *axes[grid.n_spatial :])
+            components[name] = (self.components_[_at(boxes[0])], ("component", *own))
         arrays = {
             "mean": (self.mean_, axes),
             **components,

@@ -16,7 +16,7 @@ from dpca.engine.source import Source, as_dense, as_source, check_finite, check_
 from dpca.kernels import linalg
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
-from dpca.models.estimator import Estimator
+from dpca.models.estimator import ComponentModel
 from dpca.models.parameters import no_values
 from dpca.models.store import Kept, StoredModel
 from dpca.models.streaming_methods import describe_option, restore_option
@@ -32,7 +32,7 @@ _LEADING = 5
 _BLOCK_BYTES = 2**22
 
 
-class LinearModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[misc]
+class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ignore[misc]
     """Base of the estimators of orthonormal components of whole samples; a subclass learns, and plans a fit."""
 
     #: What a store keeps: arrays with the names of their axes, numbers or words of a type, and parameters. Those that
@@ -121,7 +121,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
     @property
     def basis_(self) -> LinearRepresentation:
         """The mean and the components: what tasks are sent."""
-        check_is_fitted(self, "components_")
+        check_is_fitted(self)
         return LinearRepresentation(Whole(self.sample_shape_), self.mean_, self.components_)
 
     def score_samples(self, X: Any) -> Any:
@@ -136,7 +136,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
         array (n_samples,), float64; a Dask array for Dask arrays, Zarr arrays, stacks and paths. Costs 4 n d k
         operations.
         """
-        return self._each_sample(X, residual_scores, self.basis_, (), np.float64)
+        return self._each_sample(X, residual_scores, self.basis_, (), lambda dtype: np.float64)
 
     @property
     def _n_features_out(self) -> int:
@@ -144,9 +144,8 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
 
     def report_numbers(self) -> dict[str, Any]:
         """Return what a report says of the fitted model; see `dpca.report.record`."""
-        return {
+        return super().report_numbers() | {
             "attributes": self.n_features_in_,
-            "components": self.n_components_,
             "scalars_ratio": self.n_features_in_ / self.n_components_,
             "leading_ratios": self.explained_variance_ratio_[:_LEADING],
             "captured_bound": None if math.isnan(self.captured_bound_) else self.captured_bound_,
@@ -179,7 +178,8 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
             raise ValueError(f"it states the arrays {names}")
         model = cls(**{"n_components": stored.n_components, **cls._restored_parameters(facts["parameters"])})
         known = {name: kind(facts[name]) for name, kind in cls.kept_facts.items() if facts.get(name) is not None}
-        arrays = stored.arrays({name: cls._stored_shape(name, stored) for name in names})
+        lengths = cls._stored_lengths(stored)
+        arrays = stored.arrays({name: tuple(lengths[axis] for axis in cls.kept_arrays[name]) for name in names})
         total = float(facts["total_variance"])
         model._learned({**arrays, **known, "total_variance": total}, stored.sample_shape, stored.n_samples)
         for name, value in known.items():
@@ -192,10 +192,9 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
         return {name: restore_option(given[name]) for name in cls.kept_parameters if name in given}
 
     @classmethod
-    def _stored_shape(cls, name: str, stored: StoredModel) -> tuple[int, ...]:
-        """Return the shape of an array in a store."""
-        lengths = {"component": stored.n_components, "feature": math.prod(stored.sample_shape)}
-        return tuple(lengths[axis] for axis in cls.kept_arrays[name])
+    def _stored_lengths(cls, stored: StoredModel) -> dict[str, int]:
+        """Return the lengths of the axes of the arrays in a store."""
+        return {"component": stored.n_components, "feature": math.prod(stored.sample_shape)}
 
 
 class LeastComponents(NamedTuple):

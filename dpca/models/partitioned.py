@@ -18,7 +18,7 @@ from dpca.engine.source import Source, as_samples, as_source, check_finite, open
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
 from dpca.models.convergence import check_result
-from dpca.models.estimator import Estimator
+from dpca.models.estimator import ComponentModel
 from dpca.models.parameters import check_states_fit, checked_rank, no_values
 from dpca.models.partition_rule import by_partition, choose_rule, exact_rule
 from dpca.models.rank_choice import RankChoice
@@ -36,7 +36,7 @@ _Stream = tuple[Partition, Partition, Rule, np.dtype[Any]]
 """What the first batch fixes: partitions, what is folded, by which rule, and the type of the samples."""
 
 
-class PartitionedPCA(Estimator):
+class PartitionedPCA(ComponentModel):
     """Base of the estimators with one principal component analysis for each partition.
 
     A subclass says what the partitions are. The components of all partitions lie in place, ``components_``
@@ -44,7 +44,7 @@ class PartitionedPCA(Estimator):
     are zero.
     """
 
-    data_range: tuple[float, float] | None
+    data_range: tuple[float, float] | None = None  # of estimators that meet no targets
 
     _states: list[State] | None = None  # of what partial_fit has seen
     _stream: _Stream
@@ -276,13 +276,13 @@ class PartitionedPCA(Estimator):
     @property
     def basis_(self) -> LinearRepresentation:
         """The mean and the components with their partition: what tasks are sent."""
-        check_is_fitted(self, "components_")
+        check_is_fitted(self)
         return self._basis
 
     @property
     def partition_(self) -> Any:
         """How the attributes are split: the cells or bands."""
-        check_is_fitted(self, "components_")
+        check_is_fitted(self)
         return self._known_partition
 
     @property
@@ -297,16 +297,11 @@ class PartitionedPCA(Estimator):
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
         """Return names of the scores in the order of a flattened sample of them."""
-        check_is_fitted(self, "components_")
+        check_is_fitted(self)
         places, levels = np.ndindex(self.total_variance_.shape), range(self.n_components_)
         return np.array([f"{self._name_of(place)}_component{j}" for place in places for j in levels], dtype=object)
 
     # -- what jobs and reports ask
-
-    @property
-    def report_title(self) -> str:
-        """What the pictures of a report show."""
-        return f"{self.part_name.capitalize()} PCA"
 
     def check_before(self, n_samples: int) -> None:
         """Refuse parameters that cannot be fitted to so many samples, as far as the parameters alone tell."""
@@ -316,10 +311,8 @@ class PartitionedPCA(Estimator):
         """Return what a report says of the fitted model; see `dpca.report.record`."""
         ranks = self.ranks_
         low, high, total = int(ranks.min()), int(ranks.max()), int(ranks.sum())
-        numbers: dict[str, Any] = {
-            "components": self.n_components_,
-            "scalars_ratio": self.n_features_in_ / total if total else None,
-        }
+        ratio = self.n_features_in_ / total if total else None
+        numbers = super().report_numbers() | {"scalars_ratio": ratio}
         if low != high:
             numbers["ranks"] = {"min": low, "mean": total / ranks.size, "max": high, "total": total}
         return numbers

@@ -128,8 +128,8 @@ class PCA(LinearModel):
     kept_arrays: ClassVar[dict[str, tuple[str, ...]]] = {
         **LinearModel.kept_arrays,
         "residual_norms": ("component",),
-        "least_components": ("component", "feature"),
-        "least_variance": ("component",),
+        "least_components": ("least_component", "feature"),
+        "least_variance": ("least_component",),
     }
     kept_facts: ClassVar[dict[str, type]] = {
         "n_passes": int,
@@ -282,13 +282,13 @@ class PCA(LinearModel):
             return super().score_samples(X)
         if kind != "least-components":
             raise DataError(f"kind is {kind!r}: choose residual or least-components")
-        check_is_fitted(self, "components_")
+        check_is_fitted(self)
         if not hasattr(self, "least_components_"):
             raise DataError("this model has no least components: fit it with n_least of at least 1")
         floor = float(np.finfo(self.components_.dtype).eps) * float(self.explained_variance_[0])
         variances = np.maximum(self.least_variance_, max(floor, _LEAST_VARIANCE))
         least = LeastComponents(self.mean_, self.least_components_, variances)
-        return self._each_sample(X, least_scores, least, (), np.float64)
+        return self._each_sample(X, least_scores, least, (), lambda dtype: np.float64)
 
     # -- what jobs and reports ask
 
@@ -314,6 +314,5 @@ class PCA(LinearModel):
         return replace(kept, facts={**kept.facts, "kept": list(kept.arrays), "n_least": n_least})
 
     @classmethod
-    def _stored_shape(cls, name: str, stored: StoredModel) -> tuple[int, ...]:
-        shape = super()._stored_shape(name, stored)
-        return (int(stored.facts["n_least"]), *shape[1:]) if name.startswith("least") else shape
+    def _stored_lengths(cls, stored: StoredModel) -> dict[str, int]:
+        return super()._stored_lengths(stored) | {"least_component": int(stored.facts.get("n_least", 0))}

@@ -123,6 +123,9 @@ class LappedGrid(CellGrid):
                 f"the samples are {type(block).__name__}s but lapped cells are filtered in numpy arrays: move them to "
                 "this machine's memory first, or take cells without overlap"
             )
+        # Where the first axis is not filtered, some cells of a whole sample are asked for, row by row.
+        low, high = zip(*(self.region(i)[0] for run, _ in targets for i in run), strict=True)
+        block, origin = block[:, min(low) - origin[0] : max(high) - origin[0]], (min(low), *origin[1:])
         dtype = self.split_dtype(block.dtype)
         n, step = len(block), few_samples(block.shape[1:], dtype)
         staged = linalg.scratch("staged", (max(1, min(step, n)), *block.shape[1:]), dtype)

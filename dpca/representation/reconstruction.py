@@ -51,7 +51,7 @@ def samples_of(basis: Representation, x: Any, n_components: int | None = None, p
         raise DataError(f"scores have shape {scores.shape} but this model needs (n_samples, *{basis.score_shape})")
     if isinstance(scores, np.ndarray):
         return _back(used, scores[..., :level], pixels)
-    dtype = np.result_type(scores.dtype, used.dtype)
+    dtype = used.decoded_dtype(scores.dtype)
     lazy = leading_scores(scores, level, math.prod(used.sample_shape) * dtype.itemsize)
     dtype = dtype if pixels is None else pixels.dtype
     return map_samples(lazy, partial(_back, pixels=pixels), used, used.sample_shape, dtype)

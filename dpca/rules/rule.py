@@ -63,7 +63,7 @@ class Rule(ABC):
 
     @abstractmethod
     def _take(self, state: State, batch: Array) -> None:
-        """Take in a batch of at least one sample."""
+        """Take in, and count, a batch of at least one sample."""
 
     @abstractmethod
     def _finish(self, state: State) -> dict[str, Array]:
