@@ -1,4 +1,4 @@
-"""What the docstrings of several estimators say alike, in the place of a name in braces."""
+"""Passages that docstrings of several estimators share; each stands there as a name in braces."""
 
 from __future__ import annotations
 

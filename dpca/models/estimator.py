@@ -1,4 +1,4 @@
-"""What all estimators share: learning from any source, projecting and back, lazy in lazy out, saving and loading."""
+"""What all estimators share: fitting to any source, transforming lazily or in memory, saving and loading."""
 
 from __future__ import annotations
 
@@ -108,10 +108,10 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
         Returns
         -------
         basis : Representation
-            Of the size of what will be found; its arrays take no memory, and hold zeros.
+            As large as the fit will find it; its arrays take no memory, and hold zeros.
         known : bool
-            Whether that is the size. Where it depends on the data, the least it can be is taken: one component of each
-            partition, or their mean where their sum is known; as few bands as there can be.
+            Whether the size is exact. Where it depends on the data, it is the smallest possible one: one component of
+            each partition, or their mean where their sum is known; the fewest bands.
 
         Raises
         ------

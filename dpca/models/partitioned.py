@@ -192,7 +192,7 @@ class PartitionedPCA(ComponentModel):
         check: Check | None,
         left_out: Array | None,
     ) -> None:
-        """Choose what is kept of what was found in n samples, and learn it."""
+        """Choose which of the components that were found in n samples to keep, and learn them."""
         results, places = by_partition(rule, folded, results, dtype)
         for result in results:
             check_result(result, f"the analysis of a {self.part_name}")

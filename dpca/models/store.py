@@ -153,7 +153,7 @@ def stored_basis(model: str, fingerprint: str, n_components: int | None = None) 
 
 
 def plain(value: Any) -> Any:
-    """Return what JSON can hold of the value of a parameter; a generator in the place of a seed is forgotten."""
+    """Return the value of a parameter as JSON holds it; a random generator in the place of a seed becomes None."""
     if isinstance(value, np.generic):
         return value.item()
     return value if value is None or isinstance(value, str | int | float | bool) else None

@@ -122,7 +122,7 @@ def _seeded(rule: StreamingRule, seed: int) -> dict[str, Any]:
 
 
 def describe_option(value: Any) -> Any:
-    """Return a parameter as what JSON can hold; see `restore_option`.
+    """Return a parameter in values that JSON holds; see `restore_option`.
 
     Raises
     ------
@@ -145,7 +145,7 @@ def describe_option(value: Any) -> Any:
 
 
 def restore_option(value: Any) -> Any:
-    """Return a parameter from what `describe_option` made of it.
+    """Return the parameter that `describe_option` described.
 
     Raises
     ------
@@ -182,5 +182,5 @@ def translate_parameters(stored: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def draw_seed(random_state: Any) -> int:
-    """Return the seed of a fit, from what scikit-learn takes for one."""
+    """Return the seed of a fit, an integer, from scikit-learn's ``random_state``."""
     return int(check_random_state(random_state).randint(2**31))

@@ -1,7 +1,6 @@
 """The record of a job: numbers as JSON and as a table, pictures as PNG, all of it on one page of HTML.
 
-The numbers are a plain dictionary. `KEYS` says which ones are known; all may be absent,
-and null means "not defined here".
+The numbers are a plain dictionary. `KEYS` lists the known ones; all may be absent, and null means "not defined here".
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ KEYS = {
     "ssim_min_name": "the name of that sample",
     "explained_variance_ratio": "share of the variance that is kept",
     "leading_ratios": "that of each of the first components",
-    "captured_bound": "at least this share of what the best components would keep is kept; null if not known",
+    "captured_bound": "lower bound of the kept share of what the best components would keep; null if not known",
     "rejected": "samples left out: their number, or a list of (name, reason)",
     "notes": "sentences that a reader should know of",
     "stages": "name -> {seconds, bytes, peak_memory}",

@@ -1,4 +1,4 @@
-"""Lazy views of what people have, and the cluster that is at hand."""
+"""Lazy Dask arrays of stacks, Zarr arrays and paths, and the current cluster."""
 
 from __future__ import annotations
 
