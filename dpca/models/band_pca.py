@@ -39,7 +39,7 @@ _KEPT_PARAMETERS = (*CHOICES, "max_components", *_OWN)
 class BandPCA(PartitionedPCA):
     """Principal component analysis of bands, attributes that go together by their values (Alakkari 2020, section 4.4).
 
-    Makes no use of space, so it takes any data: images and volumes, and weather stations, molecules or spectra as
+    It does not use space, so it takes any data: images and volumes, and weather stations, molecules or spectra as
     vectors. The attributes of a sample are mapped to bands; each band gets its own mean and components from all
     samples. Values are analyzed in the units of the input; integers are never copied whole to floating point.
 
@@ -47,7 +47,7 @@ class BandPCA(PartitionedPCA):
     ----------
     {n_components}
     band_size : int
-        Most attributes of a band (L in the thesis).
+        Largest number of attributes of a band (L in the thesis).
     mapping : {"mean-variance", "mean", "random", "raster"}
         Which attributes make a band.
 
@@ -61,7 +61,7 @@ class BandPCA(PartitionedPCA):
           holistic ones (section 4.5.4).
         - "raster": consecutive attributes, a baseline.
     n_intervals : int
-        Intervals of the mean (s in the thesis).
+        Number of intervals of the mean (s in the thesis).
     n_estimating : int, optional
         Samples that means and variances are estimated from, one at random in each of so many equal parts of the stack
         (section 4.5.3, the estimating subset). Default all, which takes a pass of its own.

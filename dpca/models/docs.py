@@ -52,10 +52,10 @@ PARTITIONED = {
         that ``validation_fraction`` leaves out where it is given, which are read once and held in memory with their
         scores; on fewer where these would take more than half of ``memory_budget``.
     validation_fraction : float, optional
-        Share of the samples, at most .5, that is left out of the fit, and on which a target is met instead: what
-        ``target_mse`` and ``target_psnr`` promise then holds for samples that the fit did not see, which the components
-        of few samples fit worse. At most 10,000 samples, spread over the stack by ``random_state``; they are read once
-        more, a twentieth of a large stack at most.
+        Share of the samples, at most .5, that is left out of the fit, and on which a target is met instead: it then
+        holds for samples that the fit did not see, which components of few samples represent worse. At most 10,000
+        samples, spread over the stack by ``random_state``; they are read once more, a twentieth of a large stack at
+        most.
     max_components : int, optional
         Bound on the components of each {part} where their numbers differ, and how many are computed. Default four times
         the mean, or a third of the attributes where no mean is asked for; a `RankWarning` says where that is too few.

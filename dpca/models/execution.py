@@ -28,7 +28,7 @@ def executed(
     batch_size: int | None,
     client: Any | None,
 ) -> tuple[Any, Scheme | None]:
-    """Return what the engine is to fold, and in which rounds; None for the segments of a plain fold.
+    """Return the rule to fold, and the scheme of its rounds, None for a plain fold.
 
     Parameters
     ----------

@@ -93,7 +93,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
         return samples
 
     def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
-        """Set what every model knows from what a rule found or a store holds."""
+        """Set the learned attributes from the result of a rule or the arrays of a store."""
         self.components_ = found["components"]
         self.mean_ = found["mean"]
         self.explained_variance_ = found["explained_variance"]

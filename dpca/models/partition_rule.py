@@ -109,7 +109,7 @@ def _note_on_shared(partition: SharedGrid, what: str) -> str:
 
 
 def _reads(plan: FoldPlan | PlanError, source: Source) -> float:
-    """How often a plan has each chunk of the stack decoded, on average; infinitely often where there is no plan."""
+    """Return how often a plan decodes each chunk of the stack, on average; infinity where there is no plan."""
     if isinstance(plan, PlanError):
         return math.inf
     stack = source.decoded_bytes(tuple((0, length) for length in source.shape[1:]))

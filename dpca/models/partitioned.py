@@ -66,7 +66,7 @@ class PartitionedPCA(ComponentModel):
         return sum(axis != CHANNEL for axis in axes)
 
     def _folded(self, partition: Any) -> Partition:
-        """Return what is folded: the partition, or what holds together its parts that share components."""
+        """Return the partition to fold: this one, or one that joins its parts that share components."""
         return cast("Partition", partition)
 
     # -- learning
@@ -227,7 +227,7 @@ class PartitionedPCA(ComponentModel):
     def _in_place(
         self, choice: RankChoice, partition: Partition, results: list[dict[str, Array]], dtype: np.dtype[Any]
     ) -> dict[str, Array]:
-        """Return what was found of each partition in the arrays of all, using the results up."""
+        """Return arrays of all partitions from the results of each, which are used up."""
         if choice.adapts:
             k = max([1, *(len(result["components"]) for result in results)])
         else:

@@ -52,8 +52,8 @@ class PCA(LinearModel):
     n_components : int or None
         Components to find; None keeps all, min(n_samples, n_features), by the solvers "covariance" and "dual".
     solver : str
-        - "covariance": its eigendecomposition (Alakkari 2020, section 2.1). One pass, n d^2 operations, 8 d^2 bytes.
-          Exact.
+        - "covariance": eigendecomposition of the covariance (Alakkari 2020, section 2.1). One pass, n d^2 operations,
+          8 d^2 bytes. Exact.
         - "dual": eigendecomposition of the Gram matrix of the samples (Arora 2015, section 6.1). n^2 d operations,
           8 n^2 bytes; reads the data once for each block of attributes that fits memory with all samples, and once
           more. Exact.
@@ -68,19 +68,18 @@ class PCA(LinearModel):
           mini-batches.
         - "auto": by shape and memory, see `dpca.models.pca_solvers.choose_solver`.
     n_least : int
-        Least components to find beside: those of the smallest variances; only by "covariance".
+        Number of components of the smallest variances to find as well; only by "covariance".
     center : bool
-        Subtract the mean.
+        Whether to subtract the mean.
     n_iter : int, optional
-        See ``solver``; default 4, 100, 100 and 50 in the order above.
+        See ``solver``; default 4 for "randomized", 50 for "vr-pca", 100 for the others.
     oversampling : int, optional
-        Further directions that "randomized" and "orthogonal-iteration" work with; default 10.
+        Extra directions that "randomized" and "orthogonal-iteration" work with; default 10.
     tol : float, optional
         Largest error of the captured variance, as a share of it, that needs no warning; default 1e-4, and 1e-2 for
-        "randomized", whose passes are fixed. The error is measured in the last pass: by so much at most does the
-        captured variance differ from the sum of as many eigenvalues (the singular values of the residuals; Kahan
-        1967). On 10,000 images of MNIST, 50 components, what was lost to the best ones was a sixth to a hundredth of
-        it.
+        "randomized", whose passes are fixed. The error is measured in the last pass: the captured variance
+        differs by at most that from the sum of as many eigenvalues (the singular values of the residuals; Kahan
+        1967). On 10,000 images of MNIST with 50 components, the true loss was a sixth to a hundredth of it.
     random_state : int, RandomState or None
         Seed of the random start of the iterations.
     {memory_budget}
@@ -98,8 +97,8 @@ class PCA(LinearModel):
         Certificate: the sum of all variances of the samples, exact.
     captured_bound_ : float
         Certificate: the captured variance is at least this share of what the best components would capture; 1 for the
-        exact solvers. Of the others it knows only that all variance outside their basis might lie in one direction: it
-        is far below the truth where that is much, and 1 - ``tol`` where it is less than one component's.
+        exact solvers. For the others it assumes that all variance outside their basis lies in one direction: it is far
+        below the truth where that variance is large, and 1 - ``tol`` where it is less than one component's.
     residual_norms_ : array (n_components,), float64
         ||C v - lambda v|| of each component, measured; only by the solvers that iterate.
     n_components_, n_features_in_, n_samples_seen_, n_passes_ : int

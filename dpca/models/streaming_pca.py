@@ -65,7 +65,7 @@ class StreamingPCA(LinearModel):
         iteration with Rayleigh-Ritz, Alakkari 2020, section 3.4.5; Arora 2015, section 5.3) and measures exactly what
         they capture.
     center : bool
-        Subtract the mean: exactly in one pass by "incremental-svd", by the running mean in the other rules.
+        Whether to subtract the mean: exactly in one pass by "incremental-svd", the running mean by other rules.
     shuffle : bool
         Take the samples in a random order in the first pass: whole chunks in a random order, the samples of several of
         them mixed. Stores of sorted images need that for all rules but "incremental-svd".
@@ -85,14 +85,14 @@ class StreamingPCA(LinearModel):
         Seed of the random start, of random schedules and of the order. A fit that is to be resumed needs an int.
     {memory_budget}
     oversampling, forgetting
-        Options of "incremental-svd": further directions to keep, default 50; weight of a sample relative to the next.
+        Options of "incremental-svd": extra directions to keep, default 50; weight of a sample relative to the next.
 
     Attributes
     ----------
     {whole_samples}
     explained_variance_, explained_variance_ratio_, singular_values_ : array (n_components,), float64
-        What the rule knows of the variances (divisor n - 1); measured exactly where ``n_passes`` > 1, for the
-        components before the last multiplication.
+        Variances along the components as the rule estimates them (divisor n - 1); measured exactly where
+        ``n_passes`` > 1, for the components before the last multiplication.
     total_variance_ : float
         Certificate: the sum of all variances of the samples, exact.
     captured_bound_ : float
@@ -117,8 +117,8 @@ class StreamingPCA(LinearModel):
     of d.
     {where}
 
-    A fit that has not converged says so by a `ConvergenceWarning`, which begins at ``variance_moved_`` of 2 %, for
-    "incremental-svd" only if ``captured_bound_`` is below 0.9, too.
+    A fit that has not converged gives a `ConvergenceWarning`: where ``variance_moved_`` is more than 2 %, and, for
+    "incremental-svd", ``captured_bound_`` is below 0.9, too.
 
     Examples
     --------

@@ -88,7 +88,7 @@ class CellGrid(Partition):
 
     @property
     def identity(self) -> list[Any]:
-        """The shape of a cell, and by how much cells overlap: not at all."""
+        """The shape of a cell, and the overlap of cells, 0."""
         return [list(self.cell_shape), 0]
 
     @property
