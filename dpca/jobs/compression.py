@@ -257,7 +257,7 @@ def plan_compression(given: Stack | Reader, settings: CompressionSettings, clien
     with _stage("fit"):
         basis, known = model.plan_fit(source, axes[1:], client)
     with _stage("scores", "" if known else ", even with as few components as the choice can come to"):
-        plan_scores(source, basis, axes, reconstruct=settings.reconstruct, ssim=settings.measures_ssim, budget=budget)
+        plan_scores(source, basis, axes, reconstruct=settings.reconstruct, budget=budget)
 
 
 @contextmanager
