@@ -25,7 +25,7 @@ from typing import Any, cast
 import numpy as np
 
 from dpca.engine.rounds import Run, Scheme, segments
-from dpca.engine.source import Source
+from dpca.engine.source import Reader, Source
 from dpca.kernels.types import Region
 from dpca.partition.base import Partition
 from dpca.rules.rule import Rule
@@ -69,6 +69,14 @@ class FoldPlan:
     """Bytes of all results, which the process that asked for the fold holds in the end."""
     threads: int = 1
     """Threads of one task, which share what it reads."""
+
+
+class Outline(Source):
+    """What planning needs to know of a stack that is still to be made."""
+
+    def reader(self) -> Reader:
+        """There is nothing to read yet."""
+        raise TypeError(f"{self.name} is an outline: it holds no samples")
 
 
 def plan_fold(

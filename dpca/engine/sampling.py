@@ -43,6 +43,5 @@ def read_samples(source: Source, chosen: Array) -> Iterator[Array]:
         first, last = int(span[0]), int(span[-1]) + 1
         block = np.empty((last - first, *source.shape[1:]), source.dtype)
         read((first, last), region, block)
-        if source.dtype.kind == "f":
-            check_finite(block, first, source.name)
+        check_finite(block, first, source.name)
         yield block[span - first]

@@ -86,8 +86,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
                 )
         except ValueError as error:
             raise DataError(str(error)) from error
-        if samples.dtype.kind == "f":
-            check_finite(samples, 0, "X")
+        check_finite(samples, 0, "X")
         if reset and len(shape) > 2:
             self.n_features_in_ = math.prod(samples.shape[1:])
         return samples
@@ -235,8 +234,7 @@ def least_scores(least: LeastComponents, samples: Array, name: str = "a chunk") 
 
 def _centered(mean: Array, samples: Array, least_dtype: np.dtype[Any], name: str) -> Iterator[tuple[slice, Array]]:
     """Yield samples less the mean, a block at a time, in a buffer that is used again; NaN and infinity are refused."""
-    if samples.dtype.kind == "f":
-        check_finite(samples, 0, name)
+    check_finite(samples, 0, name)
     n, d = len(samples), len(mean)
     flat = samples.reshape(n, d)
     dtype = np.result_type(working_dtype(samples.dtype), least_dtype)

@@ -149,8 +149,7 @@ class PartitionedPCA(Estimator):
                 f"target_psnr without validation_fraction"
             )
         value_range = value_range_for(choice, self.data_range, X, X.dtype)
-        if X.dtype.kind == "f":
-            check_finite(X, 0, "X")
+        check_finite(X, 0, "X")
         if self._states is None:
             partition = self._partition(as_source(X), None)
             folded = self._folded(partition)

@@ -16,8 +16,8 @@ from sklearn.base import clone
 from dpca import PCA, BandPCA, CellPCA, StreamingPCA
 from dpca.engine.cluster import open_client
 from dpca.engine.memory import task_budget
-from dpca.engine.plan import PlanError
-from dpca.engine.source import Outline, as_source
+from dpca.engine.plan import Outline, PlanError
+from dpca.engine.source import as_source
 from dpca.jobs import CompressionSettings, compress, open_input
 from dpca.jobs.compression import plan_compression
 from dpca.jobs.score_write import plan_scores
