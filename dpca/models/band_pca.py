@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -36,6 +37,7 @@ _KEPT_PARAMETERS = (*CHOICES, "max_components", *_OWN)
 
 
 @documented(**PARTITIONED, part="band", parts="bands", grid="n_bands")
+@dataclass(eq=False, repr=False, kw_only=True)
 class BandPCA(PartitionedPCA):
     """Principal component analysis of bands, attributes that go together by their values (Alakkari 2020, section 4.4).
 
@@ -104,44 +106,11 @@ class BandPCA(PartitionedPCA):
     part_name: ClassVar[str] = "band"
     scores_kind: ClassVar[str] = Bands.scores_kind
 
-    def __init__(
-        self,
-        n_components: int | str | None = None,
-        *,
-        band_size: int,
-        mapping: str = "mean-variance",
-        n_intervals: int = 50,
-        n_estimating: int | None = None,
-        keep_channels: bool = True,
-        random_state: Any = None,
-        threshold: float | None = None,
-        total_components: int | None = None,
-        ratio: float | None = None,
-        target_mse: float | None = None,
-        target_psnr: float | None = None,
-        target_ssim: float | None = None,
-        validation_fraction: float | None = None,
-        max_components: int | None = None,
-        data_range: tuple[float, float] | None = None,
-        memory_budget: int | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.band_size = band_size
-        self.mapping = mapping
-        self.n_intervals = n_intervals
-        self.n_estimating = n_estimating
-        self.keep_channels = keep_channels
-        self.random_state = random_state
-        self.threshold = threshold
-        self.total_components = total_components
-        self.ratio = ratio
-        self.target_mse = target_mse
-        self.target_psnr = target_psnr
-        self.target_ssim = target_ssim
-        self.validation_fraction = validation_fraction
-        self.max_components = max_components
-        self.data_range = data_range
-        self.memory_budget = memory_budget
+    band_size: int
+    mapping: str = "mean-variance"
+    n_intervals: int = 50
+    n_estimating: int | None = None
+    keep_channels: bool = True
 
     # -- what the bands are
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -22,6 +23,7 @@ from storage.layout import CHANNEL, axes_for
 
 
 @documented(**PARTITIONED, part="cell", parts="cells", grid="*grid_shape")
+@dataclass(eq=False, repr=False, kw_only=True)
 class CellPCA(PartitionedPCA):
     """Principal component analysis of every cell of an image or volume stack (Alakkari 2020, section 4.3; 6.4.3).
 
@@ -98,40 +100,9 @@ class CellPCA(PartitionedPCA):
     part_name: ClassVar[str] = "cell"
     scores_kind: ClassVar[str] = CellGrid.scores_kind
 
-    def __init__(
-        self,
-        n_components: int | str | None = None,
-        *,
-        cell_shape: int | tuple[int, ...],
-        overlap: int = 0,
-        shared: bool = False,
-        threshold: float | None = None,
-        total_components: int | None = None,
-        ratio: float | None = None,
-        target_mse: float | None = None,
-        target_psnr: float | None = None,
-        target_ssim: float | None = None,
-        validation_fraction: float | None = None,
-        max_components: int | None = None,
-        data_range: tuple[float, float] | None = None,
-        random_state: Any = None,
-        memory_budget: int | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.cell_shape = cell_shape
-        self.overlap = overlap
-        self.shared = shared
-        self.threshold = threshold
-        self.total_components = total_components
-        self.ratio = ratio
-        self.target_mse = target_mse
-        self.target_psnr = target_psnr
-        self.target_ssim = target_ssim
-        self.validation_fraction = validation_fraction
-        self.max_components = max_components
-        self.data_range = data_range
-        self.random_state = random_state
-        self.memory_budget = memory_budget
+    cell_shape: int | tuple[int, ...]
+    overlap: int = 0
+    shared: bool = False
 
     # -- what the cells are
 

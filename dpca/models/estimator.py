@@ -25,6 +25,7 @@ from dpca.models.streaming_methods import describe_option
 from dpca.representation.base import Representation
 from dpca.representation.lazy import as_lazy, default_client, is_lazy, map_samples
 from dpca.representation.reconstruction import samples_of
+from dpca.rules.state import State
 from storage.errors import DataError
 from storage.progress import Progress, no_progress
 
@@ -47,6 +48,7 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     #: What one partition of the attributes is called.
     part_name: ClassVar[str]
 
+    # Parameters of all: a subclass is a dataclass of its own, whose constructor sets them and does nothing else.
     n_components: Any
     random_state: Any
     memory_budget: int | None
@@ -58,6 +60,8 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     n_features_in_: int
     sample_shape_: tuple[int, ...]
     fit_report_: FoldReport
+
+    _states: list[State] | None = None  # of what partial_fit has seen, one for each partition
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self, cast
 
 import numpy as np
@@ -27,15 +28,12 @@ from dpca.partition.base import Partition
 from dpca.representation.base import Representation
 from dpca.representation.linear import LinearRepresentation
 from dpca.rules.rule import Rule
-from dpca.rules.state import State
 from storage.errors import DataError
 from storage.layout import CHANNEL, axes_for
 from storage.stack import Stack
 
-_Stream = tuple[Partition, Partition, Rule, np.dtype[Any]]
-"""What the first batch fixes: partitions, what is folded, by which rule, and the type of the samples."""
 
-
+@dataclass(eq=False, repr=False)
 class PartitionedPCA(Estimator):
     """Base of the estimators with one principal component analysis for each partition.
 
@@ -44,10 +42,19 @@ class PartitionedPCA(Estimator):
     are zero.
     """
 
-    data_range: tuple[float, float] | None
-
-    _states: list[State] | None = None  # of what partial_fit has seen
-    _stream: _Stream
+    n_components: int | str | None = None
+    _: KW_ONLY
+    threshold: float | None = None
+    total_components: int | None = None
+    ratio: float | None = None
+    target_mse: float | None = None
+    target_psnr: float | None = None
+    target_ssim: float | None = None
+    validation_fraction: float | None = None
+    max_components: int | None = None
+    data_range: tuple[float, float] | None = None
+    random_state: Any = None
+    memory_budget: int | None = None
 
     @abstractmethod
     def _partition(self, source: Source, axes: Sequence[str] | None, **running: Any) -> Partition:
@@ -156,10 +163,10 @@ class PartitionedPCA(Estimator):
             rule, values = exact_rule(self._to_compute(choice, None, partition), folded), folded.split_dtype(X.dtype)
             check_states_fit(rule, map(folded.n_features, range(folded.n_partitions)), values)
             before = [rule.init(folded.n_features(i), values) for i in range(folded.n_partitions)]
-            self._stream = (partition, folded, rule, X.dtype)
+            self._fixed = partition, folded, rule, X.dtype
         else:
             before = self._states
-        partition, folded, rule, dtype = self._stream
+        partition, folded, rule, dtype = self._fixed
         if (X.shape[1:], X.dtype) != (partition.sample_shape, dtype):
             raise DataError(
                 f"this batch has samples of {X.shape[1:]} {X.dtype} but the first one had "

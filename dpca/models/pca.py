@@ -6,7 +6,7 @@ import math
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -44,6 +44,7 @@ _LEAST_VARIANCE = 1e-200
 
 
 @documented()
+@dataclass(eq=False, repr=False)
 class PCA(LinearModel):
     """Principal component analysis of samples that need not fit in memory, exact or as exact as asked.
 
@@ -147,28 +148,16 @@ class PCA(LinearModel):
         "tol",
     )
 
-    def __init__(
-        self,
-        n_components: int | None,
-        *,
-        solver: str = "auto",
-        n_least: int = 0,
-        center: bool = True,
-        n_iter: int | None = None,
-        oversampling: int | None = None,
-        tol: float | None = None,
-        random_state: Any = None,
-        memory_budget: int | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.solver = solver
-        self.n_least = n_least
-        self.center = center
-        self.n_iter = n_iter
-        self.oversampling = oversampling
-        self.tol = tol
-        self.random_state = random_state
-        self.memory_budget = memory_budget
+    n_components: int | None
+    _: KW_ONLY
+    solver: str = "auto"
+    n_least: int = 0
+    center: bool = True
+    n_iter: int | None = None
+    oversampling: int | None = None
+    tol: float | None = None
+    random_state: Any = None
+    memory_budget: int | None = None
 
     # -- learning
 

@@ -6,6 +6,7 @@ import math
 import sys
 import warnings
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -42,6 +43,7 @@ from storage.errors import DataError
 
 
 @documented()
+@dataclass(eq=False, repr=False)
 class StreamingPCA(LinearModel):
     """Principal component analysis of a stream of samples, in one pass and memory that does not grow.
 
@@ -145,38 +147,20 @@ class StreamingPCA(LinearModel):
         "forgetting",
     )
 
-    _state: State | None = None  # of what partial_fit has seen
-
-    def __init__(
-        self,
-        n_components: int,
-        *,
-        method: str | StreamingRule = "incremental-svd",
-        batch_size: int | None = None,
-        n_passes: int = 1,
-        center: bool = True,
-        shuffle: bool = False,
-        execution: str = "auto",
-        n_streams: int | None = None,
-        round_size: int | None = None,
-        random_state: Any = None,
-        memory_budget: int | None = None,
-        oversampling: int | None = None,
-        forgetting: float | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.method = method
-        self.batch_size = batch_size
-        self.n_passes = n_passes
-        self.center = center
-        self.shuffle = shuffle
-        self.execution = execution
-        self.n_streams = n_streams
-        self.round_size = round_size
-        self.random_state = random_state
-        self.memory_budget = memory_budget
-        self.oversampling = oversampling
-        self.forgetting = forgetting
+    n_components: int
+    _: KW_ONLY
+    method: str | StreamingRule = "incremental-svd"
+    batch_size: int | None = None
+    n_passes: int = 1
+    center: bool = True
+    shuffle: bool = False
+    execution: str = "auto"
+    n_streams: int | None = None
+    round_size: int | None = None
+    random_state: Any = None
+    memory_budget: int | None = None
+    oversampling: int | None = None
+    forgetting: float | None = None
 
     def _fit(self, X: Any, **running: Any) -> None:
         n_passes = whole_number(self.n_passes, "n_passes", 1)
@@ -195,7 +179,7 @@ class StreamingPCA(LinearModel):
         results, self.fit_report_ = self._fold(work, stream, "fit", scheme, **running)
         settle = guarded(self._settle, source.name)
         settle(results[0], method_name(self.method), shape, source.shape[0])
-        self._state = None
+        self._states = None
         for turn in range(1, n_passes):
             before = self.components_
             refine = Refinement(before, self.mean_, bool(self.center))
@@ -218,7 +202,7 @@ class StreamingPCA(LinearModel):
             For a model that `fit` fitted or `load` read, which keeps no state to go on from; for samples that do not go
             with those before, or with which the rule diverges.
         """
-        state, fresh = self._state, self._state is None
+        fresh = self._states is None
         if fresh:
             self._begin_stream()
         X = self._dense(X, reset=fresh)
@@ -233,7 +217,7 @@ class StreamingPCA(LinearModel):
                 f"{self.sample_shape_} {self._stream_dtype}: all batches must agree"
             )
         rule = self._stream_rule
-        before = guarded(rule.init, "X")(rows.shape[1], rows.dtype) if state is None else state.copy()
+        before = self._states[0].copy() if self._states else guarded(rule.init, "X")(rows.shape[1], rows.dtype)
         self._go_on(guarded(rule.update, "X")(before, rows), None if fresh else self.components_)
         return self
 
@@ -249,7 +233,7 @@ class StreamingPCA(LinearModel):
         if not isinstance(other, StreamingPCA):
             raise DataError(f"merge takes in another StreamingPCA, not one of type {type(other).__name__}: give one")
         check_is_fitted(other)
-        if self._state is None or other._state is None:
+        if self._states is None or other._states is None:
             raise DataError(
                 "merge joins what partial_fit has seen, and a model that fit() fitted or load() read keeps no state: "
                 "give all the data to one fit()"
@@ -260,7 +244,7 @@ class StreamingPCA(LinearModel):
         alike = other._stream_rule == rule and other._stream_dtype == self._stream_dtype
         if not alike or other.sample_shape_ != self.sample_shape_:
             raise DataError("the two estimators differ in parameters, sample shape or dtype: they must be alike")
-        merged = guarded(rule.merge, "the other estimator")(self._state.copy(), other._state)
+        merged = guarded(rule.merge, "the other estimator")(self._states[0].copy(), other._states[0])
         self._go_on(merged, self.components_)
         return self
 
@@ -269,7 +253,7 @@ class StreamingPCA(LinearModel):
         # ``finish`` uses a state up.
         found = guarded(self._stream_rule.finish, "X")(state.copy())
         guarded(self._settle, "X")(found, method_name(self.method), self.sample_shape_, n, before)
-        self._state = state
+        self._states = [state]
 
     def _settle(
         self, found: dict[str, Array], what: str, sample_shape: tuple[int, ...], n: int, before: Array | None = None
