@@ -183,7 +183,7 @@ def task_bytes(source: Source, basis: Representation, rows: int, reconstruct: bo
     written = max(rows * score, values if reconstruct else 0)
     writing = rows * score + (values if reconstruct else 0) + _SHARD_COPIES * written
     ssim = 12 * (1 << 16) * 8 + 2 * sample * 8
-    return reading + writing + 2 * basis.work_bytes(block, source.dtype) + ssim + 3 * basis.nbytes + 24 * 2**20
+    return reading + writing + basis.work_bytes(block, source.dtype) + ssim + 3 * basis.nbytes + 24 * 2**20
 
 
 def plan_scores(source: Source, basis: Representation, axes: Sequence[str], *, reconstruct: bool, budget: int) -> None:

@@ -315,7 +315,7 @@ def test_a_shard_takes_no_more_memory_than_planned(
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     planned = score_write.task_bytes(job.source, basis, job.rows, reconstruct)
-    assert 0.25 * planned < peak <= planned
+    assert 0.3 * planned < peak <= planned
 
 
 def test_an_image_that_is_its_own_reconstruction(tmp_path: Path) -> None:
