@@ -83,16 +83,10 @@ def window_chunks(chunk_bytes: int, window_bytes: int) -> int:
 
 def drawn_windows(edges: Array, size: int, seed: int) -> tuple[list[Array], list[int]]:
     """Return the chunks of each window, and its samples; ``edges`` say where chunks begin and the last one ends."""
-    drawn = chunk_order(len(edges) - 1, seed)
+    drawn = np.random.default_rng((seed, 0)).permutation(len(edges) - 1)
     # In a window chunks are read in the order of the store, neighbors at once.
     windows = [np.sort(drawn[i : i + size]) for i in range(0, len(drawn), size)]
     return windows, [int((edges[w + 1] - edges[w]).sum()) for w in windows]
-
-
-def chunk_order(n_chunks: int, seed: int) -> Array:
-    """Return the chunks in the order in which they are drawn."""
-    order: Array = np.random.default_rng((seed, 0)).permutation(n_chunks)
-    return order
 
 
 def sample_order(n_samples: int, seed: int, window: int) -> Array:

@@ -14,6 +14,7 @@ import zarr
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.memory import peak_resident_bytes, task_budget, thread_count
 from dpca.engine.plan import PlanError
+from dpca.engine.sampling import first_samples
 from dpca.engine.source import Source, batches
 from dpca.kernels.linalg import release_scratch
 from dpca.kernels.pixels import to_pixels
@@ -216,16 +217,10 @@ def create_arrays(job: WriteJob, basis: Representation, group: zarr.Group) -> No
     codec: Codec = "sparse" if np.count_nonzero(tried) * _SPARSE <= tried.size else "raw"
     create_array(group, "scores", (source.shape[0], *shape), tried.dtype, inner, names, codec=codec)
     if job.reconstruct:
+        # They compress as their originals do.
+        like = choose_codec(first_samples(source, _TRIED_BYTES))
         layout = stack_layout(source, basis, job.axes)
-        create_array(group, "reconstructions", source.shape, source.dtype, layout, job.axes, codec=_codec(source))
-
-
-def _codec(source: Source) -> Codec:
-    """Reconstructions compress as their originals do."""
-    rows = min(source.shape[0], max(1, _TRIED_BYTES // max(1, math.prod(source.shape[1:]) * source.dtype.itemsize)))
-    first = np.empty((rows, *source.shape[1:]), source.dtype)
-    source.reader()((0, rows), tuple((0, s) for s in source.shape[1:]), first)
-    return choose_codec(first)
+        create_array(group, "reconstructions", source.shape, source.dtype, layout, job.axes, codec=like)
 
 
 def _write_quality(job: WriteJob, group: zarr.Group) -> None:

@@ -148,7 +148,14 @@ class CellPCA(PartitionedPCA):
         DataError
             If ``cell_shape`` gives none, or an axis of channels is not the last one.
         """
-        return spatial_cell(self.cell_shape, axes)
+        cell = self.cell_shape
+        if CHANNEL in axes[:-1]:
+            raise DataError(f"the axes of a sample are {tuple(axes)}: channels must come last, move that axis first")
+        if isinstance(cell, int | np.integer):
+            return (int(cell),) * sum(axis != CHANNEL for axis in axes)
+        if not isinstance(cell, Sequence) or not all(isinstance(c, int | np.integer) for c in cell):
+            raise DataError(f"cell_shape is {cell!r}: give one integer, or one for each spatial axis")
+        return tuple(int(c) for c in cell)
 
     def announced(self, axes: Sequence[str]) -> str:
         """Say what is fitted to samples whose axes have these names."""
@@ -208,23 +215,6 @@ class CellPCA(PartitionedPCA):
         model = cls(None if k == grid.max_features else k, cell_shape=cell, overlap=overlap, shared=shared)
         model._learned(grid, arrays, stored.n_samples)
         return model
-
-
-def spatial_cell(cell_shape: int | tuple[int, ...], axes: Sequence[str]) -> tuple[int, ...]:
-    """Return the cell length along each spatial axis of samples whose axes have these names.
-
-    Raises
-    ------
-    DataError
-        If an axis of channels is not the last one.
-    """
-    if CHANNEL in axes[:-1]:
-        raise DataError(f"the axes of a sample are {tuple(axes)}: channels must come last, move that axis first")
-    if isinstance(cell_shape, int | np.integer):
-        return (int(cell_shape),) * sum(axis != CHANNEL for axis in axes)
-    if not isinstance(cell_shape, Sequence) or not all(isinstance(c, int | np.integer) for c in cell_shape):
-        raise DataError(f"cell_shape is {cell_shape!r}: give one integer, or one for each spatial axis")
-    return tuple(int(c) for c in cell_shape)
 
 
 def _at(box: Region) -> tuple[slice, ...]:

@@ -10,7 +10,8 @@ from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import FoldReport, fold, plan_for
 from dpca.engine.memory import task_budget, thread_count
 from dpca.engine.plan import FoldPlan
-from dpca.engine.source import Source, check_finite
+from dpca.engine.sampling import first_samples
+from dpca.engine.source import Source
 from dpca.kernels.types import Array
 from dpca.partition.base import Partition
 from dpca.partition.whole import Whole
@@ -79,11 +80,6 @@ class Passes:
 
     def first_mean(self) -> Array:
         """Return the mean (d,), float64, of the first samples: near enough to shift by in a first pass."""
-        n, shape = self.source.shape[0], tuple(self.source.shape[1:])
-        one = int(np.prod(shape)) * self.source.dtype.itemsize
-        first = np.empty((min(n, max(1, _FIRST_BYTES // one)), *shape), self.source.dtype)
-        self.source.reader()((0, len(first)), tuple((0, length) for length in shape), first)
-        if first.dtype.kind == "f":
-            check_finite(first, 0, self.source.name)
+        first = first_samples(self.source, _FIRST_BYTES)
         mean: Array = first.reshape(len(first), -1).mean(axis=0, dtype=np.float64)
         return mean

@@ -167,7 +167,7 @@ class StreamingPCA(LinearModel):
         source = self._source(X)
         shape, seed = tuple(source.shape[1:]), draw_seed(self.random_state)
         rule = self._rule(math.prod(shape), source.shape[0], seed)
-        work, scheme = self._executed(rule, running["client"])
+        work, scheme = executed(rule, self, running["client"])
         if rule.random_order and is_lazy(X) and not self.shuffle:
             warnings.warn(
                 f"{method_name(self.method)} assumes samples in random order and the order of {source.name} is not "
@@ -293,20 +293,10 @@ class StreamingPCA(LinearModel):
     def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""
         shape = tuple(source.shape[1:])
-        work, scheme = self._executed(self._rule(math.prod(shape), source.shape[0], 0), client)
+        work, scheme = executed(self._rule(math.prod(shape), source.shape[0], 0), self, client)
         stream, whole = shuffle(source, 0) if self.shuffle else source, Whole(shape)
         plan_for(work, stream, whole, scheme=scheme, client=client, budget=self.memory_budget)
         return self._basis_to_be(source, int(self.n_components)), True
-
-    def _executed(self, rule: Any, client: Any | None) -> tuple[Any, Scheme | None]:
-        return executed(
-            rule,
-            self.execution,
-            n_streams=self.n_streams,
-            round_size=self.round_size,
-            batch_size=self.batch_size,
-            client=client,
-        )
 
     def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
         super()._learned(found, sample_shape, n)
