@@ -9,7 +9,6 @@ from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.utils import check_random_state
 
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import fold
@@ -78,10 +77,7 @@ class BandPCA(PartitionedPCA):
 
     Attributes
     ----------
-    components_ : array (n_components, *sample_shape), float32 (float64 for float64 and integers of over 16 bits)
-        Component j of every band at the places of the band's attributes: ``components_[j]`` looks like a sample. Rows
-        of a band are orthonormal, ordered by variance; the entry of largest magnitude is positive. Where a band has
-        fewer attributes than there are components, the surplus rows are zero.
+    {components}
     {attributes}
     bands_ : Bands
         ``bands_.labels`` (*sample_shape) is the band of each attribute.
@@ -119,7 +115,7 @@ class BandPCA(PartitionedPCA):
         shape = tuple(source.shape[1:])
         together = shape[-1] if self.keep_channels and (axes or axes_for(shape))[-1] == CHANNEL else 1
         size = min(int(self.band_size), math.prod(shape))
-        rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
+        rng = np.random.default_rng(self._seed())
         try:
             if self.mapping == "raster":
                 return map_in_raster_order(shape, size, together=together)
@@ -218,5 +214,5 @@ class BandPCA(PartitionedPCA):
         bands = Bands(arrays["labels"])
         if bands.n_partitions != p:
             raise ValueError(f"{bands.n_partitions} bands, not {p}")
-        model._learned(bands, arrays, stored.n_samples)
+        model._learned_parts(bands, arrays, stored.n_samples)
         return model

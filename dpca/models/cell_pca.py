@@ -59,13 +59,11 @@ class CellPCA(PartitionedPCA):
 
     Attributes
     ----------
-    components_ : array (n_components, *sample_shape), float32 (float64 for float64 and integers of over 16 bits)
-        Component j of every cell at the cell's place: ``components_[j]`` looks like a sample. Rows of a cell are
-        orthonormal, ordered by variance; the entry of largest magnitude is positive. Shared components are repeated at
-        each of their places. With an overlap all this holds for the cells of the filtered components
-        (``grid_.prefilter.apply``), whereas ``components_`` itself, like ``mean_``, is of samples: components of
-        neighbors reach into each other and are summed there. In either case ``components_[j]`` is what scores of 1 for
-        component j in every cell add to the mean.
+    {components}
+        Shared components are repeated at each of their places. With an overlap all this holds for the cells of the
+        filtered components (``grid_.prefilter.apply``), whereas ``components_`` itself, like ``mean_``, is of samples:
+        components of neighbors reach into each other and are summed there. In either case ``components_[j]`` is what
+        scores of 1 for component j in every cell add to the mean.
     {attributes}
     grid_ : CellGrid
         A `LappedGrid` with an overlap.
@@ -213,7 +211,7 @@ class CellPCA(PartitionedPCA):
                     arrays["components"][_at(box)] = arrays[name]
         # All components were asked for by None, which also fits where there are more of them than samples.
         model = cls(None if k == grid.max_features else k, cell_shape=cell, overlap=overlap, shared=shared)
-        model._learned(grid, arrays, stored.n_samples)
+        model._learned_parts(grid, arrays, stored.n_samples)
         return model
 
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from inspect import signature
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.boundary import guarded
@@ -167,6 +169,10 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self._fit(X, client=client or default_client(), checkpoints=checkpoints, progress=progress)
         return self
 
+    def _seed(self) -> int:
+        """Return a seed of this fit, from what scikit-learn takes for one."""
+        return int(check_random_state(self.random_state).randint(2**31))
+
     def _begin_stream(self) -> None:
         """Check what a first batch needs: parameters, and that no components are known without their sums.
 
@@ -182,6 +188,25 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
                 f"give all samples to fit(), or begin with a new estimator, sklearn.base.clone(model)"
             )
         check_parameters(self)
+
+    def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
+        """Set what every model knows from what a store holds or a fit of n samples found."""
+        self.components_, self.mean_ = found["components"], found["mean"]
+        self.explained_variance_, self.total_variance_ = found["explained_variance"], found["total_variance"]
+        share, total = np.zeros_like(self.explained_variance_), np.asarray(self.total_variance_)[..., None]
+        np.divide(self.explained_variance_, total, out=share, where=total > 0)
+        self.explained_variance_ratio_ = share
+        self.singular_values_ = np.sqrt(np.maximum(self.explained_variance_, 0)) * math.sqrt(max(n - 1, 0))
+        self.n_samples_seen_, self.n_components_ = n, len(self.components_)
+        self.sample_shape_, self.n_features_in_ = sample_shape, math.prod(sample_shape)
+
+    def _know_only(self, learned: Mapping[str, Any]) -> None:
+        """Set attributes that not every fit learns; those that are None here are forgotten, if they are of another."""
+        for name, value in learned.items():
+            if value is not None:
+                setattr(self, name, value)
+            elif hasattr(self, name):
+                delattr(self, name)
 
     # -- using
 

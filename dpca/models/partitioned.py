@@ -9,7 +9,6 @@ from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self, cast
 
 import numpy as np
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.boundary import guarded
@@ -203,18 +202,14 @@ class PartitionedPCA(Estimator):
         for result in results:
             check_result(result, f"the analysis of a {self.part_name}")
         reached = keep_chosen(choice, partition, results, n, value_range, check, places)
-        self._learned(partition, self._in_place(choice, partition, results, working_dtype(dtype)), n)
+        self._learned_parts(partition, self._in_place(choice, partition, results, working_dtype(dtype)), n)
         # The attributes that only targets give; those of a fit with another choice go.
         learned = {
             "target_reached_": None if reached is None else reached.value,
             "target_standard_error_": None if reached is None else reached.standard_error,
             "validation_samples_": left_out,
         }
-        for name, value in learned.items():
-            if value is not None:
-                setattr(self, name, value)
-            elif hasattr(self, name):
-                delattr(self, name)
+        self._know_only(learned)
 
     def _to_compute(self, choice: RankChoice, n: int | None, partition: Partition) -> int | None:
         """Return how many components of each partition the rule is to find in n samples, None for all."""
@@ -228,7 +223,7 @@ class PartitionedPCA(Estimator):
 
     def _random(self, use: int) -> np.random.Generator:
         """Return the generator of one of the uses of ``random_state``."""
-        return np.random.default_rng((int(check_random_state(self.random_state).randint(2**31)), use))
+        return np.random.default_rng((self._seed(), use))
 
     def _in_place(
         self, choice: RankChoice, partition: Partition, results: list[dict[str, Array]], dtype: np.dtype[Any]
@@ -257,20 +252,11 @@ class PartitionedPCA(Estimator):
             "total_variance": total.reshape(partition.grid_shape),
         }
 
-    def _learned(self, partition: Partition, arrays: dict[str, Array], n: int) -> None:
+    def _learned_parts(self, partition: Partition, arrays: dict[str, Array], n: int) -> None:
         """Set the learned attributes from what a store holds or a fit of n samples found."""
         if n < 2:
             raise ValueError(f"{n} samples")
-        self.components_, self.mean_ = arrays["components"], arrays["mean"]
-        self.explained_variance_, self.total_variance_ = arrays["explained_variance"], arrays["total_variance"]
-        share, total = np.zeros_like(self.explained_variance_), self.total_variance_[..., None]
-        np.divide(self.explained_variance_, total, out=share, where=total > 0)
-        self.explained_variance_ratio_ = share
-        self.singular_values_ = np.sqrt(self.explained_variance_) * math.sqrt(n - 1)
-        self.n_samples_seen_ = n
-        self.n_components_ = len(self.components_)
-        self.sample_shape_ = partition.sample_shape
-        self.n_features_in_ = math.prod(partition.sample_shape)
+        super()._learned(arrays, partition.sample_shape, n)
         self._known_partition = partition
         self._basis = LinearRepresentation(partition, self.mean_, self.components_)
 

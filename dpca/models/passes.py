@@ -10,6 +10,7 @@ from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import FoldReport, fold, plan_for
 from dpca.engine.memory import task_budget, thread_count
 from dpca.engine.plan import FoldPlan
+from dpca.engine.rounds import Scheme
 from dpca.engine.sampling import first_samples
 from dpca.engine.source import Source
 from dpca.kernels.types import Array
@@ -56,19 +57,22 @@ class Passes:
         """Fold a rule over whole samples."""
         return self.over(Whole(tuple(self.source.shape[1:])), rule)[0]
 
-    def over(self, partition: Partition, rule: Any) -> list[dict[str, Array]]:
-        """Fold a rule over each partition of the samples."""
+    def over(
+        self, partition: Partition, rule: Any, *, scheme: Scheme | None = None, stage: str = ""
+    ) -> list[dict[str, Array]]:
+        """Fold a rule over each partition of the samples; ``stage`` is what progress and checkpoints call the pass."""
         self.count += 1
-        kept = self._checkpoints
+        kept, stage = self._checkpoints, stage or f"pass {self.count}"
         results, report = fold(
             rule,
             self.source,
             partition,
+            scheme=scheme,
             client=self.client,
             budget=self.budget,
-            checkpoints=None if kept is None else Checkpoints(f"{kept.folder}/pass-{self.count}"),
+            checkpoints=None if kept is None else Checkpoints(f"{kept.folder}/{stage.replace(' ', '-')}"),
             progress=self._progress,
-            stage=f"pass {self.count}",
+            stage=stage,
         )
         if self.count == 1:
             self.report = report

@@ -11,7 +11,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.boundary import guarded
@@ -138,15 +137,6 @@ class PCA(LinearModel):
         "solver": str,
         "solver_reason": str,
     }
-    kept_parameters: ClassVar[tuple[str, ...]] = (
-        "n_components",
-        "solver",
-        "n_least",
-        "center",
-        "n_iter",
-        "oversampling",
-        "tol",
-    )
 
     n_components: int | None
     _: KW_ONLY
@@ -224,7 +214,7 @@ class PCA(LinearModel):
             oversampling=whole_number(extra, "oversampling", 0),
             n_iter=whole_number(n_iter, "n_iter", 0 if solver == "randomized" else 1),
             tol=float(tol),
-            seed=int(check_random_state(self.random_state).randint(2**31)),
+            seed=self._seed(),
             n_least=n_least,
         )
         return problem, solver, reason
@@ -242,11 +232,8 @@ class PCA(LinearModel):
 
     def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
         super()._learned(found, sample_shape, n)
-        for name in ("residual_norms", "least_components", "least_variance"):
-            if name in found:
-                setattr(self, f"{name}_", found[name])
-            elif hasattr(self, f"{name}_"):
-                delattr(self, f"{name}_")  # of an earlier fit
+        names = ("residual_norms", "least_components", "least_variance")
+        self._know_only({f"{name}_": found.get(name) for name in names})
 
     # -- using
 

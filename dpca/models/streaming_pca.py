@@ -13,9 +13,7 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.boundary import guarded
-from dpca.engine.checkpoint import Checkpoints
-from dpca.engine.fold import FoldReport, fold, plan_for
-from dpca.engine.rounds import Scheme
+from dpca.engine.fold import plan_for
 from dpca.engine.shuffled import shuffle
 from dpca.engine.source import Source
 from dpca.kernels.types import Array
@@ -24,10 +22,10 @@ from dpca.models.docs import documented
 from dpca.models.execution import executed
 from dpca.models.linear_model import LinearModel
 from dpca.models.parameters import check_states_fit, checked_rank, whole_number
+from dpca.models.passes import Passes
 from dpca.models.streaming_methods import (
     FORMER_OPTIONS,
     describe_option,
-    draw_seed,
     make_rule,
     method_name,
     translate_parameters,
@@ -134,18 +132,7 @@ class StreamingPCA(LinearModel):
 
     store_kind: ClassVar[str] = "streaming-pca"
     kept_facts: ClassVar[dict[str, type]] = {"captured_bound": float, "angle_moved": float, "variance_moved": float}
-    kept_parameters: ClassVar[tuple[str, ...]] = (
-        "method",
-        "batch_size",
-        "n_passes",
-        "center",
-        "shuffle",
-        "execution",
-        "n_streams",
-        "round_size",
-        "oversampling",
-        "forgetting",
-    )
+    parameters_not_kept: ClassVar[tuple[str, ...]] = ("n_components", *LinearModel.parameters_not_kept)
 
     n_components: int
     _: KW_ONLY
@@ -165,7 +152,7 @@ class StreamingPCA(LinearModel):
     def _fit(self, X: Any, **running: Any) -> None:
         n_passes = whole_number(self.n_passes, "n_passes", 1)
         source = self._source(X)
-        shape, seed = tuple(source.shape[1:]), draw_seed(self.random_state)
+        shape, seed = tuple(source.shape[1:]), self._seed()
         rule = self._rule(math.prod(shape), source.shape[0], seed)
         work, scheme = executed(rule, self, running["client"])
         if rule.random_order and is_lazy(X) and not self.shuffle:
@@ -176,15 +163,18 @@ class StreamingPCA(LinearModel):
                 stacklevel=3,
             )
         stream = shuffle(source, seed) if self.shuffle else source
-        results, self.fit_report_ = self._fold(work, stream, "fit", scheme, **running)
+        first, whole = Passes(stream, memory_budget=self.memory_budget, **running), Whole(shape)
+        (found,) = first.over(whole, work, scheme=scheme, stage="fit")
+        self.fit_report_ = first.report
         settle = guarded(self._settle, source.name)
-        settle(results[0], method_name(self.method), shape, source.shape[0])
+        settle(found, method_name(self.method), shape, source.shape[0])
         self._states = None
         for turn in range(1, n_passes):
             before = self.components_
             refine = Refinement(before, self.mean_, bool(self.center))
-            found, _ = self._fold(refine, source, f"pass {turn + 1}", **running)
-            settle(found[0], f"pass {turn + 1}", shape, source.shape[0], before)
+            further, stage = Passes(source, memory_budget=self.memory_budget, **running), f"pass {turn + 1}"
+            (found,) = further.over(whole, refine, stage=stage)
+            settle(found, stage, shape, source.shape[0], before)
         if advice := unsettled(method_name(self.method), self.variance_moved_, self.angle_moved_, self.captured_bound_):
             warnings.warn(advice, ConvergenceWarning, stacklevel=3)
 
@@ -208,7 +198,7 @@ class StreamingPCA(LinearModel):
         X = self._dense(X, reset=fresh)
         rows = np.ascontiguousarray(X.reshape(len(X), -1))
         if fresh:
-            self._stream_rule = self._rule(rows.shape[1], None, draw_seed(self.random_state))
+            self._stream_rule = self._rule(rows.shape[1], None, self._seed())
             check_states_fit(self._stream_rule, [rows.shape[1]], rows.dtype)
             self._stream_dtype, self.sample_shape_ = rows.dtype, tuple(X.shape[1:])
         if rows.dtype != self._stream_dtype or tuple(X.shape[1:]) != self.sample_shape_:
@@ -276,20 +266,6 @@ class StreamingPCA(LinearModel):
             n_samples=n,
         )
 
-    def _fold(
-        self,
-        rule: Any,
-        source: Source,
-        stage: str,
-        scheme: Scheme | None = None,
-        *,
-        checkpoints: Checkpoints | None,
-        **running: Any,
-    ) -> tuple[list[dict[str, Array]], FoldReport]:
-        here = None if checkpoints is None else Checkpoints(f"{checkpoints.folder}/{stage.replace(' ', '-')}")
-        whole, budget = Whole(tuple(source.shape[1:])), self.memory_budget
-        return fold(rule, source, whole, scheme=scheme, budget=budget, checkpoints=here, stage=stage, **running)
-
     def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""
         shape = tuple(source.shape[1:])
@@ -343,4 +319,4 @@ class StreamingPCA(LinearModel):
 
     @classmethod
     def _restored_parameters(cls, given: dict[str, Any]) -> dict[str, Any]:
-        return translate_parameters(given)
+        return translate_parameters(given, cls._kept_parameters())
