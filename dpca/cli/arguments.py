@@ -79,13 +79,12 @@ def add_streaming_options(parser: argparse.ArgumentParser, methods: Iterable[str
         action="store_true",
         help="take the samples in a random order, which all rules but incremental-svd need where images are sorted",
     )
-    group.add_argument(
-        "--seed",
-        type=natural,
-        default=0,
-        metavar="N",
-        help="seed of rules with a random start, and of the random order (default: %(default)s)",
-    )
+    add_seed(group, "seed of rules with a random start, and of the random order")
+
+
+def add_seed(group: argparse._ActionsContainer, text: str) -> None:
+    """Add the seed of whatever is drawn at random, which ``text`` names."""
+    group.add_argument("--seed", type=natural, default=0, metavar="N", help=f"{text} (default: %(default)s)")
 
 
 def add_cluster_options(parser: argparse.ArgumentParser) -> None:

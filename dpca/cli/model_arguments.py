@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from dpca.cli.arguments import (
+    add_seed,
     at_least_one,
     cell_lengths,
     component_count,
@@ -134,13 +135,7 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool) -> Non
     for place, flags in ((choices, _CHOICES), (group, _BOUNDS)):
         for flag in flags:
             place.add_argument(flag.name, type=flag.parse, metavar=flag.metavar, help=flag.help)
-    group.add_argument(
-        "--seed",
-        type=natural,
-        default=0,
-        metavar="N",
-        help="seed of the random mapping, of --estimating and of --validation-fraction (default: %(default)s)",
-    )
+    add_seed(group, "seed of the random mapping, of --estimating and of --validation-fraction")
 
 
 def partitioned_model(options: argparse.Namespace) -> BandPCA | CellPCA:

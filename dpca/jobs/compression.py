@@ -12,8 +12,8 @@ from typing import Any, Literal
 from sklearn.base import clone
 
 from dpca.engine.memory import task_budget, thread_count
-from dpca.engine.plan import PlanError
-from dpca.engine.source import Outline, as_source
+from dpca.engine.plan import Outline, PlanError
+from dpca.engine.source import as_source
 from dpca.jobs.fit import fit_store
 from dpca.jobs.own_stack import inherited_of, own_stack
 from dpca.jobs.score_write import plan_scores
@@ -257,7 +257,7 @@ def plan_compression(given: Stack | Reader, settings: CompressionSettings, clien
     with _stage("fit"):
         basis, known = model.plan_fit(source, axes[1:], client)
     with _stage("scores", "" if known else ", even with as few components as the choice can come to"):
-        plan_scores(source, basis, axes, reconstruct=settings.reconstruct, ssim=settings.measures_ssim, budget=budget)
+        plan_scores(source, basis, axes, reconstruct=settings.reconstruct, budget=budget)
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from dpca.models.store import load_any
 from dpca.partition.lapped import LappedGrid
 from dpca.report import plots
 from dpca.report.record import read_report, write_report
+from storage.disk import folder_bytes
 from storage.errors import StoreError
 from storage.manifest import CHECKSUMS
 from storage.reading import array_in, open_array, open_group
@@ -61,7 +61,9 @@ def write_job_report(
         "samples": stack.n_samples,
         "sample_shape": stack.sample_shape,
         **model.report_numbers(),
-        "bytes_ratio": stack.nbytes / (_disk_bytes(store / "scores") + _disk_bytes(store / "model")),
+        # Not counting lists of checksums, which a store gets only when it is finished.
+        "bytes_ratio": stack.nbytes
+        / sum(folder_bytes(store / part, besides=CHECKSUMS) for part in ("scores", "model")),
         **_quality_numbers(stack, quality, ssim),
         "rejected": stack.rejected,
         "mse_expected": model.expected_mse(bounds),
@@ -155,9 +157,3 @@ def _ranks_in_place(model: Any) -> NDArray[np.int64]:
     values = ((i, np.full((1, 1, partition.n_features(i)), rank)) for i, rank in ranks)
     placed: NDArray[np.int64] = partition.join(values, np.empty((1, *partition.sample_shape), np.int64))[0]
     return placed
-
-
-def _disk_bytes(folder: Path) -> int:
-    """Bytes of all files below a folder but the lists of checksums, which a store gets only when it is finished."""
-    files = (os.path.join(root, file) for root, _, files in os.walk(folder) for file in files if file != CHECKSUMS)
-    return sum(map(os.path.getsize, files))

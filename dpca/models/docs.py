@@ -62,6 +62,12 @@ PARTITIONED = {
     data_range : tuple of float, optional
         Smallest and largest possible value, for the targets; default that of the stack or of the integer type.
 """,
+    "components": """\
+    components_ : array (n_components, *sample_shape), float32 (float64 for float64 and integers of over 16 bits)
+        Component j of every {part} at the places of its attributes: ``components_[j]`` looks like a sample. Rows of a
+        {part} are orthonormal, ordered by variance; the entry of largest magnitude is positive. Where a {part} has
+        fewer attributes than there are components, the surplus rows are zero.
+""",
     "attributes": """\
     mean_ : array (*sample_shape), float64
     explained_variance_ : array ({grid}, n_components), float64

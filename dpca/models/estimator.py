@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import DTypeLike
 from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.boundary import guarded
@@ -25,6 +27,7 @@ from dpca.models.streaming_methods import describe_option
 from dpca.representation.base import Representation
 from dpca.representation.lazy import as_lazy, default_client, is_lazy, map_samples
 from dpca.representation.reconstruction import samples_of
+from dpca.rules.state import State
 from storage.errors import DataError
 from storage.progress import Progress, no_progress
 
@@ -47,6 +50,7 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     #: What the page of a report is called, before the name of the stack.
     report_title: ClassVar[str]
 
+    # Parameters of all: a subclass is a dataclass of its own, whose constructor sets them and does nothing else.
     random_state: Any
     memory_budget: int | None
 
@@ -162,21 +166,9 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self._fit(X, client=client or default_client(), checkpoints=checkpoints, progress=progress)
         return self
 
-    def _begin_stream(self) -> None:
-        """Check what a first batch needs: parameters, and that no components are known without their sums.
-
-        Raises
-        ------
-        DataError
-            For a model that was fitted or loaded, too: only one that has taken in all of its samples by
-            ``partial_fit`` can go on.
-        """
-        if self.__sklearn_is_fitted__():
-            raise DataError(
-                f"this {type(self).__name__} was fitted by fit() or read by load() and keeps no state to go on from: "
-                f"give all samples to fit(), or begin with a new estimator, sklearn.base.clone(model)"
-            )
-        check_parameters(self)
+    def _seed(self) -> int:
+        """Return a seed of this fit, from what scikit-learn takes for one."""
+        return int(check_random_state(self.random_state).randint(2**31))
 
     # -- using
 
@@ -320,6 +312,43 @@ class ComponentModel(Estimator):
     components_: Array
     explained_variance_: Array
     total_variance_: Any
+
+    _states: list[State] | None = None  # of what partial_fit has seen, one for each partition
+
+    def _begin_stream(self) -> None:
+        """Check what a first batch needs: parameters, and that no components are known without their sums.
+
+        Raises
+        ------
+        DataError
+            For a model that was fitted or loaded, too: only one that has taken in all of its samples by
+            ``partial_fit`` can go on.
+        """
+        if self.__sklearn_is_fitted__():
+            raise DataError(
+                f"this {type(self).__name__} was fitted by fit() or read by load() and keeps no state to go on from: "
+                f"give all samples to fit(), or begin with a new estimator, sklearn.base.clone(model)"
+            )
+        check_parameters(self)
+
+    def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
+        """Set what every model knows from what a store holds or a fit of n samples found."""
+        self.components_, self.mean_ = found["components"], found["mean"]
+        self.explained_variance_, self.total_variance_ = found["explained_variance"], found["total_variance"]
+        share, total = np.zeros_like(self.explained_variance_), np.asarray(self.total_variance_)[..., None]
+        np.divide(self.explained_variance_, total, out=share, where=total > 0)
+        self.explained_variance_ratio_ = share
+        self.singular_values_ = np.sqrt(np.maximum(self.explained_variance_, 0)) * math.sqrt(max(n - 1, 0))
+        self.n_samples_seen_, self.n_components_ = n, len(self.components_)
+        self.sample_shape_, self.n_features_in_ = sample_shape, math.prod(sample_shape)
+
+    def _know_only(self, learned: Mapping[str, Any]) -> None:
+        """Set attributes that not every fit learns; those that are None here are forgotten, if they are of another."""
+        for name, value in learned.items():
+            if value is not None:
+                setattr(self, name, value)
+            elif hasattr(self, name):
+                delattr(self, name)
 
     def expected_mse(self, data_range: tuple[float, float]) -> float:
         """Return the mean squared error that the eigenvalues promise; see `Estimator.expected_mse`."""

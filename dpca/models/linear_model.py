@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from inspect import signature
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -35,15 +36,15 @@ _BLOCK_BYTES = 2**22
 class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ignore[misc]
     """Base of the estimators of orthonormal components of whole samples; a subclass learns, and plans a fit."""
 
-    #: What a store keeps: arrays with the names of their axes, numbers or words of a type, and parameters. Those that
-    #: are not known, and those that an older store lacks, are left out.
+    #: What a store keeps: arrays with the names of their axes, numbers or words of a type, and all parameters
+    #: but some. What is not known, and what an older store lacks, is left out.
     kept_arrays: ClassVar[dict[str, tuple[str, ...]]] = {
         "mean": ("feature",),
         "components": ("component", "feature"),
         "explained_variance": ("component",),
     }
     kept_facts: ClassVar[dict[str, type]] = {}
-    kept_parameters: ClassVar[tuple[str, ...]] = ()
+    parameters_not_kept: ClassVar[tuple[str, ...]] = ("random_state", "memory_budget")
 
     scores_kind: ClassVar[str] = Whole.scores_kind
     measures_ssim: ClassVar[bool] = False  # it costs more than the scores of whole samples
@@ -86,26 +87,15 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
                 )
         except ValueError as error:
             raise DataError(str(error)) from error
-        if samples.dtype.kind == "f":
-            check_finite(samples, 0, "X")
+        check_finite(samples, 0, "X")
         if reset and len(shape) > 2:
             self.n_features_in_ = math.prod(samples.shape[1:])
         return samples
 
     def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
         """Set the learned attributes from the result of a rule or the arrays of a store."""
-        self.components_ = found["components"]
-        self.mean_ = found["mean"]
-        self.explained_variance_ = found["explained_variance"]
-        self.total_variance_ = float(found["total_variance"])
-        total = self.total_variance_
-        self.explained_variance_ratio_ = self.explained_variance_ / total if total > 0 else 0 * self.explained_variance_
-        self.singular_values_ = np.sqrt(np.maximum(self.explained_variance_, 0)) * math.sqrt(max(n - 1, 0))
+        super()._learned({**found, "total_variance": float(found["total_variance"])}, sample_shape, n)
         self.captured_bound_ = float(found.get("captured_bound", np.nan))
-        self.n_samples_seen_ = n
-        self.n_components_ = len(self.components_)
-        self.sample_shape_ = sample_shape
-        self.n_features_in_ = math.prod(sample_shape)
 
     def _basis_to_be(self, source: Source, k: int) -> Representation:
         """Return a basis of ``k`` components, whose arrays take no memory."""
@@ -164,7 +154,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
             "total_variance": self.total_variance_,
             # JSON has no nan.
             **{name: None if value != value else value for name, value in known.items()},
-            "parameters": {name: describe_option(getattr(self, name)) for name in self.kept_parameters},
+            "parameters": {name: describe_option(getattr(self, name)) for name in self._kept_parameters()},
         }
         names = [name for name in self.kept_arrays if hasattr(self, f"{name}_")]
         arrays = {name: (getattr(self, f"{name}_"), self.kept_arrays[name]) for name in names}
@@ -187,9 +177,13 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
         return model
 
     @classmethod
+    def _kept_parameters(cls) -> list[str]:
+        return [name for name in signature(cls).parameters if name not in cls.parameters_not_kept]
+
+    @classmethod
     def _restored_parameters(cls, given: dict[str, Any]) -> dict[str, Any]:
         """Return the parameters that a store states."""
-        return {name: restore_option(given[name]) for name in cls.kept_parameters if name in given}
+        return {name: restore_option(given[name]) for name in cls._kept_parameters() if name in given}
 
     @classmethod
     def _stored_lengths(cls, stored: StoredModel) -> dict[str, int]:
@@ -234,8 +228,7 @@ def least_scores(least: LeastComponents, samples: Array, name: str = "a chunk") 
 
 def _centered(mean: Array, samples: Array, least_dtype: np.dtype[Any], name: str) -> Iterator[tuple[slice, Array]]:
     """Yield samples less the mean, a block at a time, in a buffer that is used again; NaN and infinity are refused."""
-    if samples.dtype.kind == "f":
-        check_finite(samples, 0, name)
+    check_finite(samples, 0, name)
     n, d = len(samples), len(mean)
     flat = samples.reshape(n, d)
     dtype = np.result_type(working_dtype(samples.dtype), least_dtype)

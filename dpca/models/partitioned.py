@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self, cast
 
 import numpy as np
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.boundary import guarded
@@ -27,15 +27,12 @@ from dpca.partition.base import Partition
 from dpca.representation.base import Representation
 from dpca.representation.linear import LinearRepresentation
 from dpca.rules.rule import Rule
-from dpca.rules.state import State
 from storage.errors import DataError
 from storage.layout import CHANNEL, axes_for
 from storage.stack import Stack
 
-_Stream = tuple[Partition, Partition, Rule, np.dtype[Any]]
-"""What the first batch fixes: partitions, what is folded, by which rule, and the type of the samples."""
 
-
+@dataclass(eq=False, repr=False)
 class PartitionedPCA(ComponentModel):
     """Base of the estimators with one principal component analysis for each partition.
 
@@ -44,10 +41,19 @@ class PartitionedPCA(ComponentModel):
     are zero.
     """
 
-    data_range: tuple[float, float] | None = None  # of estimators that meet no targets
-
-    _states: list[State] | None = None  # of what partial_fit has seen
-    _stream: _Stream
+    n_components: int | str | None = None
+    _: KW_ONLY
+    threshold: float | None = None
+    total_components: int | None = None
+    ratio: float | None = None
+    target_mse: float | None = None
+    target_psnr: float | None = None
+    target_ssim: float | None = None
+    validation_fraction: float | None = None
+    max_components: int | None = None
+    data_range: tuple[float, float] | None = None
+    random_state: Any = None
+    memory_budget: int | None = None
 
     @abstractmethod
     def _partition(self, source: Source, axes: Sequence[str] | None, **running: Any) -> Partition:
@@ -149,18 +155,17 @@ class PartitionedPCA(ComponentModel):
                 f"target_psnr without validation_fraction"
             )
         value_range = value_range_for(choice, self.data_range, X, X.dtype)
-        if X.dtype.kind == "f":
-            check_finite(X, 0, "X")
+        check_finite(X, 0, "X")
         if self._states is None:
             partition = self._partition(as_source(X), None)
             folded = self._folded(partition)
             rule, values = exact_rule(self._to_compute(choice, None, partition), folded), folded.split_dtype(X.dtype)
             check_states_fit(rule, map(folded.n_features, range(folded.n_partitions)), values)
             before = [rule.init(folded.n_features(i), values) for i in range(folded.n_partitions)]
-            self._stream = (partition, folded, rule, X.dtype)
+            self._fixed = partition, folded, rule, X.dtype
         else:
             before = self._states
-        partition, folded, rule, dtype = self._stream
+        partition, folded, rule, dtype = self._fixed
         if (X.shape[1:], X.dtype) != (partition.sample_shape, dtype):
             raise DataError(
                 f"this batch has samples of {X.shape[1:]} {X.dtype} but the first one had "
@@ -197,18 +202,14 @@ class PartitionedPCA(ComponentModel):
         for result in results:
             check_result(result, f"the analysis of a {self.part_name}")
         reached = keep_chosen(choice, partition, results, n, value_range, check, places)
-        self._learned(partition, self._in_place(choice, partition, results, working_dtype(dtype)), n)
+        self._learned_parts(partition, self._in_place(choice, partition, results, working_dtype(dtype)), n)
         # The attributes that only targets give; those of a fit with another choice go.
         learned = {
             "target_reached_": None if reached is None else reached.value,
             "target_standard_error_": None if reached is None else reached.standard_error,
             "validation_samples_": left_out,
         }
-        for name, value in learned.items():
-            if value is not None:
-                setattr(self, name, value)
-            elif hasattr(self, name):
-                delattr(self, name)
+        self._know_only(learned)
 
     def _to_compute(self, choice: RankChoice, n: int | None, partition: Partition) -> int | None:
         """Return how many components of each partition the rule is to find in n samples, None for all."""
@@ -222,7 +223,7 @@ class PartitionedPCA(ComponentModel):
 
     def _random(self, use: int) -> np.random.Generator:
         """Return the generator of one of the uses of ``random_state``."""
-        return np.random.default_rng((int(check_random_state(self.random_state).randint(2**31)), use))
+        return np.random.default_rng((self._seed(), use))
 
     def _in_place(
         self, choice: RankChoice, partition: Partition, results: list[dict[str, Array]], dtype: np.dtype[Any]
@@ -251,20 +252,11 @@ class PartitionedPCA(ComponentModel):
             "total_variance": total.reshape(partition.grid_shape),
         }
 
-    def _learned(self, partition: Partition, arrays: dict[str, Array], n: int) -> None:
+    def _learned_parts(self, partition: Partition, arrays: dict[str, Array], n: int) -> None:
         """Set the learned attributes from what a store holds or a fit of n samples found."""
         if n < 2:
             raise ValueError(f"{n} samples")
-        self.components_, self.mean_ = arrays["components"], arrays["mean"]
-        self.explained_variance_, self.total_variance_ = arrays["explained_variance"], arrays["total_variance"]
-        share, total = np.zeros_like(self.explained_variance_), self.total_variance_[..., None]
-        np.divide(self.explained_variance_, total, out=share, where=total > 0)
-        self.explained_variance_ratio_ = share
-        self.singular_values_ = np.sqrt(self.explained_variance_) * math.sqrt(n - 1)
-        self.n_samples_seen_ = n
-        self.n_components_ = len(self.components_)
-        self.sample_shape_ = partition.sample_shape
-        self.n_features_in_ = math.prod(partition.sample_shape)
+        super()._learned(arrays, partition.sample_shape, n)
         self._known_partition = partition
         self._basis = LinearRepresentation(partition, self.mean_, self.components_)
 

@@ -6,12 +6,11 @@ import math
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.boundary import guarded
@@ -44,6 +43,7 @@ _LEAST_VARIANCE = 1e-200
 
 
 @documented()
+@dataclass(eq=False, repr=False)
 class PCA(LinearModel):
     """Principal component analysis of samples that need not fit in memory, exact or as exact as asked.
 
@@ -136,38 +136,17 @@ class PCA(LinearModel):
         "solver": str,
         "solver_reason": str,
     }
-    kept_parameters: ClassVar[tuple[str, ...]] = (
-        "n_components",
-        "solver",
-        "n_least",
-        "center",
-        "n_iter",
-        "oversampling",
-        "tol",
-    )
 
-    def __init__(
-        self,
-        n_components: int | None,
-        *,
-        solver: str = "auto",
-        n_least: int = 0,
-        center: bool = True,
-        n_iter: int | None = None,
-        oversampling: int | None = None,
-        tol: float | None = None,
-        random_state: Any = None,
-        memory_budget: int | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.solver = solver
-        self.n_least = n_least
-        self.center = center
-        self.n_iter = n_iter
-        self.oversampling = oversampling
-        self.tol = tol
-        self.random_state = random_state
-        self.memory_budget = memory_budget
+    n_components: int | None
+    _: KW_ONLY
+    solver: str = "auto"
+    n_least: int = 0
+    center: bool = True
+    n_iter: int | None = None
+    oversampling: int | None = None
+    tol: float | None = None
+    random_state: Any = None
+    memory_budget: int | None = None
 
     # -- learning
 
@@ -234,7 +213,7 @@ class PCA(LinearModel):
             oversampling=whole_number(extra, "oversampling", 0),
             n_iter=whole_number(n_iter, "n_iter", 0 if solver == "randomized" else 1),
             tol=float(tol),
-            seed=int(check_random_state(self.random_state).randint(2**31)),
+            seed=self._seed(),
             n_least=n_least,
         )
         return problem, solver, reason
@@ -252,11 +231,8 @@ class PCA(LinearModel):
 
     def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
         super()._learned(found, sample_shape, n)
-        for name in ("residual_norms", "least_components", "least_variance"):
-            if name in found:
-                setattr(self, f"{name}_", found[name])
-            elif hasattr(self, f"{name}_"):
-                delattr(self, f"{name}_")  # of an earlier fit
+        names = ("residual_norms", "least_components", "least_variance")
+        self._know_only({f"{name}_": found.get(name) for name in names})
 
     # -- using
 

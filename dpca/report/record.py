@@ -63,10 +63,7 @@ _CAPTIONS = {
         "Originals and reconstructions",
         "Samples beside their reconstructions, and the difference around grey, amplified as its heading says.",
     ),
-    "worst": (
-        "The worst",
-        "The samples with the lowest quality of all, where the model fails first.",
-    ),
+    "worst": ("The worst", "The samples with the lowest quality of all, where the model fails first."),
     "eigenfaces": (
         "Eigenfaces",
         "First eigenvectors of every cell or band, each entry in the place of its attribute. Grey is zero. The sign of "
@@ -77,10 +74,7 @@ _CAPTIONS = {
         "The first components, each scaled on its own, and the share of the variance that each explains. Grey is zero; "
         "the sign is free.",
     ),
-    "ranks": (
-        "Components kept",
-        "How many components each cell or band keeps, in the places of its attributes.",
-    ),
+    "ranks": ("Components kept", "How many components each cell or band keeps, in the places of its attributes."),
     "explained_variance": (
         "Explained variance",
         "Share of the variance that the first components explain. Of cells or bands: the mean, all counting alike, and "

@@ -131,8 +131,7 @@ class Representation(ABC):
         DataError
             If samples or scores are not finite.
         """
-        if samples.dtype.kind == "f":
-            check_finite(samples, first, name)
+        check_finite(samples, first, name)
         scores = guarded(self._encode, name)(samples)
         if samples.dtype.kind == "f":
             _check_range(scores, first, name, "scores")

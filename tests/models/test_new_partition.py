@@ -75,28 +75,16 @@ class Strips(Partition):
         return samples
 
 
+@dataclass(eq=False, repr=False, kw_only=True)
 class StripPCA(PartitionedPCA):
     """One principal component analysis for each strip."""
+
+    width: int
 
     store_kind: ClassVar[str] = "strip-pca"
     scores_kind: ClassVar[str] = Strips.scores_kind
     part_name: ClassVar[str] = "strip"
     report_title: ClassVar[str] = "Strip PCA"
-
-    def __init__(
-        self,
-        n_components: int | None = None,
-        *,
-        width: int,
-        total_components: int | None = None,
-        random_state: Any = None,
-        memory_budget: int | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.width = width
-        self.total_components = total_components
-        self.random_state = random_state
-        self.memory_budget = memory_budget
 
     def _partition(self, source: Source, axes: Sequence[str] | None, **running: Any) -> Strips:
         return Strips(tuple(source.shape[1:]), self.width)
