@@ -117,7 +117,7 @@ class StripPCA(PartitionedPCA):
         strips = Strips(shape, int(stored.facts["width"]))
         arrays = stored.arrays({"components": (k, *shape), **cls._shapes(shape, strips.grid_shape, k)})
         model = cls(k, width=strips.width)
-        model._learned(strips, arrays, stored.n_samples)
+        model._learned_parts(strips, arrays, stored.n_samples)
         return model
 
 
