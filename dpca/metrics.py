@@ -49,7 +49,8 @@ def psnr(x: Array, y: Array, *, data_range: float) -> Array:
 def ssim(x: Array, y: Array, *, data_range: float, n_spatial: int | None = None) -> Array:
     """Structural similarity of each sample, as ``skimage.metrics.structural_similarity`` with its defaults.
 
-    Uniform window of 7 pixels a side, sample covariance, mean over positions and channels (Alakkari 2020, eq. 2.25).
+    Uniform window of 7 pixels a side, sample covariance, averaged over positions and channels; Alakkari 2020, equation
+    2.25.
 
     Parameters
     ----------
@@ -104,7 +105,7 @@ def convergence(
     """Share of the best capturable variance that components miss, as a power of ten; lower is better.
 
     log10(1 - |X W|_F^2 / |X V|_F^2) for the components W, orthonormalized first, and the best ones V (Alakkari 2020,
-    eq. 2.24).
+    equation 2.24).
 
     Parameters
     ----------

@@ -65,21 +65,30 @@ def _parser() -> argparse.ArgumentParser:
     parser = job_parser("convergence_report.py", __doc__)
     group = parser.add_argument_group("rules")
     group.add_argument(
-        "--methods", nargs="+", choices=METHODS, default=list(METHODS), metavar="RULE", help=", ".join(METHODS)
+        "--methods",
+        nargs="+",
+        choices=METHODS,
+        default=list(METHODS),
+        metavar="RULE",
+        help="rules to compare (default: all): " + ", ".join(METHODS),
     )
-    group.add_argument("--components", type=positive, default=10, metavar="K", help="default: %(default)s")
+    group.add_argument("--components", type=positive, default=10, metavar="K", help="number (default: %(default)s)")
     group.add_argument(
         "--batch", type=positive, default=100, metavar="N", help="samples of one update (default: %(default)s)"
     )
     group.add_argument(
-        "--points", type=positive, default=12, metavar="N", help="measurements of each rule (default: %(default)s)"
+        "--points",
+        type=positive,
+        default=12,
+        metavar="N",
+        help="number of measurements of each rule (default: %(default)s)",
     )
-    group.add_argument("--seed", type=int, default=0, help="of random starts (default: %(default)s)")
+    group.add_argument("--seed", type=int, default=0, help="seed of random starts (default: %(default)s)")
     parser.add_argument(
         "--shuffle",
         type=int,
         metavar="SEED",
-        help="read the samples in a random order into a store of their own (default: in the order they have)",
+        help="copy the samples in a random order to a store of its own first (default: keep their order)",
     )
     add_source_options(parser)
     add_overwrite(parser)

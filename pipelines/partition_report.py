@@ -68,11 +68,11 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         type=cell_lengths,
         metavar="N[xM[xL]]",
-        help="cell lengths in pixels, one of each size (default: 5 10 25 for images; as many pixels, 25, 100 and 625, "
+        help="cell lengths in pixels to compare (default: 5 10 25 for images; cells of about 25, 100 and 625 entries "
         "for volumes and vectors)",
     )
     group.add_argument(
-        "--ratio", type=float, default=15.0, metavar="R", help="attributes to one score (default: %(default)g)"
+        "--ratio", type=float, default=15.0, metavar="R", help="attributes for each score (default: %(default)g)"
     )
     group.add_argument(
         "--holistic",
@@ -86,9 +86,15 @@ def _parser() -> argparse.ArgumentParser:
         metavar="L",
         help="most attributes of a band (default: 1875, or a quarter of a sample where that is less)",
     )
-    group.add_argument("--band-components", type=positive, metavar="K", help="of each band (default: by the ratio)")
     group.add_argument(
-        "--intervals", type=positive, default=50, metavar="S", help="of the means of bands (default: %(default)s)"
+        "--band-components", type=positive, metavar="K", help="components of a band (default: by the ratio)"
+    )
+    group.add_argument(
+        "--intervals",
+        type=positive,
+        default=50,
+        metavar="S",
+        help="number of intervals of the mean (default: %(default)s)",
     )
     group.add_argument(
         "--estimating",
@@ -96,7 +102,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="*",
         default=[100, 1000],
         metavar="N",
-        help="samples that means and variances are estimated from, beside all (default: 100 1000)",
+        help="numbers of samples to estimate means and variances from, beside all of them (default: 100 1000)",
     )
     group = parser.add_argument_group("measuring")
     group.add_argument(
@@ -110,12 +116,12 @@ def _parser() -> argparse.ArgumentParser:
         type=_all_or_positive,
         default=1000,
         metavar="N",
-        help="samples to reconstruct and compare, spread over all, or 'all' (default: %(default)s)",
+        help="number of samples to reconstruct and compare, spread over the stack, or 'all' (default: %(default)s)",
     )
     group.add_argument(
-        "--compare", choices=DATA_SETS, default="none", help="the thesis's numbers of this data set beside ours"
+        "--compare", choices=DATA_SETS, default="none", help="show the thesis's numbers of this data set beside ours"
     )
-    group.add_argument("--seed", type=natural, default=0, help="of all that is random (default: %(default)s)")
+    group.add_argument("--seed", type=natural, default=0, help="seed of everything random (default: %(default)s)")
     add_source_options(parser)
     add_cluster_options(parser)
     add_overwrite(parser)

@@ -80,14 +80,18 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="reproduce_streaming.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--data", default="../shared/data", metavar="FOLDER", help="default: %(default)s")
+    parser.add_argument(
+        "--data", default="../shared/data", metavar="FOLDER", help="folder of the data (default: %(default)s)"
+    )
     parser.add_argument(
         "--output", default="streaming-tables.md", metavar="PATH", help="report to write (default: %(default)s)"
     )
     parser.add_argument("--trials", type=positive, default=10, metavar="N", help="runs of each rule (default: 10)")
-    parser.add_argument("--only", nargs="+", choices=TABLES, metavar="TABLE", help="some of the tables")
     parser.add_argument(
-        "--workspace", metavar="FOLDER", help="where stores are kept for the next run (default: removed at the end)"
+        "--only", nargs="+", choices=TABLES, metavar="TABLE", help="make only these tables (default: all)"
+    )
+    parser.add_argument(
+        "--workspace", metavar="FOLDER", help="keep stores here for the next run (default: remove them at the end)"
     )
     return parser
 

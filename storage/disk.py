@@ -157,6 +157,11 @@ def remove_tree(folder: Path) -> None:
     return shutil.rmtree(folder)
 
 
+def folder_bytes(folder: str | os.PathLike[str], *, besides: str = "") -> int:
+    """Return the bytes of all files below a folder, but for those of one name."""
+    return sum(file.stat().st_size for file in Path(folder).rglob("*") if file.name != besides and file.is_file())
+
+
 def sweep(folder: Path) -> None:
     """Remove the temporary files of writers that were killed."""
     for inner, _, files in os.walk(folder):

@@ -50,7 +50,7 @@ Filled = tuple[int, NDArray[np.int64]]
 
 
 @dataclass(frozen=True)
-class Outcome:
+class ShardFindings:
     """What a task tells: samples it rejects (place in the shard, reason), else the range of its values."""
 
     rejected: tuple[tuple[int, str], ...] = ()
@@ -64,7 +64,7 @@ def fill_shard(
     source: Callable[[], Block] | Block,
     form: Form,
     stop: bool,
-) -> Outcome:
+) -> ShardFindings:
     """Read, decode and write one shard; the task of ingest.
 
     Parameters
@@ -82,7 +82,7 @@ def fill_shard(
 
     Returns
     -------
-    Outcome
+    ShardFindings
         Nothing is written if anything is rejected.
 
     Raises
@@ -110,11 +110,11 @@ def fill_shard(
                 if stop:
                     break
     if rejected:
-        return Outcome(tuple(rejected))
+        return ShardFindings(tuple(rejected))
     write_shard(open_array(array_path, "r+"), start, values)
     if form.data_range is not None:
-        return Outcome()
-    return Outcome((), float(values.min()), float(values.max()))
+        return ShardFindings()
+    return ShardFindings((), float(values.min()), float(values.max()))
 
 
 def _no_data(block: NDArray[Any]) -> Iterator[tuple[int, str]]:
@@ -239,7 +239,7 @@ class Filling:
         )
         return len(self.rejected) == n_rejected
 
-    def _finished(self, filled: Filled, outcome: Outcome) -> None:
+    def _finished(self, filled: Filled, outcome: ShardFindings) -> None:
         shard, items = filled
         if outcome.rejected:
             self._reject(shard, {int(items[i]): reason for i, reason in outcome.rejected})

@@ -14,7 +14,7 @@ import zarr
 from numpy.typing import NDArray
 
 from storage.arrays import create_array, create_root, write_strings
-from storage.disk import require_free_space, writing_errors
+from storage.disk import folder_bytes, require_free_space, writing_errors
 from storage.errors import DataError, PlanError, StoreError
 from storage.filling import Filling
 from storage.images import Color, Rules
@@ -274,8 +274,7 @@ def _bytes_to_write(work: Workspace, n_items: int, form: Form, layout: Layout) -
     whole = n_items * prod(layout.shards[1:]) * form.dtype.itemsize
     if form.codec == "blosc":
         whole = int(whole / _BLOSC_SAVES)
-    there = sum(file.stat().st_size for file in work.store.rglob("*") if file.is_file())
-    return max(0, whole - there)
+    return max(0, whole - folder_bytes(work.store))
 
 
 def _finish(work: Workspace, reader: Reader, form: Form, filling: Filling, content: str) -> None:

@@ -31,7 +31,7 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
         default="stop",
         help="a broken image stops the run, or is left out and recorded in the store (default: %(default)s)",
     )
-    group.add_argument("--key", metavar="NAME", help="which array of an .npz, HDF5 or LMDB source")
+    group.add_argument("--key", metavar="NAME", help="name of the array in an .npz, HDF5 or LMDB source")
     group.add_argument(
         "--axes",
         type=lambda text: tuple(text.split(",")),
@@ -54,7 +54,7 @@ def add_range_option(parser: argparse._ActionsContainer, default: str) -> None:
 def add_streaming_options(parser: argparse.ArgumentParser, methods: Iterable[str]) -> None:
     """Add how many components of whole samples are found, and how."""
     group = parser.add_argument_group("components")
-    group.add_argument("--components", type=positive, default=50, metavar="K", help="how many (default: %(default)s)")
+    group.add_argument("--components", type=positive, default=50, metavar="K", help="number (default: %(default)s)")
     group.add_argument(
         "--method",
         choices=tuple(methods),
@@ -67,24 +67,24 @@ def add_streaming_options(parser: argparse.ArgumentParser, methods: Iterable[str
         type=positive,
         default=1,
         metavar="N",
-        help="each one after the first polishes the components and measures what they explain (default: %(default)s)",
+        help="number of passes; each after the first refines the components and measures the variance that they "
+        "explain (default: %(default)s)",
     )
     group.add_argument("--batch", type=positive, metavar="N", help="samples of one update (default: the rule's own)")
     group.add_argument(
-        "--oversampling", type=natural, metavar="N", help="further directions of incremental-svd (default: 50)"
+        "--oversampling", type=natural, metavar="N", help="extra components that incremental-svd tracks (default: 50)"
     )
     group.add_argument(
         "--shuffle",
         action="store_true",
         help="take the samples in a random order, which all rules but incremental-svd need where images are sorted",
     )
-    group.add_argument(
-        "--seed",
-        type=natural,
-        default=0,
-        metavar="N",
-        help="seed of rules with a random start, and of the random order (default: %(default)s)",
-    )
+    add_seed(group, "seed of rules with a random start, and of the random order")
+
+
+def add_seed(group: argparse._ActionsContainer, text: str) -> None:
+    """Add the seed of whatever is drawn at random, which ``text`` names."""
+    group.add_argument("--seed", type=natural, default=0, metavar="N", help=f"{text} (default: %(default)s)")
 
 
 def add_cluster_options(parser: argparse.ArgumentParser) -> None:
@@ -93,11 +93,11 @@ def add_cluster_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument(
         "--scheduler",
         metavar="tcp://HOST:PORT",
-        help="a running Dask cluster that sees the same files (default: one on this machine, for this run)",
+        help="address of a running Dask cluster that sees the same files (default: start one on this machine)",
     )
-    group.add_argument("--workers", type=positive, metavar="N", help="processes on this machine (default: one a core)")
+    group.add_argument("--workers", type=positive, metavar="N", help="processes on this machine (default: 1 a core)")
     group.add_argument(
-        "--memory", metavar="SIZE", help="limit of each of them, for example 2GB (default: shares of the machine)"
+        "--memory", metavar="SIZE", help="memory of each process, for example 2GB (default: an equal share)"
     )
 
 
@@ -109,7 +109,7 @@ def add_overwrite(parser: argparse.ArgumentParser) -> None:
 
 
 def _parser(form: str, parse: Callable[[str], T]) -> Callable[[str], T]:
-    """Return a parser of an option's value, which refuses what ``parse`` refuses by naming the form."""
+    """Return a parser of an option's value whose error names the expected form."""
 
     def parsed(text: str) -> T:
         try:

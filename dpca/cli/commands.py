@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-from pathlib import Path
 from typing import Any
 
 import zarr
@@ -19,6 +18,7 @@ from dpca.jobs.stages import NOTHING, StageCost
 from dpca.kernels.quality import WINDOW
 from dpca.report.words import kept_components
 from storage import ingest, open_stack, verify
+from storage.disk import folder_bytes
 from storage.progress import bar_progress
 from storage.readers import open_reader
 from storage.readers.zarr_array import ZarrReader
@@ -63,11 +63,11 @@ def fit(options: argparse.Namespace) -> int:
     stack = open_stack(options.stack, data_range=options.data_range)
     with run_options(options) as how:
         model, cost, notes = fit_store(stack, options.model, wanted, **how)
-    share = model.explained_variance_.sum() / max(model.total_variance_.sum(), 1e-300)
+    numbers = model.report_numbers()
     _tell(options.model, cost)
     for note in notes:
         say(f"note: {note}")
-    kept = kept_components(model.n_components_, model.report_numbers().get("ranks"))
+    kept, share = kept_components(numbers["components"], numbers.get("ranks")), numbers["explained_variance_ratio"]
     say(f"{model.partition_.n_partitions:,} {model.part_name}s, {kept} each, {share:.2%} of the variance")
     return 0
 
@@ -124,7 +124,7 @@ def _facts(path: str) -> dict[str, Any]:
     if stated is not None and stated.get("kind") != "stack":
         group = open_group(path)
         arrays = {name: f"{tuple(a.shape)} {a.dtype}" for name, a in sorted(group.arrays())}
-        return {**stated, "arrays": arrays, "bytes_on_disk": _disk_bytes(path)}
+        return {**stated, "arrays": arrays, "bytes_on_disk": folder_bytes(path)}
     reader = None if stated is not None else open_reader(path)
     if reader is None or isinstance(reader, ZarrReader):
         stack = open_stack(path) if reader is None else reader.stack
@@ -138,7 +138,7 @@ def _facts(path: str) -> dict[str, Any]:
             "chunks": list(stack.samples.chunks),
             "shards": list(stack.samples.shards) if stack.samples.shards else None,
             "bytes_decoded": stack.nbytes,
-            "bytes_on_disk": _disk_bytes(path),
+            "bytes_on_disk": folder_bytes(path),
             "source": stack.source,
             "rejected": [list(entry) for entry in stack.rejected],
             "fingerprint": stack.fingerprint,
@@ -156,10 +156,6 @@ def _stated(path: str) -> dict[str, Any] | None:
         return None
     node = open_node(path)
     return root_facts(node) or None if isinstance(node, zarr.Group) else None
-
-
-def _disk_bytes(path: str) -> int:
-    return sum(p.stat().st_size for p in Path(path).rglob("*") if p.is_file())
 
 
 def _text(value: Any) -> str:

@@ -74,18 +74,9 @@ def tell_result(report: Mapping[str, Any], output: str, already_done: bool, *mor
 
 
 def run_job(options: argparse.Namespace, embedded: Callable[[], Reader], model: Any, *, suffix: str) -> int:
-    """Run the main job as its options say.
+    """Run the main job with a model that is not fitted, as the options of `job_parser` and `add_common_options` say.
 
-    Parameters
-    ----------
-    options : argparse.Namespace
-        Of a parser made by `job_parser` and `add_common_options`.
-    embedded : callable
-        Makes the source where none is given.
-    model : estimator
-        Not fitted.
-    suffix : str
-        What the output is called after its source, where no other name is given.
+    Where no source is given, ``embedded`` makes it; where no output is, its name is that of the source and ``suffix``.
     """
     given, output = given_input(options, embedded), output_path(options, suffix)
     settings = CompressionSettings(

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from dpca.cli.arguments import (
+    add_seed,
     at_least_one,
     cell_lengths,
     component_count,
@@ -52,10 +53,10 @@ _CHOICES = (
     ),
     _Flag("--ratio", at_least_one, "R", "keep one score for every R attributes, where they explain most"),
     _Flag("--total-components", positive, "N", "keep N components in all, where they explain most"),
-    _Flag("--target-psnr", positive_number, "DB", "keep the fewest that reach this PSNR, for example 32"),
-    _Flag("--target-mse", positive_number, "MSE", "keep the fewest that leave at most this MSE, of values in 0..1"),
+    _Flag("--target-psnr", positive_number, "DB", "keep the fewest components that reach this PSNR, for example 32"),
+    _Flag("--target-mse", positive_number, "MSE", "keep the fewest that leave at most this MSE (values in 0..1)"),
     _Flag("--target-ssim", up_to_one, "SSIM", "keep the fewest that reach this mean SSIM, for example 0.95"),
-    _Flag("--threshold", share, "SHARE", "keep as many of each as explain more than this share of its variance"),
+    _Flag("--threshold", share, "SHARE", "keep the fewest in each that explain more than this share of its variance"),
 )
 #: What goes with them.
 _BOUNDS = (
@@ -63,14 +64,15 @@ _BOUNDS = (
         "--max-components",
         positive,
         "K",
-        "most components of one cell or band, where their numbers differ (default: four times the mean, or a third of "
-        "its attributes; a note says where that is too few)",
+        "keep at most K in one cell or band, where numbers differ (default: four times the mean, or a third of its "
+        "attributes; a note says where that is too few)",
     ),
     _Flag(
         "--validation-fraction",
         up_to_half,
         "SHARE",
-        "leave this share of the samples out of the fit, and meet the target on them (default: on those of the fit)",
+        "leave this share of the samples out of the fit, and meet the target on them (default: meet it on the fitted "
+        "samples)",
     ),
 )
 
@@ -93,23 +95,24 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool) -> Non
         "--overlap",
         type=natural,
         metavar="N",
-        help="pixels on each side of a border that the cells on both sides describe, against visible edges; at most "
+        help="let neighboring cells overlap by N pixels on each side of their border, which hides its edge; at most "
         "half a cell (default: 0)",
     )
     group.add_argument(
         "--shared",
         action="store_const",
         const=True,
-        help="one basis for all cells of a shape: a smaller model, and more components for the same error",
+        help="use the same components for all cells of a shape: the model is smaller, but takes more components for "
+        "the same error",
     )
-    parts.add_argument("--band-size", type=positive, metavar="N", help="instead of cells: most attributes of a band")
+    parts.add_argument("--band-size", type=positive, metavar="N", help="use bands of at most N attributes")
     group.add_argument(
         "--mapping",
         choices=MAPPINGS,
         help="how attributes are put into bands: mean-variance or mean cut the range of the means into intervals and "
         "sort each by variance or mean; random; raster takes them as they come (default: mean-variance)",
     )
-    group.add_argument("--intervals", type=positive, metavar="N", help="intervals of the mean (default: 50)")
+    group.add_argument("--intervals", type=positive, metavar="N", help="number of intervals of the mean (default: 50)")
     group.add_argument(
         "--estimating",
         type=positive,
@@ -126,20 +129,13 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool) -> Non
     group = parser.add_argument_group(
         "components",
         "--components K keeps the same number in every cell or band; every other choice\n"
-        "adapts the number to what there is to explain in each. "
-        + ("One is needed." if required else "Default: --components 20."),
+        "adapts the number to each cell or band. " + ("Give one of them." if required else "Default: --components 20."),
     )
     choices = group.add_mutually_exclusive_group(required=required)
     for place, flags in ((choices, _CHOICES), (group, _BOUNDS)):
         for flag in flags:
             place.add_argument(flag.name, type=flag.parse, metavar=flag.metavar, help=flag.help)
-    group.add_argument(
-        "--seed",
-        type=natural,
-        default=0,
-        metavar="N",
-        help="seed of the random mapping, of --estimating and of --validation-fraction (default: %(default)s)",
-    )
+    add_seed(group, "seed of the random mapping, of --estimating and of --validation-fraction")
 
 
 def partitioned_model(options: argparse.Namespace) -> BandPCA | CellPCA:

@@ -91,7 +91,7 @@ def _parser() -> argparse.ArgumentParser:
         "dpca info lfw.zarr",
         path="store of any kind, or a source that could be ingested",
     )
-    info.add_argument("--json", action="store_true", help="as JSON, for scripts")
+    info.add_argument("--json", action="store_true", help="print JSON, for scripts")
 
     fit = command(
         "fit",
@@ -114,7 +114,7 @@ def _parser() -> argparse.ArgumentParser:
         stack=_STACK,
         scores="scores store to make",
     )
-    transform.add_argument("--reconstruct", action="store_true", help="keep the reconstructions in it, too")
+    transform.add_argument("--reconstruct", action="store_true", help="store the reconstructions, too")
 
     reconstruct = command(
         "reconstruct",
@@ -129,7 +129,7 @@ def _parser() -> argparse.ArgumentParser:
         "--components",
         type=positive,
         metavar="K",
-        help="use only the first K of each cell, band or sample, and read no others (default: all)",
+        help="use, and read, only the first K components of each cell, band or sample (default: all)",
     )
 
     verify = command(

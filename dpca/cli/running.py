@@ -133,7 +133,7 @@ def _output_errors() -> Iterator[None]:
 
 
 def _abandon(stream: Any) -> None:
-    """Send nowhere what the interpreter would try to write at its end, to fail again with an exit code of its own."""
+    """Discard what the interpreter would write at its end: that would fail again, and change the exit code."""
     with suppress(OSError, ValueError):
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, stream.fileno())

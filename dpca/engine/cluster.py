@@ -146,7 +146,7 @@ def _joined(address: str) -> Iterator[Any]:
 
 
 def _greet(address: str) -> None:
-    """Refuse an address where nobody shakes hands: what Dask does in a handshake has no limit of time."""
+    """Refuse an address that does not answer a handshake: Dask's own handshake has no time limit."""
     failure: list[BaseException] = [TimeoutError(f"no answer within {_ANSWER:.0f} seconds")]
 
     async def greet() -> None:
@@ -198,7 +198,7 @@ def package_version() -> str:
 
 @contextmanager
 def _workers_ignore(*signals: signal.Signals) -> Iterator[None]:
-    """Let processes that are started by threads that are started here never see these signals.
+    """Keep these signals from processes that threads started in the block start.
 
     A terminal sends them to every process of a program, to workers in the middle of their imports, too. Those end with
     their cluster anyway.

@@ -70,7 +70,7 @@ def fold(
     Parameters
     ----------
     rule : Rule
-        What to compute; an `Rule` or a `Rule` if the scheme asks for one.
+        What to compute: averageable for `Averaging`, summable for `DataParallel`.
     source : Source
         Where the samples are. A numpy array is folded by threads of this process, where its memory is.
     partition : Partition

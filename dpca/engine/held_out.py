@@ -8,7 +8,7 @@ import numpy as np
 
 from dpca.engine.sampling import spread_samples
 from dpca.engine.source import DaskSource, DerivedSource, Reader, Source
-from dpca.engine.windows import chunk_edges, windowed_reader
+from dpca.engine.windows import WINDOW_BYTES, chunk_edges, windowed_reader
 from dpca.kernels.types import Array
 from storage.errors import DataError
 
@@ -18,8 +18,6 @@ MOST_HELD_OUT = 10_000
 # Chunks that hold a sample held out are decoded once more for it: those of so many samples, or of this share of the
 # stack, whichever is more.
 _DECODED_ANEW, _SHARE_ANEW = 20_000, 1 / 20
-# Decoded bytes of the chunks that are read together.
-_WINDOW_BYTES = 32 * 2**20
 
 
 def hold_out(source: Source, fraction: float, rng: np.random.Generator) -> tuple[Source, Array]:
@@ -93,7 +91,7 @@ class RemainingSource(DerivedSource):
 
     def __init__(self, source: Source, left_out: Array) -> None:
         n, chunk = source.shape[0], source.chunks[0]
-        together = max(1, _WINDOW_BYTES // (chunk * math.prod(source.shape[1:]) * source.dtype.itemsize))
+        together = max(1, WINDOW_BYTES // (chunk * math.prod(source.shape[1:]) * source.dtype.itemsize))
         super().__init__(source, window_rows=min(together * chunk, n))
         self.left_out, self.shape = left_out, (n - len(left_out), *source.shape[1:])
 

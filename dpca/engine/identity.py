@@ -18,7 +18,7 @@ _AT_ONCE = 16 * 2**20
 
 
 def digest(*things: Any) -> str:
-    """Return a key of what makes a fold what it is: plan, rule with all its parameters, source, partition.
+    """Return the key of a fold from its plan, its rule with all parameters, its source and its partition.
 
     Arrays in memory count by their values, files and stores by their path and the time at which they were written
     (a store by its metadata: chunks changed in place afterwards go unnoticed), Dask arrays by their name. Fields that

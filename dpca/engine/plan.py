@@ -25,7 +25,7 @@ from typing import Any, cast
 import numpy as np
 
 from dpca.engine.rounds import Run, Scheme, segments
-from dpca.engine.source import Source
+from dpca.engine.source import Reader, Source
 from dpca.kernels.types import Region
 from dpca.partition.base import Partition
 from dpca.rules.rule import Rule
@@ -69,6 +69,14 @@ class FoldPlan:
     """Bytes of all results, which the process that asked for the fold holds in the end."""
     threads: int = 1
     """Threads of one task, which share what it reads."""
+
+
+class Outline(Source):
+    """What planning needs to know of a stack that is still to be made."""
+
+    def reader(self) -> Reader:
+        """There is nothing to read yet."""
+        raise TypeError(f"{self.name} is an outline: it holds no samples")
 
 
 def plan_fold(
@@ -162,19 +170,18 @@ Way = tuple[list[Piece], tuple[Run, ...], int]
 """Groups, segments, and rows of a batch."""
 
 
+@dataclass
 class _Planner:
-    def __init__(
-        self,
-        source: Source,
-        partition: Partition,
-        rule: Rule,
-        budget: int,
-        n_parallel: int,
-        threads: int,
-        scheme: Scheme | None,
-    ) -> None:
-        self.source, self.rule, self.partition = source, rule, partition
-        self.budget, self.n_parallel, self.threads = budget, n_parallel, threads
+    source: Source
+    partition: Partition
+    rule: Rule
+    budget: int
+    n_parallel: int
+    threads: int
+    scheme: Scheme | None
+
+    def __post_init__(self) -> None:
+        source, partition, rule, scheme = self.source, self.partition, self.rule, self.scheme
         self.n, self.itemsize = source.shape[0], source.dtype.itemsize
         self.row_bytes = math.prod(source.shape[1:]) * self.itemsize
         self.values: np.dtype[Any] = partition.split_dtype(source.dtype)
@@ -194,7 +201,7 @@ class _Planner:
         tiles = list(partition.tiles(source.chunks[1:]))
         # A list of tiles for each way to begin with: as they are, and halved until all that can run at once have one.
         self.ways = [[self.piece(tile) for tile in tiles]]
-        if len(tiles) < n_parallel and max(map(len, tiles)) > 1:
+        if len(tiles) < self.n_parallel and max(map(len, tiles)) > 1:
             self.ways.append(self._halved(self.ways[0]))
 
     def _sizes(self) -> list[_Size]:

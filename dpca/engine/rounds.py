@@ -22,7 +22,7 @@ from functools import reduce
 from numpy.typing import DTypeLike
 
 from dpca.kernels.types import Array
-from dpca.rules.rule import Rule
+from dpca.rules.rule import Rule, check_count
 from dpca.rules.state import State
 
 Run = tuple[int, int]
@@ -53,9 +53,9 @@ class Averaging:
     batch_size: int = 1
 
     def __post_init__(self) -> None:
-        _check("n_streams", self.n_streams)
-        _check("round_size", self.round_size)
-        _check("batch_size", self.batch_size)
+        check_count("n_streams", self.n_streams, "streams")
+        check_count("round_size", self.round_size, "samples")
+        check_count("batch_size", self.batch_size, "samples")
         if over := self.round_size % self.batch_size:
             raise ValueError(
                 f"round_size is {self.round_size}, not a whole number of batches of {self.batch_size} samples: give "
@@ -102,8 +102,8 @@ class DataParallel:
     n_streams: int
 
     def __post_init__(self) -> None:
-        _check("batch_size", self.batch_size)
-        _check("n_streams", self.n_streams)
+        check_count("batch_size", self.batch_size, "samples")
+        check_count("n_streams", self.n_streams, "streams")
 
     @property
     def round_rows(self) -> int:
@@ -154,8 +154,3 @@ def segments(n: int, round_rows: int, longest: int) -> tuple[Run, ...]:
     """Cut n samples into segments of whole rounds: as many as make at most ``longest`` samples, but at least one."""
     length = max(1, longest // round_rows) * round_rows
     return tuple((start, min(start + length, n)) for start in range(0, n, length))
-
-
-def _check(name: str, value: int) -> None:
-    if value < 1:
-        raise ValueError(f"{name} is {value}: at least 1 is needed")

@@ -23,6 +23,22 @@ def spread_samples(n_samples: int, count: int, rng: np.random.Generator) -> Arra
     return rng.integers(edges[:-1], edges[1:])
 
 
+def first_samples(source: Source, most_bytes: int) -> Array:
+    """Read the first samples, as many as take at most so many bytes but at least one.
+
+    Raises
+    ------
+    DataError
+        At a value that is not finite.
+    """
+    shape = source.shape[1:]
+    rows = max(1, most_bytes // max(1, math.prod(shape) * source.dtype.itemsize))
+    first = np.empty((min(rows, source.shape[0]), *shape), source.dtype)
+    source.reader()((0, len(first)), tuple((0, length) for length in shape), first)
+    check_finite(first, 0, source.name)
+    return first
+
+
 def read_samples(source: Source, chosen: Array) -> Iterator[Array]:
     """Yield the chosen samples (ascending), some at a time, as arrays (m, *sample_shape).
 
@@ -43,6 +59,5 @@ def read_samples(source: Source, chosen: Array) -> Iterator[Array]:
         first, last = int(span[0]), int(span[-1]) + 1
         block = np.empty((last - first, *source.shape[1:]), source.dtype)
         read((first, last), region, block)
-        if source.dtype.kind == "f":
-            check_finite(block, first, source.name)
+        check_finite(block, first, source.name)
         yield block[span - first]

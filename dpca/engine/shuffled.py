@@ -9,11 +9,10 @@ import dask.array as da
 import numpy as np
 
 from dpca.engine.source import DaskSource, DerivedSource, Reader, Source
-from dpca.engine.windows import chunk_edges, windowed_reader
+from dpca.engine.windows import WINDOW_BYTES, chunk_edges, windowed_reader
 from dpca.kernels.types import Array
 
-# Decoded bytes of the chunks that are mixed with each other, which are at least so many.
-_WINDOW_BYTES = 32 * 2**20
+# Chunks that are mixed with each other are at least so many.
 _LEAST_CHUNKS = 4
 
 
@@ -32,7 +31,7 @@ class ShuffledSource(DerivedSource):
     chunks are small beside it: of a stack sorted by class, each window holds as many classes as it can.
     """
 
-    def __init__(self, source: Source, seed: int, window_bytes: int = _WINDOW_BYTES) -> None:
+    def __init__(self, source: Source, seed: int, window_bytes: int = WINDOW_BYTES) -> None:
         n, chunk = source.shape[0], source.chunks[0]
         n_chunks = window_chunks(chunk * math.prod(source.shape[1:]) * source.dtype.itemsize, window_bytes)
         super().__init__(source, window_rows=min(n_chunks * chunk, n))
@@ -40,18 +39,14 @@ class ShuffledSource(DerivedSource):
 
     def reader(self) -> Reader:
         """Open the source in the calling process; one window of it is held from one call to the next."""
-        edges = chunk_edges(self.source)
-        drawn = chunk_order(len(edges) - 1, self.seed)
         size = max(1, self.window_rows // self.chunks[0])
-        # In a window chunks are read in the order of the store, neighbors at once.
-        windows = [np.sort(drawn[i : i + size]) for i in range(0, len(drawn), size)]
-        lengths = [int((edges[w + 1] - edges[w]).sum()) for w in windows]
+        windows, lengths = drawn_windows(chunk_edges(self.source), size, self.seed)
         return windowed_reader(
             self.source, windows, lengths, lambda number: sample_order(lengths[number], self.seed, number)
         )
 
 
-def shuffle(source: Source, seed: int, window_bytes: int = _WINDOW_BYTES) -> Source:
+def shuffle(source: Source, seed: int, window_bytes: int = WINDOW_BYTES) -> Source:
     """Return a source of the same samples in a random order; see `ShuffledSource`.
 
     The chunks of a Dask array are drawn and mixed by its own tasks.
@@ -63,24 +58,16 @@ def shuffle(source: Source, seed: int, window_bytes: int = _WINDOW_BYTES) -> Sou
 
 def _shuffled_dask(x: da.Array, seed: int, window_bytes: int) -> da.Array:
     edges = np.append(0, np.cumsum(x.chunks[0]))
-    drawn = chunk_order(len(edges) - 1, seed)
     size = window_chunks(max(x.chunks[0]) * math.prod(x.shape[1:]) * x.dtype.itemsize, window_bytes)
-    windows = [np.sort(drawn[i : i + size]) for i in range(0, len(drawn), size)]
-    lengths = tuple(int((edges[w + 1] - edges[w]).sum()) for w in windows)
+    windows, lengths = drawn_windows(edges, size, seed)
     drawn_chunks = da.concatenate([x[edges[c] : edges[c + 1]] for c in itertools.chain.from_iterable(windows)])
-    joined = drawn_chunks.rechunk({0: lengths})
+    joined = drawn_chunks.rechunk({0: tuple(lengths)})
     mixed = []
     for i, length in enumerate(lengths):
         order = sample_order(length, seed, i)
-        mixed.append(joined.blocks[i].map_blocks(_mix, order, meta=np.empty((0,) * x.ndim, x.dtype)))
+        mixed.append(joined.blocks[i].map_blocks(np.take, order, axis=0, meta=np.empty((0,) * x.ndim, x.dtype)))
     whole: da.Array = da.concatenate(mixed)
     return whole
-
-
-def _mix(block: Array, order: Array) -> Array:
-    """Return the samples of a window in their order."""
-    mixed: Array = block[order]
-    return mixed
 
 
 def window_chunks(chunk_bytes: int, window_bytes: int) -> int:
@@ -88,10 +75,12 @@ def window_chunks(chunk_bytes: int, window_bytes: int) -> int:
     return max(_LEAST_CHUNKS, window_bytes // max(1, chunk_bytes))
 
 
-def chunk_order(n_chunks: int, seed: int) -> Array:
-    """Return the chunks in the order in which they are drawn."""
-    order: Array = np.random.default_rng((seed, 0)).permutation(n_chunks)
-    return order
+def drawn_windows(edges: Array, size: int, seed: int) -> tuple[list[Array], list[int]]:
+    """Return the chunks of each window, and its samples; ``edges`` say where chunks begin and the last one ends."""
+    drawn = np.random.default_rng((seed, 0)).permutation(len(edges) - 1)
+    # In a window chunks are read in the order of the store, neighbors at once.
+    windows = [np.sort(drawn[i : i + size]) for i in range(0, len(drawn), size)]
+    return windows, [int((edges[w + 1] - edges[w]).sum()) for w in windows]
 
 
 def sample_order(n_samples: int, seed: int, window: int) -> Array:

@@ -375,13 +375,14 @@ def batches(source: Source, samples: tuple[int, int], region: Region, rows: int)
             batch = coming.result()
             if first + rows < stop:
                 coming = ahead.submit(load, turn + 1, first + rows)
-            if source.dtype.kind == "f":
-                check_finite(batch, first, source.name)
+            check_finite(batch, first, source.name)
             yield first, batch
 
 
 def check_finite(batch: Array, first: int, name: str) -> None:
-    """Refuse NaN and infinity, naming the first sample that holds one."""
+    """Refuse NaN and infinity, naming the first sample that holds one; integers hold none."""
+    if batch.dtype.kind != "f":
+        return
     rows = max(1, _CHECKED_AT_ONCE // max(1, math.prod(batch.shape[1:])))
     for start in range(0, len(batch), rows):
         part = batch[start : start + rows]
@@ -391,14 +392,6 @@ def check_finite(batch: Array, first: int, name: str) -> None:
                 f"sample {first + start + int(finite.argmin())} of {name} holds a value that is not finite: remove or "
                 f"repair it, since one NaN or infinity spoils every component"
             )
-
-
-class Outline(Source):
-    """What planning needs to know of a stack that is still to be made."""
-
-    def reader(self) -> Reader:
-        """There is nothing to read yet."""
-        raise TypeError(f"{self.name} is an outline: it holds no samples")
 
 
 def _checked(block: Array, called: str, block_info: Any = None) -> Array:

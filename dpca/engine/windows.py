@@ -9,6 +9,9 @@ import numpy as np
 from dpca.engine.source import Reader, Source, check_finite
 from dpca.kernels.types import Array, Region
 
+# Decoded bytes of the chunks that are read together.
+WINDOW_BYTES = 32 * 2**20
+
 
 def windowed_reader(
     source: Source, windows: Sequence[Array], lengths: Sequence[int], order: Callable[[int], Array]
@@ -36,8 +39,7 @@ def windowed_reader(
             start, stop = int(edges[run[0]]), int(edges[run[-1] + 1])
             part = values[filled : filled + stop - start]
             read_box((start, stop), region, part)
-            if part.dtype.kind == "f":
-                check_finite(part, start, source.name)  # here, where the sample's number is known
+            check_finite(part, start, source.name)  # here, where the sample's number is known
             filled += stop - start
 
     def read(samples: tuple[int, int], region: Region, out: Array) -> None:

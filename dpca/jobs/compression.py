@@ -12,8 +12,8 @@ from typing import Any, Literal
 from sklearn.base import clone
 
 from dpca.engine.memory import task_budget, thread_count
-from dpca.engine.plan import PlanError
-from dpca.engine.source import Outline, as_source
+from dpca.engine.plan import Outline, PlanError
+from dpca.engine.source import as_source
 from dpca.jobs.fit import fit_store
 from dpca.jobs.own_stack import inherited_of, own_stack
 from dpca.jobs.score_write import plan_scores
@@ -40,8 +40,8 @@ class CompressionSettings:
     Parameters
     ----------
     model : estimator
-        `CellPCA`, `BandPCA`, `PCA` or `StreamingPCA`, not fitted, and left as it is. Its ``random_state`` must be an
-        integer.
+        `CellPCA`, `BandPCA`, `PCA`, `StreamingPCA` or another one, not fitted, and left as it is. If it has a
+        ``random_state``, that must be an integer.
     reconstruct : bool
         Whether to keep the reconstructions.
     ssim : bool, optional
@@ -82,7 +82,7 @@ class CompressionSettings:
 
 @dataclass(frozen=True)
 class Compressed:
-    """What a job came to.
+    """The result of a job.
 
     Attributes
     ----------
@@ -181,7 +181,7 @@ def compress(
 def find_done(
     given: Stack | Reader, output: PathLike, settings: CompressionSettings, *, overwrite: bool = False
 ) -> Compressed | None:
-    """Return what an earlier run came to if it did this very job, None if there is something to do.
+    """Return the result of an earlier run of this job, or None if there is work to do.
 
     Needs no cluster: call it before one is started, to be told early what is wrong with the settings or the output.
 
@@ -230,7 +230,7 @@ def open_input(
 
 
 def plan_compression(given: Stack | Reader, settings: CompressionSettings, client: Any | None) -> None:
-    """Refuse a job of which any stage, be it the last, does not fit the memory.
+    """Refuse a job if any of its stages does not fit the memory.
 
     Parameters
     ----------
@@ -257,7 +257,7 @@ def plan_compression(given: Stack | Reader, settings: CompressionSettings, clien
     with _stage("fit"):
         basis, known = model.plan_fit(source, axes[1:], client)
     with _stage("scores", "" if known else ", even with as few components as the choice can come to"):
-        plan_scores(source, basis, axes, reconstruct=settings.reconstruct, ssim=settings.measures_ssim, budget=budget)
+        plan_scores(source, basis, axes, reconstruct=settings.reconstruct, budget=budget)
 
 
 @contextmanager

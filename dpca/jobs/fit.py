@@ -21,7 +21,7 @@ from storage.workspace import Workspace, fingerprint_of
 
 
 class Fitted(NamedTuple):
-    """What came of a fit: the model, what it cost, and sentences on it that a user should know of."""
+    """The result of a fit: the model, its cost, and sentences that a user should know of."""
 
     model: Any
     cost: StageCost
@@ -96,7 +96,7 @@ def fit_store(
 
 
 def _reached(model: Any) -> list[str]:
-    """Say what came of a target of quality, if there was one."""
+    """Say how a target of quality was met, if there was one."""
     if (reached := getattr(model, "target_reached_", None)) is None:
         return []
     choice, left_out = RankChoice.of(model.get_params()), getattr(model, "validation_samples_", None)

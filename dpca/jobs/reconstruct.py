@@ -39,8 +39,6 @@ class _Job:
     fingerprint: str
     n_components: int | None
     samples: str
-    rows: int
-    dtype: str
     data_range: tuple[float, float]
 
 
@@ -103,6 +101,7 @@ def reconstruct_store(
             data_range=facts["data_range"],
             source={"kind": "reconstruction", "name": os.path.basename(os.path.normpath(scores)), "count": n},
         )
+        rows = layout.shards[0]
         low, high = map(float, facts["data_range"])
         job = _Job(
             stored,
@@ -111,15 +110,13 @@ def reconstruct_store(
             known,
             None if n_components is None else level,
             str(work.store / "samples"),
-            layout.shards[0],
-            dtype.name,
             (low, high),
         )
         first = to_pixels(basis.decode(_read(scores_array, 0, min(8, n), basis), job.scores), dtype, job.data_range)
         create_array(root, "samples", shape, dtype, layout, axes, codec=choose_codec(first))
         peaks = map_shards(
             reconstruct_one,
-            ((s, min(job.rows, n - s), None if work.is_done(str(s)) else (job, s)) for s in range(0, n, job.rows)),
+            ((s, min(rows, n - s), None if work.is_done(str(s)) else (job, s)) for s in range(0, n, rows)),
             lambda start, _: work.mark_done(str(start)),
             stage=progress("reconstruct", n, "samples"),
             client=client,
@@ -135,8 +132,8 @@ def reconstruct_one(job: _Job, start: int) -> int:
     scores = open_again(job.scores, job.identity)
     samples = open_array(job.samples, mode="r+")
     basis = stored_basis(job.model, job.fingerprint, job.n_components)
-    stop = min(start + job.rows, scores.shape[0])
-    values = np.empty((stop - start, *samples.shape[1:]), job.dtype)
+    stop = min(start + (samples.shards or samples.chunks)[0], scores.shape[0])
+    values = np.empty((stop - start, *samples.shape[1:]), samples.dtype)
     block = max(1, 2**24 // (4 * math.prod(samples.shape[1:])))
     part = _read(scores, start, stop, basis)
     for row in range(0, stop - start, block):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from dpca.models.store import load_any
 from dpca.partition.lapped import LappedGrid
 from dpca.report import plots
 from dpca.report.record import read_report, write_report
+from storage.disk import folder_bytes
 from storage.errors import StoreError
 from storage.manifest import CHECKSUMS
 from storage.reading import array_in, open_array, open_group
@@ -61,9 +61,10 @@ def write_job_report(
         "samples": stack.n_samples,
         "sample_shape": stack.sample_shape,
         **model.report_numbers(),
-        "bytes_ratio": stack.nbytes / (_disk_bytes(store / "scores") + _disk_bytes(store / "model")),
+        # Not counting lists of checksums, which a store gets only when it is finished.
+        "bytes_ratio": stack.nbytes
+        / sum(folder_bytes(store / part, besides=CHECKSUMS) for part in ("scores", "model")),
         **_quality_numbers(stack, quality, ssim),
-        "explained_variance_ratio": float(model.explained_variance_.sum() / max(np.sum(model.total_variance_), 1e-300)),
         "rejected": stack.rejected,
         "mse_expected": model.expected_mse(bounds),
         "data_range": bounds,
@@ -102,29 +103,29 @@ def _figures(
         names, values = [str(stack.names[i]) for i in indices], None if ssim is None else ssim[list(indices)]
         return plots.comparison(originals, to_pixels(rebuilt, stack.dtype, bounds), names, values, bounds, axes=axes)
 
-    total = np.ravel(model.total_variance_)
-    explained = model.explained_variance_.reshape(total.size, -1)
-    whole, cell = len(basis.score_shape) == 1, basis.cell_shape
-    shown = model.pictured_components(_EIGENIMAGES if whole else _EIGENVECTORS)
+    whole, cell, shares = len(basis.score_shape) == 1, basis.cell_shape, None
     figures = {
         "comparison": pictured(spread.tolist()),
         "worst": pictured(worst_first(quality)[:_SHOWN].tolist()),
-        "eigenimages" if whole else "eigenfaces": plots.eigenfaces(
+    }
+    if (shown := model.pictured_components(_EIGENIMAGES if whole else _EIGENVECTORS)) is not None:
+        total = np.ravel(model.total_variance_)
+        explained = model.explained_variance_.reshape(total.size, -1)
+        shares = explained.sum(0) / max(total.sum(), 1e-300)
+        figures["eigenimages" if whole else "eigenfaces"] = plots.eigenfaces(
             shown,
             axes=axes,
             cell_shape=cell if cell is not None and len(cell) > 1 else None,
-            explained_variance_ratio=explained[:, : len(shown)].sum(0) / max(total.sum(), 1e-300),
-        ),
-    }
-    if "ranks" in report:
-        figures["ranks"] = plots.rank_map(_ranks_in_place(model), axes=axes)
-    curve = np.where(total[:, None] > 0, metrics.explained_variance_ratio(explained, total), np.nan)
-    if np.isfinite(curve).any():
-        figures["explained_variance"] = plots.explained_variance_curve(curve, parts=f"{model.part_name}s")
+            explained_variance_ratio=shares[: len(shown)],
+        )
+        if "ranks" in report:
+            figures["ranks"] = plots.rank_map(_ranks_in_place(model), axes=axes)
+        curve = np.where(total[:, None] > 0, metrics.explained_variance_ratio(explained, total), np.nan)
+        if np.isfinite(curve).any():
+            figures["explained_variance"] = plots.explained_variance_curve(curve, parts=f"{model.part_name}s")
     if whole:
         rows, some = some_scores(store)
-        place = rows / max(stack.n_samples - 1, 1)
-        figures["scores"] = plots.score_scatter(some, place, model.explained_variance_ratio_)
+        figures["scores"] = plots.score_scatter(some, rows / max(stack.n_samples - 1, 1), shares)
     if ssim is not None:
         figures["ssim_histogram"] = plots.ssim_histogram(ssim)
     return figures
@@ -156,9 +157,3 @@ def _ranks_in_place(model: Any) -> NDArray[np.int64]:
     values = ((i, np.full((1, 1, partition.n_features(i)), rank)) for i, rank in ranks)
     placed: NDArray[np.int64] = partition.join(values, np.empty((1, *partition.sample_shape), np.int64))[0]
     return placed
-
-
-def _disk_bytes(folder: Path) -> int:
-    """Bytes of all files below a folder but the lists of checksums, which a store gets only when it is finished."""
-    files = (os.path.join(root, file) for root, _, files in os.walk(folder) for file in files if file != CHECKSUMS)
-    return sum(map(os.path.getsize, files))

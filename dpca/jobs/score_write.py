@@ -14,12 +14,13 @@ import zarr
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.memory import peak_resident_bytes, task_budget, thread_count
 from dpca.engine.plan import PlanError
+from dpca.engine.sampling import first_samples
 from dpca.engine.source import Source, batches
 from dpca.kernels.linalg import release_scratch
 from dpca.kernels.pixels import to_pixels
 from dpca.kernels.quality import has_ssim, mse_per_sample, psnr_from_mse, ssim_per_sample
 from dpca.kernels.types import Array
-from dpca.models.store import model_fingerprint, stored_basis
+from dpca.models.store import stored_basis
 from dpca.representation.base import Representation
 from dpca.representation.score_layout import score_layout
 from storage.arrays import Codec, choose_codec, create_array, write_shard
@@ -46,33 +47,34 @@ class WriteJob:
     Parameters
     ----------
     source : Source
-        The stack.
+        The stack, samples on axis 0.
     model : str
-        Path of the stored model.
+        Path of a stored model of any kind.
     fingerprint : str
         Of the model at that path.
     store : str
         Zarr group that holds the arrays to write.
+    axes : tuple of str
+        Names of all axes of the stack, "sample" first.
     rows : int
-        Samples of a shard, the unit of work.
-    n_spatial : int
-        How many axes of a sample are axes of space.
+        Samples of a shard, the unit of work; those of `stack_layout`.
     data_range : (float, float)
-        Smallest and largest possible value.
+        Smallest and largest possible value: MSE is in units of its width squared, reconstructions are clipped to it.
     reconstruct : bool
-        Whether reconstructions are written; their MSE is measured in any case.
+        Whether to keep the reconstructions, in the dtype of the stack; their MSE is measured in any case.
     ssim : bool
-        Whether their SSIM is measured, too.
+        Whether to measure their SSIM, too, of samples that are long enough: about a millisecond of processor time for a
+        photograph of 218 x 178 pixels.
     checkpoints : Checkpoints
-        Where each finished shard leaves its quality record: the done-marker of the pass.
+        Where each finished shard leaves its quality record, the done-marker of the pass.
     """
 
     source: Source
     model: str
     fingerprint: str
     store: str
+    axes: tuple[str, ...]
     rows: int
-    n_spatial: int
     data_range: tuple[float, float]
     reconstruct: bool
     ssim: bool
@@ -89,47 +91,26 @@ class WriteJob:
 
 
 def write_scores(
-    source: Source,
-    model: str | os.PathLike[str],
+    job: WriteJob,
     group: zarr.Group,
-    path: str | os.PathLike[str],
     *,
-    axes: Sequence[str],
-    data_range: tuple[float, float],
-    reconstruct: bool,
-    checkpoints: Checkpoints,
     client: Any | None = None,
     budget: int | None = None,
     progress: Progress = no_progress,
-    ssim: bool = True,
 ) -> int:
     """Write ``scores``, ``mse``, ``psnr`` and, if asked for, ``ssim`` and ``reconstructions`` to a Zarr group.
 
     Parameters
     ----------
-    source : Source
-        The stack, samples on axis 0.
-    model : path-like
-        A stored model of any kind.
-    group, path
-        The Zarr group to write to, open, and its path.
-    axes : sequence of str
-        Names of all axes of the stack, "sample" first.
-    data_range : (float, float)
-        Smallest and largest possible value: MSE is in units of its width squared, reconstructions are clipped to it.
-    reconstruct : bool
-        Whether to keep the reconstructions, in the dtype of the stack.
-    checkpoints : Checkpoints
-        Shards recorded there are not done again.
+    job : WriteJob
+    group : zarr.Group
+        The job's store, open.
     client : distributed.Client, optional
         Cluster to run on; without one, threads of this process.
     budget : int, optional
         Bytes a task may take; default from the workers or the machine.
     progress : Progress
         Told the samples written.
-    ssim : bool
-        Whether to measure the SSIM of samples that are long enough: about a millisecond of processor time for a
-        photograph of 218 x 178 pixels.
 
     Returns
     -------
@@ -143,28 +124,15 @@ def write_scores(
     DataError
         At a value that is not finite.
     """
-    if source.in_process:
+    if job.source.in_process:
         client = None  # its memory is here
-    fingerprint = model_fingerprint(model)
-    fitted = stored_basis(os.fspath(model), fingerprint)
-    rows = _prepare(source, fitted, group, tuple(axes), reconstruct)
-    job = WriteJob(
-        source,
-        os.fspath(model),
-        fingerprint,
-        os.fspath(path),
-        rows,
-        fitted.n_spatial(axes[1:]),
-        data_range,
-        reconstruct,
-        ssim and has_ssim(fitted.sample_shape, fitted.n_spatial(axes[1:])),
-        checkpoints,
-    )
+    basis = stored_basis(job.model, job.fingerprint)
     limit = budget if budget is not None else task_budget(client, thread_count())
-    _check_task(job, fitted, limit)
-    n = source.shape[0]
+    plan_scores(job.source, basis, job.axes, reconstruct=job.reconstruct, budget=limit)
+    create_arrays(job, basis, group)
+    n, kept = job.source.shape[0], job.checkpoints
     shards = (
-        (s, min((s + 1) * job.rows, n) - s * job.rows, None if checkpoints.load(job.unit(s)) is not None else (job, s))
+        (s, min((s + 1) * job.rows, n) - s * job.rows, None if kept.load(job.unit(s)) is not None else (job, s))
         for s in range(job.n_shards)
     )
     stage = progress("scores", n, "samples")
@@ -179,7 +147,8 @@ def write_one(job: WriteJob, shard: int) -> int:
     start, stop = shard * job.rows, min((shard + 1) * job.rows, job.source.shape[0])
     width = job.data_range[1] - job.data_range[0]
     whole = tuple((0, s) for s in job.source.shape[1:])
-    dtype = job.source.dtype
+    dtype, n_spatial = job.source.dtype, basis.n_spatial(job.axes[1:])
+    measures_ssim = job.ssim and has_ssim(basis.sample_shape, n_spatial)
     scores_out = open_array(os.path.join(job.store, "scores"), mode="r+")
     scores = np.empty((stop - start, *scores_out.shape[1:]), scores_out.dtype)
     pixels = np.empty((stop - start, *job.source.shape[1:]), dtype) if job.reconstruct else None
@@ -192,8 +161,8 @@ def write_one(job: WriteJob, shard: int) -> int:
             scores[here] = basis.encode(x, job.source.name, first + row)
             y = to_pixels(basis.decode(scores[here], "the scores", first + row), dtype, job.data_range)
             quality["mse"].append(mse_per_sample(x, y, data_range=width))
-            if job.ssim:
-                quality["ssim"].append(ssim_per_sample(x, y, data_range=width, n_spatial=job.n_spatial))
+            if measures_ssim:
+                quality["ssim"].append(ssim_per_sample(x, y, data_range=width, n_spatial=n_spatial))
             if pixels is not None:
                 pixels[here] = y
     release_scratch()
@@ -205,66 +174,53 @@ def write_one(job: WriteJob, shard: int) -> int:
     return peak_resident_bytes()
 
 
-def task_bytes(job: WriteJob, basis: Representation) -> int:
+def task_bytes(source: Source, basis: Representation, rows: int, reconstruct: bool) -> int:
     """Bytes that `write_one` takes at most beyond what its process holds anyway."""
-    sample = math.prod(job.source.shape[1:])
-    itemsize = job.source.dtype.itemsize
-    score = math.prod(basis.score_shape) * basis.dtype.itemsize
-    block = min(job.rows, max(1, _BLOCK_BYTES // (4 * sample)))
-    values = job.rows * sample * itemsize
-    reading = values + 4 * math.prod(job.source.chunks) * itemsize
-    written = max(job.rows * score, values if job.reconstruct else 0)
-    writing = job.rows * score + (values if job.reconstruct else 0) + _SHARD_COPIES * written
+    sample = math.prod(source.shape[1:])
+    score = math.prod(basis.score_shape) * basis.score_dtype(source.dtype).itemsize
+    block = min(rows, max(1, _BLOCK_BYTES // (4 * sample)))
+    values = rows * sample * source.dtype.itemsize
+    reading = values + 4 * math.prod(source.chunks) * source.dtype.itemsize
+    written = max(rows * score, values if reconstruct else 0)
+    writing = rows * score + (values if reconstruct else 0) + _SHARD_COPIES * written
     ssim = 12 * (1 << 16) * 8 + 2 * sample * 8
-    return reading + writing + 2 * basis.work_bytes(block, job.source.dtype) + ssim + 3 * basis.nbytes + 24 * 2**20
+    return reading + writing + basis.work_bytes(block, source.dtype) + ssim + 3 * basis.nbytes + 24 * 2**20
 
 
-def plan_scores(
-    source: Source, basis: Representation, axes: Sequence[str], *, reconstruct: bool, ssim: bool, budget: int
-) -> None:
+def plan_scores(source: Source, basis: Representation, axes: Sequence[str], *, reconstruct: bool, budget: int) -> None:
     """Refuse a pass of `write_scores` that would not fit ``budget`` bytes a task; nothing is read or written.
 
     Raises
     ------
     PlanError
     """
-    rows = choose_layout(source.shape, source.dtype.itemsize, axes, basis.cell_shape).shards[0]
-    n_spatial = basis.n_spatial(axes[1:])
-    job = WriteJob(source, "", "", "", rows, n_spatial, (0.0, 1.0), reconstruct, ssim, Checkpoints(""))
-    _check_task(job, basis, budget)
-
-
-def _check_task(job: WriteJob, basis: Representation, limit: int) -> None:
-    need = task_bytes(job, basis)
-    if need > limit:
+    rows = stack_layout(source, basis, axes).shards[0]
+    if (need := task_bytes(source, basis, rows, reconstruct)) > budget:
         raise PlanError(
-            f"writing a shard of {job.rows:,} samples takes {need / 1e6:,.0f} MB but a task may take "
-            f"{limit / 1e6:,.0f} MB: allow each worker at least {math.ceil((need - limit) / 1e6):,} MB more"
+            f"writing a shard of {rows:,} samples takes {need / 1e6:,.0f} MB but a task may take "
+            f"{budget / 1e6:,.0f} MB: allow each worker at least {math.ceil((need - budget) / 1e6):,} MB more"
         )
 
 
-def _prepare(source: Source, basis: Representation, group: zarr.Group, axes: tuple[str, ...], reconstruct: bool) -> int:
-    """Create the arrays that are not there yet, and return the samples of a shard, the same in both."""
-    layout = choose_layout(source.shape, source.dtype.itemsize, axes, basis.cell_shape)
-    rows = layout.shards[0]
-    n, shape = source.shape[0], basis.score_shape
-    names = ("sample", *basis.score_axes(axes[1:]))
+def stack_layout(source: Source, basis: Representation, axes: Sequence[str]) -> Layout:
+    """Return the layout of a stack and of its reconstructions, whose shards hold the samples of a shard of scores."""
+    return choose_layout(source.shape, source.dtype.itemsize, axes, basis.cell_shape)
+
+
+def create_arrays(job: WriteJob, basis: Representation, group: zarr.Group) -> None:
+    """Create the arrays of scores and of reconstructions that are not there yet."""
+    source, shape = job.source, basis.score_shape
+    names = ("sample", *basis.score_axes(job.axes[1:]))
     # Any samples show what parts with fewer components than others lack: zeros.
     tried = basis.encode(np.random.default_rng(0).integers(0, 2, (_TRIED, *source.shape[1:])).astype(source.dtype))
-    inner = score_layout(rows, shape, tried.dtype.itemsize)
+    inner = score_layout(job.rows, shape, tried.dtype.itemsize)
     codec: Codec = "sparse" if np.count_nonzero(tried) * _SPARSE <= tried.size else "raw"
-    create_array(group, "scores", (n, *shape), tried.dtype, inner, names, codec=codec)
-    if reconstruct:
-        create_array(group, "reconstructions", source.shape, source.dtype, layout, axes, codec=_codec(source))
-    return rows
-
-
-def _codec(source: Source) -> Codec:
-    """Reconstructions compress as their originals do."""
-    rows = min(source.shape[0], max(1, _TRIED_BYTES // max(1, math.prod(source.shape[1:]) * source.dtype.itemsize)))
-    first = np.empty((rows, *source.shape[1:]), source.dtype)
-    source.reader()((0, rows), tuple((0, s) for s in source.shape[1:]), first)
-    return choose_codec(first)
+    create_array(group, "scores", (source.shape[0], *shape), tried.dtype, inner, names, codec=codec)
+    if job.reconstruct:
+        # They compress as their originals do.
+        like = choose_codec(first_samples(source, _TRIED_BYTES))
+        layout = stack_layout(source, basis, job.axes)
+        create_array(group, "reconstructions", source.shape, source.dtype, layout, job.axes, codec=like)
 
 
 def _write_quality(job: WriteJob, group: zarr.Group) -> None:

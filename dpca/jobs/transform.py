@@ -10,7 +10,7 @@ from typing import Any
 
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.source import as_source
-from dpca.jobs.score_write import write_scores
+from dpca.jobs.score_write import WriteJob, stack_layout, write_scores
 from dpca.jobs.stages import NOTHING, StageCost
 from dpca.models.scores import SCORES_VERSION
 from dpca.models.store import model_fingerprint, stored_basis
@@ -83,14 +83,14 @@ def fill_scores(
 ) -> StageCost:
     """Write what is still missing of a scores store in a workspace; ``records`` are kept of each finished shard."""
     began, store = time.perf_counter(), work.store
-    data_range = stated_range(stack)
-    basis = stored_basis(os.fspath(model), model_fingerprint(model))
+    path, known, data_range = os.fspath(model), model_fingerprint(model), stated_range(stack)
+    basis = stored_basis(path, known)
     if basis.sample_shape != tuple(stack.sample_shape):
         raise DataError(
             f"'{stack.path}' has samples of {stack.sample_shape} but the model was fitted to {basis.sample_shape}: "
             f"use the stack's own model"
         )
-    scores = stack.n_samples * math.prod(basis.score_shape) * basis.dtype.itemsize
+    scores = stack.n_samples * math.prod(basis.score_shape) * basis.score_dtype(stack.dtype).itemsize
     need = scores + (stack.nbytes if reconstruct else 0)
     if not any(store.glob("scores/c/*")):
         require_free_space(store, need, "the scores" + (" with the reconstructions" if reconstruct else ""))
@@ -108,19 +108,10 @@ def fill_scores(
         **{MODEL_FACT: basis.fingerprint()},
         **({} if basis.cell_shape is None else {"cell_shape": list(basis.cell_shape)}),
     )
-    peak = write_scores(
-        as_source(stack),
-        model,
-        group,
-        store,
-        axes=stack.axes,
-        data_range=data_range,
-        reconstruct=reconstruct,
-        checkpoints=Checkpoints(str(records)),
-        client=client,
-        progress=progress,
-        ssim=ssim,
-    )
+    source = as_source(stack)
+    rows, kept = stack_layout(source, basis, stack.axes).shards[0], Checkpoints(str(records))
+    job = WriteJob(source, path, known, str(store), stack.axes, rows, data_range, reconstruct, ssim, kept)
+    peak = write_scores(job, group, client=client, progress=progress)
     write_strings(group, "name", stack.names.tolist())
     return StageCost(time.perf_counter() - began, stack.nbytes, peak)
 

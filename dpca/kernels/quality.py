@@ -14,21 +14,21 @@ from dpca.kernels.types import Array
 #: Side of SSIM's uniform window, in pixels: scikit-image's default, the setting behind every number we report.
 WINDOW = 7
 _K1, _K2 = 0.01, 0.03
-# Positions of one pass: more rows share the six that windows overlap by, until the fields leave the cache (measured).
+# Positions of a pass. Passes overlap by six rows: larger ones repeat less work, until they leave the cache (measured).
 _PASS_POSITIONS = 65_536
 # Sums of squares below this may have lost terms to underflow in float32.
 _SMALL = 2.0**-80
-# Ranges up to this, and down to its inverse, have squares that are harmless in float32.
+# Ranges up to this, and down to its inverse, have squares within the range of float32.
 _ORDINARY = 2.0**20
 
 
 def has_ssim(sample_shape: tuple[int, ...], n_spatial: int) -> bool:
-    """Only images and volumes have structure, of samples that are long enough for a window."""
+    """Say whether SSIM is defined: for images and volumes at least as long as its window along every spatial axis."""
     return n_spatial > 1 and min(sample_shape[:n_spatial]) >= WINDOW
 
 
 def mse_per_sample(x: Array, y: Array, *, data_range: float) -> Array:
-    """Mean squared error of each sample in units of data_range squared.
+    """Return the mean squared error of each sample in units of data_range squared.
 
     Parameters
     ----------
@@ -46,7 +46,7 @@ def mse_per_sample(x: Array, y: Array, *, data_range: float) -> Array:
         difference = linalg.scratch("difference", (a.size,), work)
         np.copyto(difference.reshape(a.shape), a)
         difference -= b.reshape(-1)
-        # Short dot products, added up in float64: exact enough without a float64 copy of the image.
+        # Dot products of short blocks, added up in float64, are exact enough without a float64 copy of the image.
         blocks = [difference[j : j + 4096] for j in range(0, a.size, 4096)]
         with np.errstate(over="ignore"):
             squares = [float(block @ block) for block in blocks]
@@ -54,7 +54,7 @@ def mse_per_sample(x: Array, y: Array, *, data_range: float) -> Array:
         # One division after the other: the square of an extreme range is out of range itself.
         result[i] = total / a.size / data_range / data_range
         if not _SMALL < total < math.inf and difference.any():
-            # Squares out of float32's range, as of densities in SI units.
+            # Some squares, such as those of densities in SI units, are out of float32's range.
             with np.errstate(over="ignore"):
                 scaled = difference.astype(np.float64) / data_range
                 result[i] = float(np.square(scaled, out=scaled).mean())
@@ -62,14 +62,14 @@ def mse_per_sample(x: Array, y: Array, *, data_range: float) -> Array:
 
 
 def psnr_from_mse(mse: Array) -> Array:
-    """Peak signal-to-noise ratio in decibels from an MSE in units of data_range squared; infinite at 0."""
+    """Return the peak signal-to-noise ratio in decibels of an MSE in units of data_range squared; infinite at 0."""
     mse = np.asarray(mse, np.float64)
     with np.errstate(divide="ignore"):
         return np.asarray(-10 * np.log10(mse))
 
 
 def ssim_per_sample(x: Array, y: Array, *, data_range: float, n_spatial: int) -> Array:
-    """Structural similarity of each sample, with scikit-image's definition and result.
+    """Return the structural similarity of each sample, by scikit-image's definition.
 
     Alakkari 2020, equation 2.25 (Wang et al. 2004, equation 13), over a uniform window of 7 pixels a side, with sample
     covariance, K1 = 0.01 and K2 = 0.03, averaged over channels and the positions where the whole window lies inside the
@@ -101,7 +101,7 @@ def ssim_per_sample(x: Array, y: Array, *, data_range: float, n_spatial: int) ->
     if min(spatial) < WINDOW:
         raise ValueError(f"SSIM needs at least {WINDOW} pixels along every spatial axis, got {spatial}")
     work = working_dtype(x.dtype)
-    # In units of an extreme range, whose square float32 could not hold.
+    # float32 cannot hold the square of an extreme range: values are divided by the range first.
     unit = 1.0 if 1 / _ORDINARY < data_range < _ORDINARY else data_range
     stride0 = math.prod(sample_shape[1:])
     strides = [math.prod(sample_shape[axis + 1 :]) for axis in range(n_spatial)]
@@ -125,9 +125,9 @@ def ssim_per_sample(x: Array, y: Array, *, data_range: float, n_spatial: int) ->
 def _ssim_positions(
     x: Array, y: Array, strides: list[int], data_range: float, unit: float, work: np.dtype[Any]
 ) -> Array:
-    """SSIM at every flat position; where a window crosses the end of an axis the value has no meaning.
+    """Return SSIM at every flat position; where a window crosses the end of an axis the value has no meaning.
 
-    ``data_range`` counts in ``unit``, the pixels do not.
+    ``data_range`` is in units of ``unit``; the pixels are not, and are divided by it here.
     """
     n = len(x)
     p = linalg.scratch("ssim p", (n,), work)
@@ -140,7 +140,7 @@ def _ssim_positions(
     np.subtract(p, m, out=m)  # x - y
     p *= 2
     p -= m  # x + y
-    # Variances do not change under a shift, but their rounding errors do.
+    # A shift leaves variances as they are and makes their rounding errors smaller.
     center = work.type(p.mean(dtype=np.float64))
     p -= center
     window = WINDOW ** len(strides)
@@ -157,7 +157,7 @@ def _ssim_positions(
     var_m -= mean_m
     mean_p += center
     mean_p *= mean_p
-    # Both factors are scaled by two (means) and by two (variances), and so are the constants.
+    # Numerator and denominator are twice the published ones in each of their factors, and so are the constants.
     unbiased = window / (window - 1)
     c1, c2 = 2 * (_K1 * data_range) ** 2, 2 * (_K2 * data_range) ** 2 / unbiased
     numerator = np.subtract(mean_p, mean_m, out=square)
@@ -171,12 +171,12 @@ def _ssim_positions(
     numerator *= contrast
     mean_p *= var_p
     numerator /= mean_p
-    # The last positions along axis 0 have no full window behind them; give the caller whole rows.
+    # The last positions along axis 0 have no full window: zeros fill them up to whole rows.
     return _padded(numerator, n - (WINDOW - 1) * strides[0])
 
 
 def _window_mean(field: Array, strides: list[int], name: str) -> Array:
-    """Mean over the window that starts at each position, axis by axis on the flat array."""
+    """Return the mean over the window that starts at each position, axis by axis on the flat array."""
     n = len(field)
     pair = linalg.scratch("ssim pair", (n,), field.dtype)
     source = field

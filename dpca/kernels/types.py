@@ -1,4 +1,4 @@
-"""Types of what the whole library passes around."""
+"""Types that the whole library uses."""
 
 from __future__ import annotations
 

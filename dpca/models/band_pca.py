@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.base import clone
-from sklearn.utils import check_random_state
 
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import fold
@@ -36,10 +36,11 @@ _KEPT_PARAMETERS = (*CHOICES, "max_components", *_OWN)
 
 
 @documented(**PARTITIONED, part="band", parts="bands", grid="n_bands")
+@dataclass(eq=False, repr=False, kw_only=True)
 class BandPCA(PartitionedPCA):
     """Principal component analysis of bands, attributes that go together by their values (Alakkari 2020, section 4.4).
 
-    Makes no use of space, so it takes any data: images and volumes, and weather stations, molecules or spectra as
+    It does not use space, so it takes any data: images and volumes, and weather stations, molecules or spectra as
     vectors. The attributes of a sample are mapped to bands; each band gets its own mean and components from all
     samples. Values are analyzed in the units of the input; integers are never copied whole to floating point.
 
@@ -47,7 +48,7 @@ class BandPCA(PartitionedPCA):
     ----------
     {n_components}
     band_size : int
-        Most attributes of a band (L in the thesis).
+        Largest number of attributes of a band (L in the thesis).
     mapping : {"mean-variance", "mean", "random", "raster"}
         Which attributes make a band.
 
@@ -61,7 +62,7 @@ class BandPCA(PartitionedPCA):
           holistic ones (section 4.5.4).
         - "raster": consecutive attributes, a baseline.
     n_intervals : int
-        Intervals of the mean (s in the thesis).
+        Number of intervals of the mean (s in the thesis).
     n_estimating : int, optional
         Samples that means and variances are estimated from, one at random in each of so many equal parts of the stack
         (section 4.5.3, the estimating subset). Default all, which takes a pass of its own.
@@ -76,10 +77,7 @@ class BandPCA(PartitionedPCA):
 
     Attributes
     ----------
-    components_ : array (n_components, *sample_shape), float32 (float64 for float64 and integers of over 16 bits)
-        Component j of every band at the places of the band's attributes: ``components_[j]`` looks like a sample. Rows
-        of a band are orthonormal, ordered by variance; the entry of largest magnitude is positive. Where a band has
-        fewer attributes than there are components, the surplus rows are zero.
+    {components}
     {attributes}
     bands_ : Bands
         ``bands_.labels`` (*sample_shape) is the band of each attribute.
@@ -102,46 +100,14 @@ class BandPCA(PartitionedPCA):
 
     store_kind: ClassVar[str] = "band-pca"
     part_name: ClassVar[str] = "band"
+    report_title: ClassVar[str] = "Band PCA"
     scores_kind: ClassVar[str] = Bands.scores_kind
 
-    def __init__(
-        self,
-        n_components: int | str | None = None,
-        *,
-        band_size: int,
-        mapping: str = "mean-variance",
-        n_intervals: int = 50,
-        n_estimating: int | None = None,
-        keep_channels: bool = True,
-        random_state: Any = None,
-        threshold: float | None = None,
-        total_components: int | None = None,
-        ratio: float | None = None,
-        target_mse: float | None = None,
-        target_psnr: float | None = None,
-        target_ssim: float | None = None,
-        validation_fraction: float | None = None,
-        max_components: int | None = None,
-        data_range: tuple[float, float] | None = None,
-        memory_budget: int | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.band_size = band_size
-        self.mapping = mapping
-        self.n_intervals = n_intervals
-        self.n_estimating = n_estimating
-        self.keep_channels = keep_channels
-        self.random_state = random_state
-        self.threshold = threshold
-        self.total_components = total_components
-        self.ratio = ratio
-        self.target_mse = target_mse
-        self.target_psnr = target_psnr
-        self.target_ssim = target_ssim
-        self.validation_fraction = validation_fraction
-        self.max_components = max_components
-        self.data_range = data_range
-        self.memory_budget = memory_budget
+    band_size: int
+    mapping: str = "mean-variance"
+    n_intervals: int = 50
+    n_estimating: int | None = None
+    keep_channels: bool = True
 
     # -- what the bands are
 
@@ -150,7 +116,7 @@ class BandPCA(PartitionedPCA):
         shape = tuple(source.shape[1:])
         together = shape[-1] if self.keep_channels and (axes or axes_for(shape))[-1] == CHANNEL else 1
         size = min(int(self.band_size), math.prod(shape))
-        rng = np.random.default_rng(check_random_state(self.random_state).randint(2**31))
+        rng = np.random.default_rng(self._seed())
         try:
             if self.mapping == "raster":
                 return map_in_raster_order(shape, size, together=together)
@@ -249,5 +215,5 @@ class BandPCA(PartitionedPCA):
         bands = Bands(arrays["labels"])
         if bands.n_partitions != p:
             raise ValueError(f"{bands.n_partitions} bands, not {p}")
-        model._learned(bands, arrays, stored.n_samples)
+        model._learned_parts(bands, arrays, stored.n_samples)
         return model

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -22,6 +23,7 @@ from storage.layout import CHANNEL, axes_for
 
 
 @documented(**PARTITIONED, part="cell", parts="cells", grid="*grid_shape")
+@dataclass(eq=False, repr=False, kw_only=True)
 class CellPCA(PartitionedPCA):
     """Principal component analysis of every cell of an image or volume stack (Alakkari 2020, section 4.3; 6.4.3).
 
@@ -57,13 +59,11 @@ class CellPCA(PartitionedPCA):
 
     Attributes
     ----------
-    components_ : array (n_components, *sample_shape), float32 (float64 for float64 and integers of over 16 bits)
-        Component j of every cell at the cell's place: ``components_[j]`` looks like a sample. Rows of a cell are
-        orthonormal, ordered by variance; the entry of largest magnitude is positive. Shared components are repeated at
-        each of their places. With an overlap all this holds for the cells of the filtered components
-        (``grid_.prefilter.apply``), whereas ``components_`` itself, like ``mean_``, is of samples: components of
-        neighbors reach into each other and are summed there. In either case ``components_[j]`` is what scores of 1 for
-        component j in every cell add to the mean.
+    {components}
+        Shared components are repeated at each of their places. With an overlap all this holds for the cells of the
+        filtered components (``grid_.prefilter.apply``), whereas ``components_`` itself, like ``mean_``, is of samples:
+        components of neighbors reach into each other and are summed there. In either case ``components_[j]`` is what
+        scores of 1 for component j in every cell add to the mean.
     {attributes}
     grid_ : CellGrid
         A `LappedGrid` with an overlap.
@@ -96,42 +96,12 @@ class CellPCA(PartitionedPCA):
     # without are of version 1.
     store_version: ClassVar[int] = 2
     part_name: ClassVar[str] = "cell"
+    report_title: ClassVar[str] = "Cell PCA"
     scores_kind: ClassVar[str] = CellGrid.scores_kind
 
-    def __init__(
-        self,
-        n_components: int | str | None = None,
-        *,
-        cell_shape: int | tuple[int, ...],
-        overlap: int = 0,
-        shared: bool = False,
-        threshold: float | None = None,
-        total_components: int | None = None,
-        ratio: float | None = None,
-        target_mse: float | None = None,
-        target_psnr: float | None = None,
-        target_ssim: float | None = None,
-        validation_fraction: float | None = None,
-        max_components: int | None = None,
-        data_range: tuple[float, float] | None = None,
-        random_state: Any = None,
-        memory_budget: int | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.cell_shape = cell_shape
-        self.overlap = overlap
-        self.shared = shared
-        self.threshold = threshold
-        self.total_components = total_components
-        self.ratio = ratio
-        self.target_mse = target_mse
-        self.target_psnr = target_psnr
-        self.target_ssim = target_ssim
-        self.validation_fraction = validation_fraction
-        self.max_components = max_components
-        self.data_range = data_range
-        self.random_state = random_state
-        self.memory_budget = memory_budget
+    cell_shape: int | tuple[int, ...]
+    overlap: int = 0
+    shared: bool = False
 
     # -- what the cells are
 
@@ -177,7 +147,14 @@ class CellPCA(PartitionedPCA):
         DataError
             If ``cell_shape`` gives none, or an axis of channels is not the last one.
         """
-        return spatial_cell(self.cell_shape, axes)
+        cell = self.cell_shape
+        if CHANNEL in axes[:-1]:
+            raise DataError(f"the axes of a sample are {tuple(axes)}: channels must come last, move that axis first")
+        if isinstance(cell, int | np.integer):
+            return (int(cell),) * sum(axis != CHANNEL for axis in axes)
+        if not isinstance(cell, Sequence) or not all(isinstance(c, int | np.integer) for c in cell):
+            raise DataError(f"cell_shape is {cell!r}: give one integer, or one for each spatial axis")
+        return tuple(int(c) for c in cell)
 
     def announced(self, axes: Sequence[str]) -> str:
         """Say what is fitted to samples whose axes have these names."""
@@ -201,10 +178,12 @@ class CellPCA(PartitionedPCA):
     def _kept(self) -> Kept:
         grid, axes = self.grid_, axes_for(self.sample_shape_)
         grid_axes = tuple(f"cell_{i}" for i in range(grid.n_spatial))
-        components = {
-            name: (self.components_[_at(boxes[0])], ("component", *axes))
-            for name, boxes in _places(grid, bool(self.shared))
-        }
+        components = {}
+        for name, boxes in _places(grid, bool(self.shared)):
+            # Cells of a shape have lengths of their own along the axes of space, which take the number of the shape.
+            of_shape = name.removeprefix("components")
+            own = (*(f"{axis}{of_shape}" for axis in axes[: grid.n_spatial]), *axes[grid.n_spatial :])
+            components[name] = (self.components_[_at(boxes[0])], ("component", *own))
         arrays = {
             "mean": (self.mean_, axes),
             **components,
@@ -235,25 +214,8 @@ class CellPCA(PartitionedPCA):
                     arrays["components"][_at(box)] = arrays[name]
         # All components were asked for by None, which also fits where there are more of them than samples.
         model = cls(None if k == grid.max_features else k, cell_shape=cell, overlap=overlap, shared=shared)
-        model._learned(grid, arrays, stored.n_samples)
+        model._learned_parts(grid, arrays, stored.n_samples)
         return model
-
-
-def spatial_cell(cell_shape: int | tuple[int, ...], axes: Sequence[str]) -> tuple[int, ...]:
-    """Return the cell length along each spatial axis of samples whose axes have these names.
-
-    Raises
-    ------
-    DataError
-        If an axis of channels is not the last one.
-    """
-    if CHANNEL in axes[:-1]:
-        raise DataError(f"the axes of a sample are {tuple(axes)}: channels must come last, move that axis first")
-    if isinstance(cell_shape, int | np.integer):
-        return (int(cell_shape),) * sum(axis != CHANNEL for axis in axes)
-    if not isinstance(cell_shape, Sequence) or not all(isinstance(c, int | np.integer) for c in cell_shape):
-        raise DataError(f"cell_shape is {cell_shape!r}: give one integer, or one for each spatial axis")
-    return tuple(int(c) for c in cell_shape)
 
 
 def _at(box: Region) -> tuple[slice, ...]:

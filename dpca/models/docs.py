@@ -1,4 +1,4 @@
-"""What the docstrings of several estimators say alike, in the place of a name in braces."""
+"""Passages that docstrings of several estimators share; each stands there as a name in braces."""
 
 from __future__ import annotations
 
@@ -52,15 +52,21 @@ PARTITIONED = {
         that ``validation_fraction`` leaves out where it is given, which are read once and held in memory with their
         scores; on fewer where these would take more than half of ``memory_budget``.
     validation_fraction : float, optional
-        Share of the samples, at most .5, that is left out of the fit, and on which a target is met instead: what
-        ``target_mse`` and ``target_psnr`` promise then holds for samples that the fit did not see, which the components
-        of few samples fit worse. At most 10,000 samples, spread over the stack by ``random_state``; they are read once
-        more, a twentieth of a large stack at most.
+        Share of the samples, at most .5, that is left out of the fit, and on which a target is met instead: it then
+        holds for samples that the fit did not see, which components of few samples represent worse. At most 10,000
+        samples, spread over the stack by ``random_state``; they are read once more, a twentieth of a large stack at
+        most.
     max_components : int, optional
         Bound on the components of each {part} where their numbers differ, and how many are computed. Default four times
         the mean, or a third of the attributes where no mean is asked for; a `RankWarning` says where that is too few.
     data_range : tuple of float, optional
         Smallest and largest possible value, for the targets; default that of the stack or of the integer type.
+""",
+    "components": """\
+    components_ : array (n_components, *sample_shape), float32 (float64 for float64 and integers of over 16 bits)
+        Component j of every {part} at the places of its attributes: ``components_[j]`` looks like a sample. Rows of a
+        {part} are orthonormal, ordered by variance; the entry of largest magnitude is positive. Where a {part} has
+        fewer attributes than there are components, the surplus rows are zero.
 """,
     "attributes": """\
     mean_ : array (*sample_shape), float64

@@ -1,22 +1,24 @@
-"""What all estimators share: learning from any source, projecting and back, lazy in lazy out, saving and loading."""
+"""What all estimators share: fitting to any source, transforming lazily or in memory, saving and loading."""
 
 from __future__ import annotations
 
+import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from typing import Any, ClassVar, Self
 
 import numpy as np
+from numpy.typing import DTypeLike
 from sklearn.base import BaseEstimator, TransformerMixin
+from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.boundary import guarded
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import FoldReport
 from dpca.engine.source import Source, check_numeric
-from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
 from dpca.models.parameters import check_parameters
 from dpca.models.rank_choice import CHOICES
@@ -25,6 +27,7 @@ from dpca.models.streaming_methods import describe_option
 from dpca.representation.base import Representation
 from dpca.representation.lazy import as_lazy, default_client, is_lazy, map_samples
 from dpca.representation.reconstruction import samples_of
+from dpca.rules.state import State
 from storage.errors import DataError
 from storage.progress import Progress, no_progress
 
@@ -44,16 +47,13 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     scores_kind: ClassVar[str]
     #: Whether jobs measure SSIM where they keep no reconstructions.
     measures_ssim: ClassVar[bool] = True
-    #: What one partition of the attributes is called.
-    part_name: ClassVar[str]
+    #: What the page of a report is called, before the name of the stack.
+    report_title: ClassVar[str]
 
-    n_components: Any
+    # Parameters of all: a subclass is a dataclass of its own, whose constructor sets them and does nothing else.
     random_state: Any
     memory_budget: int | None
 
-    components_: Array
-    explained_variance_: Array
-    total_variance_: Any
     n_samples_seen_: int
     n_features_in_: int
     sample_shape_: tuple[int, ...]
@@ -63,6 +63,9 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
         super().__init_subclass__(**options)
         if "store_kind" in vars(cls):
             ESTIMATORS[cls.store_kind] = cls
+
+    def __sklearn_is_fitted__(self) -> bool:
+        return hasattr(self, "n_samples_seen_")
 
     @abstractmethod
     def _fit(self, X: Any, **running: Any) -> None:
@@ -109,10 +112,10 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
         Returns
         -------
         basis : Representation
-            Of the size of what will be found; its arrays take no memory, and hold zeros.
+            As large as the fit will find it; its arrays take no memory, and hold zeros.
         known : bool
-            Whether that is the size. Where it depends on the data, the least it can be is taken: one component of each
-            partition, or their mean where their sum is known; as few bands as there can be.
+            Whether the size is exact. Where it depends on the data, it is the smallest possible one: one component of
+            each partition, or their mean where their sum is known; the fewest bands.
 
         Raises
         ------
@@ -163,21 +166,9 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self._fit(X, client=client or default_client(), checkpoints=checkpoints, progress=progress)
         return self
 
-    def _begin_stream(self) -> None:
-        """Check what a first batch needs: parameters, and that no components are known without their sums.
-
-        Raises
-        ------
-        DataError
-            For a model that was fitted or loaded, too: only one that has taken in all of its samples by
-            ``partial_fit`` can go on.
-        """
-        if hasattr(self, "components_"):
-            raise DataError(
-                f"this {type(self).__name__} was fitted by fit() or read by load() and keeps no state to go on from: "
-                f"give all samples to fit(), or begin with a new estimator, sklearn.base.clone(model)"
-            )
-        check_parameters(self)
+    def _seed(self) -> int:
+        """Return a seed of this fit, from what scikit-learn takes for one."""
+        return int(check_random_state(self.random_state).randint(2**31))
 
     # -- using
 
@@ -193,8 +184,8 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
         DataError
             For samples of another shape than those of the fit, or, once they are computed, values that are not finite.
         """
-        check_is_fitted(self, "components_")
-        return self._each_sample(X, Representation.encode, self.basis_, self.basis_.score_shape, self.basis_.dtype)
+        basis = self.basis_
+        return self._each_sample(X, Representation.encode, basis, basis.score_shape, basis.score_dtype)
 
     def inverse_transform(self, X: Any, n_components: int | None = None) -> Any:
         """Return the samples (n_samples, *sample_shape) that scores stand for, neither rounded nor clipped.
@@ -217,16 +208,20 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
         DataError
             For scores of another shape, or more components than there are.
         """
-        check_is_fitted(self, "components_")
         return samples_of(self.basis_, X, n_components)
 
-    def _each_sample(self, X: Any, function: Any, basis: Any, shape: tuple[int, ...], dtype: Any) -> Any:
-        """Apply ``function(basis, samples, name)`` to samples in memory, or lazily to each chunk of them."""
+    def _each_sample(
+        self, X: Any, function: Any, basis: Any, shape: tuple[int, ...], dtype_for: Callable[[DTypeLike], DTypeLike]
+    ) -> Any:
+        """Apply ``function(basis, samples, name)`` to samples in memory, or lazily to each chunk of them.
+
+        The result has shape (n_samples, *shape), and for samples of a type the type that ``dtype_for`` returns.
+        """
         if not is_lazy(X):
             return guarded(function, "X")(basis, self._of_this_shape(self._in_memory(X)), "X")
         lazy = self._of_this_shape(as_lazy(X))
         check_numeric(lazy.shape, lazy.dtype, "X")
-        return map_samples(lazy, function, basis, shape, np.result_type(working_dtype(lazy.dtype), dtype))
+        return map_samples(lazy, function, basis, shape, dtype_for(lazy.dtype))
 
     def _of_this_shape(self, X: Any) -> Any:
         if tuple(X.shape[1:]) != self.sample_shape_:
@@ -249,16 +244,12 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def report_numbers(self) -> dict[str, Any]:
         """Return what a report says of the fitted model; see `dpca.report.record`."""
 
-    def expected_mse(self, data_range: tuple[float, float]) -> float:
-        """Return the mean squared error of the samples of the fit that the eigenvalues promise, before rounding.
+    def expected_mse(self, data_range: tuple[float, float]) -> float | None:
+        """Return the mean squared error of the samples of the fit, before rounding, or None if only a look tells.
 
         Of values that are scaled so that ``data_range`` has length 1.
         """
-        lost = np.sum(self.total_variance_) - self.explained_variance_.sum()
-        n, width = self.n_samples_seen_, float(data_range[1] - data_range[0])
-        per_value = float(max(lost, 0.0) * (n - 1) / n / self.n_features_in_)
-        # One division after the other: the square of an extreme range is out of range itself.
-        return per_value / width / width
+        return None
 
     def cells_for(self, axes: Sequence[str]) -> tuple[int, ...] | None:
         """Return the cells that the chunks of a stack should fit, given the names of a sample's axes; None if any."""
@@ -272,17 +263,16 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """Return what identifies a job on this estimator: the parameters that are given."""
         return {"model": self._given_parameters()}
 
-    def pictured_components(self, count: int) -> Array:
-        """Return the first components, those of every partition in place (count, *sample_shape)."""
-        check_is_fitted(self, "components_")
-        return self.components_[:count].reshape(-1, *self.sample_shape_)
+    def pictured_components(self, count: int) -> Array | None:
+        """Return the first components, those of every partition in place (count, *sample_shape); None if none."""
+        return None
 
     def _given_parameters(self) -> dict[str, Any]:
         """Return the parameters that differ from their defaults; ``n_components`` where nothing else chooses them."""
         parameters = signature(type(self)).parameters
         given = {n: v for n, v in self.get_params(deep=False).items() if np.any(v != parameters[n].default)}
-        if not given.keys() & set(CHOICES):
-            given["n_components"] = self.n_components
+        if "n_components" in parameters and not given.keys() & set(CHOICES):
+            given["n_components"] = self.get_params()["n_components"]
         return {name: describe_option(value) for name, value in given.items()}
 
     # -- keeping
@@ -295,7 +285,7 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
         StoreError
             If ``path`` exists and is something else, unless it may be replaced (``overwrite``).
         """
-        check_is_fitted(self, "components_")
+        check_is_fitted(self)
         save_model(self, path, overwrite=overwrite)
 
     @classmethod
@@ -309,3 +299,71 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """
         model: Self = load_any(path, cls)
         return model
+
+
+class ComponentModel(Estimator):
+    """Base of the estimators that learn a mean and components, whose eigenvalues say what they leave out."""
+
+    #: What one partition of the attributes is called.
+    part_name: ClassVar[str]
+
+    n_components: Any
+
+    components_: Array
+    explained_variance_: Array
+    total_variance_: Any
+
+    _states: list[State] | None = None  # of what partial_fit has seen, one for each partition
+
+    def _begin_stream(self) -> None:
+        """Check what a first batch needs: parameters, and that no components are known without their sums.
+
+        Raises
+        ------
+        DataError
+            For a model that was fitted or loaded, too: only one that has taken in all of its samples by
+            ``partial_fit`` can go on.
+        """
+        if self.__sklearn_is_fitted__():
+            raise DataError(
+                f"this {type(self).__name__} was fitted by fit() or read by load() and keeps no state to go on from: "
+                f"give all samples to fit(), or begin with a new estimator, sklearn.base.clone(model)"
+            )
+        check_parameters(self)
+
+    def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
+        """Set what every model knows from what a store holds or a fit of n samples found."""
+        self.components_, self.mean_ = found["components"], found["mean"]
+        self.explained_variance_, self.total_variance_ = found["explained_variance"], found["total_variance"]
+        share, total = np.zeros_like(self.explained_variance_), np.asarray(self.total_variance_)[..., None]
+        np.divide(self.explained_variance_, total, out=share, where=total > 0)
+        self.explained_variance_ratio_ = share
+        self.singular_values_ = np.sqrt(np.maximum(self.explained_variance_, 0)) * math.sqrt(max(n - 1, 0))
+        self.n_samples_seen_, self.n_components_ = n, len(self.components_)
+        self.sample_shape_, self.n_features_in_ = sample_shape, math.prod(sample_shape)
+
+    def _know_only(self, learned: Mapping[str, Any]) -> None:
+        """Set attributes that not every fit learns; those that are None here are forgotten, if they are of another."""
+        for name, value in learned.items():
+            if value is not None:
+                setattr(self, name, value)
+            elif hasattr(self, name):
+                delattr(self, name)
+
+    def expected_mse(self, data_range: tuple[float, float]) -> float:
+        """Return the mean squared error that the eigenvalues promise; see `Estimator.expected_mse`."""
+        lost = np.sum(self.total_variance_) - self.explained_variance_.sum()
+        n, width = self.n_samples_seen_, float(data_range[1] - data_range[0])
+        per_value = float(max(lost, 0.0) * (n - 1) / n / self.n_features_in_)
+        # One division after the other: the square of an extreme range is out of range itself.
+        return per_value / width / width
+
+    def report_numbers(self) -> dict[str, Any]:
+        """Return what a report says of the fitted model; see `dpca.report.record`."""
+        share = self.explained_variance_.sum() / max(np.sum(self.total_variance_), 1e-300)
+        return {"components": len(self.components_), "explained_variance_ratio": float(share)}
+
+    def pictured_components(self, count: int) -> Array:
+        """Return the first components, those of every partition in place (count, *sample_shape)."""
+        check_is_fitted(self)
+        return self.components_[:count].reshape(-1, *self.sample_shape_)

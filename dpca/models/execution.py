@@ -19,25 +19,15 @@ _STREAMS, _ROUND = 10, 1000
 _LARGE_BATCH = 1000
 
 
-def executed(
-    rule: InBatches,
-    execution: str,
-    *,
-    n_streams: int | None,
-    round_size: int | None,
-    batch_size: int | None,
-    client: Any | None,
-) -> tuple[Any, Scheme | None]:
-    """Return what the engine is to fold, and in which rounds; None for the segments of a plain fold.
+def executed(rule: InBatches, model: Any, client: Any | None) -> tuple[Any, Scheme | None]:
+    """Return the rule to fold, and the scheme of its rounds, None for a plain fold.
 
     Parameters
     ----------
     rule : InBatches
         The rule, with the batches of a chain.
-    execution : str
-        One of "auto", "chain", "averaged" and "data-parallel".
-    n_streams, round_size, batch_size : int, optional
-        As the user gave them.
+    model : StreamingPCA
+        Its parameters say how the rule is run.
     client : distributed.Client or None
         Where it will run: a batch is cut into one part for each worker's thread.
 
@@ -46,6 +36,7 @@ def executed(
     DataError
         For an execution that the rule does not allow, or numbers that make no sense.
     """
+    execution, n_streams, round_size = model.execution, model.n_streams, model.round_size
     if execution not in EXECUTIONS:
         raise DataError(f"execution is {execution!r}: choose one of {', '.join(EXECUTIONS)}")
     if round_size is not None and execution != "averaged":
@@ -58,7 +49,7 @@ def executed(
     if execution == "averaged":
         return rule, _averaging(rule, n_streams, round_size)
     if execution == "data-parallel":
-        return rule.rule, _data_parallel(rule, n_streams, batch_size, client)
+        return rule.rule, _data_parallel(rule, n_streams, model.batch_size, client)
     return replace(rule, chain=execution == "chain"), None
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
+from inspect import signature
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -16,7 +17,7 @@ from dpca.engine.source import Source, as_dense, as_source, check_finite, check_
 from dpca.kernels import linalg
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
-from dpca.models.estimator import Estimator
+from dpca.models.estimator import ComponentModel
 from dpca.models.parameters import no_values
 from dpca.models.store import Kept, StoredModel
 from dpca.models.streaming_methods import describe_option, restore_option
@@ -32,18 +33,18 @@ _LEADING = 5
 _BLOCK_BYTES = 2**22
 
 
-class LinearModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[misc]
+class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ignore[misc]
     """Base of the estimators of orthonormal components of whole samples; a subclass learns, and plans a fit."""
 
-    #: What a store keeps: arrays with the names of their axes, numbers or words of a type, and parameters. Those that
-    #: are not known, and those that an older store lacks, are left out.
+    #: What a store keeps: arrays with the names of their axes, numbers or words of a type, and all parameters
+    #: but some. What is not known, and what an older store lacks, is left out.
     kept_arrays: ClassVar[dict[str, tuple[str, ...]]] = {
         "mean": ("feature",),
         "components": ("component", "feature"),
         "explained_variance": ("component",),
     }
     kept_facts: ClassVar[dict[str, type]] = {}
-    kept_parameters: ClassVar[tuple[str, ...]] = ()
+    parameters_not_kept: ClassVar[tuple[str, ...]] = ("random_state", "memory_budget")
 
     scores_kind: ClassVar[str] = Whole.scores_kind
     measures_ssim: ClassVar[bool] = False  # it costs more than the scores of whole samples
@@ -86,26 +87,15 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
                 )
         except ValueError as error:
             raise DataError(str(error)) from error
-        if samples.dtype.kind == "f":
-            check_finite(samples, 0, "X")
+        check_finite(samples, 0, "X")
         if reset and len(shape) > 2:
             self.n_features_in_ = math.prod(samples.shape[1:])
         return samples
 
     def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
-        """Set what every model knows from what a rule found or a store holds."""
-        self.components_ = found["components"]
-        self.mean_ = found["mean"]
-        self.explained_variance_ = found["explained_variance"]
-        self.total_variance_ = float(found["total_variance"])
-        total = self.total_variance_
-        self.explained_variance_ratio_ = self.explained_variance_ / total if total > 0 else 0 * self.explained_variance_
-        self.singular_values_ = np.sqrt(np.maximum(self.explained_variance_, 0)) * math.sqrt(max(n - 1, 0))
+        """Set the learned attributes from the result of a rule or the arrays of a store."""
+        super()._learned({**found, "total_variance": float(found["total_variance"])}, sample_shape, n)
         self.captured_bound_ = float(found.get("captured_bound", np.nan))
-        self.n_samples_seen_ = n
-        self.n_components_ = len(self.components_)
-        self.sample_shape_ = sample_shape
-        self.n_features_in_ = math.prod(sample_shape)
 
     def _basis_to_be(self, source: Source, k: int) -> Representation:
         """Return a basis of ``k`` components, whose arrays take no memory."""
@@ -121,7 +111,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
     @property
     def basis_(self) -> LinearRepresentation:
         """The mean and the components: what tasks are sent."""
-        check_is_fitted(self, "components_")
+        check_is_fitted(self)
         return LinearRepresentation(Whole(self.sample_shape_), self.mean_, self.components_)
 
     def score_samples(self, X: Any) -> Any:
@@ -136,7 +126,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
         array (n_samples,), float64; a Dask array for Dask arrays, Zarr arrays, stacks and paths. Costs 4 n d k
         operations.
         """
-        return self._each_sample(X, residual_scores, self.basis_, (), np.float64)
+        return self._each_sample(X, residual_scores, self.basis_, (), lambda dtype: np.float64)
 
     @property
     def _n_features_out(self) -> int:
@@ -144,9 +134,8 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
 
     def report_numbers(self) -> dict[str, Any]:
         """Return what a report says of the fitted model; see `dpca.report.record`."""
-        return {
+        return super().report_numbers() | {
             "attributes": self.n_features_in_,
-            "components": self.n_components_,
             "scalars_ratio": self.n_features_in_ / self.n_components_,
             "leading_ratios": self.explained_variance_ratio_[:_LEADING],
             "captured_bound": None if math.isnan(self.captured_bound_) else self.captured_bound_,
@@ -165,7 +154,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
             "total_variance": self.total_variance_,
             # JSON has no nan.
             **{name: None if value != value else value for name, value in known.items()},
-            "parameters": {name: describe_option(getattr(self, name)) for name in self.kept_parameters},
+            "parameters": {name: describe_option(getattr(self, name)) for name in self._kept_parameters()},
         }
         names = [name for name in self.kept_arrays if hasattr(self, f"{name}_")]
         arrays = {name: (getattr(self, f"{name}_"), self.kept_arrays[name]) for name in names}
@@ -179,7 +168,8 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
             raise ValueError(f"it states the arrays {names}")
         model = cls(**{"n_components": stored.n_components, **cls._restored_parameters(facts["parameters"])})
         known = {name: kind(facts[name]) for name, kind in cls.kept_facts.items() if facts.get(name) is not None}
-        arrays = stored.arrays({name: cls._stored_shape(name, stored) for name in names})
+        lengths = cls._stored_lengths(stored)
+        arrays = stored.arrays({name: tuple(lengths[axis] for axis in cls.kept_arrays[name]) for name in names})
         total = float(facts["total_variance"])
         model._learned({**arrays, **known, "total_variance": total}, stored.sample_shape, stored.n_samples)
         for name, value in known.items():
@@ -187,15 +177,18 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
         return model
 
     @classmethod
-    def _restored_parameters(cls, given: dict[str, Any]) -> dict[str, Any]:
-        """Return the parameters that a store states."""
-        return {name: restore_option(given[name]) for name in cls.kept_parameters if name in given}
+    def _kept_parameters(cls) -> list[str]:
+        return [name for name in signature(cls).parameters if name not in cls.parameters_not_kept]
 
     @classmethod
-    def _stored_shape(cls, name: str, stored: StoredModel) -> tuple[int, ...]:
-        """Return the shape of an array in a store."""
-        lengths = {"component": stored.n_components, "feature": math.prod(stored.sample_shape)}
-        return tuple(lengths[axis] for axis in cls.kept_arrays[name])
+    def _restored_parameters(cls, given: dict[str, Any]) -> dict[str, Any]:
+        """Return the parameters that a store states."""
+        return {name: restore_option(given[name]) for name in cls._kept_parameters() if name in given}
+
+    @classmethod
+    def _stored_lengths(cls, stored: StoredModel) -> dict[str, int]:
+        """Return the lengths of the axes of the arrays in a store."""
+        return {"component": stored.n_components, "feature": math.prod(stored.sample_shape)}
 
 
 class LeastComponents(NamedTuple):
@@ -235,8 +228,7 @@ def least_scores(least: LeastComponents, samples: Array, name: str = "a chunk") 
 
 def _centered(mean: Array, samples: Array, least_dtype: np.dtype[Any], name: str) -> Iterator[tuple[slice, Array]]:
     """Yield samples less the mean, a block at a time, in a buffer that is used again; NaN and infinity are refused."""
-    if samples.dtype.kind == "f":
-        check_finite(samples, 0, name)
+    check_finite(samples, 0, name)
     n, d = len(samples), len(mean)
     flat = samples.reshape(n, d)
     dtype = np.result_type(working_dtype(samples.dtype), least_dtype)

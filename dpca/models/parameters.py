@@ -93,5 +93,5 @@ def whole_number(value: Any, name: str, least: int, otherwise: str = "") -> int:
 
 
 def no_values(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
-    """Return zeros that take no memory, in the place of what a fit will find."""
+    """Return zeros that take no memory, in the place of an array that a fit will find."""
     return np.broadcast_to(np.zeros((), dtype), shape)

@@ -100,8 +100,7 @@ def choose_rule(
 def _note_on_shared(partition: SharedGrid, what: str) -> str:
     n_places, size = sum(n for n, _ in partition.groups), sum(8 * d**2 for _, d in partition.groups)
     shapes = f" of {len(partition.groups)} shapes" if len(partition.groups) > 1 else ""
-    matrix = "covariances" if shapes else "covariance"
-    verb = "were" if shapes else "was"
+    matrix, verb = ("covariances", "were") if shapes else ("covariance", "was")
     return (
         f"the {matrix} that {n_places:,} {what}{shapes} share, {size / 1e6:,.0f} MB, {verb} accumulated: the stack was "
         f"read once"
@@ -109,7 +108,7 @@ def _note_on_shared(partition: SharedGrid, what: str) -> str:
 
 
 def _reads(plan: FoldPlan | PlanError, source: Source) -> float:
-    """How often a plan has each chunk of the stack decoded, on average; infinitely often where there is no plan."""
+    """Return how often a plan decodes each chunk of the stack, on average; infinity where there is no plan."""
     if isinstance(plan, PlanError):
         return math.inf
     stack = source.decoded_bytes(tuple((0, length) for length in source.shape[1:]))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self, cast
 
 import numpy as np
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.boundary import guarded
@@ -18,7 +18,7 @@ from dpca.engine.source import Source, as_samples, as_source, check_finite, open
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
 from dpca.models.convergence import check_result
-from dpca.models.estimator import Estimator
+from dpca.models.estimator import ComponentModel
 from dpca.models.parameters import check_states_fit, checked_rank, no_values
 from dpca.models.partition_rule import by_partition, choose_rule, exact_rule
 from dpca.models.rank_choice import RankChoice
@@ -27,16 +27,13 @@ from dpca.partition.base import Partition
 from dpca.representation.base import Representation
 from dpca.representation.linear import LinearRepresentation
 from dpca.rules.rule import Rule
-from dpca.rules.state import State
 from storage.errors import DataError
 from storage.layout import CHANNEL, axes_for
 from storage.stack import Stack
 
-_Stream = tuple[Partition, Partition, Rule, np.dtype[Any]]
-"""What the first batch fixes: partitions, what is folded, by which rule, and the type of the samples."""
 
-
-class PartitionedPCA(Estimator):
+@dataclass(eq=False, repr=False)
+class PartitionedPCA(ComponentModel):
     """Base of the estimators with one principal component analysis for each partition.
 
     A subclass says what the partitions are. The components of all partitions lie in place, ``components_``
@@ -44,10 +41,19 @@ class PartitionedPCA(Estimator):
     are zero.
     """
 
-    data_range: tuple[float, float] | None
-
-    _states: list[State] | None = None  # of what partial_fit has seen
-    _stream: _Stream
+    n_components: int | str | None = None
+    _: KW_ONLY
+    threshold: float | None = None
+    total_components: int | None = None
+    ratio: float | None = None
+    target_mse: float | None = None
+    target_psnr: float | None = None
+    target_ssim: float | None = None
+    validation_fraction: float | None = None
+    max_components: int | None = None
+    data_range: tuple[float, float] | None = None
+    random_state: Any = None
+    memory_budget: int | None = None
 
     @abstractmethod
     def _partition(self, source: Source, axes: Sequence[str] | None, **running: Any) -> Partition:
@@ -66,7 +72,7 @@ class PartitionedPCA(Estimator):
         return sum(axis != CHANNEL for axis in axes)
 
     def _folded(self, partition: Any) -> Partition:
-        """Return what is folded: the partition, or what holds together its parts that share components."""
+        """Return the partition to fold: this one, or one that joins its parts that share components."""
         return cast("Partition", partition)
 
     # -- learning
@@ -149,18 +155,17 @@ class PartitionedPCA(Estimator):
                 f"target_psnr without validation_fraction"
             )
         value_range = value_range_for(choice, self.data_range, X, X.dtype)
-        if X.dtype.kind == "f":
-            check_finite(X, 0, "X")
+        check_finite(X, 0, "X")
         if self._states is None:
             partition = self._partition(as_source(X), None)
             folded = self._folded(partition)
             rule, values = exact_rule(self._to_compute(choice, None, partition), folded), folded.split_dtype(X.dtype)
             check_states_fit(rule, map(folded.n_features, range(folded.n_partitions)), values)
             before = [rule.init(folded.n_features(i), values) for i in range(folded.n_partitions)]
-            self._stream = (partition, folded, rule, X.dtype)
+            self._fixed = partition, folded, rule, X.dtype
         else:
             before = self._states
-        partition, folded, rule, dtype = self._stream
+        partition, folded, rule, dtype = self._fixed
         if (X.shape[1:], X.dtype) != (partition.sample_shape, dtype):
             raise DataError(
                 f"this batch has samples of {X.shape[1:]} {X.dtype} but the first one had "
@@ -192,23 +197,19 @@ class PartitionedPCA(Estimator):
         check: Check | None,
         left_out: Array | None,
     ) -> None:
-        """Choose what is kept of what was found in n samples, and learn it."""
+        """Choose which of the components that were found in n samples to keep, and learn them."""
         results, places = by_partition(rule, folded, results, dtype)
         for result in results:
             check_result(result, f"the analysis of a {self.part_name}")
         reached = keep_chosen(choice, partition, results, n, value_range, check, places)
-        self._learned(partition, self._in_place(choice, partition, results, working_dtype(dtype)), n)
+        self._learned_parts(partition, self._in_place(choice, partition, results, working_dtype(dtype)), n)
         # The attributes that only targets give; those of a fit with another choice go.
         learned = {
             "target_reached_": None if reached is None else reached.value,
             "target_standard_error_": None if reached is None else reached.standard_error,
             "validation_samples_": left_out,
         }
-        for name, value in learned.items():
-            if value is not None:
-                setattr(self, name, value)
-            elif hasattr(self, name):
-                delattr(self, name)
+        self._know_only(learned)
 
     def _to_compute(self, choice: RankChoice, n: int | None, partition: Partition) -> int | None:
         """Return how many components of each partition the rule is to find in n samples, None for all."""
@@ -222,12 +223,12 @@ class PartitionedPCA(Estimator):
 
     def _random(self, use: int) -> np.random.Generator:
         """Return the generator of one of the uses of ``random_state``."""
-        return np.random.default_rng((int(check_random_state(self.random_state).randint(2**31)), use))
+        return np.random.default_rng((self._seed(), use))
 
     def _in_place(
         self, choice: RankChoice, partition: Partition, results: list[dict[str, Array]], dtype: np.dtype[Any]
     ) -> dict[str, Array]:
-        """Return what was found of each partition in the arrays of all, using the results up."""
+        """Return arrays of all partitions from the results of each, which are used up."""
         if choice.adapts:
             k = max([1, *(len(result["components"]) for result in results)])
         else:
@@ -251,20 +252,11 @@ class PartitionedPCA(Estimator):
             "total_variance": total.reshape(partition.grid_shape),
         }
 
-    def _learned(self, partition: Partition, arrays: dict[str, Array], n: int) -> None:
+    def _learned_parts(self, partition: Partition, arrays: dict[str, Array], n: int) -> None:
         """Set the learned attributes from what a store holds or a fit of n samples found."""
         if n < 2:
             raise ValueError(f"{n} samples")
-        self.components_, self.mean_ = arrays["components"], arrays["mean"]
-        self.explained_variance_, self.total_variance_ = arrays["explained_variance"], arrays["total_variance"]
-        share, total = np.zeros_like(self.explained_variance_), self.total_variance_[..., None]
-        np.divide(self.explained_variance_, total, out=share, where=total > 0)
-        self.explained_variance_ratio_ = share
-        self.singular_values_ = np.sqrt(self.explained_variance_) * math.sqrt(n - 1)
-        self.n_samples_seen_ = n
-        self.n_components_ = len(self.components_)
-        self.sample_shape_ = partition.sample_shape
-        self.n_features_in_ = math.prod(partition.sample_shape)
+        super()._learned(arrays, partition.sample_shape, n)
         self._known_partition = partition
         self._basis = LinearRepresentation(partition, self.mean_, self.components_)
 
@@ -276,13 +268,13 @@ class PartitionedPCA(Estimator):
     @property
     def basis_(self) -> LinearRepresentation:
         """The mean and the components with their partition: what tasks are sent."""
-        check_is_fitted(self, "components_")
+        check_is_fitted(self)
         return self._basis
 
     @property
     def partition_(self) -> Any:
         """How the attributes are split: the cells or bands."""
-        check_is_fitted(self, "components_")
+        check_is_fitted(self)
         return self._known_partition
 
     @property
@@ -297,16 +289,11 @@ class PartitionedPCA(Estimator):
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
         """Return names of the scores in the order of a flattened sample of them."""
-        check_is_fitted(self, "components_")
+        check_is_fitted(self)
         places, levels = np.ndindex(self.total_variance_.shape), range(self.n_components_)
         return np.array([f"{self._name_of(place)}_component{j}" for place in places for j in levels], dtype=object)
 
     # -- what jobs and reports ask
-
-    @property
-    def report_title(self) -> str:
-        """What the pictures of a report show."""
-        return f"{self.part_name.capitalize()} PCA"
 
     def check_before(self, n_samples: int) -> None:
         """Refuse parameters that cannot be fitted to so many samples, as far as the parameters alone tell."""
@@ -316,10 +303,8 @@ class PartitionedPCA(Estimator):
         """Return what a report says of the fitted model; see `dpca.report.record`."""
         ranks = self.ranks_
         low, high, total = int(ranks.min()), int(ranks.max()), int(ranks.sum())
-        numbers: dict[str, Any] = {
-            "components": self.n_components_,
-            "scalars_ratio": self.n_features_in_ / total if total else None,
-        }
+        ratio = self.n_features_in_ / total if total else None
+        numbers = super().report_numbers() | {"scalars_ratio": ratio}
         if low != high:
             numbers["ranks"] = {"min": low, "mean": total / ranks.size, "max": high, "total": total}
         return numbers

@@ -10,7 +10,9 @@ from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import FoldReport, fold, plan_for
 from dpca.engine.memory import task_budget, thread_count
 from dpca.engine.plan import FoldPlan
-from dpca.engine.source import Source, check_finite
+from dpca.engine.rounds import Scheme
+from dpca.engine.sampling import first_samples
+from dpca.engine.source import Source
 from dpca.kernels.types import Array
 from dpca.partition.base import Partition
 from dpca.partition.whole import Whole
@@ -55,19 +57,22 @@ class Passes:
         """Fold a rule over whole samples."""
         return self.over(Whole(tuple(self.source.shape[1:])), rule)[0]
 
-    def over(self, partition: Partition, rule: Any) -> list[dict[str, Array]]:
-        """Fold a rule over each partition of the samples."""
+    def over(
+        self, partition: Partition, rule: Any, *, scheme: Scheme | None = None, stage: str = ""
+    ) -> list[dict[str, Array]]:
+        """Fold a rule over each partition of the samples; ``stage`` is what progress and checkpoints call the pass."""
         self.count += 1
-        kept = self._checkpoints
+        kept, stage = self._checkpoints, stage or f"pass {self.count}"
         results, report = fold(
             rule,
             self.source,
             partition,
+            scheme=scheme,
             client=self.client,
             budget=self.budget,
-            checkpoints=None if kept is None else Checkpoints(f"{kept.folder}/pass-{self.count}"),
+            checkpoints=None if kept is None else Checkpoints(f"{kept.folder}/{stage.replace(' ', '-')}"),
             progress=self._progress,
-            stage=f"pass {self.count}",
+            stage=stage,
         )
         if self.count == 1:
             self.report = report
@@ -79,11 +84,6 @@ class Passes:
 
     def first_mean(self) -> Array:
         """Return the mean (d,), float64, of the first samples: near enough to shift by in a first pass."""
-        n, shape = self.source.shape[0], tuple(self.source.shape[1:])
-        one = int(np.prod(shape)) * self.source.dtype.itemsize
-        first = np.empty((min(n, max(1, _FIRST_BYTES // one)), *shape), self.source.dtype)
-        self.source.reader()((0, len(first)), tuple((0, length) for length in shape), first)
-        if first.dtype.kind == "f":
-            check_finite(first, 0, self.source.name)
+        first = first_samples(self.source, _FIRST_BYTES)
         mean: Array = first.reshape(len(first), -1).mean(axis=0, dtype=np.float64)
         return mean

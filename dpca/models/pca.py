@@ -6,12 +6,11 @@ import math
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils import check_random_state
 from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.boundary import guarded
@@ -44,6 +43,7 @@ _LEAST_VARIANCE = 1e-200
 
 
 @documented()
+@dataclass(eq=False, repr=False)
 class PCA(LinearModel):
     """Principal component analysis of samples that need not fit in memory, exact or as exact as asked.
 
@@ -52,8 +52,8 @@ class PCA(LinearModel):
     n_components : int or None
         Components to find; None keeps all, min(n_samples, n_features), by the solvers "covariance" and "dual".
     solver : str
-        - "covariance": its eigendecomposition (Alakkari 2020, section 2.1). One pass, n d^2 operations, 8 d^2 bytes.
-          Exact.
+        - "covariance": eigendecomposition of the covariance (Alakkari 2020, section 2.1). One pass, n d^2 operations,
+          8 d^2 bytes. Exact.
         - "dual": eigendecomposition of the Gram matrix of the samples (Arora 2015, section 6.1). n^2 d operations,
           8 n^2 bytes; reads the data once for each block of attributes that fits memory with all samples, and once
           more. Exact.
@@ -68,19 +68,18 @@ class PCA(LinearModel):
           mini-batches.
         - "auto": by shape and memory, see `dpca.models.pca_solvers.choose_solver`.
     n_least : int
-        Least components to find beside: those of the smallest variances; only by "covariance".
+        Number of components of the smallest variances to find as well; only by "covariance".
     center : bool
-        Subtract the mean.
+        Whether to subtract the mean.
     n_iter : int, optional
-        See ``solver``; default 4, 100, 100 and 50 in the order above.
+        See ``solver``; default 4 for "randomized", 50 for "vr-pca", 100 for the others.
     oversampling : int, optional
-        Further directions that "randomized" and "orthogonal-iteration" work with; default 10.
+        Extra directions that "randomized" and "orthogonal-iteration" work with; default 10.
     tol : float, optional
         Largest error of the captured variance, as a share of it, that needs no warning; default 1e-4, and 1e-2 for
-        "randomized", whose passes are fixed. The error is measured in the last pass: by so much at most does the
-        captured variance differ from the sum of as many eigenvalues (the singular values of the residuals; Kahan
-        1967). On 10,000 images of MNIST, 50 components, what was lost to the best ones was a sixth to a hundredth of
-        it.
+        "randomized", whose passes are fixed. The error is measured in the last pass: the captured variance
+        differs by at most that from the sum of as many eigenvalues (the singular values of the residuals; Kahan
+        1967). On 10,000 images of MNIST with 50 components, the true loss was a sixth to a hundredth of it.
     random_state : int, RandomState or None
         Seed of the random start of the iterations.
     {memory_budget}
@@ -98,8 +97,8 @@ class PCA(LinearModel):
         Certificate: the sum of all variances of the samples, exact.
     captured_bound_ : float
         Certificate: the captured variance is at least this share of what the best components would capture; 1 for the
-        exact solvers. Of the others it knows only that all variance outside their basis might lie in one direction: it
-        is far below the truth where that is much, and 1 - ``tol`` where it is less than one component's.
+        exact solvers. For the others it assumes that all variance outside their basis lies in one direction: it is far
+        below the truth where that variance is large, and 1 - ``tol`` where it is less than one component's.
     residual_norms_ : array (n_components,), float64
         ||C v - lambda v|| of each component, measured; only by the solvers that iterate.
     n_components_, n_features_in_, n_samples_seen_, n_passes_ : int
@@ -128,8 +127,8 @@ class PCA(LinearModel):
     kept_arrays: ClassVar[dict[str, tuple[str, ...]]] = {
         **LinearModel.kept_arrays,
         "residual_norms": ("component",),
-        "least_components": ("component", "feature"),
-        "least_variance": ("component",),
+        "least_components": ("least_component", "feature"),
+        "least_variance": ("least_component",),
     }
     kept_facts: ClassVar[dict[str, type]] = {
         "n_passes": int,
@@ -137,38 +136,17 @@ class PCA(LinearModel):
         "solver": str,
         "solver_reason": str,
     }
-    kept_parameters: ClassVar[tuple[str, ...]] = (
-        "n_components",
-        "solver",
-        "n_least",
-        "center",
-        "n_iter",
-        "oversampling",
-        "tol",
-    )
 
-    def __init__(
-        self,
-        n_components: int | None,
-        *,
-        solver: str = "auto",
-        n_least: int = 0,
-        center: bool = True,
-        n_iter: int | None = None,
-        oversampling: int | None = None,
-        tol: float | None = None,
-        random_state: Any = None,
-        memory_budget: int | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.solver = solver
-        self.n_least = n_least
-        self.center = center
-        self.n_iter = n_iter
-        self.oversampling = oversampling
-        self.tol = tol
-        self.random_state = random_state
-        self.memory_budget = memory_budget
+    n_components: int | None
+    _: KW_ONLY
+    solver: str = "auto"
+    n_least: int = 0
+    center: bool = True
+    n_iter: int | None = None
+    oversampling: int | None = None
+    tol: float | None = None
+    random_state: Any = None
+    memory_budget: int | None = None
 
     # -- learning
 
@@ -235,7 +213,7 @@ class PCA(LinearModel):
             oversampling=whole_number(extra, "oversampling", 0),
             n_iter=whole_number(n_iter, "n_iter", 0 if solver == "randomized" else 1),
             tol=float(tol),
-            seed=int(check_random_state(self.random_state).randint(2**31)),
+            seed=self._seed(),
             n_least=n_least,
         )
         return problem, solver, reason
@@ -253,11 +231,8 @@ class PCA(LinearModel):
 
     def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
         super()._learned(found, sample_shape, n)
-        for name in ("residual_norms", "least_components", "least_variance"):
-            if name in found:
-                setattr(self, f"{name}_", found[name])
-            elif hasattr(self, f"{name}_"):
-                delattr(self, f"{name}_")  # of an earlier fit
+        names = ("residual_norms", "least_components", "least_variance")
+        self._know_only({f"{name}_": found.get(name) for name in names})
 
     # -- using
 
@@ -282,13 +257,13 @@ class PCA(LinearModel):
             return super().score_samples(X)
         if kind != "least-components":
             raise DataError(f"kind is {kind!r}: choose residual or least-components")
-        check_is_fitted(self, "components_")
+        check_is_fitted(self)
         if not hasattr(self, "least_components_"):
             raise DataError("this model has no least components: fit it with n_least of at least 1")
         floor = float(np.finfo(self.components_.dtype).eps) * float(self.explained_variance_[0])
         variances = np.maximum(self.least_variance_, max(floor, _LEAST_VARIANCE))
         least = LeastComponents(self.mean_, self.least_components_, variances)
-        return self._each_sample(X, least_scores, least, (), np.float64)
+        return self._each_sample(X, least_scores, least, (), lambda dtype: np.float64)
 
     # -- what jobs and reports ask
 
@@ -314,6 +289,5 @@ class PCA(LinearModel):
         return replace(kept, facts={**kept.facts, "kept": list(kept.arrays), "n_least": n_least})
 
     @classmethod
-    def _stored_shape(cls, name: str, stored: StoredModel) -> tuple[int, ...]:
-        shape = super()._stored_shape(name, stored)
-        return (int(stored.facts["n_least"]), *shape[1:]) if name.startswith("least") else shape
+    def _stored_lengths(cls, stored: StoredModel) -> dict[str, int]:
+        return super()._stored_lengths(stored) | {"least_component": int(stored.facts.get("n_least", 0))}

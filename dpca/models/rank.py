@@ -14,7 +14,7 @@ from storage.errors import DataError
 
 
 class UnmetError(DataError):
-    """What is asked for cannot be had of the components that a fit found; another fit would find the same."""
+    """A target cannot be met with the components that a fit found, and another fit would find the same ones."""
 
 
 def ranks_by_threshold(variances: Array, totals: Array, threshold: float, max_components: int | None = None) -> Array:
@@ -115,7 +115,7 @@ def left_by(variances: Array, energies: Array, total: float) -> Array:
 
 
 def total_for_ratio(n_features: int, ratio: float) -> int:
-    """Return how many components in all make ``ratio`` attributes of a sample into one score: the nearest integer.
+    """Return the number of components of all partitions that is nearest to one for every ``ratio`` attributes.
 
     Raises
     ------

@@ -17,15 +17,7 @@ from dpca.models.parameters import whole_number
 from storage.errors import DataError
 
 #: The parameters of an estimator that say how many components it keeps; None of them keeps all.
-CHOICES = (
-    "n_components",
-    "threshold",
-    "total_components",
-    "ratio",
-    "target_mse",
-    "target_psnr",
-    "target_ssim",
-)
+CHOICES = ("n_components", "threshold", "total_components", "ratio", "target_mse", "target_psnr", "target_ssim")
 TARGETS = CHOICES[-3:]
 NOISE = "marchenko-pastur"
 # Where ranks differ, so many times the mean rank are computed unless ``max_components`` says otherwise, or this share

@@ -13,14 +13,12 @@ import zarr
 
 from dpca.kernels.pixels import Pixels
 from dpca.models.store import load_any
-from dpca.partition import Bands, CellGrid, Whole
-from dpca.representation.base import MODEL_FACT, Representation
-from dpca.representation.reconstruction import leading_scores, samples_of
+from dpca.representation.base import Representation
+from dpca.representation.reconstruction import check_stated_model, leading_scores, samples_of
 from storage.errors import DataError, StoreError
 from storage.reading import open_array, open_group, root_facts
 
 SCORES_VERSION = 1
-_KINDS = (CellGrid.scores_kind, Bands.scores_kind, Whole.scores_kind)
 
 
 @dataclass(frozen=True, eq=False)
@@ -30,7 +28,7 @@ class Scores:
     Attributes
     ----------
     path : str
-    model : CellPCA, BandPCA, PCA or StreamingPCA
+    model : fitted estimator
         What the scores were made with.
     n_components : int
         Components that are used where nothing else is said.
@@ -132,7 +130,8 @@ def read_scores_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
         facts = root_facts(open_group(path))
     except StoreError as error:
         raise StoreError(f"there is no readable scores store at '{path}' ({error})") from error
-    if facts.get("kind") not in _KINDS:
+    # Representations name the kind of their scores themselves.
+    if not str(facts.get("kind")).endswith("scores"):
         raise StoreError(f"'{path}' is not a scores store: give one that 'dpca transform' made")
     if facts.get("version") != SCORES_VERSION:
         raise StoreError(
@@ -145,12 +144,7 @@ def read_scores_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
 def check_match(
     path: str | os.PathLike[str], facts: Mapping[str, Any], shape: tuple[int, ...], basis: Representation
 ) -> None:
-    """Refuse a model that is not the one that made a store's scores.
-
-    Raises
-    ------
-    DataError
-    """
+    """Raise DataError for a model that is not the one that made a store's scores."""
     same_kind = facts["kind"] == basis.scores_kind
     if not same_kind or tuple(shape[1:]) != basis.score_shape or facts["sample_shape"] != list(basis.sample_shape):
         raise DataError(
@@ -158,5 +152,4 @@ def check_match(
             f"model makes {basis.scores_kind} of {basis.score_shape} for {basis.sample_shape}: use the model that made "
             f"them"
         )
-    if facts.get(MODEL_FACT, fingerprint := basis.fingerprint()) != fingerprint:
-        raise DataError(f"'{path}' holds scores of another model of the same shapes: use the model that made them")
+    check_stated_model(facts, f"'{path}'", basis)

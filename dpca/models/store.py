@@ -29,7 +29,7 @@ class Kept:
     Parameters
     ----------
     arrays : mapping of str to (array, sequence of str)
-        Each with the names of its axes.
+        Each with the names of its axes; axes of one name have one length, or others could not open the store.
     facts : mapping
         Values that JSON holds, among them ``sample_shape``, ``n_components`` and ``n_samples_seen``.
     version : int
@@ -103,13 +103,13 @@ def save_model(model: Any, path: str | os.PathLike[str], *, overwrite: bool = Fa
 def write_model(model: Any, store: str | os.PathLike[str], fingerprint: str) -> None:
     """Write a fitted estimator as a Zarr group, the content of a workspace that is about to be published.
 
-    An array whose first axis is "component" is cut into chunks of one component, as many a shard as fit 64 MiB.
+    An array whose first axis counts components is cut into chunks of one component, as many a shard as fit 64 MiB.
     """
     kept: Kept = model._kept()
     group = create_root(store, kind=model.store_kind, version=kept.version, fingerprint=fingerprint, **kept.facts)
     for name, (values, axes) in kept.arrays.items():
         chunks, shards = values.shape, values.shape
-        if axes[0] == "component" and values.ndim > 1:
+        if axes[0].endswith("component") and values.ndim > 1:
             rows = max(1, min(len(values), 2**26 // max(1, values[0].nbytes)))
             chunks, shards = (1, *values.shape[1:]), (rows, *values.shape[1:])
         array = create_array(group, name, values.shape, values.dtype, Layout(chunks, shards), axes)
@@ -153,7 +153,7 @@ def stored_basis(model: str, fingerprint: str, n_components: int | None = None) 
 
 
 def plain(value: Any) -> Any:
-    """Return what JSON can hold of the value of a parameter; a generator in the place of a seed is forgotten."""
+    """Return the value of a parameter as JSON holds it; a random generator in the place of a seed becomes None."""
     if isinstance(value, np.generic):
         return value.item()
     return value if value is None or isinstance(value, str | int | float | bool) else None

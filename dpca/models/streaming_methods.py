@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, is_dataclass, replace
 from importlib import import_module
 from typing import Any
-
-from sklearn.utils import check_random_state
 
 from dpca.models.parameters import whole_number
 from dpca.rules.basis import StreamingRule
@@ -122,7 +120,7 @@ def _seeded(rule: StreamingRule, seed: int) -> dict[str, Any]:
 
 
 def describe_option(value: Any) -> Any:
-    """Return a parameter as what JSON can hold; see `restore_option`.
+    """Return a parameter in values that JSON holds; see `restore_option`.
 
     Raises
     ------
@@ -145,7 +143,7 @@ def describe_option(value: Any) -> Any:
 
 
 def restore_option(value: Any) -> Any:
-    """Return a parameter from what `describe_option` made of it.
+    """Return the parameter that `describe_option` described.
 
     Raises
     ------
@@ -160,15 +158,14 @@ def restore_option(value: Any) -> Any:
     return SCHEDULES[values.pop("schedule")](**values)
 
 
-def translate_parameters(stored: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the parameters of `StreamingPCA` from those that a store holds.
+def translate_parameters(stored: Mapping[str, Any], kept_now: Sequence[str]) -> dict[str, Any]:
+    """Return the parameters of `StreamingPCA`, of which stores keep these now, from those that a store holds.
 
     Before a rule could be an object, its options were parameters of the estimator beside ``method``, None where they
     were left to it. With a schedule or a unit, the steps were literal unless the unit was "measured".
     """
     given = {name: restore_option(value) for name, value in stored.items()}
-    own = ("method", "batch_size", "n_passes", "center", "shuffle", "execution", "n_streams", "round_size")
-    kept = {name: given.pop(name) for name in (*own, "oversampling", "forgetting") if name in given}
+    kept = {name: given.pop(name) for name in kept_now if name in given}
     options = {name: value for name, value in given.items() if value is not None}
     if not options:
         return kept
@@ -179,8 +176,3 @@ def translate_parameters(stored: Mapping[str, Any]) -> dict[str, Any]:
     if options.get("unit") == "measured":
         options["unit"] = None
     return {**kept, "method": rule(**{name: value for name, value in options.items() if name in known})}
-
-
-def draw_seed(random_state: Any) -> int:
-    """Return the seed of a fit, from what scikit-learn takes for one."""
-    return int(check_random_state(random_state).randint(2**31))

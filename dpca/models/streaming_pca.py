@@ -6,15 +6,14 @@ import math
 import sys
 import warnings
 from collections.abc import Sequence
+from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.boundary import guarded
-from dpca.engine.checkpoint import Checkpoints
-from dpca.engine.fold import FoldReport, fold, plan_for
-from dpca.engine.rounds import Scheme
+from dpca.engine.fold import plan_for
 from dpca.engine.shuffled import shuffle
 from dpca.engine.source import Source
 from dpca.kernels.types import Array
@@ -23,10 +22,10 @@ from dpca.models.docs import documented
 from dpca.models.execution import executed
 from dpca.models.linear_model import LinearModel
 from dpca.models.parameters import check_states_fit, checked_rank, whole_number
+from dpca.models.passes import Passes
 from dpca.models.streaming_methods import (
     FORMER_OPTIONS,
     describe_option,
-    draw_seed,
     make_rule,
     method_name,
     translate_parameters,
@@ -42,6 +41,7 @@ from storage.errors import DataError
 
 
 @documented()
+@dataclass(eq=False, repr=False)
 class StreamingPCA(LinearModel):
     """Principal component analysis of a stream of samples, in one pass and memory that does not grow.
 
@@ -65,7 +65,7 @@ class StreamingPCA(LinearModel):
         iteration with Rayleigh-Ritz, Alakkari 2020, section 3.4.5; Arora 2015, section 5.3) and measures exactly what
         they capture.
     center : bool
-        Subtract the mean: exactly in one pass by "incremental-svd", by the running mean in the other rules.
+        Whether to subtract the mean: exactly in one pass by "incremental-svd", the running mean by other rules.
     shuffle : bool
         Take the samples in a random order in the first pass: whole chunks in a random order, the samples of several of
         them mixed. Stores of sorted images need that for all rules but "incremental-svd".
@@ -85,14 +85,14 @@ class StreamingPCA(LinearModel):
         Seed of the random start, of random schedules and of the order. A fit that is to be resumed needs an int.
     {memory_budget}
     oversampling, forgetting
-        Options of "incremental-svd": further directions to keep, default 50; weight of a sample relative to the next.
+        Options of "incremental-svd": extra directions to keep, default 50; weight of a sample relative to the next.
 
     Attributes
     ----------
     {whole_samples}
     explained_variance_, explained_variance_ratio_, singular_values_ : array (n_components,), float64
-        What the rule knows of the variances (divisor n - 1); measured exactly where ``n_passes`` > 1, for the
-        components before the last multiplication.
+        Variances along the components as the rule estimates them (divisor n - 1); measured exactly where
+        ``n_passes`` > 1, for the components before the last multiplication.
     total_variance_ : float
         Certificate: the sum of all variances of the samples, exact.
     captured_bound_ : float
@@ -117,8 +117,8 @@ class StreamingPCA(LinearModel):
     of d.
     {where}
 
-    A fit that has not converged says so by a `ConvergenceWarning`, which begins at ``variance_moved_`` of 2 %, for
-    "incremental-svd" only if ``captured_bound_`` is below 0.9, too.
+    A fit that has not converged gives a `ConvergenceWarning`: where ``variance_moved_`` is more than 2 %, and, for
+    "incremental-svd", ``captured_bound_`` is below 0.9, too.
 
     Examples
     --------
@@ -132,58 +132,29 @@ class StreamingPCA(LinearModel):
 
     store_kind: ClassVar[str] = "streaming-pca"
     kept_facts: ClassVar[dict[str, type]] = {"captured_bound": float, "angle_moved": float, "variance_moved": float}
-    kept_parameters: ClassVar[tuple[str, ...]] = (
-        "method",
-        "batch_size",
-        "n_passes",
-        "center",
-        "shuffle",
-        "execution",
-        "n_streams",
-        "round_size",
-        "oversampling",
-        "forgetting",
-    )
+    parameters_not_kept: ClassVar[tuple[str, ...]] = ("n_components", *LinearModel.parameters_not_kept)
 
-    _state: State | None = None  # of what partial_fit has seen
-
-    def __init__(
-        self,
-        n_components: int,
-        *,
-        method: str | StreamingRule = "incremental-svd",
-        batch_size: int | None = None,
-        n_passes: int = 1,
-        center: bool = True,
-        shuffle: bool = False,
-        execution: str = "auto",
-        n_streams: int | None = None,
-        round_size: int | None = None,
-        random_state: Any = None,
-        memory_budget: int | None = None,
-        oversampling: int | None = None,
-        forgetting: float | None = None,
-    ) -> None:
-        self.n_components = n_components
-        self.method = method
-        self.batch_size = batch_size
-        self.n_passes = n_passes
-        self.center = center
-        self.shuffle = shuffle
-        self.execution = execution
-        self.n_streams = n_streams
-        self.round_size = round_size
-        self.random_state = random_state
-        self.memory_budget = memory_budget
-        self.oversampling = oversampling
-        self.forgetting = forgetting
+    n_components: int
+    _: KW_ONLY
+    method: str | StreamingRule = "incremental-svd"
+    batch_size: int | None = None
+    n_passes: int = 1
+    center: bool = True
+    shuffle: bool = False
+    execution: str = "auto"
+    n_streams: int | None = None
+    round_size: int | None = None
+    random_state: Any = None
+    memory_budget: int | None = None
+    oversampling: int | None = None
+    forgetting: float | None = None
 
     def _fit(self, X: Any, **running: Any) -> None:
         n_passes = whole_number(self.n_passes, "n_passes", 1)
         source = self._source(X)
-        shape, seed = tuple(source.shape[1:]), draw_seed(self.random_state)
+        shape, seed = tuple(source.shape[1:]), self._seed()
         rule = self._rule(math.prod(shape), source.shape[0], seed)
-        work, scheme = self._executed(rule, running["client"])
+        work, scheme = executed(rule, self, running["client"])
         if rule.random_order and is_lazy(X) and not self.shuffle:
             warnings.warn(
                 f"{method_name(self.method)} assumes samples in random order and the order of {source.name} is not "
@@ -192,15 +163,18 @@ class StreamingPCA(LinearModel):
                 stacklevel=3,
             )
         stream = shuffle(source, seed) if self.shuffle else source
-        results, self.fit_report_ = self._fold(work, stream, "fit", scheme, **running)
+        first, whole = Passes(stream, memory_budget=self.memory_budget, **running), Whole(shape)
+        (found,) = first.over(whole, work, scheme=scheme, stage="fit")
+        self.fit_report_ = first.report
         settle = guarded(self._settle, source.name)
-        settle(results[0], method_name(self.method), shape, source.shape[0])
-        self._state = None
+        settle(found, method_name(self.method), shape, source.shape[0])
+        self._states = None
         for turn in range(1, n_passes):
             before = self.components_
             refine = Refinement(before, self.mean_, bool(self.center))
-            found, _ = self._fold(refine, source, f"pass {turn + 1}", **running)
-            settle(found[0], f"pass {turn + 1}", shape, source.shape[0], before)
+            further, stage = Passes(source, memory_budget=self.memory_budget, **running), f"pass {turn + 1}"
+            (found,) = further.over(whole, refine, stage=stage)
+            settle(found, stage, shape, source.shape[0], before)
         if advice := unsettled(method_name(self.method), self.variance_moved_, self.angle_moved_, self.captured_bound_):
             warnings.warn(advice, ConvergenceWarning, stacklevel=3)
 
@@ -218,13 +192,13 @@ class StreamingPCA(LinearModel):
             For a model that `fit` fitted or `load` read, which keeps no state to go on from; for samples that do not go
             with those before, or with which the rule diverges.
         """
-        state, fresh = self._state, self._state is None
+        fresh = self._states is None
         if fresh:
             self._begin_stream()
         X = self._dense(X, reset=fresh)
         rows = np.ascontiguousarray(X.reshape(len(X), -1))
         if fresh:
-            self._stream_rule = self._rule(rows.shape[1], None, draw_seed(self.random_state))
+            self._stream_rule = self._rule(rows.shape[1], None, self._seed())
             check_states_fit(self._stream_rule, [rows.shape[1]], rows.dtype)
             self._stream_dtype, self.sample_shape_ = rows.dtype, tuple(X.shape[1:])
         if rows.dtype != self._stream_dtype or tuple(X.shape[1:]) != self.sample_shape_:
@@ -233,7 +207,7 @@ class StreamingPCA(LinearModel):
                 f"{self.sample_shape_} {self._stream_dtype}: all batches must agree"
             )
         rule = self._stream_rule
-        before = guarded(rule.init, "X")(rows.shape[1], rows.dtype) if state is None else state.copy()
+        before = self._states[0].copy() if self._states else guarded(rule.init, "X")(rows.shape[1], rows.dtype)
         self._go_on(guarded(rule.update, "X")(before, rows), None if fresh else self.components_)
         return self
 
@@ -249,7 +223,7 @@ class StreamingPCA(LinearModel):
         if not isinstance(other, StreamingPCA):
             raise DataError(f"merge takes in another StreamingPCA, not one of type {type(other).__name__}: give one")
         check_is_fitted(other)
-        if self._state is None or other._state is None:
+        if self._states is None or other._states is None:
             raise DataError(
                 "merge joins what partial_fit has seen, and a model that fit() fitted or load() read keeps no state: "
                 "give all the data to one fit()"
@@ -260,7 +234,7 @@ class StreamingPCA(LinearModel):
         alike = other._stream_rule == rule and other._stream_dtype == self._stream_dtype
         if not alike or other.sample_shape_ != self.sample_shape_:
             raise DataError("the two estimators differ in parameters, sample shape or dtype: they must be alike")
-        merged = guarded(rule.merge, "the other estimator")(self._state.copy(), other._state)
+        merged = guarded(rule.merge, "the other estimator")(self._states[0].copy(), other._states[0])
         self._go_on(merged, self.components_)
         return self
 
@@ -269,7 +243,7 @@ class StreamingPCA(LinearModel):
         # ``finish`` uses a state up.
         found = guarded(self._stream_rule.finish, "X")(state.copy())
         guarded(self._settle, "X")(found, method_name(self.method), self.sample_shape_, n, before)
-        self._state = state
+        self._states = [state]
 
     def _settle(
         self, found: dict[str, Array], what: str, sample_shape: tuple[int, ...], n: int, before: Array | None = None
@@ -292,37 +266,13 @@ class StreamingPCA(LinearModel):
             n_samples=n,
         )
 
-    def _fold(
-        self,
-        rule: Any,
-        source: Source,
-        stage: str,
-        scheme: Scheme | None = None,
-        *,
-        checkpoints: Checkpoints | None,
-        **running: Any,
-    ) -> tuple[list[dict[str, Array]], FoldReport]:
-        here = None if checkpoints is None else Checkpoints(f"{checkpoints.folder}/{stage.replace(' ', '-')}")
-        whole, budget = Whole(tuple(source.shape[1:])), self.memory_budget
-        return fold(rule, source, whole, scheme=scheme, budget=budget, checkpoints=here, stage=stage, **running)
-
     def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""
         shape = tuple(source.shape[1:])
-        work, scheme = self._executed(self._rule(math.prod(shape), source.shape[0], 0), client)
+        work, scheme = executed(self._rule(math.prod(shape), source.shape[0], 0), self, client)
         stream, whole = shuffle(source, 0) if self.shuffle else source, Whole(shape)
         plan_for(work, stream, whole, scheme=scheme, client=client, budget=self.memory_budget)
         return self._basis_to_be(source, int(self.n_components)), True
-
-    def _executed(self, rule: Any, client: Any | None) -> tuple[Any, Scheme | None]:
-        return executed(
-            rule,
-            self.execution,
-            n_streams=self.n_streams,
-            round_size=self.round_size,
-            batch_size=self.batch_size,
-            client=client,
-        )
 
     def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
         super()._learned(found, sample_shape, n)
@@ -369,4 +319,4 @@ class StreamingPCA(LinearModel):
 
     @classmethod
     def _restored_parameters(cls, given: dict[str, Any]) -> dict[str, Any]:
-        return translate_parameters(given)
+        return translate_parameters(given, cls._kept_parameters())

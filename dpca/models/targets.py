@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from scipy.optimize import brentq
 
+from dpca.engine.fold_tasks import Results
 from dpca.engine.memory import thread_count, usable_bytes
 from dpca.engine.sampling import read_samples, spread_samples
 from dpca.engine.source import Source
@@ -29,8 +30,6 @@ from dpca.models.rank_choice import Captured, RankChoice, Reached, Spectrum, sta
 from storage.errors import DataError
 from storage.ranges import checked_range
 from storage.tasks import run_in_order
-
-Results = list[dict[str, Array]]
 
 #: Samples that SSIM is measured on: their mean is known to .001, where single images vary by .02.
 SSIM_SAMPLES = 500

@@ -191,7 +191,7 @@ class Bands(Partition):
 
 
 def _flat(block: Array) -> Array:
-    """View samples as rows; without a -1, which no samples at all would leave open."""
+    """View samples as rows; numpy could not tell the length of a -1 where there are no samples."""
     rows: Array = namespace(block).reshape(block, (block.shape[0], math.prod(block.shape[1:])))
     return rows
 

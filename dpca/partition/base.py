@@ -22,7 +22,7 @@ class Partition(ABC):
     too.
     """
 
-    #: What a store of scores of such partitions calls itself.
+    #: What a store of scores of such partitions calls itself; it ends in "scores".
     scores_kind: ClassVar[str] = "scores"
 
     if TYPE_CHECKING:  # a dataclass would take a property of its base for the default of its field

@@ -88,7 +88,7 @@ class CellGrid(Partition):
 
     @property
     def identity(self) -> list[Any]:
-        """The shape of a cell, and by how much cells overlap: not at all."""
+        """The shape of a cell, and the overlap of cells, 0."""
         return [list(self.cell_shape), 0]
 
     @property
@@ -124,15 +124,7 @@ class CellGrid(Partition):
         return math.prod(stop - start for start, stop in self.box(index))
 
     def tiles(self, chunk_shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        """Group the cells so that each chunk is touched by as few groups as possible.
-
-        A group ends where a cell border meets a chunk border; where they never meet, the group spans the axis.
-
-        Parameters
-        ----------
-        chunk_shape : tuple of int
-            Chunk length along every axis of a sample.
-        """
+        """Group the cells as `Partition.tiles`: a group ends where the borders of a cell and of a chunk meet."""
         runs = []
         for size, cell, chunk in zip(self.sample_shape, self.cell_shape, chunk_shape, strict=False):
             step = math.lcm(cell, chunk) // cell
@@ -143,7 +135,7 @@ class CellGrid(Partition):
             yield tuple(int(np.ravel_multi_index(place, self.grid_shape)) for place in places)
 
     def split(self, block: Array, parts: Sequence[int], origin: tuple[int, ...], buffer: Array) -> list[Array]:
-        """Copy cells out of a block of samples, as `Partition.split`; ``buffer`` holds their values side by side."""
+        """Copy cells out of a block of samples, as `Partition.split`."""
         xp, n, end = namespace(buffer), block.shape[0], 0
         views: list[Array] = []
         targets: list[tuple[Sequence[int], Array]] = []

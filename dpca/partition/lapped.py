@@ -23,9 +23,9 @@ from dpca.partition.prefilter import Prefilter, few_samples
 class LappedGrid(CellGrid):
     """The cells of P x, for samples x and the orthogonal prefilter P of these cells.
 
-    What is taken from a sample are values of P x, in float32 (float64 for float64 and wide integers); what is put back
-    makes P x, of which ``prefilter.invert`` makes x. The cells themselves, their attributes and their number are those
-    of the plain grid: since P is orthogonal, errors, variances and distances of P x are those of x.
+    `split` returns values of P x, in float32 (float64 for float64 and wide integers); `join` puts P x together and maps
+    it back to x. The cells, their attributes and their number are those of the plain grid. Since P is orthogonal,
+    errors, variances and distances of P x are those of x.
 
     Parameters
     ----------
@@ -68,7 +68,7 @@ class LappedGrid(CellGrid):
         return Prefilter(self.plain, self.overlap)
 
     def region(self, index: int) -> Region:
-        """Return the box of a sample that must be read for cell ``index``: the zones at its borders, too."""
+        """Return the box of a sample that must be read for cell ``index``, including the zones at its borders."""
         return self._regions[index]
 
     @cached_property
@@ -93,9 +93,9 @@ class LappedGrid(CellGrid):
         return staged + self.prefilter.work_bytes(shape, dtype)
 
     def tiles(self, chunk_shape: tuple[int, ...]) -> Iterator[tuple[int, ...]]:
-        """Group the cells so that each chunk is touched by as few groups as possible.
+        """Group the cells as `Partition.tiles`.
 
-        Cells that share a zone share the chunks that it lies in, so along an axis that is filtered all are one group.
+        Cells on both sides of a zone need the same chunks, so all cells along a filtered axis are in one group.
         """
         whole = [
             self.sample_shape[axis] if any(self.prefilter.half_widths(axis)) else chunk_shape[axis]
@@ -104,25 +104,15 @@ class LappedGrid(CellGrid):
         return super().tiles((*whole, *chunk_shape[self.n_spatial :]))
 
     def gather(self, block: Array, origin: tuple[int, ...], targets: Sequence[tuple[Sequence[int], Array]]) -> None:
-        """Filter a block of samples, which stays as it is, and copy runs of cells out of it, a few samples at a time.
-
-        Parameters
-        ----------
-        block : array (n_samples, ...), C-ordered
-            Samples, or a box of them that holds the regions of these cells.
-        origin, targets
-            As for `CellGrid.gather`.
-
-        Raises
-        ------
-        TypeError
-            For arrays of another library.
-        """
+        """Do as `CellGrid.gather` with a filtered copy of the samples, a few at a time; TypeError if not in numpy."""
         if not is_numpy(block):
             raise TypeError(
                 f"the samples are {type(block).__name__}s but lapped cells are filtered in numpy arrays: move them to "
                 "this machine's memory first, or take cells without overlap"
             )
+        # Where the first axis is not filtered, some cells of a whole sample are asked for, row by row.
+        low, high = zip(*(self.region(i)[0] for run, _ in targets for i in run), strict=True)
+        block, origin = block[:, min(low) - origin[0] : max(high) - origin[0]], (min(low), *origin[1:])
         dtype = self.split_dtype(block.dtype)
         n, step = len(block), few_samples(block.shape[1:], dtype)
         staged = linalg.scratch("staged", (max(1, min(step, n)), *block.shape[1:]), dtype)

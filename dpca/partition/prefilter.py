@@ -29,14 +29,14 @@ from dpca.partition.cells import CellGrid
 
 # Bytes of samples that are filtered along all axes before the next ones: they stay in a core's own cache.
 _AT_ONCE = 2**18
-# Where half a zone has fewer values than this, zones are gathered as the rows of one matrix product, whose factors are
-# mostly zeros where there are channels: a product for each zone takes about a microsecond, whatever it multiplies.
+# Zones with fewer values than this in a half are gathered as the rows of one matrix product: a product of its own takes
+# about a microsecond for each zone, however small. With channels most entries of the one product's factors are zeros.
 _FEW = 48
 
 
 @dataclass(frozen=True)
 class _Zones:
-    """Equal zones along an axis: of ``count`` borders from ``first`` on, ``period`` apart, ``half`` on each side."""
+    """Equal zones along an axis, ``half`` pixels on each side of ``count`` borders, ``period`` apart from ``first``."""
 
     first: int
     period: int
@@ -109,7 +109,7 @@ class Prefilter:
                 f"the block has strides {block.strides}: give a C-ordered array, which is filtered in place"
             )
         step = few_samples(block.shape[1:], block.dtype)
-        # Sums of the largest numbers are infinite, which whoever gets them tells.
+        # Sums of the largest numbers may be infinite: callers check the results.
         with np.errstate(over="ignore", invalid="ignore"):
             for start in range(0, len(block), step):
                 for axis, zones in self._zones:
@@ -147,8 +147,9 @@ def rotation(half: int) -> Array:
 def _factors(half: int, width: int, dtype: np.dtype[Any], inverse: bool) -> tuple[Array, Array]:
     """Return D^T and L^T with P = I + L D, for pixels of ``width`` values that lie together.
 
-    D = [J -I] takes the difference of a zone's halves, so that an offset however large leaves no trace, and
-    L = 1/2 [J; -I] (V - I) what it adds: W W = 2 I for W = [I J; J -I], hence W diag(I, V) W / 2 = I + L D.
+    D = [J -I] takes the difference of a zone's halves, in which an offset of all pixels cancels exactly, and
+    L = 1/2 [J; -I] (V - I) turns it into what is added: W W = 2 I for W = [I J; J -I], hence
+    W diag(I, V) W / 2 = I + L D.
     """
     turn, identity = rotation(half), np.eye(half)
     difference = np.hstack([identity[::-1], -identity])

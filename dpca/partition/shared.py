@@ -1,4 +1,4 @@
-"""Cells of one shape together, for what they share.
+"""All cells of a grid as one partition, for the components that cells of one shape share.
 
 ::
 

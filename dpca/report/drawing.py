@@ -73,7 +73,7 @@ def show_counts(
 
 
 def write(figure: Figure, x: float, y: float, text: str, *, color: str, size: float = 9.0, ha: Side = "left") -> None:
-    """Write one line at ``(x, y)`` inches, the letters standing on it; a dollar sign is a dollar sign."""
+    """Write one line at ``(x, y)`` inches, the letters standing on it; dollar signs are drawn as they are."""
     x, y = x / WIDTH, y / figure.get_figheight()
     figure.text(x, y, text, color=color, fontsize=size, ha=ha, fontfamily=FONT, parse_math=False)
 

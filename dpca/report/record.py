@@ -1,7 +1,6 @@
 """The record of a job: numbers as JSON and as a table, pictures as PNG, all of it on one page of HTML.
 
-The numbers are a plain dictionary. `KEYS` says which ones are known; all may be absent,
-and null means "not defined here".
+The numbers are a plain dictionary. `KEYS` lists the known ones; all may be absent, and null means "not defined here".
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ KEYS = {
     "ssim_min_name": "the name of that sample",
     "explained_variance_ratio": "share of the variance that is kept",
     "leading_ratios": "that of each of the first components",
-    "captured_bound": "at least this share of what the best components would keep is kept; null if not known",
+    "captured_bound": "lower bound of the kept share of what the best components would keep; null if not known",
     "rejected": "samples left out: their number, or a list of (name, reason)",
     "notes": "sentences that a reader should know of",
     "stages": "name -> {seconds, bytes, peak_memory}",
@@ -64,10 +63,7 @@ _CAPTIONS = {
         "Originals and reconstructions",
         "Samples beside their reconstructions, and the difference around grey, amplified as its heading says.",
     ),
-    "worst": (
-        "The worst",
-        "The samples with the lowest quality of all, where the model fails first.",
-    ),
+    "worst": ("The worst", "The samples with the lowest quality of all, where the model fails first."),
     "eigenfaces": (
         "Eigenfaces",
         "First eigenvectors of every cell or band, each entry in the place of its attribute. Grey is zero. The sign of "
@@ -78,10 +74,7 @@ _CAPTIONS = {
         "The first components, each scaled on its own, and the share of the variance that each explains. Grey is zero; "
         "the sign is free.",
     ),
-    "ranks": (
-        "Components kept",
-        "How many components each cell or band keeps, in the places of its attributes.",
-    ),
+    "ranks": ("Components kept", "How many components each cell or band keeps, in the places of its attributes."),
     "explained_variance": (
         "Explained variance",
         "Share of the variance that the first components explain. Of cells or bands: the mean, all counting alike, and "

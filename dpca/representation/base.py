@@ -6,13 +6,14 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.engine.boundary import guarded
 from dpca.engine.source import check_finite
+from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
 from storage.errors import DataError
 from storage.layout import CHANNEL
@@ -24,17 +25,19 @@ MODEL_FACT = "model"
 class Representation(ABC):
     """Encodes samples as scores and decodes scores as samples.
 
-    The defaults suit scores that stand for whole samples. A subclass implements `_encode` and `_decode`, which may
-    raise ValueError or ArithmeticError; `encode` and `decode` check their values on either side.
+    The defaults suit floating-point scores that stand for whole samples. A subclass has a ``sample_shape`` and
+    implements `_encode` and `_decode`, which may raise ValueError or ArithmeticError; `encode` and `decode` check their
+    values on either side.
     """
 
-    #: What a store of these scores calls itself.
+    #: What a store of these scores calls itself; it ends in "scores".
     scores_kind: str = "scores"
 
-    @property
-    @abstractmethod
-    def sample_shape(self) -> tuple[int, ...]:
-        """Shape of one sample."""
+    if TYPE_CHECKING:  # a dataclass would take a property of its base for the default of its field
+
+        @property
+        def sample_shape(self) -> tuple[int, ...]:
+            """Shape of one sample."""
 
     @property
     @abstractmethod
@@ -44,12 +47,20 @@ class Representation(ABC):
     @property
     @abstractmethod
     def dtype(self) -> np.dtype[Any]:
-        """Type of scores, and of decoded samples; that of float64 samples, or scores, is float64."""
+        """Type of what was learned."""
 
     @property
     @abstractmethod
     def nbytes(self) -> int:
         """Bytes of what was learned."""
+
+    def score_dtype(self, dtype: DTypeLike) -> np.dtype[Any]:
+        """Return the type of the scores of samples of a type."""
+        return np.result_type(working_dtype(dtype), self.dtype)
+
+    def decoded_dtype(self, dtype: DTypeLike) -> np.dtype[Any]:
+        """Return the floating-point type of the samples that are decoded from scores of a type."""
+        return np.result_type(dtype, self.dtype)
 
     @property
     def cell_shape(self) -> tuple[int, ...] | None:
@@ -120,8 +131,7 @@ class Representation(ABC):
         DataError
             If samples or scores are not finite.
         """
-        if samples.dtype.kind == "f":
-            check_finite(samples, first, name)
+        check_finite(samples, first, name)
         scores = guarded(self._encode, name)(samples)
         if samples.dtype.kind == "f":
             _check_range(scores, first, name, "scores")
@@ -132,7 +142,7 @@ class Representation(ABC):
 
         Parameters
         ----------
-        scores : array (n, *score_shape), float32 or float64
+        scores : array (n, *score_shape), of a `score_dtype`
         name, first
             As for `encode`.
 

@@ -1,4 +1,4 @@
-"""Lazy views of what people have, and the cluster that is at hand."""
+"""Lazy Dask arrays of stacks, Zarr arrays and paths, and the current cluster."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from dask.delayed import delayed
 from dpca.engine.source import opened
 from dpca.kernels.types import Array
 from dpca.representation.base import Representation
-from storage.reading import array_identity, local_path, open_again, open_array, read_into
+from storage.reading import array_identity, local_path, open_again, read_into
 from storage.stack import Stack
 
 # Decoded bytes of one chunk of a lazy array: enough work for a task, little enough to hold several.
@@ -82,11 +82,6 @@ def rows_of_a_task(array: zarr.Array[Any], sample_bytes: int) -> int:
     """Return how many samples, in whole chunks, go into a task."""
     unit = array.chunks[0]
     return max(1, _CHUNK_BYTES // max(1, sample_bytes) // unit) * unit
-
-
-def lazy_array(path: str | os.PathLike[str]) -> da.Array:
-    """Return a Dask array over the Zarr array at a path."""
-    return as_lazy(open_array(path))
 
 
 def default_client() -> Any | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -30,7 +31,7 @@ def samples_of(basis: Representation, x: Any, n_components: int | None = None, p
     n_components : int, optional
         Use only so many of the first components; default all.
     pixels : Pixels, optional
-        What to round and clip the samples to; by default they are left as they come.
+        The type and range to round and clip the samples to; default neither.
 
     Returns
     -------
@@ -46,27 +47,21 @@ def samples_of(basis: Representation, x: Any, n_components: int | None = None, p
     level = used.score_shape[-1]
     scores = x if isinstance(x, da.Array) else zarr_array(x) if is_lazy(x) else as_samples(x, "X")
     if isinstance(scores, zarr.Array):
-        check_stated_model(scores, basis)
+        check_stated_model(group_facts(scores), f"'{scores.store_path}'", basis)
     if tuple(scores.shape[1:]) not in (basis.score_shape, used.score_shape):
         raise DataError(f"scores have shape {scores.shape} but this model needs (n_samples, *{basis.score_shape})")
     if isinstance(scores, np.ndarray):
         return _back(used, scores[..., :level], pixels)
-    dtype = np.result_type(scores.dtype, used.dtype)
+    dtype = used.decoded_dtype(scores.dtype)
     lazy = leading_scores(scores, level, math.prod(used.sample_shape) * dtype.itemsize)
     dtype = dtype if pixels is None else pixels.dtype
     return map_samples(lazy, partial(_back, pixels=pixels), used, used.sample_shape, dtype)
 
 
-def check_stated_model(scores: zarr.Array[Any], basis: Representation) -> None:
-    """Refuse scores in a store that states to have been made with another model.
-
-    Raises
-    ------
-    DataError
-    """
-    facts = group_facts(scores)
+def check_stated_model(facts: Mapping[str, Any], where: str, basis: Representation) -> None:
+    """Raise DataError for a store of scores whose facts state that they were made with another model."""
     if facts.get(MODEL_FACT, fingerprint := basis.fingerprint()) != fingerprint:
-        raise DataError(f"the scores at '{scores.store_path}' are another model's: use the model that made them")
+        raise DataError(f"{where} holds scores of another model: use the model that made them")
 
 
 def leading_scores(scores: zarr.Array[Any] | da.Array, n_components: int, sample_bytes: int = 0) -> da.Array:

@@ -4,16 +4,16 @@
 
     one shard = all scores of some samples      one chunk = some of its samples, some of their components
 
-                 components 0 1 | 2 3 | 4 5     a level is a run of components: who wants the first ones
+                 components 0 1 | 2 3 | 4 5     a level is a run of components: a reader of the first ones
     samples 0.. +---------+-----+-----+         reads the first levels of every shard and nothing else
                 |         |     |     |
             64..+---------+-----+-----+         a shard is one file and the unit of writing, with the samples of
                 |         |     |     |         a shard of the stack
                 +---------+-----+-----+
 
-What that costs, measured on a shard of 25.6 MB, the scores of 512 photographs in 25 x 25 cells with 20 components
-each, in chunks of 64 samples (two shared cores, from the page cache, the best of several; milliseconds; Zarr's own
-reading, and in brackets ours):
+Milliseconds to write and read a shard of 25.6 MB: the scores of 512 photographs in 25 x 25 cells with 20 components
+each, in chunks of 64 samples (two shared cores, from the page cache, the best of several; Zarr's own reading, and in
+brackets ours):
 
 =====================  =======  =====  ========  =================  ==========
 components of a chunk  chunk    write  read all  the first quarter  one sample
@@ -24,8 +24,8 @@ components of a chunk  chunk    write  read all  the first quarter  one sample
 1                      .16 MB   76     62 (41)   11 (3)             3.8
 =====================  =======  =====  ========  =================  ==========
 
-Turning such a shard back into photographs takes half a second, so that eight levels cost little; more would gain
-little. The file grows by 20 bytes a chunk.
+Decoding such a shard to photographs takes half a second, so eight levels cost little, and more would gain little. The
+file grows by 20 bytes a chunk.
 """
 
 from __future__ import annotations
@@ -54,9 +54,9 @@ def score_layout(rows: int, shape: tuple[int, ...], itemsize: int) -> Layout:
     Returns
     -------
     Layout
-        A shard holds ``rows`` samples. All chunks of some samples, at most 4 MiB where ``rows`` can be halved so often,
-        differ in their components only. Where no fitting number of components divides theirs, the last level is padded
-        in the file.
+        A shard holds ``rows`` samples. A chunk holds one level of some samples; all levels of these samples take at
+        most 4 MiB where ``rows`` can be halved so often. Where no fitting length divides the number of components, the
+        last level is padded in the file.
     """
     unit = rows
     while unit % 2 == 0 and unit * math.prod(shape) * itemsize > _CHUNK_BYTES:
@@ -67,9 +67,9 @@ def score_layout(rows: int, shape: tuple[int, ...], itemsize: int) -> Layout:
 
 
 def _level_length(k: int, component_bytes: int) -> int:
-    """Components of a level: as few padded, and as few read in vain by a reader of any number, as may be.
+    """Return the components of a level that waste least, padded in the file or read without need.
 
-    Padding takes room for ever: never more than a tenth.
+    Padding stays in the file: it is never more than a tenth.
     """
     least = max(-(-k // _MOST_LEVELS), -(-_LEAST_CHUNK_BYTES // component_bytes))
     fitting = (c for c in range(min(least, k), k + 1) if 10 * (-k % c) <= k)

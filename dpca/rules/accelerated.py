@@ -44,7 +44,7 @@ class AcceleratedRule(SummedRule):
             raise ValueError(f"per_component is {self.per_component!r}: give True or False")
 
     def _accelerate(self, moved: Array, rows: Array, t: int) -> Array:
-        """Return the basis after ``rows``, which an update has made ``moved``."""
+        """Return the basis that follows ``rows``, which an update turned into ``moved``."""
         v, alpha = unit_rows(moved), moved.dtype.type(self.acceleration(t))
         if self.per_component:
             v += (alpha * np.einsum("ij,ij->i", v, rows))[:, None] * rows

@@ -187,7 +187,7 @@ class BasisRule(SequentialRule):
         return self._rows(state)
 
     def _comparable(self, state: State) -> bool:
-        """Say whether ``_coordinates`` can tell the projections on ``_final_rows`` now."""
+        """Say whether ``_coordinates`` gives projections on ``_final_rows`` at this update."""
         return True
 
     def _coordinates(self, state: State, y: Array) -> Array:
@@ -218,7 +218,7 @@ class OrthonormalRule(BasisRule):
         check_count("orthonormalize_every", self.orthonormalize_every, "updates")
 
     def _replace(self, state: State, rows: Array) -> None:
-        """Make ``rows``, orthonormalized if their time has come, the basis after the update at hand."""
+        """Make ``rows`` the basis after this update, orthonormalized where that is due."""
         normal = orthonormalize(rows) if self._comparable(state) else unit_rows(rows)
         state.arrays["components"][...] = normal
 
@@ -247,7 +247,7 @@ def product(y: Array, x: Array, scale: float) -> Array:
 
 
 def check_converging(rows: Array, length: float, t: int, rule: str, step: float) -> None:
-    """Refuse rows that a too large step has driven far beyond the length that they have in the end."""
+    """Refuse rows that are far longer than they are after convergence: a step was too large."""
     # Written so that NaN is refused too.
     if not (rows.max() < _DIVERGED * length and rows.min() > -_DIVERGED * length):
         raise ValueError(

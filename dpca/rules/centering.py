@@ -61,7 +61,7 @@ def take(state: State, batch: Array, center: bool, dtype: np.dtype[Any]) -> Arra
 
 
 def merge(a: State, b: State) -> Array:
-    """Count the samples of ``b`` into ``a``, and return mean of b - mean of a (d,), as it was.
+    """Count the samples of ``b`` into ``a``, and return mean of b - mean of a (d,) before that.
 
     Chan, Golub & LeVeque (1983), equations 2.1a and 2.1b: exact up to rounding. ``b`` is not changed.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -30,6 +31,9 @@ _SMALL = 2.0**-80
 BAND_ROWS = 128
 # Numbers out of range are dealt with, or refused in the end.
 QUIET = np.errstate(over="ignore", invalid="ignore")
+
+Products = tuple[Array, Array, Array | None]
+"""x^T x (lower triangle), the sum of the rows of s x, and s, powers of two, None for 1, where s x = block - shift."""
 
 
 @dataclass(frozen=True)
@@ -186,19 +190,32 @@ class CovariancePCA(Covariance):
 
 def _add_numbers(state: State, batch: Array) -> None:
     """Add floats, or integers of more than 8 bits, to a state."""
-    xp, n = namespace(batch), batch.shape[-2]
+    n = batch.shape[-2]
     for start in range(0, n, BLOCK_ROWS):
-        block = batch[..., start : min(start + BLOCK_ROWS, n), :]
-        if state.counts["n_samples"] == 0:
-            state.arrays["shift"][...] = cast(center_of(block), np.float64)
-        product, total, scale = _products(block, state.arrays["shift"])
-        far = _is_far(state, product, total, scale, block.shape[-2])
-        if any_of(far):
-            # Of a stack, only those that are far move.
-            some = xp.any(far, axis=-1)[..., None]
-            move_shift(state, xp.where(some, center_of(block), state.arrays["shift"]))
-            product, total, scale = _products(block, state.arrays["shift"])
-        add_products(state, block.shape[-2], product, total, scale)
+        add_block(state, batch[..., start : min(start + BLOCK_ROWS, n), :], spread_of(state), _products)
+
+
+def add_block(state: State, block: Array, spread: Array, products: Callable[[Array, Array], Products]) -> None:
+    """Add up to 1,024 rows of numbers (..., n, d), or of several places (n_places, n, d), to a state.
+
+    ``spread`` is what `spread_of` says of all that was seen before, ``products`` what `_products` does.
+    """
+    xp, n = namespace(block), block.shape[-2]
+    if state.counts["n_samples"] == 0:
+        state.arrays["shift"][...] = cast(center_of(block), np.float64)
+    product, total, scale = products(block, state.arrays["shift"])
+    squares = cast(linalg.diagonal(product), np.float64)
+    if scale is not None:
+        squares = squares * scale[..., None] ** 2
+    # Where a block lies so far from the shift, beside the spread seen so far, products lose two digits.
+    own = _variance(squares, total, n, product.ndim)
+    far = _squared_means(total, n, product.ndim) > 100 * xp.maximum(own, spread)
+    if any_of(far):
+        # Of a stack, only those that are far move.
+        some = xp.any(far, axis=-1)[..., None]
+        move_shift(state, xp.where(some, center_of(block), state.arrays["shift"]))
+        product, total, scale = products(block, state.arrays["shift"])
+    add_products(state, n, product, total, scale)
 
 
 def _add_bytes(state: State, batch: Array) -> None:
@@ -221,11 +238,7 @@ def add_products(state: State, n: int, product: Array, total: Array, scale: Arra
     state.counts["n_samples"] += n
 
 
-def _products(block: Array, shift: Array) -> tuple[Array, Array, Array | None]:
-    """Return x^T x (lower triangle), the sum of the rows of s x, and s, powers of two, where s x = block - shift.
-
-    None stands for an s of 1.
-    """
+def _products(block: Array, shift: Array) -> Products:
     d, dtype = block.shape[-1], working_dtype(dtype_of(block))
     # A column of ones makes the sums a row of the product, which saves a pass over the rows.
     x = linalg.workspace("shifted", (*block.shape[:-1], d + 1), dtype, block)
@@ -290,19 +303,22 @@ def center_of(block: Array) -> Array:
     return cast(mean, working_dtype(dtype_of(block)))
 
 
-def _is_far(state: State, product: Array, total: Array, scale: Array | None, n: int) -> Array:
-    """Say where a block lies so far from the shift, beside the spread seen so far, that products lose two digits."""
-    xp = namespace(total)
-    squares = cast(linalg.diagonal(product), np.float64)
-    if scale is not None:
-        squares = squares * scale[..., None] ** 2
-    offset = total / n
-    spread = squares / n - offset**2
-    if seen := state.counts["n_samples"]:
-        earlier = linalg.diagonal(state.arrays["cross"]) / seen - (state.arrays["sum"] / seen) ** 2
-        spread = xp.maximum(spread, earlier)
-    far: Array = offset**2 > 100 * spread
-    return far
+def spread_of(state: State) -> Array:
+    """Return the variance (..., d) of what a state has seen, divisor n; 0 before the first sample."""
+    n, squares = state.counts["n_samples"], linalg.diagonal(state.arrays["cross"])
+    return _variance(squares, state.arrays["sum"], n, squares.ndim + 1) if n else namespace(squares).zeros_like(squares)
+
+
+def _variance(squares: Array, total: Array, n: int, ndim: int) -> Array:
+    """Return the variance of n samples about their mean, averaged over places where ``total`` has an axis of these."""
+    places = total.shape[-2] if total.ndim == ndim else 1
+    mean_squares: Array = squares / (n * places)
+    return mean_squares - _squared_means(total, n, ndim)
+
+
+def _squared_means(total: Array, n: int, ndim: int) -> Array:
+    squares: Array = (total / n) ** 2
+    return namespace(squares).mean(squares, axis=-2) if total.ndim == ndim else squares
 
 
 def move_shift(state: State, shift: Array) -> None:

@@ -1,4 +1,4 @@
-"""One pass that multiplies given vectors by the covariance of a stream: what every iterative solver is made of."""
+"""One pass that multiplies given vectors by the covariance of a stream: the step of every iterative solver."""
 
 from __future__ import annotations
 

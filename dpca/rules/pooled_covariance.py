@@ -19,12 +19,12 @@ from dpca.rules.covariance import (
     QUIET,
     Covariance,
     CovariancePCA,
-    add_products,
-    center_of,
+    Products,
+    add_block,
     is_exact,
-    move_shift,
     scaled_gram,
     shift_into,
+    spread_of,
 )
 from dpca.rules.rule import Rule
 from dpca.rules.state import Layout, State
@@ -172,63 +172,26 @@ def _add_bytes(group: State, values: Array) -> None:
 def _add_numbers(group: State, values: Array) -> None:
     """Add floats, or wider integers, (n_samples, n_places, d)."""
     for start in range(0, len(values), BLOCK_ROWS):
-        block = values[start : start + BLOCK_ROWS]
-        spread, step = _spread_of(group), max(1, BLOCK_ROWS // len(block))
-        for first in range(0, values.shape[1], step):
+        block = values[start : start + BLOCK_ROWS].swapaxes(0, 1)
+        spread, step = spread_of(group), max(1, BLOCK_ROWS // block.shape[1])
+        for first in range(0, len(block), step):
             places = slice(first, first + step)
             arrays = {name: group.arrays[name][places] for name in ("shift", "sum")}
-            _add_block(State({**arrays, "cross": group.arrays["cross"]}, dict(group.counts)), block[:, places], spread)
-        group.counts["n_samples"] += len(block)
+            part = State({**arrays, "cross": group.arrays["cross"]}, dict(group.counts))
+            add_block(part, block[places], spread, _products)
+        group.counts["n_samples"] += block.shape[1]
 
 
-def _add_block(group: State, block: Array, spread: Array) -> None:
-    """Add up to 1,024 samples (n_samples, n_places, d) of numbers; ``spread`` (d,) is what `_spread_of` says."""
-    shift, by_place = group.arrays["shift"], block.swapaxes(0, 1)
-    if group.counts["n_samples"] == 0:
-        shift[:] = center_of(by_place)
-    product, total, scale = _products(block, shift)
-    squares = product.diagonal().astype(np.float64)
-    if _is_far(total, squares if scale is None else squares * scale**2, len(block), spread):
-        move_shift(group, center_of(by_place))
-        product, total, scale = _products(block, shift)
-    add_products(group, len(block), product, total, scale)
-
-
-def _products(block: Array, shift: Array) -> tuple[Array, Array, Array | None]:
-    """Return sum x x^T over samples and places (lower triangle), sum s x over samples, and s, for s x = block - shift.
-
-    None stands for an s of 1.
-    """
-    n, d = len(block), block.shape[-1]
-    x = linalg.scratch("shifted", (*block.shape[:-1], d + 1), working_dtype(block.dtype))
+def _products(block: Array, shift: Array) -> Products:
+    """Return the products of the samples of several places (n_places, n, d); sums are those of each place."""
+    (n_places, n, d), dtype = block.shape, working_dtype(block.dtype)
+    x = linalg.scratch("shifted", (n, n_places, d + 1), dtype)
     x[..., d] = 1
-    shift_into(block.swapaxes(0, 1), shift, x[..., :d].swapaxes(0, 1))
+    shift_into(block, shift, x[..., :d].swapaxes(0, 1))
     product, scale = scaled_gram(x.reshape(-1, d + 1))
     # The column of ones sums over all places; here each is summed by itself.
-    total = (np.ones(n, x.dtype) @ x.reshape(n, -1)).reshape(x.shape[1:])[:, :d].astype(np.float64)
+    total = (np.ones(n, dtype) @ x.reshape(n, -1)).reshape(x.shape[1:])[:, :d].astype(np.float64)
     return product[:d, :d], total if scale is None else scale * total, scale
-
-
-def _spread_of(group: State) -> Array:
-    """Variance (d,) of what a group has seen, divisor n; 0 before the first sample."""
-    n, cross = group.counts["n_samples"], group.arrays["cross"]
-    return _variance(cross.diagonal(), group.arrays["sum"], n) if n else np.zeros(len(cross))
-
-
-def _variance(squares: Array, total: Array, n: int) -> Array:
-    """Variance of n samples about the means of their places, averaged over places."""
-    mean_squares: Array = squares / (n * len(total))
-    return mean_squares - _squared_means(total, n)
-
-
-def _squared_means(total: Array, n: int) -> Array:
-    squares: Array = np.mean((total / n) ** 2, axis=0)
-    return squares
-
-
-def _is_far(total: Array, squares: Array, n: int, spread: Array) -> bool:
-    """Say whether a block lies so far from the shifts, beside the spread seen so far, that products lose two digits."""
-    return bool(np.any(_squared_means(total, n) > 100 * np.maximum(_variance(squares, total, n), spread)))
 
 
 def _samples_at_once(n_places: int) -> int:

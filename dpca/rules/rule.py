@@ -28,31 +28,16 @@ class Rule(ABC):
     counts: ClassVar[Sequence[str]] = ("n_samples",)
     #: Samples without which there is no result.
     least_samples: ClassVar[int] = 1
-
-    @property
-    def mergeable(self) -> bool:
-        """Whether states of two streams can be merged; otherwise the samples are taken one after the other."""
-        return False
-
-    @property
-    def averageable(self) -> bool:
-        """Whether streams may part from one state and be averaged again, by `average`."""
-        return False
-
-    @property
-    def summable(self) -> bool:
-        """Whether workers can take in parts of a batch, by `partial`, `combine` and `apply`."""
-        return False
-
-    @property
-    def stackable(self) -> bool:
-        """Whether states and batches may be stacked along a leading axis; see `State.stacked`."""
-        return False
-
-    @property
-    def random_order(self) -> bool:
-        """Whether samples are assumed to come in random order."""
-        return False
+    #: Whether states of two streams can be merged; otherwise the samples are taken one after the other.
+    mergeable: ClassVar[bool] = False
+    #: Whether streams may part from one state and be averaged again, by `average`.
+    averageable: ClassVar[bool] = False
+    #: Whether workers can take in parts of a batch, by `partial`, `combine` and `apply`.
+    summable: ClassVar[bool] = False
+    #: Whether states and batches may be stacked along a leading axis; see `State.stacked`.
+    stackable: ClassVar[bool] = False
+    #: Whether samples are assumed to come in random order.
+    random_order: ClassVar[bool] = False
 
     @abstractmethod
     def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
@@ -63,7 +48,7 @@ class Rule(ABC):
 
     @abstractmethod
     def _take(self, state: State, batch: Array) -> None:
-        """Take in a batch of at least one sample."""
+        """Take in, and count, a batch of at least one sample."""
 
     @abstractmethod
     def _finish(self, state: State) -> dict[str, Array]:

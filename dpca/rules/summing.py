@@ -32,7 +32,7 @@ class SummedRule(BasisRule):
     """
 
     @property
-    def summable(self) -> bool:
+    def summable(self) -> bool:  # type: ignore[override]
         """Whether parts of a batch can be summed on different workers."""
         return not self.online
 

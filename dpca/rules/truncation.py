@@ -23,7 +23,7 @@ class Truncation(NamedTuple):
     vectors: Array
     """Their orthonormal eigenvectors (n, m)."""
     discarded: float
-    """At least the sum of the largest eigenvalues of what is given up: as many as were asked for."""
+    """Upper bound on the sum of the ``n_counted`` largest discarded eigenvalues."""
 
 
 def truncate(gram: Array, n_kept: int, *, n_known: int, n_counted: int, floor: float) -> Truncation:

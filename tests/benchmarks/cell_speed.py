@@ -36,9 +36,10 @@ from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.cluster import open_client
 from dpca.engine.plan import plan_fold
 from dpca.engine.source import Source, as_source, batches
-from dpca.jobs.score_write import write_scores
+from dpca.jobs.score_write import WriteJob, write_scores
 from dpca.kernels import linalg_int8
 from dpca.kernels.quality import ssim_per_sample
+from dpca.models.store import model_fingerprint
 from dpca.partition import CellGrid
 from dpca.rules.covariance import CovariancePCA
 from storage import Stack, ingest, open_stack
@@ -177,23 +178,16 @@ def _products(d: int, repeats: int, kind: str) -> None:
 def _second_pass(stack: Stack, client: Any, folder: Path) -> None:
     """Compare the pass that writes scores, reconstructions and quality with the sum of its unavoidable parts."""
     source = as_source(stack)
-    CellPCA(20, cell_shape=10).fit(stack, client=client).save(folder / "model.zarr")
-    group = create_root(folder / "scores.zarr", kind="cell-scores", fingerprint="benchmark")
-    began = time.perf_counter()
-    write_scores(
-        source,
-        folder / "model.zarr",
-        group,
-        (folder / "scores.zarr").resolve(),
-        axes=stack.axes,
-        data_range=stack.data_range or (0, 1),
-        reconstruct=True,
-        checkpoints=Checkpoints(str((folder / "records").resolve())),
-        client=client,
-    )
-    whole = time.perf_counter() - began
+    path, store = str((folder / "model.zarr").resolve()), str((folder / "scores.zarr").resolve())
+    CellPCA(20, cell_shape=10).fit(stack, client=client).save(path)
+    group = create_root(store, kind="cell-scores", fingerprint="benchmark")
     layout = choose_layout(stack.shape, stack.dtype.itemsize, stack.axes, (10, 10))
-    rows = layout.shards[0]
+    rows, bounds = layout.shards[0], stack.data_range or (0, 1)
+    began = time.perf_counter()
+    records = Checkpoints(str((folder / "records").resolve()))
+    job = WriteJob(source, path, model_fingerprint(path), store, stack.axes, rows, bounds, True, True, records)
+    write_scores(job, group, client=client)
+    whole = time.perf_counter() - began
     starts = range(0, stack.n_samples, rows)
     calls = [(source, start, min(start + rows, stack.n_samples)) for start in starts]
     read = _timed(client, _read_samples, calls)

@@ -55,7 +55,7 @@ def test_all_others_in_their_order_wherever_they_are_cut(
     gone = np.array(sorted(data.draw(st.sets(st.integers(0, n - 1), min_size=1, max_size=n - 1))))
     expected = np.delete(numbered(n), gone, axis=0)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(held_out, "_WINDOW_BYTES", window)
+        patch.setattr(held_out, "WINDOW_BYTES", window)
         for whole in sources(n, chunk)[:2]:
             source = without(whole, gone)
             assert source.shape == expected.shape

@@ -16,8 +16,8 @@ from sklearn.base import clone
 from dpca import PCA, BandPCA, CellPCA, StreamingPCA
 from dpca.engine.cluster import open_client
 from dpca.engine.memory import task_budget
-from dpca.engine.plan import PlanError
-from dpca.engine.source import Outline, as_source
+from dpca.engine.plan import Outline, PlanError
+from dpca.engine.source import as_source
 from dpca.jobs import CompressionSettings, compress, open_input
 from dpca.jobs.compression import plan_compression
 from dpca.jobs.score_write import plan_scores
@@ -119,7 +119,7 @@ def test_every_limit_is_refused_by_a_stage_by_name_or_by_none(tmp_path: Path, ki
     outline = Outline("a.npy", shape, dtype, layout.chunks)
     basis, _ = clone(settings.model).plan_fit(outline, axes[1:], None)
     with pytest.raises(PlanError, match=r"writing a shard .* takes \d+ MB .* MB more"):
-        plan_scores(outline, basis, axes, reconstruct=True, ssim=True, budget=1)
+        plan_scores(outline, basis, axes, reconstruct=True, budget=1)
     with pytest.raises(PlanError, match=r"reading 'a.npy' and writing a shard .* takes \d+ MB .* MB more"):
         plan_ingest(reader, settings.reading, settings.model.cells_for, 1)
     settings = replace(settings, model=clone(settings.model).set_params(memory_budget=1))

@@ -18,7 +18,7 @@ from dpca import BandPCA, CellPCA, StreamingPCA
 from dpca.engine import PlanError, as_source
 from dpca.engine.checkpoint import Checkpoints
 from dpca.jobs import score_write
-from dpca.jobs.score_write import write_scores
+from dpca.jobs.score_write import WriteJob, write_scores
 from dpca.kernels import linalg
 from dpca.models.store import model_fingerprint
 from storage import DataError, StoreError
@@ -49,21 +49,30 @@ class Case:
         self.model.save(self.folder / "model.zarr")
         zarr.create_array(self.stack, data=self.samples, chunks=(5, *self.samples.shape[1:]))
 
-    def write(self, name: str = "out", *, reconstruct: bool = True, source: Any = None, **options: Any) -> zarr.Group:
-        """Write to a store of this name, or go on with it."""
-        store = self.folder / f"{name}.zarr"
-        group = create_root(store, kind="test", fingerprint="f")
-        write_scores(
-            as_source(self.stack if source is None else source),
-            self.folder / "model.zarr",
-            group,
-            store,
-            axes=("sample", *axes_for(self.samples.shape[1:])),
+    def job(self, name: str = "out", *, source: Any = None, reconstruct: bool = True, ssim: bool = True) -> WriteJob:
+        """Return the pass that writes to a store of this name."""
+        stack, model = as_source(self.stack if source is None else source), self.folder / "model.zarr"
+        axes = ("sample", *axes_for(self.samples.shape[1:]))
+        return WriteJob(
+            stack,
+            str(model),
+            model_fingerprint(model),
+            str(self.folder / f"{name}.zarr"),
+            axes,
+            rows=score_write.stack_layout(stack, self.model.basis_, axes).shards[0],
             data_range=self.data_range,
             reconstruct=reconstruct,
+            ssim=ssim,
             checkpoints=Checkpoints(str(self.folder / f"{name}.kept")),
-            **options,
         )
+
+    def write(
+        self, name: str = "out", *, source: Any = None, reconstruct: bool = True, ssim: bool = True, **running: Any
+    ) -> zarr.Group:
+        """Write to a store of this name, or go on with it."""
+        job = self.job(name, source=source, reconstruct=reconstruct, ssim=ssim)
+        group = create_root(job.store, kind="test", fingerprint="f")
+        write_scores(job, group, **running)
         return group
 
     def content(self, name: str = "out") -> dict[str, bytes]:
@@ -298,28 +307,15 @@ def test_a_shard_takes_no_more_memory_than_planned(
     reconstruct: bool, dtype: type, cell: Any, overlap: int, tmp_path: Path
 ) -> None:
     made = Case(tmp_path, smooth_images(128, (100, 90, 3)).astype(dtype), cell, 3, (0, 255), overlap)
-    group = create_root(tmp_path / "out.zarr", kind="test", fingerprint="f")
-    basis = made.model.basis_
-    source = as_source(made.stack)
-    job = score_write.WriteJob(
-        source=source,
-        model=str(tmp_path / "model.zarr"),
-        fingerprint=model_fingerprint(tmp_path / "model.zarr"),
-        store=str(tmp_path / "out.zarr"),
-        rows=score_write._prepare(source, basis, group, ("sample", "y", "x", "channel"), reconstruct),
-        n_spatial=2,
-        data_range=(0, 255),
-        reconstruct=reconstruct,
-        ssim=True,
-        checkpoints=Checkpoints(str(tmp_path / "kept")),
-    )
+    job, basis = made.job(reconstruct=reconstruct), made.model.basis_
+    score_write.create_arrays(job, basis, create_root(job.store, kind="test", fingerprint="f"))
     linalg.release_scratch()
     tracemalloc.start()
     score_write.write_one(job, 0)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    planned = score_write.task_bytes(job, basis)
-    assert 0.25 * planned < peak <= planned
+    planned = score_write.task_bytes(job.source, basis, job.rows, reconstruct)
+    assert 0.3 * planned < peak <= planned
 
 
 def test_an_image_that_is_its_own_reconstruction(tmp_path: Path) -> None:

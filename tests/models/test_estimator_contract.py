@@ -11,6 +11,7 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import pytest
+import xarray
 import zarr
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
@@ -262,6 +263,8 @@ def test_what_is_saved_is_loaded(model: Any, tmp_path: Path) -> None:
         scores = fitted.transform(x)
         np.testing.assert_array_equal(again.transform(x), scores)
         np.testing.assert_array_equal(again.inverse_transform(scores), fitted.inverse_transform(scores))
+    with xarray.open_zarr(path, consolidated=False) as opened:
+        assert len(opened.variables) == len(list(zarr.open_group(path).arrays()))
     basis = stored_basis(str(path), model_fingerprint(path), 2)
     assert basis.score_shape == (*fitted.basis_.score_shape[:-1], 2)
     assert basis.sample_shape == SHAPE

@@ -279,7 +279,7 @@ def test_a_store_holds_shared_components_once(images: np.ndarray, fitted: CellPC
         "total_variance",
     ]
     assert group["components_0"].shape == (5, 16, 16, 3)
-    assert group["components_3"].metadata.dimension_names == ("component", "y", "x", "channel")
+    assert group["components_3"].metadata.dimension_names == ("component", "y_3", "x_3", "channel")
     again = CellPCA.load(stored)
     assert again.shared is True
     for name in LEARNED:

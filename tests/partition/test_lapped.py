@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from dpca.engine.identity import digest
 from dpca.partition import CellGrid, LappedGrid
+from dpca.partition.prefilter import Prefilter
+from dpca.representation.linear import LinearRepresentation
 from tests.partition.dense_prefilter import dense_prefilter
 
 
@@ -44,6 +46,19 @@ def test_cells_of_any_group_are_those_of_the_filtered_sample(
         own = filtered[(slice(None), *(slice(a, b) for a, b in grid.box(i)))].reshape(n, part.shape[1])
         np.testing.assert_allclose(part, own, atol=1e-3 if part.dtype == np.float32 else 1e-11)
     np.testing.assert_array_equal(x, before)
+
+
+def test_rows_of_cells_that_are_too_low_to_be_filtered_are_each_filtered_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    grid, filtered, apply = LappedGrid((12, 16), (3, 8), 2), [], Prefilter.apply
+
+    def counting(self: Prefilter, block: np.ndarray, origin: tuple[int, ...]) -> np.ndarray:
+        filtered.append(block.size)
+        return apply(self, block, origin)
+
+    monkeypatch.setattr(Prefilter, "apply", counting)
+    x = np.random.default_rng(0).normal(size=(5, 12, 16))
+    LinearRepresentation(grid, x[0], x[:2]).encode(x[2:])
+    assert sum(filtered) == 6 * 12 * 16  # the mean, two components and three samples
 
 
 @pytest.mark.parametrize(
