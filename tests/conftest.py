@@ -13,6 +13,8 @@ import pytest
 from hypothesis import settings
 from PIL import Image
 
+from tests.forked import Programs
+
 # The same examples on every run; new ones with --hypothesis-profile=default.
 settings.register_profile("reproducible", derandomize=True)
 settings.load_profile("reproducible")
@@ -36,6 +38,13 @@ def cluster() -> Iterator[Any]:
 def scheduler(cluster: Any) -> str:
     """Address of that cluster, for ``--scheduler``."""
     return str(cluster.scheduler.address)
+
+
+@pytest.fixture(scope="session")
+def programs() -> Iterator[Programs]:
+    """Starts programs that have imported their libraries already."""
+    with Programs() as programs:
+        yield programs
 
 
 @pytest.fixture
