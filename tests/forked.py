@@ -7,6 +7,7 @@ memory and end. Programs whose start or cluster is the point are started as peop
 from __future__ import annotations
 
 import gc
+import importlib
 import json
 import os
 import runpy
@@ -21,6 +22,15 @@ from types import TracebackType
 from typing import Self
 
 ROOT = Path(__file__).parents[1]
+IMPORTED = [
+    "distributed.cli.dask_scheduler",
+    "distributed.cli.dask_worker",
+    "dpca.cli",
+    "dpca.cli.commands",
+    "dpca.jobs.report",
+    "pipelines.celeba_cpca",
+    "pipelines.lsun_streaming",
+]
 
 
 class Program:
@@ -135,14 +145,7 @@ def _run(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
-    import distributed.cli.dask_scheduler
-    import distributed.cli.dask_worker
-
-    import dpca.cli
-    import dpca.cli.jobs
-    import dpca.jobs.report
-    import pipelines.celeba_cpca
-    import pipelines.lsun_streaming  # noqa: F401
-
+    for module in IMPORTED:
+        importlib.import_module(module)
     gc.freeze()  # else every fork would visit all that was imported when it ends
     _run(_next_command(socket.socket(fileno=int(sys.argv[1]))))

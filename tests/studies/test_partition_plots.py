@@ -17,7 +17,7 @@ def test_a_gallery_has_a_panel_for_each_place(shape: tuple[int, ...]) -> None:
     heads, notes = ["original", "a", "b", "c"], ["", "k = 5", "", "a note that is too long to fit above a panel"]
     captions = [["", "SSIM 0.100", "SSIM 0.200", ""], ["", "", "", "SSIM 0.300"]]
     figure = gallery(rows, heads, notes, ["one.png", "$two$.png"], captions)
-    assert len(figure.axes) == 8
+    assert len(figure.axes) + len(figure.artists) == 8
     told = [text.get_text() for text in figure.texts]
     for text in (*heads, "k = 5", "one.png", "$two$.png", "SSIM 0.100", "SSIM 0.300"):
         assert text in told
