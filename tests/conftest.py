@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from PIL import Image
+from threadpoolctl import threadpool_limits
 
 from tests.forked import Programs
 
@@ -22,7 +23,31 @@ settings.load_profile("reproducible")
 # Tests start hundreds of programs and workers: the first one keeps what it compiled, also where that is switched off.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# They take a minute each, or start a cluster for every test: what is handed out last should take a moment.
+LONGEST = (
+    "test_kill",
+    "test_given_cluster",
+    "test_full_disk",
+    "test_memory",
+    "test_reproduce_streaming",
+    "test_clusters",
+)
+
 DATA = Path(__file__).parents[2] / "shared" / "data"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest."""
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_blas_thread_each() -> Iterator[None]:
+    """Processes that run tests side by side share the processors; threads of BLAS that wait for one use it up."""
+    import scipy.linalg  # noqa: F401  (has a BLAS of its own)
+
+    with threadpool_limits(1 if "PYTEST_XDIST_WORKER" in os.environ else None, user_api="blas"):
+        yield
 
 
 @pytest.fixture(scope="session")

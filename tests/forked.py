@@ -19,7 +19,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Self, TextIO
 
 ROOT = Path(__file__).parents[1]
 IMPORTED = [
@@ -30,14 +30,15 @@ IMPORTED = [
     "dpca.jobs.report",
     "pipelines.celeba_cpca",
     "pipelines.lsun_streaming",
+    "pipelines.studies.convergence.study",
 ]
 
 
 class Program:
     """A forked program, with the methods of `subprocess.Popen`."""
 
-    def __init__(self, output: int, errors: int, ended: int) -> None:
-        self.stdout, self.stderr = os.fdopen(output), os.fdopen(errors)
+    def __init__(self, ended: int, *pipes: int) -> None:
+        self._pipes = [os.fdopen(pipe) for pipe in pipes]
         self._ended = os.fdopen(ended, buffering=1)
         self.pid = int(self._ended.readline())
         self.returncode: int | None = None
@@ -49,8 +50,18 @@ class Program:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self.wait()
-        self.stdout.close()
-        self.stderr.close()
+        for pipe in self._pipes:
+            pipe.close()
+
+    @property
+    def stdout(self) -> TextIO:
+        """What it prints, unless it goes to a log."""
+        return self._pipes[0]
+
+    @property
+    def stderr(self) -> TextIO:
+        """What it prints on standard error, unless it goes to a log."""
+        return self._pipes[1]
 
     def poll(self) -> int | None:
         """Return the exit code, negative for a signal, or None while it runs."""
@@ -63,6 +74,11 @@ class Program:
             with self._ended:
                 self.returncode = int(self._ended.readline())
         return self.returncode
+
+    def communicate(self) -> tuple[str, str]:
+        """Wait for the end; return what it printed, and that on standard error."""
+        with self:
+            return self.stdout.read(), self.stderr.read()
 
     def send_signal(self, number: int) -> None:
         """Send a signal to a program that runs."""
@@ -95,13 +111,21 @@ class Programs:
 
         ``log`` is a file descriptor that takes what it prints, in the place of its pipes.
         """
-        pipes = [os.pipe() for _ in range(3)]
+        pipes = [os.pipe() for _ in range(3 if log is None else 1)]
         theirs = [end for _, end in pipes]
-        given = theirs if log is None else [log, log, theirs[2]]
+        given = theirs if log is None else [*theirs, log, log]
         socket.send_fds(self._channel, [json.dumps(list(command[1:])).encode()], given)
         for end in theirs:
             os.close(end)
         return Program(*(end for end, _ in pipes))
+
+
+def printed_by(programs: Programs, command: Sequence[str]) -> str:
+    """Run a program that must not fail; return what it prints."""
+    program = programs.start(command)
+    printed, errors = program.communicate()
+    assert program.returncode == 0, errors
+    return printed
 
 
 def _next_command(channel: socket.socket) -> list[str]:
@@ -117,7 +141,7 @@ def _next_command(channel: socket.socket) -> list[str]:
             os.close(handle)
     channel.close()
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-    output, errors, ended = given
+    ended, output, errors = given
     pid = os.fork()
     if pid:
         os.write(ended, b"%d\n" % pid)

@@ -15,7 +15,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_info, threadpool_limits
 
 import dpca.engine.plan
 from dpca.engine import FoldReport, PlanError, Source, as_source, fold
@@ -246,8 +246,9 @@ class Threads(Moments):
 
 def test_threads_do_not_multiply(source: Source, tmp_path: Path, cluster: Any) -> None:
     (tmp_path / "threads").mkdir()
-    for client in (None, cluster):
-        fold(Threads(str(tmp_path / "threads")), source, GRID, client=client)
+    with threadpool_limits(2, user_api="blas"):
+        for client in (None, cluster):
+            fold(Threads(str(tmp_path / "threads")), source, GRID, client=client)
     assert os.listdir(tmp_path / "threads") == ["1"]
 
 

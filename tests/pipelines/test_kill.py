@@ -60,7 +60,12 @@ def test_commands_that_were_killed_make_the_same_bytes(
 
     # The main job goes through the same stages, where both are killed; one each is left to the commands.
     jobs = commands(images, tmp_path, ("--scheduler", scheduler))
+    kills = 0
     for seed, (job, victim) in enumerate(zip(jobs, ("program", "worker", "program"), strict=True)):
-        calm, rng = undisturbed(job, tmp_path, programs.start), random.Random(seed)
-        assert _same(disturbed(job, tmp_path, *calm, 0, rng, [victim], programs.start, workers))
+        (store, seconds), rng = undisturbed(job, tmp_path, programs.start), random.Random(seed)
+        early = {stage: taken / 4 for stage, taken in seconds.items()}  # the machine may be busier now than then
+        struck, differences = disturbed(job, tmp_path, store, early, 0, rng, [victim], programs.start, workers)
+        assert differences == 0
+        kills += struck
         cluster.wait_for_workers(2, timeout=60)
+    assert kills >= 2
