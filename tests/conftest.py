@@ -23,7 +23,7 @@ settings.load_profile("reproducible")
 # Tests start hundreds of programs and workers: the first one keeps what it compiled, also where that is switched off.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
-# They take a minute each, or start a cluster for every test: what is handed out last should take a moment.
+# Modules that take longest: what is handed out last should take a moment.
 LONGEST = (
     "test_kill",
     "test_given_cluster",
