@@ -12,8 +12,8 @@ import numpy as np
 import pytest
 from hypothesis import settings
 from PIL import Image
-from threadpoolctl import threadpool_limits
 
+from tests.blas import blas_libraries, blas_threads, set_blas_threads
 from tests.forked import Programs
 
 # The same examples on every run; new ones with --hypothesis-profile=default.
@@ -42,12 +42,20 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 @pytest.fixture(scope="session", autouse=True)
-def _one_blas_thread_each() -> Iterator[None]:
+def _one_blas_thread_each() -> None:
     """Processes that run tests side by side share the processors; threads of BLAS that wait for one use it up."""
-    import scipy.linalg  # noqa: F401  (has a BLAS of its own)
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        set_blas_threads([1] * len(blas_libraries()))
 
-    with threadpool_limits(1 if "PYTEST_XDIST_WORKER" in os.environ else None, user_api="blas"):
-        yield
+
+@pytest.fixture
+def two_blas_threads() -> Iterator[list[int]]:
+    """Have BLAS use two threads; gives their numbers, one for each library."""
+    before = blas_threads()
+    assert before  # or there is nothing to test
+    set_blas_threads([2] * len(before))
+    yield [2] * len(before)
+    set_blas_threads(before)
 
 
 @pytest.fixture(scope="session")

@@ -14,7 +14,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import zarr
-from threadpoolctl import threadpool_info, threadpool_limits
+from threadpoolctl import threadpool_info
 
 from dpca.engine import FoldReport, PlanError, Source, as_source, fold
 from dpca.engine.checkpoint import Checkpoints
@@ -240,11 +240,11 @@ class Threads(Moments):
         return super().update(state, batch)
 
 
+@pytest.mark.usefixtures("two_blas_threads")
 def test_threads_do_not_multiply(source: Source, tmp_path: Path, cluster: Any) -> None:
     (tmp_path / "threads").mkdir()
-    with threadpool_limits(2, user_api="blas"):
-        for client in (None, cluster):
-            fold(Threads(str(tmp_path / "threads")), source, GRID, client=client)
+    for client in (None, cluster):
+        fold(Threads(str(tmp_path / "threads")), source, GRID, client=client)
     assert os.listdir(tmp_path / "threads") == ["1"]
 
 
