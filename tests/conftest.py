@@ -29,6 +29,10 @@ LONGEST = (
     "test_given_cluster",
     "test_full_disk",
     "test_memory",
+    "test_memory_workers",
+    "test_streaming_kill",
+    "test_lsun_streaming",
+    "test_stop_anywhere",
     "test_reproduce_streaming",
     "test_clusters",
 )
