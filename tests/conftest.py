@@ -13,6 +13,9 @@ import pytest
 from hypothesis import settings
 from PIL import Image
 
+from tests.blas import blas_libraries, blas_threads, set_blas_threads
+from tests.forked import Programs
+
 # The same examples on every run; new ones with --hypothesis-profile=default.
 settings.register_profile("reproducible", derandomize=True)
 settings.load_profile("reproducible")
@@ -20,7 +23,43 @@ settings.load_profile("reproducible")
 # Tests start hundreds of programs and workers: the first one keeps what it compiled, also where that is switched off.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 
+# Modules that take longest: what is handed out last should take a moment.
+LONGEST = (
+    "test_kill",
+    "test_given_cluster",
+    "test_full_disk",
+    "test_memory",
+    "test_memory_workers",
+    "test_streaming_kill",
+    "test_lsun_streaming",
+    "test_stop_anywhere",
+    "test_reproduce_streaming",
+    "test_clusters",
+)
+
 DATA = Path(__file__).parents[2] / "shared" / "data"
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with what takes longest."""
+    items.sort(key=lambda item: item.path.stem not in LONGEST)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_blas_thread_each() -> None:
+    """Processes that run tests side by side share the processors; threads of BLAS that wait for one use it up."""
+    if "PYTEST_XDIST_WORKER" in os.environ:
+        set_blas_threads([1] * len(blas_libraries()))
+
+
+@pytest.fixture
+def two_blas_threads() -> Iterator[list[int]]:
+    """Have BLAS use two threads; gives their numbers, one for each library."""
+    before = blas_threads()
+    assert before  # or there is nothing to test
+    set_blas_threads([2] * len(before))
+    yield [2] * len(before)
+    set_blas_threads(before)
 
 
 @pytest.fixture(scope="session")
@@ -36,6 +75,13 @@ def cluster() -> Iterator[Any]:
 def scheduler(cluster: Any) -> str:
     """Address of that cluster, for ``--scheduler``."""
     return str(cluster.scheduler.address)
+
+
+@pytest.fixture(scope="session")
+def programs() -> Iterator[Programs]:
+    """Starts programs that have imported their libraries already."""
+    with Programs() as programs:
+        yield programs
 
 
 @pytest.fixture

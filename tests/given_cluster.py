@@ -13,21 +13,26 @@ from typing import Self
 
 from distributed import Client
 
-ROOT = Path(__file__).parents[1]
+from tests.forked import ROOT, Program, Programs
+
+_SCHEDULER = [sys.executable, "-m", "distributed.cli.dask_scheduler"]
+_WORKER = [sys.executable, "-m", "distributed.cli.dask_worker"]
 
 
 class GivenCluster:
     """Processes of a scheduler and its workers, started and ended one by one."""
 
-    def __init__(self, workers: int, log: Path) -> None:
+    def __init__(self, workers: int, log: Path, programs: Programs) -> None:
         self._log = open(log, "ab")  # noqa: SIM115
         self._address_file = log.with_suffix(".json")
-        self.workers: list[subprocess.Popen[bytes]] = []
+        self._programs = programs
+        self.workers: list[Program | subprocess.Popen[bytes]] = []
         self._n_workers = workers
 
     def __enter__(self) -> Self:
         options = ["--host", "127.0.0.1", "--port", "0", "--no-dashboard", "--dashboard-address", "127.0.0.1:0"]
-        self.scheduler = self._start("scheduler", *options, "--scheduler-file", str(self._address_file))
+        command = [*_SCHEDULER, *options, "--scheduler-file", str(self._address_file)]
+        self.scheduler = self._programs.start(command, self._log.fileno())
         while not self._address_file.exists():
             assert self.scheduler.poll() is None
             time.sleep(0.05)
@@ -46,17 +51,25 @@ class GivenCluster:
             process.wait()
         self._log.close()
 
-    def add_worker(self, **environment: str) -> subprocess.Popen[bytes]:
-        """Start a worker that dies for good when it is killed, and wait until the scheduler knows it."""
+    def add_worker(self, **environment: str) -> Program | subprocess.Popen[bytes]:
+        """Start a worker that dies for good when it is killed, and wait until the scheduler knows it.
+
+        One with an environment of its own is started anew.
+        """
         n = self._known()
         options = ["--nthreads", "1", "--no-nanny", "--host", "127.0.0.1", "--no-dashboard", "--memory-limit", "1GB"]
-        self.workers.append(self._start("worker", self.address, *options, **environment))
+        command = [*_WORKER, self.address, *options]
+        if environment:
+            env = {**os.environ, **environment}
+            self.workers.append(subprocess.Popen(command, stdout=self._log, stderr=self._log, env=env, cwd=ROOT))
+        else:
+            self.workers.append(self._programs.start(command, self._log.fileno()))
         while self._known() == n:
             assert self.workers[-1].poll() is None
             time.sleep(0.05)
         return self.workers[-1]
 
-    def remove_worker(self, worker: subprocess.Popen[bytes]) -> None:
+    def remove_worker(self, worker: Program | subprocess.Popen[bytes]) -> None:
         """Kill a worker, and wait until the scheduler knows of it."""
         n = self._known()
         worker.kill()
@@ -67,12 +80,3 @@ class GivenCluster:
     def _known(self) -> int:
         with Client(self.address, set_as_default=False) as client:
             return len(client.nthreads())
-
-    def _start(self, kind: str, *options: str, **environment: str) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(
-            [sys.executable, "-m", "distributed.cli.dask_" + kind, *options],
-            stdout=self._log,
-            stderr=self._log,
-            env={**os.environ, "PYTHONPATH": str(ROOT), **environment},
-            cwd=self._address_file.parent,
-        )

@@ -9,10 +9,12 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from matplotlib import get_data_path
 from matplotlib.axes import Axes
-from matplotlib.colors import Colormap
+from matplotlib.colors import Colormap, Normalize
 from matplotlib.figure import Figure
 from matplotlib.ft2font import FT2Font
+from matplotlib.image import BboxImage
 from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import Bbox, TransformedBbox
 from numpy.typing import NDArray
 
 WIDTH, DPI = 9.6, 150
@@ -43,8 +45,8 @@ def aspect_of(picture: NDArray[np.float64]) -> float:
 
 def show(figure: Figure, picture: NDArray[np.float64], place: tuple[float, float, float, float]) -> None:
     """Show a panel of values in 0..1 at ``(left, bottom, width, height)`` inches."""
-    axes = _axes(figure, place)
     if picture.ndim == 1:
+        axes = _axes(figure, place)
         axes.plot(picture, color=ACCENT, linewidth=0.9)
         axes.axhline(0.5, color=HAIRLINE, linewidth=0.6, zorder=0)
         axes.set_xlim(0, max(len(picture) - 1, 1))
@@ -54,8 +56,11 @@ def show(figure: Figure, picture: NDArray[np.float64], place: tuple[float, float
         for spine in axes.spines.values():
             spine.set(color=HAIRLINE, linewidth=0.6)
         return
-    axes.set_axis_off()
-    axes.imshow(np.rint(picture * 255).astype(np.uint8), cmap="gray", vmin=0, vmax=255, aspect="auto")
+    # No axes: ticks that nobody sees take longer to make than a whole job on a small stack.
+    box = TransformedBbox(_on(figure, place), figure.transFigure)
+    image = BboxImage(box, cmap="gray", norm=Normalize(0, 255), interpolation="antialiased")
+    image.set_data(np.rint(picture * 255).astype(np.uint8))
+    figure.add_artist(image)
 
 
 def show_counts(
@@ -123,6 +128,11 @@ def _glyphs() -> frozenset[int]:
 
 
 def _axes(figure: Figure, place: tuple[float, float, float, float]) -> Axes:
+    return figure.add_axes(_on(figure, place).bounds)
+
+
+def _on(figure: Figure, place: tuple[float, float, float, float]) -> Bbox:
+    """Convert ``(left, bottom, width, height)`` inches to parts of a page."""
     left, bottom, width, height = place
     tall = figure.get_figheight()
-    return figure.add_axes((left / WIDTH, bottom / tall, width / WIDTH, height / tall))
+    return Bbox.from_bounds(left / WIDTH, bottom / tall, width / WIDTH, height / tall)

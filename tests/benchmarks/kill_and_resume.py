@@ -27,6 +27,7 @@ from dataclasses import dataclass
 from hashlib import blake2b
 from io import StringIO
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -40,6 +41,21 @@ STAGES = {"ingest": ("ingest ",), "fit": ("fit ",), "scores": ("write ",)}
 BEGINS = ("2 worker(s)",)
 #: What is killed.
 VICTIMS = ("program", "worker")
+TWO_WORKERS = ("--workers", "2")
+
+
+def started(command: list[str]) -> Any:
+    """Start a program as people do."""
+    return subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+
+
+def _workers(pid: int) -> list[int]:
+    try:
+        children = psutil.Process(pid).children()
+        forking = [child for child in children if "forkserver" in " ".join(child.cmdline())]
+        return sorted(worker.pid for server in forking for worker in server.children())
+    except psutil.NoSuchProcess:
+        return []
 
 
 @dataclass(frozen=True)
@@ -86,12 +102,13 @@ def main() -> int:
     return 1 if differences else 0
 
 
-def whole_job(source: str, arguments: Sequence[str] = (), program: Path = PROGRAM, stages: Sequence[str] = ()) -> Job:
+def whole_job(
+    source: str, arguments: Sequence[str] = TWO_WORKERS, program: Path = PROGRAM, stages: Sequence[str] = ()
+) -> Job:
     """Return the job of a pipeline, all stages of it or some."""
 
     def command(output: Path) -> list[str]:
-        settled = ["--source", source, "--reconstruct", "--workers", "2", *arguments]
-        return [sys.executable, str(program), *settled, "--output", str(output)]
+        return [sys.executable, str(program), "--source", source, "--reconstruct", *arguments, "--output", str(output)]
 
     def seconds(output: Path, printed: str) -> dict[str, float]:
         costs = json.loads((output.with_suffix(".report") / "report.json").read_text())["stages"]
@@ -100,10 +117,9 @@ def whole_job(source: str, arguments: Sequence[str] = (), program: Path = PROGRA
     return Job(program.stem, command, seconds, STAGES)
 
 
-def commands(source: str, folder: Path, arguments: Sequence[str] = (), scheduler: str = "") -> list[Job]:
-    """Return the commands that fit, transform and reconstruct; makes what they read in a folder, on a scheduler."""
+def commands(source: str, folder: Path, where: Sequence[str] = TWO_WORKERS) -> list[Job]:
+    """Return the commands that fit, transform and reconstruct; makes what they read in a folder."""
     stack, model, scores = (str(folder / f"{name}.zarr") for name in ("stack", "model", "scores"))
-    where = ("--workers", "2", *arguments)
     fit = ("--cell", "10", "--components", "20")
     for made in (
         ("ingest", source, stack, "--cell", "10"),
@@ -111,7 +127,7 @@ def commands(source: str, folder: Path, arguments: Sequence[str] = (), scheduler
         ("transform", model, stack, scores),
     ):
         with redirect_stdout(StringIO()):
-            if dpca_main([*made, *(("--scheduler", scheduler) if scheduler else where)]):
+            if dpca_main([*made, *where]):
                 raise SystemExit(f"`dpca {made[0]}` failed")
 
     def job(name: str, *inputs: str, options: Sequence[str] = ()) -> Job:
@@ -133,11 +149,16 @@ def commands(source: str, folder: Path, arguments: Sequence[str] = (), scheduler
     ]
 
 
-def undisturbed(job: Job, folder: Path) -> tuple[dict[str, str], dict[str, float]]:
+def undisturbed(
+    job: Job, folder: Path, start: Callable[[list[str]], Any] = started
+) -> tuple[dict[str, str], dict[str, float]]:
     """Run a job; return its store and how long each stage took."""
     output = folder / f"{job.name}-calm.zarr"
-    run = subprocess.run(job.command(output), check=True, stdout=subprocess.PIPE, text=True)
-    return _tree(output), job.seconds(output, run.stdout)
+    with start(job.command(output)) as program:
+        printed = program.stdout.read()
+    if program.returncode:
+        raise SystemExit(f"the undisturbed run failed: exit code {program.returncode}")
+    return _tree(output), job.seconds(output, printed)
 
 
 def disturbed(
@@ -148,10 +169,13 @@ def disturbed(
     turn: int,
     rng: random.Random,
     victims: Sequence[str] = VICTIMS,
+    start: Callable[[list[str]], Any] = started,
+    workers: Callable[[int], list[int]] = _workers,
 ) -> tuple[int, int]:
     """Run a job once for each victim; return how often something was killed, and how many of the stores differ.
 
     The program is killed once in every stage, each time starting it again; of the workers, one in every stage.
+    ``start`` starts a program, and ``workers`` gives the processes of its workers.
     """
     kills = differences = 0
     for victim in victims:
@@ -160,10 +184,10 @@ def disturbed(
         moments = {stage: rng.uniform(0, seconds) for stage, seconds in costs.items()}
         if victim == "program":
             for stage, delay in moments.items():
-                kills += _run_and_kill(command, {stage: delay}, job.announced, victim, rng)
-            subprocess.run(command, check=True, stdout=subprocess.DEVNULL)
+                kills += _run_and_kill(start(command), {stage: delay}, job.announced, None, rng)
+            _run_and_kill(start(command), {}, job.announced, None, rng)
         else:
-            kills += _run_and_kill(command, moments, job.announced, victim, rng)
+            kills += _run_and_kill(start(command), moments, job.announced, workers, rng)
         same = _tree(output) == calm and not output.with_name(f"{output.name}.partial").exists()
         differences += not same
         when = ", ".join(f"{delay:.2f} s into {stage}" for stage, delay in moments.items())
@@ -174,40 +198,30 @@ def disturbed(
 
 
 def _run_and_kill(
-    command: list[str],
-    moments: dict[str, float],
+    program: Any,
+    moments: Mapping[str, float],
     announced: Mapping[str, tuple[str, ...]],
-    victim: str,
+    workers: Callable[[int], list[int]] | None,
     rng: random.Random,
 ) -> int:
-    """Start the program, strike so many seconds into each of these stages, wait for its end; return the strikes."""
+    """Strike a program, or one of its workers, so many seconds into each of these stages; return the strikes."""
     kills = 0
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as program:
-        assert program.stdout is not None
+    with program:
         for line in program.stdout:
             stage = next((name for name in moments if line.startswith(announced[name])), None)
             if stage is None:
                 continue
             time.sleep(moments[stage])
-            if victim == "program":
+            if workers is None:
                 kills += program.poll() is None
                 program.kill()
-            elif workers := _workers(program.pid):
-                os.kill(rng.choice(workers), signal.SIGKILL)
+            elif found := workers(program.pid):
+                os.kill(rng.choice(found), signal.SIGKILL)
                 kills += 1
         code = program.wait()
-    if victim == "worker" and code != 0:
-        raise SystemExit(f"the run did not survive the death of a worker: exit code {code}")
+    if code != 0 and (workers or not moments):
+        raise SystemExit(f"the run did not survive what was killed: exit code {code}")
     return kills
-
-
-def _workers(pid: int) -> list[int]:
-    try:
-        children = psutil.Process(pid).children()
-        forking = [child for child in children if "forkserver" in " ".join(child.cmdline())]
-        return sorted(worker.pid for server in forking for worker in server.children())
-    except psutil.NoSuchProcess:
-        return []
 
 
 def _tree(folder: Path) -> dict[str, str]:

@@ -17,6 +17,7 @@ import pytest
 from dpca.cli import main
 from pipelines.celeba_cpca import main as run_job
 from tests.benchmarks.stop_anywhere import DPCA, ROOT
+from tests.forked import Programs
 from tests.given_cluster import GivenCluster
 
 JOB = [sys.executable, str(ROOT / "pipelines" / "celeba_cpca.py")]
@@ -57,11 +58,9 @@ def _job(made: Path, out: Path) -> list[str]:
     return [*JOB, "--source", str(made / "a.npy"), "--output", str(out / "out.zarr"), "--reconstruct", *MODEL]
 
 
-def _lines(argv: list[str]) -> Iterator[str | subprocess.CompletedProcess[str]]:
+def _lines(programs: Programs, argv: list[str]) -> Iterator[str | subprocess.CompletedProcess[str]]:
     """Yield the lines that a program prints, then how it ended."""
-    with subprocess.Popen(argv, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT) as running:
-        assert running.stdout is not None
-        assert running.stderr is not None
+    with programs.start(argv) as running:
         yield from running.stdout
         errors = running.stderr.read()
         code = running.wait()
@@ -75,9 +74,11 @@ def _tree(folder: Path) -> dict[str, bytes]:
 # One that hands out single calls, one that maps over shards; the next test kills it while a fold runs. What each way of
 # asking a lost scheduler says is tested in `tests/storage/test_clusters.py`.
 @pytest.mark.parametrize("command", [_ingest, _transform])
-def test_a_scheduler_that_is_killed(command: Callable[[Path, Path], list[str]], made: Path, tmp_path: Path) -> None:
-    with GivenCluster(1, tmp_path / "log") as given:
-        for line in _lines([*command(made, tmp_path), "--scheduler", given.address]):
+def test_a_scheduler_that_is_killed(
+    command: Callable[[Path, Path], list[str]], made: Path, tmp_path: Path, programs: Programs
+) -> None:
+    with GivenCluster(1, tmp_path / "log", programs) as given:
+        for line in _lines(programs, [*command(made, tmp_path), "--scheduler", given.address]):
             if isinstance(line, str) and "worker(s)" in line:
                 given.scheduler.kill()
     assert not isinstance(line, str)
@@ -87,14 +88,16 @@ def test_a_scheduler_that_is_killed(command: Callable[[Path, Path], list[str]], 
     assert not list(tmp_path.glob("*.zarr"))
 
 
-def test_what_was_finished_before_the_scheduler_was_killed_is_kept(made: Path, tmp_path: Path, scheduler: str) -> None:
-    with GivenCluster(2, tmp_path / "log") as given:
-        for line in _lines([*_job(made, tmp_path), "--scheduler", given.address]):
+def test_what_was_finished_before_the_scheduler_was_killed_is_kept(
+    made: Path, tmp_path: Path, scheduler: str, programs: Programs
+) -> None:
+    with GivenCluster(2, tmp_path / "log", programs) as given:
+        for line in _lines(programs, [*_job(made, tmp_path), "--scheduler", given.address]):
             if isinstance(line, str) and line.startswith("fit "):
                 given.scheduler.kill()
     assert not isinstance(line, str)
     assert line.returncode == 6, line.stderr
-    said = list(_lines([*_job(made, tmp_path), "--scheduler", scheduler]))
+    said = list(_lines(programs, [*_job(made, tmp_path), "--scheduler", scheduler]))
     assert said[-1].returncode == 0, said[-1]  # type: ignore[union-attr]
     assert any("going on with the unfinished run" in line for line in said if isinstance(line, str))
     # The table at the end, which begins with the samples, names every stage.
@@ -103,10 +106,12 @@ def test_what_was_finished_before_the_scheduler_was_killed_is_kept(made: Path, t
     assert _tree(tmp_path / "out.zarr") == _tree(made / "calm.zarr")
 
 
-def test_workers_that_leave_and_workers_that_join_change_nothing(made: Path, tmp_path: Path) -> None:
+def test_workers_that_leave_and_workers_that_join_change_nothing(
+    made: Path, tmp_path: Path, programs: Programs
+) -> None:
     left = 0
-    with GivenCluster(2, tmp_path / "log") as given:
-        for line in _lines([*_job(made, tmp_path), "--scheduler", given.address]):
+    with GivenCluster(2, tmp_path / "log", programs) as given:
+        for line in _lines(programs, [*_job(made, tmp_path), "--scheduler", given.address]):
             if isinstance(line, str) and line.startswith(("ingest ", "fit ", "write ")):
                 given.workers[left].send_signal(signal.SIGKILL if left % 2 else signal.SIGTERM)
                 left += 1
@@ -131,15 +136,15 @@ sys.meta_path.insert(0, Without())
 """
 
 
-def test_workers_without_this_package_or_with_a_part_of_it(made: Path, tmp_path: Path) -> None:
+def test_workers_without_this_package_or_with_a_part_of_it(made: Path, tmp_path: Path, programs: Programs) -> None:
     """Workers that cannot import it, or one of its modules, however it is installed here."""
-    with GivenCluster(0, tmp_path / "log") as given:
+    with GivenCluster(0, tmp_path / "log", programs) as given:
         for name in ("dpca", "storage.tasks"):
             shadow = tmp_path / f"without-{name}"
             shadow.mkdir()
             (shadow / "sitecustomize.py").write_text(_WITHOUT.format(name=name))
             worker = given.add_worker(PYTHONPATH=str(shadow))
-            *_, ended = _lines([*_verify(made, tmp_path), "--scheduler", given.address])
+            *_, ended = _lines(programs, [*_verify(made, tmp_path), "--scheduler", given.address])
             assert not isinstance(ended, str)
             assert ended.returncode == 6, ended.stderr
             assert "cannot run this package" in ended.stderr
@@ -147,18 +152,21 @@ def test_workers_without_this_package_or_with_a_part_of_it(made: Path, tmp_path:
             given.remove_worker(worker)
 
 
-def test_two_commands_at_one_output(made: Path, tmp_path: Path, scheduler: str) -> None:
-    first = subprocess.Popen([*_ingest(made, tmp_path), "--workers", "1"], stdout=subprocess.DEVNULL)
+def test_two_commands_at_one_output(made: Path, tmp_path: Path, scheduler: str, programs: Programs) -> None:
+    first = programs.start([*_ingest(made, tmp_path), "--scheduler", scheduler])
     lock = tmp_path / "stack.zarr.partial" / "lock"
     while not lock.exists():
         assert first.poll() is None
         time.sleep(0.005)
     first.send_signal(signal.SIGSTOP)
     other = [*DPCA, "ingest", str(made / "a.npy"), str(tmp_path / "stack.zarr"), "--cell", "7", "--overwrite"]
-    second = subprocess.run([*other, "--scheduler", scheduler], capture_output=True, text=True, check=False)
+    *_, second = _lines(programs, [*other, "--scheduler", scheduler])
     first.send_signal(signal.SIGCONT)
+    assert not isinstance(second, str)
     assert second.returncode == 4, second.stderr
     assert "is being written by another run" in second.stderr
     assert second.stderr.count("\n") == 1
-    assert first.wait() == 0
+    with first:
+        first.stdout.read()
+    assert first.returncode == 0
     assert _tree(tmp_path / "stack.zarr") == _tree(made / "stack.zarr")

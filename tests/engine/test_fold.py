@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,6 @@ import numpy as np
 import pytest
 import zarr
 
-import dpca.engine.plan
 from dpca.engine import PlanError, as_source, fold
 from dpca.engine.checkpoint import Checkpoints
 from dpca.partition import CellGrid, map_at_random
@@ -24,7 +23,6 @@ from dpca.rules.state import State
 from storage import DataError
 from tests.conftest import smooth_images
 
-ENGINE = sys.modules["dpca.engine.fold"]  # the package's attribute of this name is the function
 GRID = CellGrid((40, 36, 3), (10, 10))
 
 
@@ -97,12 +95,9 @@ class Fragile(CovariancePCA):
 
 
 def test_a_fold_goes_on_where_it_stopped(
-    images: np.ndarray, expected: list[dict[str, np.ndarray]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    images: np.ndarray, expected: list[dict[str, np.ndarray]], tmp_path: Path, given_plan: Callable[..., None]
 ) -> None:
-    import dpca.engine.plan
-
-    monkeypatch.setattr(dpca.engine.plan, "_SHORT_TASK", 0)
-    monkeypatch.setattr("dpca.engine.memory.thread_count", lambda: 1)
+    given_plan(short_task=0, threads=1)
     source = as_source(stored(tmp_path, images, (300, 10, 36, 3)))
     checkpoints = Checkpoints(str(tmp_path / "kept"))
     first, second = tmp_path / "first", tmp_path / "second"
@@ -150,13 +145,12 @@ def test_a_worker_that_is_killed_is_replaced(
 
 
 def test_threads_that_share_what_is_read(
-    images: np.ndarray, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cluster: Any
+    images: np.ndarray, tmp_path: Path, given_plan: Callable[..., None], cluster: Any
 ) -> None:
     """Bands lie all over a sample: two tasks would read all of it twice."""
-    monkeypatch.setattr(dpca.engine.plan, "_SHORT_TASK", 0)
+    given_plan(short_task=0, threads=3)
     source = as_source(stored(tmp_path, images, (64, 20, 20, 3)))
     bands, rule = map_at_random((40, 36, 3), 300, np.random.default_rng(0)), CovariancePCA(4)
-    monkeypatch.setattr(ENGINE, "thread_count", lambda: 3)
     found, report = fold(rule, source, bands)
     assert (report.plan.threads, len(report.plan.groups), report.plan.read_bytes) == (3, 1, images.nbytes)
     resumable = Checkpoints(str(tmp_path / "kept"))
@@ -172,9 +166,8 @@ def test_threads_that_share_what_is_read(
     assert fold(rule, source, GRID)[1].plan.threads == 1  # cells lie side by side, and each is read once in any case
 
 
-def test_what_a_thread_raises_comes_out(images: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dpca.engine.plan, "_SHORT_TASK", 0)
-    monkeypatch.setattr(ENGINE, "thread_count", lambda: 3)
+def test_what_a_thread_raises_comes_out(images: np.ndarray, given_plan: Callable[..., None]) -> None:
+    given_plan(short_task=0, threads=3)
     bands = map_at_random((40, 36, 3), 300, np.random.default_rng(0))
     with pytest.raises(ValueError, match="at least 2"):
         fold(CovariancePCA(4), as_source(images[:1]), bands)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,6 @@ import numpy as np
 import pytest
 import zarr
 
-import dpca.engine.plan
 from dpca.engine import as_source, fold
 from dpca.engine.checkpoint import Checkpoints
 from dpca.partition import Whole
@@ -50,10 +50,9 @@ def path(images: np.ndarray, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def links(monkeypatch: pytest.MonkeyPatch) -> None:
+def links(given_plan: Callable[..., None]) -> None:
     """Segments of few chunks."""
-    monkeypatch.setattr(dpca.engine.plan, "LINK_BYTES", 60 * 360)
-    monkeypatch.setattr(InBatches, "batch_rows", lambda rule, dtype: CHUNK)
+    given_plan(link_bytes=60 * 360, batch_rows=CHUNK)
 
 
 def one_stream(rule: Any, images: np.ndarray) -> dict[str, np.ndarray]:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import uuid
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -26,7 +26,6 @@ from tests.conftest import smooth_images
 
 N, CHUNK, SHAPE = 230, 16, (10, 12, 3)
 WHOLE = Whole(SHAPE)
-ENGINE, PLAN, TASKS = (sys.modules[f"dpca.engine.{name}"] for name in ("fold", "plan", "fold_tasks"))
 RULE = Oja(3, Power(1.0, 0.5), unit=255.0, seed=1)
 AVERAGING, BATCHED = Averaging(3, 20, 10), InBatches(RULE, 10)
 PARALLEL = DataParallel(64, 2)
@@ -45,11 +44,9 @@ def path(images: np.ndarray, tmp_path: Path) -> str:
 
 
 @pytest.fixture
-def spread(monkeypatch: pytest.MonkeyPatch) -> None:
+def spread(given_plan: Callable[..., None]) -> None:
     """A task for each stream, and segments of two rounds."""
-    monkeypatch.setattr(TASKS, "_WORTH_A_TASK", 0)
-    monkeypatch.setattr(PLAN, "LINK_BYTES", 128 * 360)
-    monkeypatch.setattr(ENGINE, "thread_count", lambda: 2)
+    given_plan(worth_a_task=0, link_bytes=128 * 360, threads=2)
 
 
 def same(a: Result, b: Result) -> None:
@@ -115,14 +112,13 @@ def test_one_part_is_the_batch_itself(size: int, path: str) -> None:
 
 @pytest.mark.parametrize("scheme", [AVERAGING, PARALLEL])
 def test_where_the_work_is_done_changes_nothing(
-    scheme: Any, path: str, monkeypatch: pytest.MonkeyPatch, cluster: Any
+    scheme: Any, path: str, given_plan: Callable[..., None], cluster: Any
 ) -> None:
     rule = BATCHED if scheme is AVERAGING else RULE
     (expected,), report = fold(rule, as_source(path), WHOLE, scheme=scheme)
     assert len(report.plan.segments) == 1
     for worth, length, client in ((0, 2**30, None), (0, 60 * 360, cluster), (2**30, 60 * 360, cluster)):
-        monkeypatch.setattr(TASKS, "_WORTH_A_TASK", worth)
-        monkeypatch.setattr(PLAN, "LINK_BYTES", length)
+        given_plan(worth_a_task=worth, link_bytes=length)
         (found,), _ = fold(rule, as_source(path), WHOLE, scheme=scheme, client=client)
         same(found, expected)
 

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import sys
 import time
 import uuid
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,7 +16,6 @@ import pytest
 import zarr
 from threadpoolctl import threadpool_info
 
-import dpca.engine.plan
 from dpca.engine import FoldReport, PlanError, Source, as_source, fold
 from dpca.engine.checkpoint import Checkpoints
 from dpca.partition import CellGrid
@@ -27,7 +25,6 @@ from dpca.rules.state import State
 from storage import DataError
 from tests.conftest import smooth_images
 
-ENGINE = sys.modules["dpca.engine.fold"]  # as an attribute, the function hides the module
 GRID = CellGrid((20, 18, 3), (10, 9))
 N, CHUNK = 230, 16
 Results = list[dict[str, np.ndarray]]
@@ -47,12 +44,11 @@ def source(images: np.ndarray, tmp_path: Path) -> Source:
 
 
 @pytest.fixture
-def segments(monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
+def segments(given_plan: Callable[..., None], monkeypatch: pytest.MonkeyPatch) -> Iterator[int]:
     """A segment a chunk, the last one short; one task after the other."""
     for rule in (Covariance, Moments):
         monkeypatch.setattr(rule, "batch_rows", lambda rule, dtype: CHUNK)
-    monkeypatch.setattr(dpca.engine.plan, "SEGMENT_BYTES", 1)
-    monkeypatch.setattr(ENGINE, "thread_count", lambda: 1)
+    given_plan(segment_bytes=1, threads=1)
     yield -(-N // CHUNK)
 
 
@@ -159,13 +155,13 @@ def test_a_cluster_goes_on_too(images: np.ndarray, source: Source, segments: int
 
 
 def test_other_settings_do_not_find_the_wrong_checkpoints(
-    images: np.ndarray, source: Source, segments: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    images: np.ndarray, source: Source, segments: int, tmp_path: Path, given_plan: Callable[..., None]
 ) -> None:
     """Another budget or cluster cuts the work differently."""
     checkpoints = Checkpoints(str(tmp_path / "kept"))
     with pytest.raises(RuntimeError, match="struck"):
         fold(counting(tmp_path / "first", 30), source, GRID, checkpoints=checkpoints)
-    monkeypatch.setattr(dpca.engine.plan, "SEGMENT_BYTES", 50 * 20 * 18 * 3)
+    given_plan(segment_bytes=50 * 20 * 18 * 3)
     results, report = fold(CovariancePCA(4), source, GRID, checkpoints=checkpoints)
     assert len(report.plan.segments) == 5
     assert content(results) == content(plain(CovariancePCA(4), images))
@@ -244,6 +240,7 @@ class Threads(Moments):
         return super().update(state, batch)
 
 
+@pytest.mark.usefixtures("two_blas_threads")
 def test_threads_do_not_multiply(source: Source, tmp_path: Path, cluster: Any) -> None:
     (tmp_path / "threads").mkdir()
     for client in (None, cluster):
@@ -251,7 +248,7 @@ def test_threads_do_not_multiply(source: Source, tmp_path: Path, cluster: Any) -
     assert os.listdir(tmp_path / "threads") == ["1"]
 
 
-def test_chunks_of_a_dask_array_are_computed_once(images: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_chunks_of_a_dask_array_are_computed_once(images: np.ndarray, given_plan: Callable[..., None]) -> None:
     """Also where memory cuts the cells of one chunk into several groups."""
     computed: list[Any] = []
 
@@ -260,15 +257,15 @@ def test_chunks_of_a_dask_array_are_computed_once(images: np.ndarray, monkeypatc
         return block
 
     lazy = da.from_array(images, chunks=(50, 20, 9, 3)).map_blocks(note, dtype=images.dtype, meta=images[:0])
-    monkeypatch.setattr(dpca.engine.plan, "_SHORT_TASK", 0)
+    given_plan(short_task=0)
     results, report = fold(CovariancePCA(4), as_source(lazy), GRID)
     assert len(report.plan.groups) > 1
     assert content(results) == content(plain(CovariancePCA(4), images))
     assert len(computed) == len(set(computed)) == 10
 
 
-def test_results_that_this_process_cannot_hold_are_refused(source: Source, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(ENGINE, "usable_bytes", lambda: 10_000)
+def test_results_that_this_process_cannot_hold_are_refused(source: Source, given_plan: Callable[..., None]) -> None:
+    given_plan(usable=10_000)
     with pytest.raises(PlanError, match="4 partitions take .* ask for fewer components"):
         fold(CovariancePCA(None), source, GRID, budget=2**30)
 

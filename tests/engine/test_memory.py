@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
@@ -11,8 +10,11 @@ import numpy as np
 import pytest
 
 from dpca.rules.covariance import CovariancePCA
-from storage.arrays import create_array, create_root, write_shard
 from storage.layout import choose_layout
+from tests.engine.test_memory_workers import stack
+from tests.forked import Programs, printed_by
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the helper that makes stores is for Linux")
 
 _PROBE = """
 import json, sys
@@ -53,26 +55,10 @@ print(json.dumps({"grown": peak_resident_bytes() - before, "planned": report.pla
 """
 
 
-def stack(folder: Path, n: int, dtype: type) -> Path:
-    """A store of n samples of 50 x 50 x 3, one shard written over and over."""
-    axes = ("sample", "y", "x", "channel")
-    shape = (n, 50, 50, 3)
-    layout = choose_layout(shape, np.dtype(dtype).itemsize, axes, (25, 25))
-    path = folder / f"{n}.zarr"
-    facts = {"axes": list(axes), "data_range": [0, 255], "source": {"kind": "test", "name": "t", "count": n}}
-    root = create_root(path, kind="stack", fingerprint=str(n), **facts)
-    array = create_array(root, "samples", shape, dtype, layout, axes)
-    values = np.random.default_rng(0).integers(0, 256, (layout.shards[0], *shape[1:])).astype(dtype)
-    for start in range(0, n, layout.shards[0]):
-        write_shard(array, start, values[: n - start])
-    return path
-
-
-def probe(path: Path, partition: str, rule: str, k: int, threads: int) -> tuple[int, int]:
-    command = [sys.executable, "-c", _PROBE, str(path), partition, rule, str(k), str(threads)]
-    run = subprocess.run(command, capture_output=True, text=True, check=True)
-    found = json.loads(run.stdout)
-    return found["grown"], found["planned"]
+def made(folder: Path, n: int, dtype: type) -> str:
+    """Make a store of n samples of 50 x 50 x 3."""
+    layout = choose_layout((n, 50, 50, 3), np.dtype(dtype).itemsize, ("sample", "y", "x", "channel"), (25, 25))
+    return stack(folder, n, (50, 50, 3), dtype, layout)
 
 
 @pytest.mark.parametrize(
@@ -92,11 +78,16 @@ def probe(path: Path, partition: str, rule: str, k: int, threads: int) -> tuple[
     ],
 )
 def test_measured_stays_below_planned_and_does_not_grow_with_the_stack(
-    dtype: type, partition: str, rule: str, k: int, threads: int, tmp_path: Path
+    dtype: type, partition: str, rule: str, k: int, threads: int, tmp_path: Path, programs: Programs
 ) -> None:
+    def probe(path: str) -> tuple[int, int]:
+        command = [sys.executable, "-c", _PROBE, path, partition, rule, str(k), str(threads)]
+        found = json.loads(printed_by(programs, command))
+        return found["grown"], found["planned"]
+
     full = 1024 if rule == "incremental-svd" else CovariancePCA(k).batch_rows(dtype)
-    short, planned = probe(stack(tmp_path, full, dtype), partition, rule, k, threads)
-    long, planned_long = probe(stack(tmp_path, 5 * full, dtype), partition, rule, k, threads)
+    short, planned = probe(made(tmp_path, full, dtype))
+    long, planned_long = probe(made(tmp_path, 5 * full, dtype))
     assert short <= planned
     assert long <= planned_long
     # The plan is not a number out of thin air, either; but memory that the first small fold gave back may be used

@@ -14,34 +14,25 @@ import shutil
 import sys
 import traceback
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-# How many threads a library takes may depend on the load, and with it the last bits of a product.
-os.environ.update(OPENBLAS_NUM_THREADS="1", MKL_NUM_THREADS="1", OMP_NUM_THREADS="1")
-
 import numpy as np
+from threadpoolctl import threadpool_limits
 
 from dpca import PCA, BandPCA, CellPCA, StreamingPCA
-from dpca.jobs import (
-    CompressionSettings,
-    compress,
-    fit_store,
-    reconstruct_store,
-    transform_store,
-)
+from dpca.jobs import CompressionSettings, compress, fit_store, reconstruct_store, transform_store
+from dpca.report import drawing
 from pipelines.studies.convergence.study import ConvergenceSettings, report_convergence
 from storage import ingest, open_stack
 from storage.errors import StoreError
 
-HERE = Path(__file__).parents[2]
-# Here and not in the jobs: what is imported when the disk is full already cannot be cached.
-import dpca.report.drawing  # noqa: E402
-import dpca.report.plots  # noqa: E402
-import storage.readers  # noqa: E402
-
-dpca.report.drawing.DPI = 20  # most of the time would go into pictures
-del dpca, storage
+# Here and not in the jobs: what is imported when the disk is full already cannot be cached, and every fork would import
+# it again.
+for module in ("distributed", "dpca.jobs.report", "dpca.report.plots", "storage.readers"):
+    import_module(module)
+drawing.DPI = 20  # most of the time would go into pictures
 
 
 def pixels(n: int = 24) -> np.ndarray[Any, Any]:
@@ -176,5 +167,6 @@ def main(base: Path, name: str, every: int) -> int:
 
 if __name__ == "__main__":
     os.fsync = lambda handle: None
+    threadpool_limits(1)  # how many threads a library takes may depend on the load, and with it a product's last bits
     every = int(sys.argv[3]) if len(sys.argv) > 3 else 1
     print(main(Path(sys.argv[1]), sys.argv[2], every))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import re
 import shutil
 import subprocess
@@ -16,8 +15,8 @@ import pytest
 from dpca.cli import main as dpca_main
 from pipelines.celeba_cpca import main as job
 from tests.conftest import smooth_images
+from tests.forked import Programs, printed_by
 
-ROOT = Path(__file__).parents[2]
 #: Of how many writes the disk is full from one on; 1 tries every one (`disk_to_fill.py` says how).
 EVERY = {
     "ingest": 2,
@@ -36,12 +35,9 @@ EVERY = {
 
 
 @pytest.mark.parametrize("name", EVERY)
-def test_a_disk_that_is_full_from_any_write_on(name: str, tmp_path: Path) -> None:
-    env = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, str(ROOT / "tests" / "jobs" / "disk_to_fill.py"), str(tmp_path), name, str(EVERY[name])]
-    run = subprocess.run(command, env=env, capture_output=True, text=True, check=False)
-    assert run.returncode == 0, run.stderr
-    assert int(run.stdout) >= 10  # writes
+def test_a_disk_that_is_full_from_any_write_on(name: str, tmp_path: Path, programs: Programs) -> None:
+    command = [sys.executable, str(Path(__file__).with_name("disk_to_fill.py")), str(tmp_path), name, str(EVERY[name])]
+    assert int(printed_by(programs, command)) >= 10  # writes
 
 
 @pytest.fixture

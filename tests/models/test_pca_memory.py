@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import zarr
+
+from tests.forked import Programs, printed_by
 
 _PROBE = """
 import json, sys
@@ -52,8 +53,7 @@ def path(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("rule", ["gram", "dual", "ritz", "vr-pca"])
-def test_measured_stays_below_planned(path: Path, rule: str) -> None:
-    run = subprocess.run([sys.executable, "-c", _PROBE, str(path), rule], capture_output=True, text=True, check=True)
-    found = json.loads(run.stdout)
+def test_measured_stays_below_planned(path: Path, rule: str, programs: Programs) -> None:
+    found = json.loads(printed_by(programs, [sys.executable, "-c", _PROBE, str(path), rule]))
     assert found["grown"] <= found["planned"]
     assert found["planned"] < 4 * found["grown"] + 64 * 2**20

@@ -14,9 +14,9 @@ import pytest
 import zarr
 
 from tests.conftest import smooth_images
+from tests.forked import ROOT, Program, Programs, printed_by
 
 PROGRAM = Path(__file__).with_name("fit_to_kill.py")
-ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
@@ -26,19 +26,12 @@ def store(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def start(store: Path, folder: Path, method: str, seconds: float, workers: int = 0) -> subprocess.Popen[str]:
-    command = [sys.executable, str(PROGRAM), str(store), str(folder / "kept"), method, str(folder / "out.npz")]
-    paths = os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])
-    return subprocess.Popen(
-        [*command, str(seconds), str(workers)],
-        env={**os.environ, "PYTHONPATH": paths},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        text=True,
-    )
+def command(store: Path, folder: Path, method: str, seconds: float, workers: int = 0) -> list[str]:
+    inputs = [str(store), str(folder / "kept"), method, str(folder / "out.npz")]
+    return [sys.executable, str(PROGRAM), *inputs, str(seconds), str(workers)]
 
 
-def wait_for_segments(folder: Path, n: int, process: subprocess.Popen[str]) -> None:
+def wait_for_segments(folder: Path, n: int, process: Program | subprocess.Popen[str]) -> None:
     deadline = time.monotonic() + 120
     while len(list(folder.rglob("*segment*.npz"))) < n:
         assert process.poll() is None, "it ended before it could be killed"
@@ -46,11 +39,9 @@ def wait_for_segments(folder: Path, n: int, process: subprocess.Popen[str]) -> N
         time.sleep(0.01)
 
 
-def calm(store: Path, folder: Path, method: str, workers: int = 0) -> dict[str, np.ndarray]:
+def calm(store: Path, folder: Path, method: str, programs: Programs) -> dict[str, np.ndarray]:
     folder.mkdir()
-    process = start(store, folder, method, 0, workers)
-    printed, _ = process.communicate(timeout=300)
-    assert process.returncode == 0
+    printed = printed_by(programs, command(store, folder, method, 0))
     assert int(printed.split()[-1]) > 5
     return contents(folder)
 
@@ -61,33 +52,39 @@ def contents(folder: Path) -> dict[str, np.ndarray]:
 
 
 @pytest.mark.parametrize("method", ["incremental-svd", "accelerated-block-power"])
-def test_the_program_killed_and_started_again(store: Path, tmp_path: Path, method: str) -> None:
-    expected = calm(store, tmp_path / "calm", method)
+def test_the_program_killed_and_started_again(store: Path, tmp_path: Path, method: str, programs: Programs) -> None:
+    expected = calm(store, tmp_path / "calm", method, programs)
     folder = tmp_path / "disturbed"
     folder.mkdir()
-    killed = start(store, folder, method, 0.05)
+    killed = programs.start(command(store, folder, method, 0.05))
     wait_for_segments(folder, 2, killed)
-    killed.send_signal(signal.SIGKILL)
+    killed.kill()
     killed.communicate()
     assert not (folder / "out.npz").exists()
-    again = start(store, folder, method, 0)
-    again.communicate(timeout=300)
-    assert again.returncode == 0
+    printed_by(programs, command(store, folder, method, 0))
     for name, value in contents(folder).items():
         np.testing.assert_array_equal(value, expected[name])
     assert expected["facts"][2] == 600
 
 
 def test_a_worker_killed_in_mid_pass(store: Path, tmp_path: Path) -> None:
-    expected = calm(store, tmp_path / "calm", "accelerated-block-power", workers=1)
-    folder = tmp_path / "disturbed"
-    folder.mkdir()
-    process = start(store, folder, "accelerated-block-power", 0.05, workers=1)
-    assert process.stdout is not None
-    (worker,) = map(int, process.stdout.readline().split())
-    wait_for_segments(folder, 2, process)
-    os.kill(worker, signal.SIGKILL)
-    process.communicate(timeout=300)
+    def start(folder: Path, seconds: float) -> subprocess.Popen[str]:
+        folder.mkdir()
+        with_a_worker = command(store, folder, "accelerated-block-power", seconds, workers=1)
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+        return subprocess.Popen(with_a_worker, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
+
+    calm, disturbed = tmp_path / "calm", tmp_path / "disturbed"
+    with start(calm, 0) as process:
+        process.communicate(timeout=300)
     assert process.returncode == 0
-    for name, value in contents(folder).items():
+    with start(disturbed, 0.05) as process:
+        assert process.stdout is not None
+        (worker,) = map(int, process.stdout.readline().split())
+        wait_for_segments(disturbed, 2, process)
+        os.kill(worker, signal.SIGKILL)
+        process.communicate(timeout=300)
+    assert process.returncode == 0
+    expected = contents(calm)
+    for name, value in contents(disturbed).items():
         np.testing.assert_array_equal(value, expected[name])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from typing import Any
 
@@ -12,6 +11,7 @@ import pytest
 
 from storage.layout import Layout
 from tests.engine.test_memory_workers import stack
+from tests.forked import Programs, printed_by
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the helper that makes stores is for Linux")
 
@@ -41,12 +41,6 @@ def stacks(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
     return {n: stack(folder, n, SHAPE, np.uint8, layout) for n in (16_000, 160_000)}
 
 
-def probe(path: str, method: str, options: dict[str, Any]) -> dict[str, int]:
-    command = [sys.executable, "-c", _PROBE, path, method, json.dumps(options)]
-    found: dict[str, int] = json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
-    return found
-
-
 @pytest.mark.parametrize(
     ("method", "options"),
     [
@@ -58,9 +52,12 @@ def probe(path: str, method: str, options: dict[str, Any]) -> dict[str, int]:
     ],
 )
 def test_measured_stays_below_planned_while_the_stack_grows(
-    stacks: dict[int, str], method: str, options: dict[str, Any]
+    stacks: dict[int, str], method: str, options: dict[str, Any], programs: Programs
 ) -> None:
-    short, long = (probe(path, method, options) for path in stacks.values())
+    probe = [sys.executable, "-c", _PROBE]
+    short, long = (
+        json.loads(printed_by(programs, [*probe, path, method, json.dumps(options)])) for path in stacks.values()
+    )
     assert (short["seen"], long["seen"]) == (16_000, 160_000)
     assert short["grown"] <= short["planned"]
     assert long["grown"] <= long["planned"]

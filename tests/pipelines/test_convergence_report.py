@@ -134,23 +134,20 @@ def test_images_are_ingested_in_random_order_if_asked(image_folder: Callable[...
     assert verify(output) == []
 
 
-def test_as_a_program(stack: str, tmp_path: Path) -> None:
+def test_as_a_program(stack: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     program = [sys.executable, "pipelines/convergence_report.py"]
     environment = {**os.environ, "PYTHONPATH": os.getcwd()}
-
-    def run(*arguments: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run([*program, *arguments], capture_output=True, text=True, env=environment, check=False)
-
-    output = str(tmp_path / "out.zarr")
-    done = run("--source", stack, "--output", output, "--methods", "incremental-svd", "--components", "3")
+    argv = ["--source", stack, "--output", str(tmp_path / "out.zarr"), "--methods", "incremental-svd"]
+    command = [*program, *argv, "--components", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     assert (done.returncode, done.stderr) == (0, "")
     assert "incremental-svd" in done.stdout
-    few = run("--source", stack, "--output", str(tmp_path / "b.zarr"), "--components", "300")
-    assert few.returncode == 3
-    assert few.stderr.startswith("error: 300 components of 300 samples")
-    assert few.stderr.count("\n") == 1
+    assert main(["--source", stack, "--output", str(tmp_path / "b.zarr"), "--components", "300"]) == 3
+    told = capsys.readouterr().err
+    assert told.startswith("error: 300 components of 300 samples")
+    assert told.count("\n") == 1
     assert not (tmp_path / "b.zarr").exists()
-    assert run("--source", str(tmp_path / "nothing")).returncode == 3
+    assert main(["--source", str(tmp_path / "nothing")]) == 3
 
 
 def test_settings_that_make_no_sense_are_refused(stack: str, tmp_path: Path) -> None:

@@ -1,43 +1,71 @@
 """SIGKILL of the program and of a worker, in every stage: the next run finishes, and nothing is different.
 
-`tests/benchmarks/kill_and_resume.py` does the same as often as one likes, with any source.
+`tests/benchmarks/kill_and_resume.py` does the same as often as one likes, with any source and a cluster for each run.
 """
 
 from __future__ import annotations
 
+import os
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.benchmarks.kill_and_resume import PROGRAM, VICTIMS, Job, commands, disturbed, undisturbed, whole_job
+from tests.benchmarks.kill_and_resume import PROGRAM, TWO_WORKERS, commands, disturbed, undisturbed, whole_job
+from tests.forked import Programs
 
-FEW = ("--components", "5", "--memory", "1GB")
+FEW = ("--components", "5")
+OWN = (*FEW, *TWO_WORKERS, "--memory", "1.5GB")
 
 
 @pytest.fixture
 def images(image_folder: Callable[..., Path]) -> str:
-    return str(image_folder(400, (60, 52, 3)))
+    return str(image_folder(300, (60, 52, 3)))
 
 
-def _differences(job: Job, folder: Path, seed: int, victims: Sequence[str] = VICTIMS) -> int:
-    kills, differences = disturbed(job, folder, *undisturbed(job, folder), 0, random.Random(seed), victims)
-    assert kills
-    return differences
+def _same(found: tuple[int, int]) -> bool:
+    kills, differences = found
+    return kills > 0 and differences == 0
 
 
-def test_killed_anywhere_the_store_is_that_of_an_undisturbed_run(images: str, tmp_path: Path) -> None:
-    assert _differences(whole_job(images, FEW), tmp_path, 1) == 0
+def test_killed_anywhere_the_store_is_that_of_an_undisturbed_run(
+    images: str, tmp_path: Path, scheduler: str, programs: Programs
+) -> None:
+    job, rng = whole_job(images, (*FEW, "--scheduler", scheduler)), random.Random(1)
+    calm = undisturbed(job, tmp_path, programs.start)
+    assert _same(disturbed(job, tmp_path, *calm, 0, rng, ["program"], programs.start))
+    # Workers of its own, which the program has to replace.
+    assert _same(disturbed(whole_job(images, OWN), tmp_path, *calm, 1, rng, ["worker"]))
 
 
-def test_eigenimages_of_a_run_that_was_killed_in_its_passes_are_the_same_bytes(images: str, tmp_path: Path) -> None:
-    program, arguments = PROGRAM.with_name("lsun_streaming.py"), (*FEW, "--passes", "2")
-    assert _differences(whole_job(images, arguments, program, ("fit", "scores")), tmp_path, 2, ["program"]) == 0
+def test_eigenimages_of_a_run_that_was_killed_in_its_passes_are_the_same_bytes(
+    images: str, tmp_path: Path, scheduler: str, programs: Programs
+) -> None:
+    program, rng, twice = PROGRAM.with_name("lsun_streaming.py"), random.Random(2), ("--passes", "2")
+    job = whole_job(images, (*FEW, *twice, "--scheduler", scheduler), program, ("fit", "scores"))
+    store, seconds = undisturbed(job, tmp_path, programs.start)
+    assert _same(disturbed(job, tmp_path, store, seconds, 0, rng, ["program"], programs.start))
+    # Its workers die with it.
+    alone = whole_job(images, (*OWN, *twice), program)
+    assert _same(disturbed(alone, tmp_path, store, {"fit": seconds["fit"]}, 1, rng, ["program"]))
 
 
-def test_commands_that_were_killed_make_the_same_bytes(images: str, tmp_path: Path, scheduler: str) -> None:
+def test_commands_that_were_killed_make_the_same_bytes(
+    images: str, tmp_path: Path, cluster: Any, scheduler: str, programs: Programs
+) -> None:
+    def workers(program: int) -> list[int]:
+        return sorted(cluster.run(os.getpid).values())
+
     # The main job goes through the same stages, where both are killed; one each is left to the commands.
-    jobs = commands(images, tmp_path, ("--memory", "1GB"), scheduler)
+    jobs = commands(images, tmp_path, ("--scheduler", scheduler))
+    kills = 0
     for seed, (job, victim) in enumerate(zip(jobs, ("program", "worker", "program"), strict=True)):
-        assert _differences(job, tmp_path, seed, [victim]) == 0
+        (store, seconds), rng = undisturbed(job, tmp_path, programs.start), random.Random(seed)
+        early = {stage: taken / 4 for stage, taken in seconds.items()}  # the machine may be busier now than then
+        struck, differences = disturbed(job, tmp_path, store, early, 0, rng, [victim], programs.start, workers)
+        assert differences == 0
+        kills += struck
+        cluster.wait_for_workers(2, timeout=60)
+    assert kills >= 2

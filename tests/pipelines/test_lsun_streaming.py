@@ -88,27 +88,29 @@ def test_everything_is_written_and_right(
     assert "fit 4 components by incremental-svd in 1 pass to 30 samples of 40 x 36 x 3 uint8" in told
 
 
-def test_the_program_twice_does_nothing_the_second_time(tmp_path: Path) -> None:
+def test_the_program_twice_does_nothing_the_second_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     images = smooth_images(40, (24, 20, 3))
     files = {}
     for i, pixels in enumerate(images):
         Image.fromarray(pixels).save(buffer := io.BytesIO(), format="WEBP", lossless=True)
         files[f"{i:05d}".encode()] = buffer.getvalue()
     source = write_lsun(tmp_path / "church_train_lmdb", files)
-    command = [sys.executable, str(PROGRAM), "--source", str(source), "--components", "3", "--memory", "1GB"]
-
-    def run() -> str:
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path)
-        assert (done.returncode, done.stderr) == (0, "")
-        return done.stdout
-
-    assert "ingest 40 samples" in run()
+    argv = ["--source", str(source), "--components", "3", "--workers", "1", "--memory", "1GB"]
+    command = [sys.executable, str(PROGRAM), *argv]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert "ingest 40 samples" in done.stdout
     output = tmp_path / "church_train_lmdb-eigenimages.zarr"
     np.testing.assert_array_equal(open_stack(output / "stack").samples[...], images)
     stamps = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if "lmdb/" not in str(p)}
-    told = run()
+    monkeypatch.chdir(tmp_path)
+    assert main(argv) == 0
+    told, errors = capsys.readouterr()
     assert "nothing to do" in told
     assert "worker" not in told
+    assert errors == ""
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if "lmdb/" not in str(p)} == stamps
 
 

@@ -20,12 +20,13 @@ from dpca.jobs.stages import held_by
 from storage.clusters import cluster_errors, watched
 from storage.errors import ClusterError, DataError
 from storage.tasks import run_in_order
+from tests.forked import Programs
 from tests.given_cluster import GivenCluster
 
 
 @pytest.fixture
-def given(tmp_path: Path) -> Iterator[GivenCluster]:
-    with GivenCluster(1, tmp_path / "log") as cluster:
+def given(tmp_path: Path, programs: Programs) -> Iterator[GivenCluster]:
+    with GivenCluster(1, tmp_path / "log", programs) as cluster:
         yield cluster
 
 
@@ -67,9 +68,9 @@ def test_every_way_of_asking_a_cluster_that_is_gone(
                 ask()
 
 
-def test_a_cluster_that_never_has_workers(tmp_path: Path) -> None:
+def test_a_cluster_that_never_has_workers(tmp_path: Path, programs: Programs) -> None:
     with (
-        GivenCluster(0, tmp_path / "log") as empty,
+        GivenCluster(0, tmp_path / "log", programs) as empty,
         dask.config.set({"distributed.scheduler.no-workers-timeout": "1 s"}),
         open_client(empty.address) as client,
         pytest.raises(ClusterError, match="has had no workers for 2 seconds"),

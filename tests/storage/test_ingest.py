@@ -15,8 +15,7 @@ import pytest
 import xarray
 import zarr
 from distributed import Client
-from ingest_to_kill import small_shards
-from ingesting import BROKEN, FILLING, INGEST, SOURCES, Breaking, Interrupted, bad_files, noted_writes, stacked
+from ingesting import BROKEN, FILLING, SOURCES, Breaking, Interrupted, bad_files, noted_writes, stacked
 from made_sources import (
     LFW,
     contents,
@@ -105,8 +104,8 @@ def test_mnist_with_labels(tmp_path: Path) -> None:
     assert np.bincount(stack.labels).tolist() == [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009]
 
 
-def test_floats_get_the_range_of_their_values(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(INGEST, "choose_layout", small_shards)
+@pytest.mark.usefixtures("_many_shards")
+def test_floats_get_the_range_of_their_values(tmp_path: Path) -> None:
     values = np.random.default_rng(0).normal(size=(13, 5, 4)).astype(np.float32)
     np.savez_compressed(tmp_path / "a.npz", values=values, y=np.array(["a", "b"] * 6 + ["é"]))
     stack = ingest(tmp_path / "a.npz", tmp_path / "out.zarr")
@@ -231,17 +230,15 @@ def test_an_interrupted_run_goes_on(kind: str, limit: int, tmp_path: Path, monke
     assert contents(tmp_path / "out.zarr") == contents(tmp_path / "whole.zarr")
 
 
+@pytest.mark.usefixtures("_many_shards")
 @pytest.mark.parametrize(("kind", "moments"), [("tar", [0, 11]), ("tgz", [23]), ("skip", [17, 38])])
-def test_a_killed_process_is_resumed(
-    kind: str, moments: list[int], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_killed_process_is_resumed(kind: str, moments: list[int], tmp_path: Path) -> None:
     files = jpegs(150)
     on_error: Any = "stop"
     if kind == "skip":
         on_error = "skip"
         files |= {"img/000031.jpg": BROKEN, "img/000033.jpg": BROKEN, "img/000120.jpg": b"text"}
     source = SOURCES["tgz" if kind == "tgz" else "tar"](tmp_path, files)
-    monkeypatch.setattr(INGEST, "choose_layout", small_shards)
     ingest(source, tmp_path / "whole.zarr", on_error=on_error)
     command = [sys.executable, str(Path(__file__).with_name("ingest_to_kill.py"))]
     chance = random.Random(kind)

@@ -6,13 +6,13 @@ import threading
 import time
 from itertools import count
 
-import numpy as np  # noqa: F401  (a BLAS for threadpoolctl to find)
 import pytest
 from distributed import Client, LocalCluster
-from threadpoolctl import ThreadpoolController, threadpool_limits
+from threadpoolctl import threadpool_limits
 
 from storage.errors import DataError
 from storage.tasks import map_shards, one_blas_thread, run_in_order
+from tests.blas import blas_threads
 
 
 def double(x):
@@ -36,16 +36,6 @@ def die_once(path):
         open(path, "x").close()
         os.kill(os.getpid(), signal.SIGKILL)
     return os.getpid()
-
-
-def blas_libraries():
-    """BLAS of numpy and scipy; MKL, once another test has loaded it for 8-bit products, has one thread for good."""
-    found = ThreadpoolController().select(user_api="blas").lib_controllers
-    return [library for library in found if library.internal_api != "mkl"]
-
-
-def blas_threads():
-    return [library.num_threads for library in blas_libraries()]
 
 
 @pytest.fixture(params=["inline", "threads", "cluster"])
@@ -152,23 +142,6 @@ def test_a_worker_that_dies_is_replaced_and_its_call_runs_again(tmp_path):
 def test_at_least_one(wrong):
     with pytest.raises(ValueError, match="give at least 1"):
         run_in_order(double, [(1,)], **wrong)
-
-
-@pytest.fixture
-def two_blas_threads():
-    """Have BLAS use two threads, set by a thread that is gone by the time of the test."""
-    before = blas_threads()
-    assert before  # or there is nothing to test
-    libraries = blas_libraries()
-    in_a_thread(lambda: [library.set_num_threads(2) for library in libraries])
-    yield [2] * len(before)
-    in_a_thread(lambda: [library.set_num_threads(n) for library, n in zip(libraries, before, strict=True)])
-
-
-def in_a_thread(function):
-    thread = threading.Thread(target=function)
-    thread.start()
-    thread.join()
 
 
 def test_blas_has_one_thread_inside_and_its_own_number_after(two_blas_threads):
