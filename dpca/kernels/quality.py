@@ -28,18 +28,7 @@ def has_ssim(sample_shape: tuple[int, ...], n_spatial: int) -> bool:
 
 
 def mse_per_sample(x: Array, y: Array, *, data_range: float) -> Array:
-    """Return the mean squared error of each sample in units of data_range squared.
-
-    Parameters
-    ----------
-    x, y : arrays (n_samples, ...) of the same shape and dtype
-    data_range : float > 0
-        Largest minus smallest possible value; 1 leaves the error in squared units of the input.
-
-    Returns
-    -------
-    array (n_samples,), float64
-    """
+    """Return the MSE (n_samples,) of samples of one dtype, in units of data_range squared, as `dpca.metrics.mse`."""
     result = np.empty(len(x))
     work = working_dtype(x.dtype)
     for i, (a, b) in enumerate(zip(x, y, strict=True)):
@@ -79,22 +68,7 @@ def ssim_per_sample(x: Array, y: Array, *, data_range: float, n_spatial: int) ->
     It follows from the windowed means of only four fields, with p = x + y and m = x - y: 4 cov = var(p) - var(m)
     and 2 (var x + var y) = var(p) + var(m); likewise for the products of the means.
 
-    Parameters
-    ----------
-    x, y : arrays (n_samples, *spatial, *channels) of the same shape
-    data_range : float > 0
-        Largest minus smallest possible value, in units of the input.
-    n_spatial : int
-        Number of spatial axes; all axes after them are channels.
-
-    Returns
-    -------
-    array (n_samples,), float64
-
-    Raises
-    ------
-    ValueError
-        If a spatial axis is shorter than the window.
+    Parameters, result and errors as those of `dpca.metrics.ssim`.
     """
     sample_shape = x.shape[1:]
     spatial = sample_shape[:n_spatial]

@@ -14,7 +14,6 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import DTypeLike
 
 from dpca.kernels import linalg
-from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
 from dpca.partition.base import Partition
 from dpca.partition.cells import CellGrid
@@ -114,7 +113,7 @@ class LinearRepresentation(Representation):
     def work_bytes(self, n_rows: int, dtype: DTypeLike) -> int:
         """Bytes of temporary arrays of encoding or decoding ``n_rows`` samples of a type, results included."""
         partition, d, k = self.partition, math.prod(self.sample_shape), len(self.components)
-        work = self._working(dtype)
+        work = self.score_dtype(dtype)
         results = n_rows * (d + partition.n_partitions * k) * work.itemsize
         run = min(self._tile_features, max(_RUN_FEATURES, partition.max_features))
         taken = self._tile_features * partition.split_dtype(dtype).itemsize
@@ -130,7 +129,7 @@ class LinearRepresentation(Representation):
     def _encode(self, samples: Array) -> Array:
         """Return (x - mean) V^T of every partition. Costs 2 n d k operations."""
         partition, samples = self.partition, np.ascontiguousarray(samples)
-        dtype, n = self._working(samples.dtype), len(samples)
+        dtype, n = self.score_dtype(samples.dtype), len(samples)
         scores = np.zeros((n, partition.n_partitions, len(self.components)), dtype)
         everywhere, step = (0,) * len(self.sample_shape), self._step(dtype.itemsize)
         for start in range(0, n, step):
@@ -152,7 +151,7 @@ class LinearRepresentation(Representation):
     def _decode(self, scores: Array) -> Array:
         """Return y V + mean of every partition, in place. Costs 2 n d k operations."""
         partition, n = self.partition, len(scores)
-        dtype = np.result_type(scores.dtype, self.dtype)
+        dtype = self.decoded_dtype(scores.dtype)
         scores = scores.reshape(n, partition.n_partitions, len(self.components))
         samples = np.empty((n, *self.sample_shape), dtype)
         step = self._step(dtype.itemsize)
@@ -174,10 +173,6 @@ class LinearRepresentation(Representation):
                     np.matmul(_scores_of(run, some, rows, scores), rows, out=x[some], dtype=dtype)
                 x += run.mean.astype(dtype)
                 yield run.first, x
-
-    def _working(self, dtype: DTypeLike) -> np.dtype[Any]:
-        """Return the type of the arithmetic on samples of a type."""
-        return np.result_type(working_dtype(dtype), self.dtype)
 
     def _step(self, itemsize: int) -> int:
         """Return how many samples are mapped at once."""
