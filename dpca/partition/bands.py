@@ -27,8 +27,8 @@ from dpca.kernels.namespace import beside, is_numpy, namespace
 from dpca.kernels.types import Array, Region
 from dpca.partition.base import Partition
 
-# Bytes of samples that are gathered together: few enough for the cache, enough that copies are long (measured).
-_GATHER_BYTES = 2**23
+# Bytes of samples that are gathered together: they stay in a core's own cache.
+_GATHER_BYTES = 2**21
 
 
 @dataclass(frozen=True, eq=False)
