@@ -179,6 +179,7 @@ DEFAULT_TOLERANCE = {"randomized": 1e-2, "orthogonal-iteration": 1e-4, "power": 
 def choose_solver(n: int, d: int, k: int, budget: int, *, dtype: str = "float32", n_least: int = 0) -> tuple[str, str]:
     """Return the solver for ``k`` components of ``n`` samples of ``d`` attributes, and why, in a sentence.
 
+    The sentence is stored with the model and does not name the budget, which depends on what is free at the moment.
     Exact solvers are chosen where their matrix is small: "covariance" (one pass, d x d) or, for fewer samples than
     attributes, "dual" (n x n); also where most components are wanted and the matrix fits. Otherwise "randomized".
 
@@ -200,11 +201,11 @@ def choose_solver(n: int, d: int, k: int, budget: int, *, dtype: str = "float32"
     need = matrix_bytes(solver, side, k, dtype)
     size = f"{name} is {side:,} x {side:,}"
     if need > budget:
-        return "randomized", f"{size} and needs {_mb(need)} where a task may take {_mb(budget)}"
+        return "randomized", f"{size} and needs {_mb(need)}, more than a task may take"
     if side <= LARGEST_MATRIX:
-        return solver, f"{size}, no more than {LARGEST_MATRIX:,}, and its {_mb(need)} fit the {_mb(budget)} of a task"
+        return solver, f"{size}, no more than {LARGEST_MATRIX:,}, and its {_mb(need)} fit a task"
     if k > _SHARE * min(n, d):
-        return solver, f"{k:,} components are most of {min(n, d):,}, and {size}: its {_mb(need)} fit {_mb(budget)}"
+        return solver, f"{k:,} components are most of {min(n, d):,}, and {size}: its {_mb(need)} fit a task"
     return "randomized", f"{size}, more than {LARGEST_MATRIX:,}, of which only {k:,} components are wanted"
 
 

@@ -134,6 +134,10 @@ def test_passes_are_counted_and_reasons_given(images: np.ndarray) -> None:
     assert model.fit_report_.plan.segments[-1][1] == 300
 
 
+def test_the_reason_is_the_same_however_much_memory_is_free(images: np.ndarray) -> None:
+    assert PCA(3, memory_budget=10**9).fit(images).solver_reason_ == PCA(3).fit(images).solver_reason_
+
+
 def test_none_keeps_all(images: np.ndarray) -> None:
     few = images[:20]
     exact = Reference(svd_solver="full").fit(few.reshape(20, -1).astype(float))

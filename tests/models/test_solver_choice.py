@@ -21,7 +21,7 @@ GIB = 2**30
         (LARGEST_MATRIX + 1, 187_500, 50, 4 * GIB, "randomized", "more than 4,096"),
         (3_000_000, 196_608, 50, 4 * GIB, "randomized", "needs 620,718 MB"),
         (100_000, LARGEST_MATRIX, 50, 4 * GIB, "covariance", "no more than"),
-        (100_000, LARGEST_MATRIX, 50, GIB // 8, "randomized", "where a task may take 134 MB"),
+        (100_000, LARGEST_MATRIX, 50, GIB // 8, "randomized", "more than a task may take"),
         (100_000, 6_000, 50, 4 * GIB, "randomized", "only 50 components"),
         (100_000, 6_000, 5_000, 4 * GIB, "covariance", "5,000 components are most of 6,000"),
         (5_000, 187_500, 4_000, 4 * GIB, "dual", "4,000 components are most of 5,000"),
