@@ -19,19 +19,8 @@ def guarded(function: Callable[..., T], name: str, samples: tuple[int, int] | No
     Rules are arrays in, arrays out: they raise ValueError or what their libraries do, and know neither source nor
     sample. numpy's warnings are not shown: what they warn of is refused where results are checked to be finite.
 
-    Parameters
-    ----------
-    function : callable
-        Of a rule, or what is made of its results.
-    name : str
-        What errors call the source.
-    samples : (int, int), optional
-        First sample, and the one behind the last, where these are known.
-
-    Raises
-    ------
-    DataError
-        By the function returned, in place of ValueError (LinAlgError is one) and ArithmeticError.
+    The function returned raises DataError in place of ValueError (LinAlgError is one) and ArithmeticError. It calls the
+    source by ``name`` and, where they are known, the first of its samples and the one behind the last.
     """
 
     def call(*arguments: object) -> T:

@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import zarr
 
-from dpca.engine.memory import peak_resident_bytes, thread_count
+from dpca.engine.memory import peak_resident_bytes, task_budget, thread_count
+from dpca.jobs.score_write import SHARD_COPIES, require_memory
 from dpca.jobs.stages import NOTHING, StageCost
 from dpca.kernels.pixels import to_pixels
 from dpca.kernels.types import Array
@@ -27,6 +28,9 @@ from storage.reading import array_identity, open_again, open_array, read_into
 from storage.stack import STACK_KIND, STACK_VERSION
 from storage.tasks import map_shards
 from storage.workspace import Workspace, fingerprint_of
+
+# Floating-point copies of one block of samples.
+_BLOCK_BYTES = 2**24
 
 
 @dataclass(frozen=True)
@@ -71,6 +75,8 @@ def reconstruct_store(
         If ``scores`` is not a scores store of this version.
     DataError
         If it does not belong to the model, or has not so many components.
+    PlanError
+        Before anything is written, when a shard does not fit the memory of a worker.
     """
     check_output(target, model, scores)
     facts = read_scores_facts(scores)
@@ -90,6 +96,9 @@ def reconstruct_store(
         if work.state == "complete":
             return NOTHING
         layout = choose_layout(shape, dtype.itemsize, axes, basis.cell_shape)
+        rows = layout.shards[0]
+        need = task_bytes(scores_array, basis, min(rows, n), dtype)
+        require_memory(rows, need, task_budget(client, thread_count()))
         if work.state == "new":
             require_free_space(target, math.prod(shape) * dtype.itemsize, "the reconstructed stack")
         root = create_root(
@@ -101,7 +110,6 @@ def reconstruct_store(
             data_range=facts["data_range"],
             source={"kind": "reconstruction", "name": os.path.basename(os.path.normpath(scores)), "count": n},
         )
-        rows = layout.shards[0]
         low, high = map(float, facts["data_range"])
         job = _Job(
             stored,
@@ -127,6 +135,14 @@ def reconstruct_store(
     return StageCost(time.perf_counter() - began, math.prod(shape) * dtype.itemsize, max(peaks, default=0))
 
 
+def task_bytes(scores: zarr.Array[Any], basis: Representation, rows: int, dtype: np.dtype[Any]) -> int:
+    """Bytes that `reconstruct_one` takes at most beyond what its process holds anyway."""
+    reading = rows * math.prod(basis.score_shape) + 4 * math.prod(scores.chunks)
+    written = (1 + SHARD_COPIES) * rows * math.prod(basis.sample_shape) * dtype.itemsize
+    work = basis.work_bytes(min(rows, _block(basis)), scores.dtype)
+    return reading * scores.dtype.itemsize + written + work + 3 * basis.nbytes + 24 * 2**20
+
+
 def reconstruct_one(job: _Job, start: int) -> int:
     """Write one shard of samples, the body of a task; return the most memory that this process ever held."""
     scores = open_again(job.scores, job.identity)
@@ -134,13 +150,18 @@ def reconstruct_one(job: _Job, start: int) -> int:
     basis = stored_basis(job.model, job.fingerprint, job.n_components)
     stop = min(start + (samples.shards or samples.chunks)[0], scores.shape[0])
     values = np.empty((stop - start, *samples.shape[1:]), samples.dtype)
-    block = max(1, 2**24 // (4 * math.prod(samples.shape[1:])))
+    block = _block(basis)
     part = _read(scores, start, stop, basis)
     for row in range(0, stop - start, block):
         some = basis.decode(part[row : row + block], job.scores, start + row)
         values[row : row + block] = to_pixels(some, values.dtype, job.data_range)
     write_shard(samples, start, values)
     return peak_resident_bytes()
+
+
+def _block(basis: Representation) -> int:
+    """Return how many samples are decoded at once."""
+    return max(1, _BLOCK_BYTES // (4 * math.prod(basis.sample_shape)))
 
 
 def _read(scores: zarr.Array[Any], start: int, stop: int, basis: Representation) -> Array:

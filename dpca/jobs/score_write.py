@@ -36,8 +36,8 @@ _BLOCK_BYTES = 48 * 2**20
 _TRIED, _TRIED_BYTES = 4, 4 * 2**20
 # So many times fewer scores are worth decompressing them.
 _SPARSE = 1.5
-# Zarr holds a shard's chunks encoded, then joined, while the values are still there.
-_SHARD_COPIES = 3
+#: Zarr holds a shard's chunks encoded, then joined, while the values are still there.
+SHARD_COPIES = 3
 
 
 @dataclass(frozen=True)
@@ -182,7 +182,7 @@ def task_bytes(source: Source, basis: Representation, rows: int, reconstruct: bo
     values = rows * sample * source.dtype.itemsize
     reading = values + 4 * math.prod(source.chunks) * source.dtype.itemsize
     written = max(rows * score, values if reconstruct else 0)
-    writing = rows * score + (values if reconstruct else 0) + _SHARD_COPIES * written
+    writing = rows * score + (values if reconstruct else 0) + SHARD_COPIES * written
     ssim = 12 * (1 << 16) * 8 + 2 * sample * 8
     return reading + writing + basis.work_bytes(block, source.dtype) + ssim + 3 * basis.nbytes + 24 * 2**20
 
@@ -195,7 +195,12 @@ def plan_scores(source: Source, basis: Representation, axes: Sequence[str], *, r
     PlanError
     """
     rows = stack_layout(source, basis, axes).shards[0]
-    if (need := task_bytes(source, basis, rows, reconstruct)) > budget:
+    require_memory(rows, task_bytes(source, basis, rows, reconstruct), budget)
+
+
+def require_memory(rows: int, need: int, budget: int) -> None:
+    """Refuse tasks of so many samples that take more bytes than one may."""
+    if need > budget:
         raise PlanError(
             f"writing a shard of {rows:,} samples takes {need / 1e6:,.0f} MB but a task may take "
             f"{budget / 1e6:,.0f} MB: allow each worker at least {math.ceil((need - budget) / 1e6):,} MB more"

@@ -103,19 +103,8 @@ def align_signs(values: NDArray[np.float64], cell_shape: tuple[int, int]) -> NDA
 
     An eigenvector is as good with either sign, and cells are fitted independently: laid out as they come
     they make a checkerboard. The signs follow from a tree over the grid of cells that spans the strongest
-    agreements.
-
-    Parameters
-    ----------
-    values : ndarray of shape (H, W) or (H, W, 3)
-        One component, every cell's eigenvector in its place.
-    cell_shape : tuple of 2 ints
-        Height and width of a cell; those at the lower and right edges may be smaller.
-
-    Returns
-    -------
-    ndarray of the same shape
-        The same up to a sign for each cell; the sum of all is not negative.
+    agreements. ``values`` (H, W) or (H, W, 3) hold one component, every cell's eigenvector in its place; the
+    sum of the result is not negative.
     """
     image = np.nan_to_num(values, nan=0.0)
     if image.ndim == 2:

@@ -200,18 +200,9 @@ def read_report(folder: Path) -> dict[str, Any] | None:
 
 
 def format_table(report: Mapping[str, Any]) -> str:
-    """Format the numbers as the plain text that a job prints at its end.
+    """Format the numbers of a report as the two aligned tables that a job prints at its end.
 
-    Parameters
-    ----------
-    report : mapping
-        As in :func:`write_report`.
-
-    Returns
-    -------
-    str
-        Two aligned tables, what came out and what it took; no trailing newline. Control characters in names are
-        escaped.
+    Without a trailing newline; control characters in names are escaped.
     """
     known = _plain(report)
     summary = words.summary(known)

@@ -1,0 +1,73 @@
+"""What writing a stack back from scores takes: it is planned, and refused before anything is written."""
+
+from __future__ import annotations
+
+import tracemalloc
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpca import BandPCA, CellPCA, StreamingPCA
+from dpca.engine import PlanError
+from dpca.jobs import reconstruct
+from dpca.jobs.reconstruct import reconstruct_store
+from dpca.jobs.transform import transform_store
+from dpca.kernels import linalg
+from storage import ingest, open_stack
+from storage.layout import choose_layout
+from storage.reading import open_array
+from tests.conftest import smooth_images
+
+MODELS = {
+    "cells": CellPCA(3, cell_shape=10),
+    "lapped": CellPCA(3, cell_shape=10, overlap=4),
+    "bands": BandPCA(3, band_size=1000),
+    "whole": StreamingPCA(3),
+}
+
+
+def _scores(model: Any, folder: Path, dtype: type) -> tuple[str, str]:
+    """Store a model, and scores made with it; return both paths."""
+    np.save(folder / "x.npy", smooth_images(128, (100, 90, 3)).astype(dtype))
+    ingest(folder / "x.npy", folder / "stack.zarr", data_range=(0, 255) if dtype is np.float32 else None)
+    stack = open_stack(folder / "stack.zarr")
+    model.fit(stack).save(folder / "model.zarr")
+    transform_store(stack, folder / "model.zarr", folder / "scores.zarr")
+    return str(folder / "model.zarr"), str(folder / "scores.zarr")
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("dtype", [np.uint8, np.float32])
+def test_a_shard_takes_no_more_memory_than_planned(
+    kind: str, dtype: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths, measured = _scores(MODELS[kind], tmp_path, dtype), []
+    one = reconstruct.reconstruct_one
+
+    def traced(*given: Any) -> int:
+        linalg.release_scratch()
+        tracemalloc.start()
+        peak = one(*given)
+        measured.append(tracemalloc.get_traced_memory()[1])
+        tracemalloc.stop()
+        return peak
+
+    monkeypatch.setattr(reconstruct, "reconstruct_one", traced)
+    monkeypatch.setattr(reconstruct, "thread_count", lambda: 1)
+    reconstruct_store(*paths, tmp_path / "again.zarr")
+    rows = choose_layout((128, 100, 90, 3), np.dtype(dtype).itemsize, ("sample", "y", "x", "channel"), None).shards[0]
+    scores, basis = open_array(tmp_path / "scores.zarr" / "scores"), MODELS[kind].basis_
+    planned = reconstruct.task_bytes(scores, basis, min(rows, 128), np.dtype(dtype))
+    assert 0.2 * planned < max(measured) <= planned
+
+
+def test_too_little_memory_is_refused_before_anything_is_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paths = _scores(MODELS["cells"], tmp_path, np.uint8)
+    monkeypatch.setattr(reconstruct, "task_budget", lambda *_: 10**6)
+    with pytest.raises(PlanError, match=r"128 samples takes \d+ MB .* 1 MB: allow each worker at least \d+ MB more"):
+        reconstruct_store(*paths, tmp_path / "again.zarr")
+    assert not list(tmp_path.glob("again*"))
