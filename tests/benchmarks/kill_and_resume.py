@@ -51,9 +51,9 @@ def started(command: list[str]) -> Any:
 
 def _workers(pid: int) -> list[int]:
     try:
-        children = psutil.Process(pid).children()
-        forking = [child for child in children if "forkserver" in " ".join(child.cmdline())]
-        return sorted(worker.pid for server in forking for worker in server.children())
+        # Forked from a child of the program, or started by it: in either case they have no children of their own.
+        leaves = [child for child in psutil.Process(pid).children(recursive=True) if not child.children()]
+        return sorted(leaf.pid for leaf in leaves if "resource_tracker" not in " ".join(leaf.cmdline()))
     except psutil.NoSuchProcess:
         return []
 

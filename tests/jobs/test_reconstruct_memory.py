@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from sklearn.base import clone
 
 from dpca import BandPCA, CellPCA, StreamingPCA
 from dpca.engine import PlanError
@@ -16,7 +17,6 @@ from dpca.jobs.reconstruct import reconstruct_store
 from dpca.jobs.transform import transform_store
 from dpca.kernels import linalg
 from storage import ingest, open_stack
-from storage.layout import choose_layout
 from storage.reading import open_array
 from tests.conftest import smooth_images
 
@@ -43,7 +43,8 @@ def _scores(model: Any, folder: Path, dtype: type) -> tuple[str, str]:
 def test_a_shard_takes_no_more_memory_than_planned(
     kind: str, dtype: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paths, measured = _scores(MODELS[kind], tmp_path, dtype), []
+    model, measured = clone(MODELS[kind]), []
+    paths = _scores(model, tmp_path, dtype)
     one = reconstruct.reconstruct_one
 
     def traced(*given: Any) -> int:
@@ -57,16 +58,16 @@ def test_a_shard_takes_no_more_memory_than_planned(
     monkeypatch.setattr(reconstruct, "reconstruct_one", traced)
     monkeypatch.setattr(reconstruct, "thread_count", lambda: 1)
     reconstruct_store(*paths, tmp_path / "again.zarr")
-    rows = choose_layout((128, 100, 90, 3), np.dtype(dtype).itemsize, ("sample", "y", "x", "channel"), None).shards[0]
-    scores, basis = open_array(tmp_path / "scores.zarr" / "scores"), MODELS[kind].basis_
-    planned = reconstruct.task_bytes(scores, basis, min(rows, 128), np.dtype(dtype))
+    written = open_stack(tmp_path / "again.zarr").samples
+    rows = min(written.shards[0], 128)
+    planned = reconstruct.task_bytes(open_array(tmp_path / "scores.zarr" / "scores"), model.basis_, rows, written.dtype)
     assert 0.2 * planned < max(measured) <= planned
 
 
 def test_too_little_memory_is_refused_before_anything_is_written(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paths = _scores(MODELS["cells"], tmp_path, np.uint8)
+    paths = _scores(clone(MODELS["cells"]), tmp_path, np.uint8)
     monkeypatch.setattr(reconstruct, "task_budget", lambda *_: 10**6)
     with pytest.raises(PlanError, match=r"128 samples takes \d+ MB .* 1 MB: allow each worker at least \d+ MB more"):
         reconstruct_store(*paths, tmp_path / "again.zarr")
