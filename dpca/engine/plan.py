@@ -42,8 +42,9 @@ _SHORT_TASK = 64 * 2**20
 # What it costs to add a batch to a byte of state, or to merge and ship one, beside decoding a byte (measured: a
 # covariance takes 10 ms for 28 MB, Zarr 1 ns a byte).
 _ADDING, _MERGING = 1 / 3, 3
-# Interpreter and graph overhead of one task, and what the allocator loses between arrays (measured: up to a fifth).
-_TASK_OVERHEAD = 24 * 2**20
+#: Bytes of one task that are no arrays: interpreter, libraries, graph.
+TASK_OVERHEAD = 24 * 2**20
+# What the allocator loses between arrays (measured: up to a fifth).
 _FRAGMENTATION = 1.25
 
 
@@ -251,7 +252,7 @@ class _Planner:
         if self.whole is not None:
             # What Dask computed for a segment, beside the chunks that it was cut from.
             reading += min(self.whole // box + rows, self.n) * (box + decoded)
-        return math.ceil(_FRAGMENTATION * (size.states + rows * (2 * box + copy) + work + reading)) + _TASK_OVERHEAD
+        return math.ceil(_FRAGMENTATION * (size.states + rows * (2 * box + copy) + work + reading)) + TASK_OVERHEAD
 
     def task_bytes(self, size: _Size, rows: int, n_segments: int) -> int:
         """A task, beside the states that wait on its worker for their turn in the merge tree, and a finished result."""

@@ -12,9 +12,10 @@ import numpy as np
 import zarr
 
 from dpca.engine.memory import peak_resident_bytes, task_budget, thread_count
+from dpca.engine.plan import TASK_OVERHEAD
 from dpca.jobs.score_write import SHARD_COPIES, require_memory
 from dpca.jobs.stages import NOTHING, StageCost
-from dpca.kernels.pixels import to_pixels
+from dpca.kernels.pixels import Pixels
 from dpca.kernels.types import Array
 from dpca.models.scores import check_match, read_scores_facts
 from dpca.models.store import model_fingerprint, stored_basis
@@ -120,7 +121,8 @@ def reconstruct_store(
             str(work.store / "samples"),
             (low, high),
         )
-        first = to_pixels(basis.decode(_read(scores_array, 0, min(8, n), basis), job.scores), dtype, job.data_range)
+        pixels = Pixels(dtype, job.data_range)
+        first = basis.decode(_read(scores_array, 0, min(8, n), basis), job.scores, pixels=pixels)
         create_array(root, "samples", shape, dtype, layout, axes, codec=choose_codec(first))
         peaks = map_shards(
             reconstruct_one,
@@ -139,8 +141,8 @@ def task_bytes(scores: zarr.Array[Any], basis: Representation, rows: int, dtype:
     """Bytes that `reconstruct_one` takes at most beyond what its process holds anyway."""
     reading = rows * math.prod(basis.score_shape) + 4 * math.prod(scores.chunks)
     written = (1 + SHARD_COPIES) * rows * math.prod(basis.sample_shape) * dtype.itemsize
-    work = basis.work_bytes(min(rows, _block(basis)), scores.dtype)
-    return reading * scores.dtype.itemsize + written + work + 3 * basis.nbytes + 24 * 2**20
+    work = basis.work_bytes(min(rows, _block(basis)), dtype, pixels=True)
+    return reading * scores.dtype.itemsize + written + work + 3 * basis.nbytes + TASK_OVERHEAD
 
 
 def reconstruct_one(job: _Job, start: int) -> int:
@@ -150,11 +152,10 @@ def reconstruct_one(job: _Job, start: int) -> int:
     basis = stored_basis(job.model, job.fingerprint, job.n_components)
     stop = min(start + (samples.shards or samples.chunks)[0], scores.shape[0])
     values = np.empty((stop - start, *samples.shape[1:]), samples.dtype)
-    block = _block(basis)
+    block, pixels = _block(basis), Pixels(values.dtype, job.data_range)
     part = _read(scores, start, stop, basis)
     for row in range(0, stop - start, block):
-        some = basis.decode(part[row : row + block], job.scores, start + row)
-        values[row : row + block] = to_pixels(some, values.dtype, job.data_range)
+        values[row : row + block] = basis.decode(part[row : row + block], job.scores, start + row, pixels=pixels)
     write_shard(samples, start, values)
     return peak_resident_bytes()
 

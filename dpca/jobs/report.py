@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from dpca import metrics
-from dpca.kernels.pixels import to_pixels
+from dpca.kernels.pixels import Pixels
 from dpca.kernels.quality import psnr_from_mse
 from dpca.kernels.types import Array
 from dpca.models.store import load_any
@@ -99,9 +99,9 @@ def _figures(
 
     def pictured(indices: Sequence[int]) -> Figure:
         originals = np.stack([np.asarray(stack.samples[i]) for i in indices])
-        rebuilt = basis.decode(np.stack([np.asarray(scores[i]) for i in indices]))
+        rebuilt = basis.decode(np.stack([np.asarray(scores[i]) for i in indices]), pixels=Pixels(stack.dtype, bounds))
         names, values = [str(stack.names[i]) for i in indices], None if ssim is None else ssim[list(indices)]
-        return plots.comparison(originals, to_pixels(rebuilt, stack.dtype, bounds), names, values, bounds, axes=axes)
+        return plots.comparison(originals, rebuilt, names, values, bounds, axes=axes)
 
     whole, cell, shares = len(basis.score_shape) == 1, basis.cell_shape, None
     figures = {

@@ -13,12 +13,12 @@ import zarr
 
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.memory import peak_resident_bytes, task_budget, thread_count
-from dpca.engine.plan import PlanError
+from dpca.engine.plan import TASK_OVERHEAD, PlanError
 from dpca.engine.sampling import first_samples
 from dpca.engine.source import Source, batches
 from dpca.kernels.linalg import release_scratch
-from dpca.kernels.pixels import to_pixels
-from dpca.kernels.quality import has_ssim, mse_per_sample, psnr_from_mse, ssim_per_sample
+from dpca.kernels.pixels import Pixels
+from dpca.kernels.quality import has_ssim, mse_per_sample, psnr_from_mse, quality_bytes, ssim_per_sample
 from dpca.kernels.types import Array
 from dpca.models.store import stored_basis
 from dpca.representation.base import Representation
@@ -159,7 +159,7 @@ def write_one(job: WriteJob, shard: int) -> int:
             x = samples[row : row + block]
             here = slice(first - start + row, first - start + row + len(x))
             scores[here] = basis.encode(x, job.source.name, first + row)
-            y = to_pixels(basis.decode(scores[here], "the scores", first + row), dtype, job.data_range)
+            y = basis.decode(scores[here], "the scores", first + row, pixels=Pixels(dtype, job.data_range))
             quality["mse"].append(mse_per_sample(x, y, data_range=width))
             if measures_ssim:
                 quality["ssim"].append(ssim_per_sample(x, y, data_range=width, n_spatial=n_spatial))
@@ -183,8 +183,8 @@ def task_bytes(source: Source, basis: Representation, rows: int, reconstruct: bo
     reading = values + 4 * math.prod(source.chunks) * source.dtype.itemsize
     written = max(rows * score, values if reconstruct else 0)
     writing = rows * score + (values if reconstruct else 0) + SHARD_COPIES * written
-    ssim = 12 * (1 << 16) * 8 + 2 * sample * 8
-    return reading + writing + basis.work_bytes(block, source.dtype) + ssim + 3 * basis.nbytes + 24 * 2**20
+    work = basis.work_bytes(block, source.dtype, pixels=True) + quality_bytes(source.shape[1:], source.dtype)
+    return reading + writing + work + 3 * basis.nbytes + TASK_OVERHEAD
 
 
 def plan_scores(source: Source, basis: Representation, axes: Sequence[str], *, reconstruct: bool, budget: int) -> None:

@@ -9,6 +9,9 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels.types import Array
 
+# Values that stay in the cache from one step to the next.
+_BLOCK = 2**16
+
 
 class Pixels(NamedTuple):
     """What a stack can hold: its type, and its smallest and largest possible value."""
@@ -32,5 +35,11 @@ def to_pixels(values: Array, dtype: DTypeLike, data_range: tuple[float, float]) 
     low, high = max(data_range[0], info_min), min(data_range[1], info_max)
     if int(values.dtype.type(high)) > info_max:
         high = np.nextafter(values.dtype.type(high), values.dtype.type(0))  # the float type has no such number
-    np.rint(values, out=values)
-    return np.clip(values, low, high, out=values).astype(dtype)
+    pixels = np.empty(values.shape, dtype)
+    flat, out = values.reshape(-1), pixels.reshape(-1)
+    for start in range(0, flat.size, _BLOCK):
+        here = slice(start, start + _BLOCK)
+        np.rint(flat[here], out=flat[here])
+        np.clip(flat[here], low, high, out=flat[here])
+        out[here] = flat[here]
+    return pixels

@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike
 from dpca.engine.boundary import guarded
 from dpca.engine.source import check_finite
 from dpca.kernels.dtypes import working_dtype
+from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.kernels.types import Array
 from storage.errors import DataError
 from storage.layout import CHANNEL
@@ -83,8 +84,11 @@ class Representation(ABC):
         """
 
     @abstractmethod
-    def work_bytes(self, n_rows: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays of encoding or decoding ``n_rows`` samples of a type, results included."""
+    def work_bytes(self, n_rows: int, dtype: DTypeLike, *, pixels: bool = False) -> int:
+        """Bytes of temporary arrays of encoding ``n_rows`` samples of a type, or decoding to them, results included.
+
+        ``pixels`` says that samples are decoded to pixels of this type, and not to floating point.
+        """
 
     @abstractmethod
     def _leading(self, n_components: int) -> Self:
@@ -97,6 +101,10 @@ class Representation(ABC):
     @abstractmethod
     def _decode(self, scores: Array) -> Array:
         """Return the samples (n, *sample_shape) that scores stand for, neither rounded nor clipped."""
+
+    def _decode_pixels(self, scores: Array, pixels: Pixels) -> Array:
+        """Return the samples that scores stand for, as a stack can hold them."""
+        return to_pixels(self._decode(scores), *pixels)
 
     def leading(self, n_components: int | None) -> Self:
         """Return the representation by the first ``n_components`` components; None stands for all.
@@ -137,14 +145,16 @@ class Representation(ABC):
             _check_range(scores, first, name, "scores")
         return scores
 
-    def decode(self, scores: Array, name: str = "the scores", first: int = 0) -> Array:
-        """Return the samples (n, *sample_shape) that scores stand for, neither rounded nor clipped.
+    def decode(self, scores: Array, name: str = "the scores", first: int = 0, *, pixels: Pixels | None = None) -> Array:
+        """Return the samples (n, *sample_shape) that scores stand for.
 
         Parameters
         ----------
         scores : array (n, *score_shape), of a `score_dtype`
         name, first
             As for `encode`.
+        pixels : Pixels, optional
+            What a stack can hold: samples are rounded and clipped to it. Default: neither, in floating point.
 
         Raises
         ------
@@ -152,11 +162,15 @@ class Representation(ABC):
             If scores or samples are not finite.
         """
         check_finite(scores, first, name)
-        samples = guarded(self._decode, name)(scores)
+        most = np.finfo(self.decoded_dtype(scores.dtype)).max
         # Samples are sums of at most some thousand scores and finite numbers: they are seldom looked at.
-        if scores.size and max(float(scores.max()), -float(scores.min())) > math.sqrt(np.finfo(samples.dtype).max):
+        if scores.size and max(float(scores.max()), -float(scores.min())) > math.sqrt(most):
+            samples = guarded(self._decode, name)(scores)
             _check_range(samples, first, name, "samples")
-        return samples
+            return samples if pixels is None else to_pixels(samples, *pixels)
+        if pixels is None:
+            return guarded(self._decode, name)(scores)
+        return guarded(self._decode_pixels, name)(scores, pixels)
 
 
 def array_digest(array: Array) -> list[Any]:

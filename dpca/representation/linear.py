@@ -14,6 +14,7 @@ from numpy.lib.stride_tricks import as_strided
 from numpy.typing import DTypeLike
 
 from dpca.kernels import linalg
+from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.kernels.types import Array
 from dpca.partition.base import Partition
 from dpca.partition.cells import CellGrid
@@ -110,11 +111,12 @@ class LinearRepresentation(Representation):
         places = array_digest(places) if isinstance(places, np.ndarray) else places
         return fingerprint_of(self.scores_kind, shapes, places, *map(array_digest, (self.mean, self.components)))
 
-    def work_bytes(self, n_rows: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays of encoding or decoding ``n_rows`` samples of a type, results included."""
+    def work_bytes(self, n_rows: int, dtype: DTypeLike, *, pixels: bool = False) -> int:
+        """Bytes of temporary arrays, as `Representation.work_bytes`."""
         partition, d, k = self.partition, math.prod(self.sample_shape), len(self.components)
         work = self.score_dtype(dtype)
-        results = n_rows * (d + partition.n_partitions * k) * work.itemsize
+        decoded = np.dtype(dtype) if pixels and self._rounds_parts(dtype) else work
+        results = n_rows * (d * decoded.itemsize + partition.n_partitions * k * work.itemsize)
         run = min(self._tile_features, max(_RUN_FEATURES, partition.max_features))
         taken = self._tile_features * partition.split_dtype(dtype).itemsize
         tile = min(n_rows, self._step(work.itemsize)) * (taken + run * work.itemsize)
@@ -150,19 +152,31 @@ class LinearRepresentation(Representation):
 
     def _decode(self, scores: Array) -> Array:
         """Return y V + mean of every partition, in place. Costs 2 n d k operations."""
+        return self._joined(scores, self.decoded_dtype(scores.dtype), None)
+
+    def _decode_pixels(self, scores: Array, pixels: Pixels) -> Array:
+        if self._rounds_parts(pixels.dtype):
+            return self._joined(scores, pixels.dtype, pixels)
+        return super()._decode_pixels(scores, pixels)
+
+    def _rounds_parts(self, dtype: DTypeLike) -> bool:
+        """Say whether samples of a type are rounded part by part, in the cache: where parts are copied as they are."""
+        return not isinstance(self.partition, Whole) and self.partition.split_dtype(dtype) == np.dtype(dtype)
+
+    def _joined(self, scores: Array, dtype: np.dtype[Any], pixels: Pixels | None) -> Array:
+        """Return decoded samples of a type."""
         partition, n = self.partition, len(scores)
-        dtype = self.decoded_dtype(scores.dtype)
         scores = scores.reshape(n, partition.n_partitions, len(self.components))
         samples = np.empty((n, *self.sample_shape), dtype)
-        step = self._step(dtype.itemsize)
+        step = self._step(self.decoded_dtype(scores.dtype).itemsize)
         for start in range(0, n, step):
             here = samples[start : start + step]
-            partition.join(self._decoded(scores[start : start + step], here), here)
+            partition.join(self._decoded(scores[start : start + step], here, pixels), here)
         return samples
 
-    def _decoded(self, scores: Array, samples: Array) -> Iterator[tuple[int, Array]]:
+    def _decoded(self, scores: Array, samples: Array, pixels: Pixels | None) -> Iterator[tuple[int, Array]]:
         """Yield the number of the first partition of every run, and the values (count, n, n_features) of all."""
-        dtype = samples.dtype
+        dtype = self.decoded_dtype(scores.dtype)
         for _, runs in self._tiles:
             for run in runs:
                 shape = (len(run.mean), len(scores), run.mean.shape[2])
@@ -172,7 +186,7 @@ class LinearRepresentation(Representation):
                 for some, rows in run.products:
                     np.matmul(_scores_of(run, some, rows, scores), rows, out=x[some], dtype=dtype)
                 x += run.mean.astype(dtype)
-                yield run.first, x
+                yield run.first, x if pixels is None else to_pixels(x, *pixels)
 
     def _step(self, itemsize: int) -> int:
         """Return how many samples are mapped at once."""

@@ -12,8 +12,7 @@ import numpy as np
 import zarr
 
 from dpca.engine.source import as_samples
-from dpca.kernels.pixels import Pixels, to_pixels
-from dpca.kernels.types import Array
+from dpca.kernels.pixels import Pixels
 from dpca.representation.base import MODEL_FACT, Representation
 from dpca.representation.lazy import is_lazy, lazy_chunks, map_samples, rows_of_a_task, zarr_array
 from storage.errors import DataError
@@ -51,11 +50,11 @@ def samples_of(basis: Representation, x: Any, n_components: int | None = None, p
     if tuple(scores.shape[1:]) not in (basis.score_shape, used.score_shape):
         raise DataError(f"scores have shape {scores.shape} but this model needs (n_samples, *{basis.score_shape})")
     if isinstance(scores, np.ndarray):
-        return _back(used, scores[..., :level], pixels)
+        return used.decode(scores[..., :level], pixels=pixels)
     dtype = used.decoded_dtype(scores.dtype)
     lazy = leading_scores(scores, level, math.prod(used.sample_shape) * dtype.itemsize)
     dtype = dtype if pixels is None else pixels.dtype
-    return map_samples(lazy, partial(_back, pixels=pixels), used, used.sample_shape, dtype)
+    return map_samples(lazy, partial(Representation.decode, pixels=pixels), used, used.sample_shape, dtype)
 
 
 def check_stated_model(facts: Mapping[str, Any], where: str, basis: Representation) -> None:
@@ -84,8 +83,3 @@ def leading_scores(scores: zarr.Array[Any] | da.Array, n_components: int, sample
     rows = rows_of_a_task(scores, max(score_bytes, sample_bytes))
     first = lazy_chunks(scores, (rows, *grid, levels))[..., :n_components]
     return first
-
-
-def _back(representation: Representation, scores: Array, pixels: Pixels | None) -> Array:
-    samples = representation.decode(scores)
-    return samples if pixels is None else to_pixels(samples, *pixels)

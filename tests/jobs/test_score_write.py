@@ -17,6 +17,7 @@ from skimage.metrics import mean_squared_error, peak_signal_noise_ratio, structu
 from dpca import BandPCA, CellPCA, StreamingPCA
 from dpca.engine import PlanError, as_source
 from dpca.engine.checkpoint import Checkpoints
+from dpca.engine.plan import TASK_OVERHEAD
 from dpca.jobs import score_write
 from dpca.jobs.score_write import WriteJob, write_scores
 from dpca.kernels import linalg
@@ -315,7 +316,7 @@ def test_a_shard_takes_no_more_memory_than_planned(
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     planned = score_write.task_bytes(job.source, basis, job.rows, reconstruct)
-    assert 0.3 * planned < peak <= planned
+    assert 0.4 * (planned - TASK_OVERHEAD) < peak <= planned
 
 
 def test_an_image_that_is_its_own_reconstruction(tmp_path: Path) -> None:

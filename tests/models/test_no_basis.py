@@ -69,7 +69,7 @@ class Codebooks(Representation):
     def fingerprint(self) -> str:
         return fingerprint_of("codebooks", list(self.sample_shape), array_digest(self.codes))
 
-    def work_bytes(self, n_rows: int, dtype: DTypeLike) -> int:
+    def work_bytes(self, n_rows: int, dtype: DTypeLike, *, pixels: bool = False) -> int:
         return 8 * n_rows * (3 * math.prod(self.sample_shape) + self.codes.shape[1])
 
     def _leading(self, n_components: int) -> Self:

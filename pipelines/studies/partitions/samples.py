@@ -16,7 +16,7 @@ from dpca.engine.memory import thread_count
 from dpca.engine.sampling import read_samples, spread_samples
 from dpca.engine.source import Source, as_source
 from dpca.jobs.transform import stated_range
-from dpca.kernels.pixels import to_pixels
+from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.kernels.quality import has_ssim, mse_per_sample, ssim_per_sample
 from dpca.kernels.types import Array
 from dpca.report.panels import panel, thinned
@@ -120,7 +120,7 @@ class Samples:
             scores = basis.encode(values)
             if components is not None:
                 scores[..., components:] = 0
-            values = to_pixels(basis.decode(scores), values.dtype, self.data_range)
+            values = basis.decode(scores, pixels=Pixels(values.dtype, self.data_range))
         return panels(values, self.axes)
 
 
