@@ -28,6 +28,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 import numpy as np
+import simplejpeg
 from numpy.typing import NDArray
 from PIL import Image
 from PIL.ImageFile import ImageFile
@@ -120,7 +121,9 @@ def decode(payload: bytes, rules: Rules | None = None) -> NDArray[Any]:
     rules = rules or Rules()
     image = _opened(payload)
     _check_header(image, rules)
-    pixels = _pixels(image)
+    pixels = _fast_pixels(image, payload)
+    if pixels is None:
+        pixels = _pixels(image)
     pixels = _colored(pixels, rules)
     if rules.crop is not None:
         pixels = _cropped(pixels, rules.crop)
@@ -170,6 +173,18 @@ def _check_header(image: ImageFile, rules: Rules) -> None:
         # not yet turned upright, so either way round may still become right
         if wanted not in ((height, width), (width, height)):
             raise DataError(_other_size((height, width), rules))
+
+
+def _fast_pixels(image: ImageFile, payload: bytes) -> NDArray[Any] | None:
+    """Return the pixels of an upright JPEG in grey or RGB, the same as Pillow's; None for what Pillow must judge."""
+    colorspace = {"L": "GRAY", "RGB": "RGB"}.get(image.mode)
+    if not isinstance(image, JpegImageFile) or colorspace is None or _orientation(image) in _UPRIGHT:
+        return None
+    try:
+        pixels: NDArray[Any] = simplejpeg.decode_jpeg(payload, colorspace)
+    except ValueError:  # libjpeg has something to say about it, be it only a warning
+        return None
+    return pixels[..., 0] if colorspace == "GRAY" else pixels
 
 
 def _pixels(image: ImageFile) -> NDArray[Any]:

@@ -7,8 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 import tifffile
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from made_sources import encoded, jpeg_bomb, pixels, png_bomb, tiff_bomb, truth, webp_bomb
 from PIL import Image, ImageFile, ImageOps
+from PIL.JpegImagePlugin import JpegImageFile
 
 from storage.errors import DataError
 from storage.images import MAX_PIXELS, Rules, decode
@@ -341,3 +344,39 @@ class TestRules:
     def test_nonsense_is_refused(self, options: dict[str, Any]) -> None:
         with pytest.raises(DataError, match=next(iter(options))):
             Rules(**options)
+
+
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    size=st.tuples(st.integers(1, 70), st.integers(1, 70)),
+    mode=st.sampled_from(["L", "RGB", "CMYK"]),
+    options=st.fixed_dictionaries(
+        {"quality": st.integers(1, 100), "progressive": st.booleans()},
+        optional={"subsampling": st.integers(0, 2), "restart_marker_blocks": st.integers(1, 5)},
+    ),
+    changes=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=3),
+    kept=st.sampled_from([1.0, 1.0, 0.97, 0.5]),
+)
+@settings(deadline=None, max_examples=200)
+def test_any_jpeg_has_the_pixels_that_pillow_gives_or_is_refused_as_there(
+    seed: int,
+    size: tuple[int, int],
+    mode: str,
+    options: dict[str, Any],
+    changes: list[tuple[float, int]],
+    kept: float,
+) -> None:
+    """Whole or damaged: two decoders take turns, and nobody can tell which."""
+    shape = size if mode == "L" else (*size, len(mode))
+    noise = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+    payload = bytearray(encoded(Image.fromarray(noise, mode), "JPEG", **options))
+    for where, value in changes:
+        payload[int(where * len(payload))] = value
+    del payload[int(kept * len(payload)) :]
+    try:
+        image: Any = JpegImageFile(io.BytesIO(payload))
+        expected = np.asarray(image.convert("RGB") if image.mode == "CMYK" else image)
+    except Exception:
+        refused(bytes(payload))
+    else:
+        np.testing.assert_array_equal(decode(bytes(payload)), expected)
