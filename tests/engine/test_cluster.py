@@ -8,10 +8,12 @@ import signal
 import socket
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from typing import Any
 
 import dask
+import numpy as np
 import psutil
 import pytest
 from dask.utils import parse_timedelta
@@ -96,6 +98,34 @@ def test_the_budget_of_a_task_leaves_room_below_the_workers_limit(cluster: Any) 
     # distributed spills from 60 % on; the interpreter and its libraries take some of that.
     assert 0.3 * 1.5e9 < budget < 0.6 * 1.5e9 - 50e6
     assert task_budget(None, 4) == pytest.approx(usable_bytes() / 4, rel=0.1)
+
+
+def test_what_workers_did_before_does_not_change_the_budget_of_a_task(cluster: Any) -> None:
+    before = task_budget(cluster, 1)
+
+    def grow() -> int:
+        dask.held_by_a_test = np.ones(2 * 10**7)  # type: ignore[attr-defined]
+        return held()
+
+    def held() -> int:
+        return int(psutil.Process().memory_info().rss)
+
+    def shrink() -> None:
+        del dask.held_by_a_test  # type: ignore[attr-defined]
+
+    fresh = max(cluster.run(held).values())
+    assert min(cluster.run(grow).values()) > fresh + 10**8
+    assert task_budget(cluster, 1) == before
+    cluster.run(shrink)
+
+
+def test_results_that_workers_keep_lower_the_budget_of_a_task(cluster: Any) -> None:
+    before = task_budget(cluster, 1)
+    kept = cluster.scatter(np.ones(2 * 10**7))
+    assert before - 1.6e8 <= task_budget(cluster, 1) <= before - 1.6e8 + 6.4e7
+    kept.release()
+    while task_budget(cluster, 1) != before:  # the scheduler tells the worker when it pleases
+        time.sleep(0.1)
 
 
 def test_a_cluster_without_workers_is_told(monkeypatch: pytest.MonkeyPatch) -> None:

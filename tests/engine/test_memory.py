@@ -19,8 +19,9 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the helper that
 _PROBE = """
 import json, sys
 import numpy as np
+import psutil
 from dpca.engine import as_source, fold
-from dpca.engine.memory import peak_resident_bytes, resident_bytes
+from dpca.engine.memory import peak_resident_bytes
 from dpca.partition import CellGrid, LappedGrid, SharedGrid, map_at_random
 from dpca.rules import IncrementalSVD
 from dpca.rules.covariance import CovariancePCA
@@ -34,7 +35,7 @@ if threads > 1:
 small = np.random.default_rng(0).integers(0, 256, (64, 30, 30, 3), dtype=np.uint8)
 fold(CovariancePCA(2), as_source(small), CellGrid((30, 30, 3), (15, 15)))
 source = as_source(path)
-before = resident_bytes()
+before = psutil.Process().memory_info().rss
 shape, (kind, size) = tuple(source.shape[1:]), partition.split()
 if kind == "cells":
     split = CellGrid(shape, (int(size),) * 2)

@@ -15,8 +15,9 @@ from tests.forked import Programs, printed_by
 _PROBE = """
 import json, sys
 import numpy as np
+import psutil
 from dpca.engine import as_source, fold
-from dpca.engine.memory import peak_resident_bytes, resident_bytes
+from dpca.engine.memory import peak_resident_bytes
 from dpca.partition.whole import Whole
 from dpca.rules.covariance_product import RayleighRitz
 from dpca.rules.dual import BlockGram, DualComponents
@@ -38,7 +39,7 @@ def rule(n, d):
 
 fold(rule(64, 1000), as_source(np.ones((64, 1000), np.uint8)), Whole((1000,)))
 wanted, source = rule(n, d), as_source(sys.argv[1])
-before = resident_bytes()
+before = psutil.Process().memory_info().rss
 _, report = fold(wanted, source, Whole((d,)))
 print(json.dumps({"grown": peak_resident_bytes() - before, "planned": report.plan.task_bytes}))
 """

@@ -18,15 +18,16 @@ pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the helper that
 _PROBE = """
 import json, sys, warnings
 import numpy as np
+import psutil
 from dpca import StreamingPCA
-from dpca.engine.memory import peak_resident_bytes, resident_bytes
+from dpca.engine.memory import peak_resident_bytes
 sys.modules["dpca.engine.fold"].thread_count = lambda: 1  # what is planned is one task
 warnings.simplefilter("ignore")
 path, method, k = sys.argv[1], sys.argv[2], 10
 options = {"random_state": 0, **json.loads(sys.argv[3])}
 small = np.random.default_rng(0).integers(0, 256, (300, 12, 12), dtype=np.uint8)
 StreamingPCA(k, method=method, **options).fit(small)
-before = resident_bytes()
+before = psutil.Process().memory_info().rss
 model = StreamingPCA(k, method=method, **options).fit(path)
 plan = model.fit_report_.plan
 print(json.dumps({"grown": peak_resident_bytes() - before, "planned": plan.task_bytes, "seen": model.n_samples_seen_}))
