@@ -17,8 +17,6 @@ WINDOW = 7
 _K1, _K2 = 0.01, 0.03
 # Positions of a pass. Passes overlap by six rows: larger ones repeat less work, until they leave the cache (measured).
 _PASS_POSITIONS = 49_152
-# Ranges up to this, and down to its inverse, have squares within the range of float32.
-_ORDINARY = 2.0**20
 
 
 def has_ssim(sample_shape: tuple[int, ...], n_spatial: int) -> bool:
@@ -61,12 +59,9 @@ def ssim_per_sample(x: Array, y: Array, *, data_range: float, n_spatial: int) ->
     if min(spatial) < WINDOW:
         raise ValueError(f"SSIM needs at least {WINDOW} pixels along every spatial axis, got {spatial}")
     work = working_dtype(x.dtype)
-    # float32 cannot hold the square of an extreme range: values are divided by the range first.
-    unit = 1.0 if 1 / _ORDINARY < data_range < _ORDINARY else data_range
+    unit, window = work.type(data_range), WINDOW**n_spatial
     # Numerator and denominator are twice the published ones in each of their factors, and so are the constants.
-    window = WINDOW**n_spatial
-    scale = data_range / unit
-    c1, c2 = work.type(2 * (_K1 * scale) ** 2), work.type(2 * (_K2 * scale) ** 2 * (window - 1) / window)
+    c1, c2 = work.type(2 * _K1**2), work.type(2 * _K2**2 * (window - 1) / window)
     row = math.prod(sample_shape[1:])
     strides = tuple(math.prod(sample_shape[axis + 1 :]) for axis in range(n_spatial))
     starts = [s - WINDOW + 1 for s in spatial]
@@ -78,15 +73,13 @@ def ssim_per_sample(x: Array, y: Array, *, data_range: float, n_spatial: int) ->
     )
     result = np.empty(len(x))
     for i, (a, b) in enumerate(_flat_pairs(x, y)):
-        if unit != 1:
-            a, b = a / work.type(unit), b / work.type(unit)
         totals = np.zeros(row)
         for first in range(0, starts[0], rows):
             part = slice(first * row, (min(first + rows, starts[0]) + WINDOW - 1) * row)
             values, free = [field[: part.stop - part.start] for field in fields], others
             # A shift by about the mean leaves variances as they are and makes their rounding errors smaller.
-            center = 2 * a[part.start : part.stop : 31].mean(dtype=work)
-            sweeps.sums_and_differences(a[part], b[part], center, *values)
+            center = 2 * a[part.start : part.stop : 31].mean(dtype=work) / unit
+            sweeps.sums_and_differences(a[part], b[part], unit, center, *values)
             for stride in reversed(strides):
                 sums = [out[: len(v) - (WINDOW - 1) * stride] for v, out in zip(values, free, strict=True)]
                 for field, out in zip(values, sums, strict=True):

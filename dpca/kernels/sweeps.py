@@ -35,15 +35,11 @@ def _compiled(function: F) -> F:
 def squared_distance(x: Array, y: Array, unit: float) -> float:
     """Return the sum of ((x - y) / unit)^2 in float64, of arrays (n,)."""
     sums = np.zeros(_LANES)
-    whole = len(x) - len(x) % _LANES
-    for start in range(0, whole, _LANES):
+    for start in range(0, len(x), _LANES):
         a, b = x[start : start + _LANES], y[start : start + _LANES]
-        for i in range(_LANES):
+        for i in range(len(a)):
             difference = (np.float64(a[i]) - np.float64(b[i])) / unit
             sums[i] += difference * difference
-    for i in range(whole, len(x)):
-        difference = (np.float64(x[i]) - np.float64(y[i])) / unit
-        sums[i - whole] += difference * difference
     return float(sums.sum())
 
 
@@ -51,11 +47,11 @@ def squared_distance(x: Array, y: Array, unit: float) -> float:
 
 
 @_compiled
-def sums_and_differences(x: Array, y: Array, center: Any, p: Array, m: Array, pp: Array, mm: Array) -> None:
-    """Set p = x + y - center, m = x - y, and their squares, in the type of ``p``."""
+def sums_and_differences(x: Array, y: Array, unit: Any, center: Any, p: Array, m: Array, pp: Array, mm: Array) -> None:
+    """Set p = x + y - center, m = x - y, and their squares, of x and y in a unit and in the type of ``p``."""
     kind = p.dtype.type
     for i in range(len(x)):
-        a, b = kind(x[i]), kind(y[i])
+        a, b = kind(x[i]) / unit, kind(y[i]) / unit
         p[i] = (a + b) - center
         m[i] = a - b
     for i in range(len(x)):
