@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 import math
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import TypeVar
 
 from dpca.models.rank_choice import NOISE
@@ -49,37 +49,6 @@ def add_range_option(parser: argparse._ActionsContainer, default: str) -> None:
         metavar="LOW,HIGH",
         help=f"smallest and largest possible value (default: {default})",
     )
-
-
-def add_streaming_options(parser: argparse.ArgumentParser, methods: Iterable[str]) -> None:
-    """Add how many components of whole samples are found, and how."""
-    group = parser.add_argument_group("components")
-    group.add_argument("--components", type=positive, default=50, metavar="K", help="number (default: %(default)s)")
-    group.add_argument(
-        "--method",
-        choices=tuple(methods),
-        default="incremental-svd",
-        metavar="NAME",
-        help="update rule: %(choices)s (default: %(default)s, close to exact in one pass over samples in any order)",
-    )
-    group.add_argument(
-        "--passes",
-        type=positive,
-        default=1,
-        metavar="N",
-        help="number of passes; each after the first refines the components and measures the variance that they "
-        "explain (default: %(default)s)",
-    )
-    group.add_argument("--batch", type=positive, metavar="N", help="samples of one update (default: the rule's own)")
-    group.add_argument(
-        "--oversampling", type=natural, metavar="N", help="extra components that incremental-svd tracks (default: 50)"
-    )
-    group.add_argument(
-        "--shuffle",
-        action="store_true",
-        help="take the samples in a random order, which all rules but incremental-svd need where images are sorted",
-    )
-    add_seed(group, "seed of rules with a random start, and of the random order")
 
 
 def add_seed(group: argparse._ActionsContainer, text: str) -> None:

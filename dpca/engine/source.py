@@ -379,8 +379,13 @@ def batches(source: Source, samples: tuple[int, int], region: Region, rows: int)
             yield first, batch
 
 
-def check_finite(batch: Array, first: int, name: str) -> None:
-    """Refuse NaN and infinity, naming the first sample that holds one; integers hold none."""
+def check_finite(
+    batch: Array,
+    first: int,
+    name: str,
+    what: str = "holds a value that is not finite: remove or repair it, since one spoils every component",
+) -> None:
+    """Refuse NaN and infinity, naming the first sample that holds one and saying ``what`` of it; integers hold none."""
     if batch.dtype.kind != "f":
         return
     rows = max(1, _CHECKED_AT_ONCE // max(1, math.prod(batch.shape[1:])))
@@ -388,10 +393,7 @@ def check_finite(batch: Array, first: int, name: str) -> None:
         part = batch[start : start + rows]
         finite = np.isfinite(part).reshape(len(part), -1).all(axis=1)
         if not finite.all():
-            raise DataError(
-                f"sample {first + start + int(finite.argmin())} of {name} holds a value that is not finite: remove or "
-                f"repair it, since one NaN or infinity spoils every component"
-            )
+            raise DataError(f"sample {first + start + int(finite.argmin())} of {name} {what}")
 
 
 def _checked(block: Array, called: str, block_info: Any = None) -> Array:

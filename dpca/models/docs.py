@@ -18,6 +18,12 @@ SHARED = {
         Orthonormal rows, ordered by variance; the entry of largest magnitude is positive. float32, or float64 for
         float64 input and wide integers. Beyond the rank of the data they are arbitrary.
     mean_ : array (n_features,), float64
+    total_variance_ : float
+        Certificate: the sum of all variances of the samples, exact.
+    n_components_, n_features_in_, n_samples_seen_ : int
+    sample_shape_ : tuple of int
+    fit_report_ : FoldReport
+        Plan, seconds, peak memory of the first pass.
 """,
     "where": """\
     Runs on the current ``distributed.Client`` if there is one and the input is on disk or a Dask array, else on threads

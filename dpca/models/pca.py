@@ -93,19 +93,14 @@ class PCA(LinearModel):
         Ascending; only with ``n_least``. Known to the rounding error of the largest variance.
     solver_, solver_reason_ : str
         What was run, and why.
-    total_variance_ : float
-        Certificate: the sum of all variances of the samples, exact.
     captured_bound_ : float
         Certificate: the captured variance is at least this share of what the best components would capture; 1 for the
         exact solvers. For the others it assumes that all variance outside their basis lies in one direction: it is far
         below the truth where that variance is large, and 1 - ``tol`` where it is less than one component's.
     residual_norms_ : array (n_components,), float64
         ||C v - lambda v|| of each component, measured; only by the solvers that iterate.
-    n_components_, n_features_in_, n_samples_seen_, n_passes_ : int
-        The last is the number of passes over the data that were made.
-    sample_shape_ : tuple of int
-    fit_report_ : FoldReport
-        Plan, seconds, peak memory of the first pass.
+    n_passes_ : int
+        Number of passes over the data that were made.
 
     Notes
     -----

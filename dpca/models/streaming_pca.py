@@ -93,8 +93,6 @@ class StreamingPCA(LinearModel):
     explained_variance_, explained_variance_ratio_, singular_values_ : array (n_components,), float64
         Variances along the components as the rule estimates them (divisor n - 1); measured exactly where
         ``n_passes`` > 1, for the components before the last multiplication.
-    total_variance_ : float
-        Certificate: the sum of all variances of the samples, exact.
     captured_bound_ : float
         Certificate: the captured variance is at least this share of what the best components would capture; nan where
         the rule knows no bound.
@@ -106,10 +104,6 @@ class StreamingPCA(LinearModel):
         its last merge). nan where there was no such part.
     variance_moved_ : float
         Certificate: share of the captured variance that lies outside those earlier components.
-    n_components_, n_features_in_, n_samples_seen_ : int
-    sample_shape_ : tuple of int
-    fit_report_ : FoldReport
-        Plan, seconds, peak memory of the first pass.
 
     Notes
     -----

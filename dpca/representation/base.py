@@ -99,12 +99,8 @@ class Representation(ABC):
         """Return scores (n, *score_shape) of samples (n, *sample_shape)."""
 
     @abstractmethod
-    def _decode(self, scores: Array) -> Array:
-        """Return the samples (n, *sample_shape) that scores stand for, neither rounded nor clipped."""
-
-    def _decode_pixels(self, scores: Array, pixels: Pixels) -> Array:
-        """Return the samples that scores stand for, as a stack can hold them."""
-        return to_pixels(self._decode(scores), *pixels)
+    def _decode(self, scores: Array, pixels: Pixels | None) -> Array:
+        """Return the samples (n, *sample_shape) that scores stand for, rounded and clipped to pixels where it pays."""
 
     def leading(self, n_components: int | None) -> Self:
         """Return the representation by the first ``n_components`` components; None stands for all.
@@ -142,7 +138,7 @@ class Representation(ABC):
         check_finite(samples, first, name)
         scores = guarded(self._encode, name)(samples)
         if samples.dtype.kind == "f":
-            _check_range(scores, first, name, "scores")
+            check_finite(scores, first, name, _beyond("scores", scores))
         return scores
 
     def decode(self, scores: Array, name: str = "the scores", first: int = 0, *, pixels: Pixels | None = None) -> Array:
@@ -162,15 +158,13 @@ class Representation(ABC):
             If scores or samples are not finite.
         """
         check_finite(scores, first, name)
-        most = np.finfo(self.decoded_dtype(scores.dtype)).max
         # Samples are sums of at most some thousand scores and finite numbers: they are seldom looked at.
-        if scores.size and max(float(scores.max()), -float(scores.min())) > math.sqrt(most):
-            samples = guarded(self._decode, name)(scores)
-            _check_range(samples, first, name, "samples")
-            return samples if pixels is None else to_pixels(samples, *pixels)
-        if pixels is None:
-            return guarded(self._decode, name)(scores)
-        return guarded(self._decode_pixels, name)(scores, pixels)
+        most = math.sqrt(np.finfo(self.decoded_dtype(scores.dtype)).max)
+        large = scores.size and max(float(scores.max()), -float(scores.min())) > most
+        samples = guarded(self._decode, name)(scores, None if large else pixels)
+        if large:
+            check_finite(samples, first, name, _beyond("values", samples))
+        return samples if pixels is None or samples.dtype == pixels.dtype else to_pixels(samples, *pixels)
 
 
 def array_digest(array: Array) -> list[Any]:
@@ -179,10 +173,5 @@ def array_digest(array: Array) -> list[Any]:
     return [values, list(array.shape), str(array.dtype)]
 
 
-def _check_range(values: Array, first: int, name: str, what: str) -> None:
-    finite = np.isfinite(values).reshape(len(values), -1).all(axis=1)
-    if not finite.all():
-        raise DataError(
-            f"the {what} of sample {first + int(finite.argmin())} of {name} are beyond the range of {values.dtype}: "
-            f"divide all values by a constant, or give them as float64"
-        )
+def _beyond(what: str, values: Array) -> str:
+    return f"has {what} beyond the range of {values.dtype}: divide all values by a constant, or give them as float64"

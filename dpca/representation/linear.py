@@ -150,29 +150,22 @@ class LinearRepresentation(Representation):
                         np.matmul(x[some], rows.swapaxes(1, 2), out=_scores_of(run, some, rows, here))
         return scores.reshape(n, *self.score_shape)
 
-    def _decode(self, scores: Array) -> Array:
+    def _decode(self, scores: Array, pixels: Pixels | None) -> Array:
         """Return y V + mean of every partition, in place. Costs 2 n d k operations."""
-        return self._joined(scores, self.decoded_dtype(scores.dtype), None)
-
-    def _decode_pixels(self, scores: Array, pixels: Pixels) -> Array:
-        if self._rounds_parts(pixels.dtype):
-            return self._joined(scores, pixels.dtype, pixels)
-        return super()._decode_pixels(scores, pixels)
-
-    def _rounds_parts(self, dtype: DTypeLike) -> bool:
-        """Say whether samples of a type are rounded part by part, in the cache: where parts are copied as they are."""
-        return not isinstance(self.partition, Whole) and self.partition.split_dtype(dtype) == np.dtype(dtype)
-
-    def _joined(self, scores: Array, dtype: np.dtype[Any], pixels: Pixels | None) -> Array:
-        """Return decoded samples of a type."""
         partition, n = self.partition, len(scores)
+        pixels = pixels if pixels is not None and self._rounds_parts(pixels.dtype) else None
+        dtype = self.decoded_dtype(scores.dtype)
         scores = scores.reshape(n, partition.n_partitions, len(self.components))
-        samples = np.empty((n, *self.sample_shape), dtype)
-        step = self._step(self.decoded_dtype(scores.dtype).itemsize)
+        samples = np.empty((n, *self.sample_shape), dtype if pixels is None else pixels.dtype)
+        step = self._step(dtype.itemsize)
         for start in range(0, n, step):
             here = samples[start : start + step]
             partition.join(self._decoded(scores[start : start + step], here, pixels), here)
         return samples
+
+    def _rounds_parts(self, dtype: DTypeLike) -> bool:
+        """Say whether samples of a type are rounded part by part, in the cache: where parts are copied as they are."""
+        return not isinstance(self.partition, Whole) and self.partition.split_dtype(dtype) == np.dtype(dtype)
 
     def _decoded(self, scores: Array, samples: Array, pixels: Pixels | None) -> Iterator[tuple[int, Array]]:
         """Yield the number of the first partition of every run, and the values (count, n, n_features) of all."""

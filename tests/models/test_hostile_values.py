@@ -210,11 +210,11 @@ def test_the_lazy_answer_is_refused_as_well(tmp_path: Path) -> None:
     hostile = np.where(rng.random((20, 6, 6)) < 0.5, -3e38, 3e38).astype(np.float32)
     hostile[7] = np.sign(model.components_[0].reshape(6, 6)) * 3e38
     zarr.create_array(tmp_path / "x.zarr", data=hostile, chunks=(10, 6, 6))
-    with pytest.raises(DataError, match=r"scores of sample \d+ of .* are beyond the range of float32"):
+    with pytest.raises(DataError, match=r"sample \d+ of .* has scores beyond the range of float32"):
         model.transform(str(tmp_path / "x.zarr")).compute(scheduler="threads")
     with pytest.raises(DataError, match="scores of sample"):
         model.transform(hostile)
-    with pytest.raises(DataError, match="samples of sample [01] of the scores are beyond the range of float32"):
+    with pytest.raises(DataError, match="sample [01] of the scores has values beyond the range of float32"):
         # Components at 45 degrees: one attribute is 1.41 times a score.
         turned = PCA(2).fit((rng.normal(size=(40, 2)) * (3, 1) @ [[1, 1], [1, -1]]).astype(np.float32))
         turned.inverse_transform(np.float32([[3e38, 3e38], [3e38, -3e38]]))

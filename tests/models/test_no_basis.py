@@ -83,7 +83,7 @@ class Codebooks(Representation):
             left -= book[scores[:, j]]
         return scores
 
-    def _decode(self, scores: np.ndarray) -> np.ndarray:
+    def _decode(self, scores: np.ndarray, pixels: Any) -> np.ndarray:
         samples = np.zeros((len(scores), self.codes.shape[2]), np.float32)
         for j, book in enumerate(self.codes):
             samples += book[scores[:, j]]

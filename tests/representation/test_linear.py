@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from dpca.kernels import linalg
+from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.partition import Bands, CellGrid, LappedGrid, Whole, map_at_random
 from dpca.partition.base import Partition
 from dpca.representation import linear
@@ -189,11 +190,11 @@ def test_values_beyond_arithmetic_are_refused_on_either_side(partition: Partitio
     x[2, 3, 4, 1] = np.nan
     with pytest.raises(DataError, match="sample 9 of the stack"):
         model.encode(x, "the stack", 7)
-    with pytest.raises(DataError, match="scores of sample 1 of a chunk are beyond the range of float32"):
+    with pytest.raises(DataError, match="sample 1 of a chunk has scores beyond the range of float32"):
         model.encode(np.where(np.arange(4) == 1, np.float32(3e38), 1)[:, None, None, None] * np.ones(SHAPE, np.float32))
     scores = np.ones((3, *model.score_shape), np.float32)
     scores[1] = 3e38
-    with pytest.raises(DataError, match="samples of sample 5 of the scores are beyond"):
+    with pytest.raises(DataError, match="sample 5 of the scores has values beyond"):
         model.decode(scores, first=4)
     scores[1] = np.inf
     with pytest.raises(DataError, match="sample 5"):
@@ -203,8 +204,9 @@ def test_values_beyond_arithmetic_are_refused_on_either_side(partition: Partitio
 @pytest.mark.parametrize("block", [2**18, 2**25])
 @pytest.mark.parametrize("dtype", [np.uint8, np.float64])
 @pytest.mark.parametrize("kind", PARTITIONS)
+@pytest.mark.parametrize("pixels", [False, True])
 def test_temporaries_stay_below_what_is_promised(
-    kind: str, dtype: Any, block: int, monkeypatch: pytest.MonkeyPatch
+    pixels: bool, kind: str, dtype: Any, block: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(linear, "_BLOCK_BYTES", block)
     shape = (120, 100, 3)
@@ -219,13 +221,25 @@ def test_temporaries_stay_below_what_is_promised(
     x = np.zeros((200, *shape), dtype)
     linalg.release_scratch()
     tracemalloc.start()
-    model._decode(model._encode(x))
+    model._decode(model._encode(x), Pixels(np.dtype(dtype), (0, 255)) if pixels else None)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     linalg.release_scratch()
     # Scores are held while samples are put back together, as the promise has it. Clients of other tests may still have
     # threads that allocate.
-    assert 0.5 * model.work_bytes(200, dtype) < peak <= model.work_bytes(200, dtype) + 2**20
+    promised = model.work_bytes(200, dtype, pixels=pixels)
+    assert 0.5 * promised < peak <= promised + 2**20
+
+
+@every_partition
+@pytest.mark.parametrize("dtype", [np.uint8, np.int16, np.float16, np.float32])
+def test_decoding_to_pixels_is_decoding_and_rounding(dtype: Any, partition: Partition) -> None:
+    model = made(partition)
+    pixels = Pixels(np.dtype(dtype), (-3.0, 100.0))
+    scores = np.random.default_rng(0).normal(0, 60, (5, *model.score_shape)).astype(np.float32)
+    found = model.decode(scores, pixels=pixels)
+    assert found.dtype == dtype
+    np.testing.assert_array_equal(found, to_pixels(model.decode(scores), *pixels))
 
 
 def test_ranks() -> None:
