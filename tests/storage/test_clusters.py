@@ -49,7 +49,7 @@ def kill_workers(given: GivenCluster) -> None:
 def test_every_way_of_asking_a_cluster_that_is_gone(
     fail: Callable[[GivenCluster], None], says: str, given: GivenCluster
 ) -> None:
-    with open_client(given.address) as client, watched(client, 2.0, interval=0.3):
+    with open_client(given.address) as client, watched(client, 2.0, interval=0.3, answer=2.0):
         calls = run_in_order(time.sleep, ((0.1 * i,) for i in range(100)), client=client)
         next(calls)
         fail(given)

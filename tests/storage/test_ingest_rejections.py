@@ -53,8 +53,11 @@ PATTERNS: dict[str, set[int]] = {
 
 
 @pytest.mark.usefixtures("_many_shards")
-@pytest.mark.parametrize("kind", ["zip", "tgz"])
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize(
+    ("kind", "pattern"),
+    # A source that is read in its order is found the same gaps in: some of them are enough.
+    [("zip", name) for name in PATTERNS] + [("tgz", name) for name in ("first", "every third", "last shard vanishes")],
+)
 def test_skip_leaves_no_gap(kind: str, pattern: str, tmp_path: Path) -> None:
     bad = PATTERNS[pattern]
     files = bad_files(23, dict.fromkeys(bad, BROKEN))
