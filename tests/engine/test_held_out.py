@@ -40,7 +40,7 @@ def read(source: Any, rows: int, region: Any = ((0, 3), (0, 2)), samples: tuple[
     return np.concatenate([b.copy() for _, b in batches(source, samples or (0, source.shape[0]), region, rows)])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(
     n=st.integers(2, 40),
     chunk=st.integers(1, 14),
