@@ -200,7 +200,7 @@ def test_a_refusal_names_the_source_wherever_it_runs(kind: str, method: str, clu
         source = da.from_array(x, chunks=(20, 6, 6))
     name = {"numpy": "the array", "dask": "the Dask array"}.get(kind, "x.zarr")
     with pytest.raises(DataError, match="divide") as told:
-        model.fit(source)  # on the cluster, which is the current client, unless it lies in this process
+        model.fit(source, client=cluster)  # numpy arrays are folded in this process
     assert "\n" not in str(told.value)
     assert name in str(told.value) or "diverged" in str(told.value)
 
