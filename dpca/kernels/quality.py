@@ -28,8 +28,7 @@ def mse_per_sample(x: Array, y: Array, *, data_range: float) -> Array:
     """Return the MSE (n_samples,) of samples of one dtype, in units of data_range squared, as `dpca.metrics.mse`."""
     from dpca.kernels.sweeps import squared_distance
 
-    result = [squared_distance(*pair, float(data_range)) / pair[0].size for pair in _flat_pairs(x, y)]
-    return np.array(result)
+    return np.array([squared_distance(a, b, float(data_range)) / a.size for a, b in _flat_pairs(x, y)])
 
 
 def psnr_from_mse(mse: Array) -> Array:

@@ -6,29 +6,25 @@ numba's cache, beside this file or in the user's cache folder.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
-from typing import Any, TypeVar
+from typing import Any
 
 import numba
 import numpy as np
 
 from dpca.kernels.types import Array
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 # Sums of so many neighbours are kept apart: the processor adds several at once, in an order that is always the same.
 _LANES = 64
 
 
-def _compiled(function: F) -> F:
+def _compiled(function: Any) -> Any:
     """Compile a function for the types that it is called with, which lets go of Python's lock."""
-    compile_with: Any = partial(numba.njit, nogil=True, error_model="numpy")
+    compile_with = partial(numba.njit, nogil=True, error_model="numpy")
     try:
-        compiled: F = compile_with(cache=True)(function)
+        return compile_with(cache=True)(function)
     except RuntimeError:  # there is no folder to keep it in
-        compiled = compile_with()(function)
-    return compiled
+        return compile_with()(function)
 
 
 @_compiled
