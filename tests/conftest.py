@@ -84,12 +84,14 @@ def programs() -> Iterator[Programs]:
         yield programs
 
 
-@pytest.fixture
-def small_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures of few pixels: drawing them takes half of the time of a job on a small stack."""
+@pytest.fixture(scope="module")
+def small_pictures() -> Iterator[None]:
+    """Pictures of few pixels, in all of a module: drawing them takes half of the time of a job on a small stack."""
     from dpca.report import drawing
 
-    monkeypatch.setattr(drawing, "DPI", 40)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drawing, "DPI", 40)
+        yield
 
 
 @pytest.fixture(scope="session")
