@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -43,6 +44,7 @@ DATA = Path(__file__).parents[2] / "shared" / "data"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest."""
     items.sort(key=lambda item: item.path.stem not in LONGEST)
+    gc.freeze()  # else Python would visit thousands of tests and all that was imported whenever it looks for garbage
 
 
 @pytest.fixture(scope="session", autouse=True)
