@@ -14,12 +14,13 @@ however long the iterable is; calls are drawn from it only as they are submitted
 from __future__ import annotations
 
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
-from functools import partial
+from functools import lru_cache, partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from threadpoolctl import ThreadpoolController
@@ -223,11 +224,17 @@ def _call(function: Callable[..., T], *call: Any) -> T:
         return function(*call)
 
 
+@lru_cache(maxsize=1)
+def _controller(_modules: int) -> ThreadpoolController:
+    """Find the libraries of this process, again once more modules are imported: each search reads all it has mapped."""
+    return ThreadpoolController()
+
+
 class _Holder:
     """A thread that holds BLAS of this process to one thread until it is told to let go."""
 
     def __init__(self) -> None:
-        self.controller = ThreadpoolController()
+        self.controller = _controller(len(sys.modules))
         self._held, self._let_go = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._hold, name="one-blas-thread", daemon=True)
         self._thread.start()
@@ -262,7 +269,7 @@ def one_blas_thread() -> Iterator[None]:
 
     Notes
     -----
-    Costs a millisecond or two for the first block in, hardly anything for one that overlaps another.
+    Costs a tenth of a millisecond for the first block in, hardly anything for one that overlaps another.
     """
     controller = _hold_blas()
     try:
