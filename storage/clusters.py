@@ -16,8 +16,6 @@ from weakref import WeakKeyDictionary
 from storage.errors import ClusterError, DataError, StoreError, one_line
 
 _GO_ON = "the same command goes on with what is finished"
-# Seconds that a scheduler may take to answer.
-_ANSWER = 10.0
 # Messages of a process that lacks the function it should run.
 _NOT_LOADED = ("deserialization of the task graph", "Can't get attribute")
 # Why a client was closed, stated by the thread that closed it.
@@ -58,7 +56,7 @@ def cluster_errors(client: Any | None) -> Iterator[None]:
 
 
 @contextmanager
-def watched(client: Any, patience: float, *, interval: float = 2.0) -> Iterator[None]:
+def watched(client: Any, patience: float, *, interval: float = 2.0, answer: float = 10.0) -> Iterator[None]:
     """Close a client, during a block, when its scheduler is silent or has had no workers for too long.
 
     Dask itself would wait for ever, for a scheduler that hangs as for workers that never come.
@@ -71,9 +69,11 @@ def watched(client: Any, patience: float, *, interval: float = 2.0) -> Iterator[
         Seconds that a cluster may be without workers.
     interval : float
         Seconds between two questions to the scheduler.
+    answer : float
+        Seconds that it may take to answer one.
     """
     ended = threading.Event()
-    asking = (client, patience, interval, ended)
+    asking = (client, patience, interval, answer, ended)
     watch = threading.Thread(target=_watch, args=asking, name="watch-cluster", daemon=True)
     watch.start()
     try:
@@ -82,11 +82,11 @@ def watched(client: Any, patience: float, *, interval: float = 2.0) -> Iterator[
         ended.set()
 
 
-def _watch(client: Any, patience: float, interval: float, ended: threading.Event) -> None:
+def _watch(client: Any, patience: float, interval: float, answer: float, ended: threading.Event) -> None:
     where, alone, why = _address(client), 0.0, ""
     while not why and not ended.wait(interval):
         try:
-            workers = client.nthreads(callback_timeout=_ANSWER)
+            workers = client.nthreads(callback_timeout=answer)
         except Exception as error:
             if ended.is_set():
                 return

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -133,16 +134,16 @@ def group_graph(work: Work, source: Source, cuts: Sequence[Run]) -> Any:
     """Return the delayed `Outcome` of a group: its segments, merged in pairs of neighbors, then finished."""
     pieces = [source.piece(samples, work.group.region) for samples in cuts]
     if len(cuts) == 1:
-        return delayed(fold_group, pure=False)(work, pieces[0], cuts[0])
-    leaf, merge = delayed(fold_segment, pure=False), delayed(merge_states, pure=False)
+        return _task(fold_group, work)(pieces[0], cuts[0])
+    leaf, merge = _task(fold_segment, work), _task(merge_states, work)
     nodes: list[Any] = []
     for s, (piece, samples) in enumerate(zip(pieces, cuts, strict=True)):
         before = None if work.rule.mergeable or not nodes else nodes.pop()
-        nodes.append(leaf(work, piece, samples, before, work.segment(s)))
+        nodes.append(leaf(piece, samples, before, work.segment(s)))
     while len(nodes) > 1:
-        pairs = [merge(work, *nodes[i : i + 2]) for i in range(0, len(nodes) - 1, 2)]
+        pairs = [merge(*nodes[i : i + 2]) for i in range(0, len(nodes) - 1, 2)]
         nodes = pairs + nodes[2 * len(pairs) :]
-    return delayed(finish_copy, pure=False)(work, nodes[0], len(cuts))
+    return _task(finish_copy, work)(nodes[0], len(cuts))
 
 
 def segment_graph(
@@ -157,16 +158,21 @@ def segment_graph(
     node = delayed(_same, pure=False)(reached)
     region = work.group.region
     if scheme is None:
-        return delayed(fold_segment, pure=False)(work, source.piece(samples, region), samples, node)
+        return _task(fold_segment, work)(source.piece(samples, region), samples, node)
     dealt = list(rounds(samples, scheme, source.chunks[0]))
     row_bytes = int(np.prod([b - a for a, b in region])) * source.dtype.itemsize
     longest = max(stop - start for start, stop in dealt[0])
     if n_parallel == 1 or longest * row_bytes < _WORTH_A_TASK:
-        return delayed(run_rounds, pure=False)(work, scheme, source.piece(samples, region), dealt, node)
+        return _task(run_rounds, work, scheme)(source.piece(samples, region), dealt, node)
+    stream, join = _task(run_stream, work, scheme), _task(join_streams, work, scheme)
     for runs in dealt:
-        pieces = [delayed(run_stream, pure=False)(work, scheme, source.piece(run, region), run, node) for run in runs]
-        node = delayed(join_streams, pure=False)(work, scheme, node, pieces)
+        node = join(node, [stream(source.piece(run, region), run, node) for run in runs])
     return node
+
+
+def _task(function: Callable[..., Any], *known: Any) -> Any:
+    """Return a delayed function that has its first arguments already: Dask would look for delayed values in them."""
+    return delayed(partial(function, *known), pure=False)
 
 
 def _same(reached: Reached) -> Reached:

@@ -164,7 +164,7 @@ def translate_parameters(stored: Mapping[str, Any], kept_now: Sequence[str]) -> 
     Before a rule could be an object, its options were parameters of the estimator beside ``method``, None where they
     were left to it. With a schedule or a unit, the steps were literal unless the unit was "measured".
     """
-    given = {name: restore_option(value) for name, value in stored.items()}
+    given = {name: restore_option(value) for name, value in dict(stored).items()}  # a TypeError where it is none
     kept = {name: given.pop(name) for name in kept_now if name in given}
     options = {name: value for name, value in given.items() if value is not None}
     if not options:

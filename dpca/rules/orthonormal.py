@@ -53,13 +53,11 @@ def _cholesky_qr(rows: Array) -> Array | None:
     norms = np.sqrt(products.diagonal())
     if not (norms > 0).all() or not np.isfinite(norms).all():
         return None
-    try:
-        lower = scipy.linalg.cholesky(products / np.outer(norms, norms), lower=True, check_finite=False)
-    except scipy.linalg.LinAlgError:
+    # LAPACK itself: what checks its arguments takes a hundred times as long as matrices of a few rows.
+    lower, failed = scipy.linalg.lapack.dpotrf(products / np.outer(norms, norms), lower=True)
+    if failed or lower.diagonal().min() < _NEAREST:
         return None
-    if lower.diagonal().min() < _NEAREST:
-        return None
-    inverse = scipy.linalg.solve_triangular(lower, np.diag(1 / norms), lower=True, check_finite=False)
+    inverse, _ = scipy.linalg.lapack.dtrtrs(lower, np.diag(1 / norms), lower=True)
     out = np.empty_like(rows)
     for start in range(0, rows.shape[1], _BLOCK_COLUMNS):
         columns = slice(start, start + _BLOCK_COLUMNS)

@@ -40,13 +40,13 @@ def read(source: Any, rows: int, region: Any = ((0, 3), (0, 2)), samples: tuple[
     return np.concatenate([b.copy() for _, b in batches(source, samples or (0, source.shape[0]), region, rows)])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(
-    n=st.integers(2, 90),
-    chunk=st.integers(1, 30),
-    rows=st.integers(1, 50),
-    cut=st.integers(0, 90),
-    window=st.integers(1, 4000),
+    n=st.integers(2, 40),
+    chunk=st.integers(1, 14),
+    rows=st.integers(1, 22),
+    cut=st.integers(0, 40),
+    window=st.integers(1, 1800),
     data=st.data(),
 )
 def test_all_others_in_their_order_wherever_they_are_cut(

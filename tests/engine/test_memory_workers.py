@@ -67,12 +67,12 @@ def measure(path: str, cell: tuple[int, ...], rule: Any, budget: int | None = No
 
 
 def test_a_long_stack_takes_no_more_than_was_planned_for_a_tenth_of_it(tmp_path: Path) -> None:
-    layout = Layout((256, 50, 50, 3), (512, 100, 100, 3))
-    grid, rule = CellGrid((100, 100, 3), (5, 5)), CovariancePCA(3)
+    layout = Layout((256, 30, 30, 3), (512, 60, 60, 3))
+    grid, rule = CellGrid((60, 60, 3), (5, 5)), CovariancePCA(3)
     n = rule.batch_rows(np.uint8)
-    tenth = ZarrSource("nowhere", (n, 100, 100, 3), np.dtype(np.uint8), layout.chunks)
+    tenth = ZarrSource("nowhere", (n, 60, 60, 3), np.dtype(np.uint8), layout.chunks)
     short = plan_fold(tenth, grid, rule, budget=2**30)
-    grown, plan = measure(stack(tmp_path, 10 * n, (100, 100, 3), np.uint8, layout), (5, 5), rule)
+    grown, plan = measure(stack(tmp_path, 10 * n, (60, 60, 3), np.uint8, layout), (5, 5), rule)
     assert 30e6 < grown <= plan.task_bytes <= short.task_bytes
 
 

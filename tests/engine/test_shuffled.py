@@ -35,12 +35,12 @@ def read(source: Any, rows: int, region: Any = ((0, 3), (0, 2)), samples: tuple[
     return np.concatenate([b.copy() for _, b in batches(source, samples or (0, source.shape[0]), region, rows)])
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=25)
 @given(
-    n=st.integers(1, 48),
-    chunk=st.integers(1, 16),
-    rows=st.integers(1, 28),
-    cut=st.integers(0, 48),
+    n=st.integers(1, 30),
+    chunk=st.integers(1, 10),
+    rows=st.integers(1, 18),
+    cut=st.integers(0, 30),
     seed=st.integers(0, 9),
 )
 def test_every_sample_once_wherever_it_is_cut(n: int, chunk: int, rows: int, cut: int, seed: int) -> None:

@@ -67,9 +67,9 @@ MADE: dict[str, Make] = {
 }
 
 
-@pytest.fixture(params=MADE.values(), ids=MADE)
-def made(request: pytest.FixtureRequest, tmp_path: Path) -> Any:
-    return request.param(tmp_path, VALUES)
+@pytest.fixture(scope="module", params=MADE.values(), ids=MADE)
+def made(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return request.param(tmp_path_factory.mktemp("made"), VALUES)
 
 
 @pytest.mark.parametrize("read_bytes", [3000, 2**24])

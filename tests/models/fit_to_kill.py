@@ -1,7 +1,8 @@
 """A program that fits a streaming PCA, slowly, for `test_streaming_kill` to kill.
 
-``python fit_to_kill.py STORE CHECKPOINTS METHOD OUTPUT SECONDS_A_READ WORKERS`` prints the processes of its workers, if
-it has any, and in the end the number of segments.
+``python fit_to_kill.py STORE CHECKPOINTS METHOD OUTPUT SECONDS_AN_UPDATE WORKERS`` prints in the end the number of
+segments. With workers it makes the same fit before, at full speed and without checkpoints, leaves what that finds in
+OUTPUT.calm.npz, and prints the processes of the workers.
 """
 
 from __future__ import annotations
@@ -33,20 +34,10 @@ def slow_down(seconds: float) -> None:
     InBatches.batch_rows = lambda rule, dtype: 16  # type: ignore[method-assign]
 
 
-def main() -> None:
-    store, folder, method, output, seconds, workers = sys.argv[1:]
-    slow_down(float(seconds))
+def fit(store: str, method: str, output: str, **where: Any) -> StreamingPCA:
+    """Fit a model and keep what it found."""
     model = StreamingPCA(3, method=method, batch_size=10, shuffle=True, random_state=1, n_passes=2)
-    if int(workers):
-        from dpca.engine.cluster import open_client
-
-        with open_client(workers=int(workers), memory="1.5GB") as client:
-            client.run(slow_down, float(seconds))
-            print(*client.run(os.getpid).values(), flush=True)
-            model.fit(store, client=client, checkpoints=Checkpoints(folder))
-    else:
-        model.fit(store, checkpoints=Checkpoints(folder))
-    print(len(model.fit_report_.plan.segments), flush=True)
+    model.fit(store, **where)
     np.savez(
         output,
         components=model.components_,
@@ -54,6 +45,25 @@ def main() -> None:
         variances=model.explained_variance_,
         facts=np.array([model.total_variance_, model.angle_moved_, model.n_samples_seen_]),
     )
+    return model
+
+
+def main() -> None:
+    store, folder, method, output, seconds, workers = sys.argv[1:]
+    if int(workers):
+        from dpca.engine.cluster import open_client
+
+        with open_client(workers=int(workers), memory="1.5GB") as client:
+            slow_down(0)
+            client.run(slow_down, 0)
+            fit(store, method, f"{output}.calm.npz", client=client)
+            client.run(slow_down, float(seconds))
+            print(*client.run(os.getpid).values(), flush=True)
+            model = fit(store, method, output, client=client, checkpoints=Checkpoints(folder))
+    else:
+        slow_down(float(seconds))
+        model = fit(store, method, output, checkpoints=Checkpoints(folder))
+    print(len(model.fit_report_.plan.segments), flush=True)
 
 
 if __name__ == "__main__":

@@ -63,7 +63,7 @@ def test_the_eigenvalues_tell_the_error_before_anything_is_written(images: np.nd
     st.sampled_from([np.uint8, np.int16, np.float32, np.float64]),
     st.data(),
 )
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 def test_all_components_give_the_input_back(
     spatial: list[int], channels: tuple[int, ...], dtype: type, data: st.DataObject
 ) -> None:

@@ -26,10 +26,17 @@ def samples(shape: tuple[int, ...], dtype: Any = np.uint8, seed: int = 0) -> np.
     return np.random.default_rng(seed).integers(0, 200, shape).astype(dtype)
 
 
+@pytest.fixture(scope="module")
+def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("saved") / "model.zarr"
+    CellPCA(3, cell_shape=4).fit(samples((20, 8, 9, 3))).save(path)
+    return path
+
+
 @pytest.fixture
-def stored(tmp_path: Path) -> Path:
-    CellPCA(3, cell_shape=4).fit(samples((20, 8, 9, 3))).save(tmp_path / "model.zarr")
-    return tmp_path / "model.zarr"
+def stored(saved: Path, tmp_path: Path) -> Path:
+    """A store that may be changed."""
+    return Path(shutil.copytree(saved, tmp_path / "model.zarr"))
 
 
 def test_models_that_differ_in_anything_have_different_fingerprints(tmp_path: Path) -> None:

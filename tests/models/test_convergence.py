@@ -101,10 +101,10 @@ def test_after_a_second_pass_everything_is_measured(method: str) -> None:
 
 @pytest.fixture(scope="module")
 def digits(real_data: Path) -> Digits:
-    """Images sorted by class, their covariance and its eigenvalues, descending."""
+    """30,000 images sorted by class, their covariance and its eigenvalues, descending."""
     raw = gzip.decompress((real_data / "mnist" / "train-images-idx3-ubyte.gz").read_bytes())
     labels = gzip.decompress((real_data / "mnist" / "train-labels-idx1-ubyte.gz").read_bytes())
-    order = np.argsort(np.frombuffer(labels, np.uint8, offset=8), kind="stable")
+    order = np.argsort(np.frombuffer(labels, np.uint8, offset=8), kind="stable")[::2]
     x = np.frombuffer(raw, np.uint8, offset=16).reshape(-1, 784)[order]
     covariance = np.cov(x.astype(np.float32), rowvar=False).astype(float)
     return x, covariance, np.linalg.eigvalsh(covariance)[::-1]
@@ -124,7 +124,7 @@ def test_shuffling_brings_back_what_sorting_costs(digits: Digits, tmp_path: Path
         in_order = StreamingPCA(k, method=method, random_state=0).fit(path)
     assert -1.3 < convergence(in_order, digits) < -0.5
     shuffled, told = fitted(path, method, k=k, shuffle=True)
-    at_random, _ = fitted(digits[0][np.random.default_rng(0).permutation(60_000)], method, k=k)
+    at_random, _ = fitted(digits[0][np.random.default_rng(0).permutation(30_000)], method, k=k)
     assert told == []
     assert convergence(shuffled, digits) < -3.0
     assert abs(convergence(shuffled, digits) - convergence(at_random, digits)) < 0.7

@@ -35,7 +35,9 @@ MODELS: dict[str, Callable[[], Any]] = {
         1, method="sanger", execution="averaged", n_streams=2, round_size=4, batch_size=2, random_state=0
     ),
     "data-parallel": lambda: StreamingPCA(1, method="oja", execution="data-parallel", batch_size=4, random_state=0),
-    **{solver: lambda s=solver: PCA(1, solver=s, random_state=0) for solver in SOLVERS},
+    **{solver: lambda s=solver: PCA(1, solver=s, random_state=0) for solver in ("covariance", "dual")},
+    # A few passes: warnings that there should be more are not what is tested.
+    **{s: lambda s=s: PCA(1, solver=s, n_iter=4, random_state=0) for s in SOLVERS if s not in ("covariance", "dual")},
     "least": lambda: PCA(1, solver="covariance", n_least=1),
     "cells": lambda: CellPCA(1, cell_shape=2),
     "all of cells": lambda: CellPCA(cell_shape=2),
@@ -180,7 +182,7 @@ def test_the_command_says_it_in_a_sentence(
     assert not (tmp_path / "m").exists()
 
 
-@pytest.mark.parametrize("kind", ["numpy", "zarr", "dask", "cluster"])
+@pytest.mark.parametrize("kind", ["numpy", "zarr", "dask"])
 @pytest.mark.parametrize("method", ["sanger", "incremental-svd", "averaged", "cells"])
 def test_a_refusal_names_the_source_wherever_it_runs(kind: str, method: str, cluster: Any, tmp_path: Path) -> None:
     import dask.array as da
@@ -191,14 +193,14 @@ def test_a_refusal_names_the_source_wherever_it_runs(kind: str, method: str, clu
         "averaged": StreamingPCA(2, method="sanger", execution="averaged", n_streams=2, round_size=20, batch_size=10),
     }.get(method) or StreamingPCA(2, method=method, batch_size=10)
     source: Any = x
-    if kind in ("zarr", "cluster"):
+    if kind == "zarr":
         source = str(tmp_path / "x.zarr")
         zarr.create_array(source, data=x, chunks=(20, 6, 6))
     if kind == "dask":
         source = da.from_array(x, chunks=(20, 6, 6))
     name = {"numpy": "the array", "dask": "the Dask array"}.get(kind, "x.zarr")
     with pytest.raises(DataError, match="divide") as told:
-        model.fit(source, **({"client": cluster} if kind == "cluster" else {}))
+        model.fit(source, client=cluster)  # numpy arrays are folded in this process
     assert "\n" not in str(told.value)
     assert name in str(told.value) or "diverged" in str(told.value)
 

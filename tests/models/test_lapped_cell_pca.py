@@ -109,7 +109,7 @@ def test_targets_on_samples_that_are_read(images: np.ndarray) -> None:
     st.sampled_from([np.uint8, np.int16, np.float32, np.float64]),
     st.data(),
 )
-@settings(deadline=None, max_examples=30)
+@settings(deadline=None, max_examples=15)
 def test_all_components_give_the_input_back(
     spatial: list[int], channels: tuple[int, ...], dtype: type, data: st.DataObject
 ) -> None:

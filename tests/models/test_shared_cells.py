@@ -89,7 +89,7 @@ def test_the_eigenvalues_tell_the_error_and_each_cells_own_components_leave_less
     st.sampled_from([np.uint8, np.int16, np.float32, np.float64, ">f4"]),
     st.data(),
 )
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=12)
 def test_all_components_give_the_input_back_and_fewer_never_beat_each_cells_own(
     spatial: list[int], channels: tuple[int, ...], dtype: Any, data: st.DataObject
 ) -> None:

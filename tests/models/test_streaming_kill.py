@@ -17,6 +17,7 @@ from tests.conftest import smooth_images
 from tests.forked import ROOT, Program, Programs, printed_by
 
 PROGRAM = Path(__file__).with_name("fit_to_kill.py")
+METHODS = ["incremental-svd", "accelerated-block-power"]
 
 
 @pytest.fixture(scope="module")
@@ -39,21 +40,28 @@ def wait_for_segments(folder: Path, n: int, process: Program | subprocess.Popen[
         time.sleep(0.01)
 
 
-def calm(store: Path, folder: Path, method: str, programs: Programs) -> dict[str, np.ndarray]:
-    folder.mkdir()
-    printed = printed_by(programs, command(store, folder, method, 0))
-    assert int(printed.split()[-1]) > 5
-    return contents(folder)
+@pytest.fixture(scope="module")
+def calm(store: Path, tmp_path_factory: pytest.TempPathFactory, programs: Programs) -> dict[str, dict[str, np.ndarray]]:
+    """What each method finds on the threads of a program that nothing disturbs."""
+    found = {}
+    for method in METHODS:
+        folder = tmp_path_factory.mktemp(method)
+        printed = printed_by(programs, command(store, folder, method, 0))
+        assert int(printed.split()[-1]) > 5
+        found[method] = contents(folder)
+    return found
 
 
-def contents(folder: Path) -> dict[str, np.ndarray]:
-    with np.load(folder / "out.npz") as file:
+def contents(folder: Path, name: str = "out.npz") -> dict[str, np.ndarray]:
+    with np.load(folder / name) as file:
         return {name: file[name] for name in file.files}
 
 
-@pytest.mark.parametrize("method", ["incremental-svd", "accelerated-block-power"])
-def test_the_program_killed_and_started_again(store: Path, tmp_path: Path, method: str, programs: Programs) -> None:
-    expected = calm(store, tmp_path / "calm", method, programs)
+@pytest.mark.parametrize("method", METHODS)
+def test_the_program_killed_and_started_again(
+    store: Path, tmp_path: Path, method: str, programs: Programs, calm: dict[str, dict[str, np.ndarray]]
+) -> None:
+    expected = calm[method]
     folder = tmp_path / "disturbed"
     folder.mkdir()
     killed = programs.start(command(store, folder, method, 0.05))
@@ -68,23 +76,17 @@ def test_the_program_killed_and_started_again(store: Path, tmp_path: Path, metho
 
 
 def test_a_worker_killed_in_mid_pass(store: Path, tmp_path: Path) -> None:
-    def start(folder: Path, seconds: float) -> subprocess.Popen[str]:
-        folder.mkdir()
-        with_a_worker = command(store, folder, "accelerated-block-power", seconds, workers=1)
-        env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-        return subprocess.Popen(with_a_worker, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
-
-    calm, disturbed = tmp_path / "calm", tmp_path / "disturbed"
-    with start(calm, 0) as process:
-        process.communicate(timeout=300)
-    assert process.returncode == 0
-    with start(disturbed, 0.05) as process:
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
+    with_a_worker = command(store, tmp_path, METHODS[-1], 0.05, workers=1)
+    with subprocess.Popen(
+        with_a_worker, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as process:
         assert process.stdout is not None
         (worker,) = map(int, process.stdout.readline().split())
-        wait_for_segments(disturbed, 2, process)
+        wait_for_segments(tmp_path, 2, process)
         os.kill(worker, signal.SIGKILL)
         process.communicate(timeout=300)
     assert process.returncode == 0
-    expected = contents(calm)
-    for name, value in contents(disturbed).items():
+    expected = contents(tmp_path, "out.npz.calm.npz")
+    for name, value in contents(tmp_path).items():
         np.testing.assert_array_equal(value, expected[name])

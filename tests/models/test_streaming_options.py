@@ -152,7 +152,7 @@ def test_parameters_are_scikit_learns() -> None:
 
 
 def test_rules_come_back_from_disk(tmp_path: Path) -> None:
-    x = planted(300)
+    x = planted(150)
     for i, rule in enumerate([*RULES, "sanger"]):
         model = StreamingPCA(3, method=rule, shuffle=True, random_state=0).fit(x)
         model.save(tmp_path / f"{i}.zarr")
@@ -228,7 +228,7 @@ def test_the_steps_of_gradient_rules_do_not_depend_on_the_unit_of_the_data() -> 
     x = planted(4000)
     for method in ("oja", "oja-subspace", "krasulina", "sanger", "implicit-krasulina", "accelerated-oja"):
         losses = []
-        for scale in (1.0, 255.0, 1e-3):
+        for scale in (255.0, 1e-3):
             model = StreamingPCA(3, method=method, random_state=0).fit(scale * x)
             losses.append(lost_variance(model.components_, x))
         if method != "implicit-krasulina":
@@ -236,15 +236,15 @@ def test_the_steps_of_gradient_rules_do_not_depend_on_the_unit_of_the_data() -> 
         np.testing.assert_allclose(losses, losses[0], rtol=1e-3)
 
 
-def sorted_store(folder: Path, chunk: int = 10) -> tuple[np.ndarray, str]:
-    x = planted(1000)
+def sorted_store(folder: Path, n: int = 1000) -> tuple[np.ndarray, str]:
+    x = planted(n)
     x = x[np.argsort(x @ np.ones(30))].astype(np.float32)
-    zarr.create_array(str(folder / "x.zarr"), data=x, chunks=(chunk, 30))
+    zarr.create_array(str(folder / "x.zarr"), data=x, chunks=(10, 30))
     return x, str(folder / "x.zarr")
 
 
 def test_shuffle_takes_another_order_decided_by_the_seed(tmp_path: Path, cluster: Any) -> None:
-    x, path = sorted_store(tmp_path)
+    x, path = sorted_store(tmp_path, 400)
     parameters = {"method": "oja", "batch_size": 20, "shuffle": True}
     with warnings.catch_warnings():
         warnings.simplefilter("error", OrderWarning)
@@ -255,8 +255,8 @@ def test_shuffle_takes_another_order_decided_by_the_seed(tmp_path: Path, cluster
     assert not np.array_equal(first.components_, other.components_)
     np.testing.assert_allclose(first.mean_, x.astype(float).mean(0), rtol=1e-5)
     # The order is that of the source, given to the same rule.
-    order = np.empty((1000, 30), np.float32)
-    shuffle(as_source(path), seed_of(1)).reader()((0, 1000), ((0, 30),), order)
+    order = np.empty(x.shape, np.float32)
+    shuffle(as_source(path), seed_of(1)).reader()((0, len(x)), ((0, 30),), order)
     by_hand = StreamingPCA(3, random_state=1, method="oja", batch_size=20).fit(order)
     np.testing.assert_array_equal(first.components_, by_hand.components_)
     lazy = StreamingPCA(3, random_state=1, **parameters).fit(da.from_array(x, chunks=(10, 30)))
@@ -278,7 +278,7 @@ def test_shuffle_is_for_arrays_in_memory_too(tmp_path: Path) -> None:
 
 
 def test_one_folder_of_checkpoints_for_many_fits(tmp_path: Path) -> None:
-    _, path = sorted_store(tmp_path)
+    _, path = sorted_store(tmp_path, 200)
     kept = Checkpoints(str(tmp_path / "kept"))
     for parameters in (
         {"method": "oja", "random_state": 1, "shuffle": True},

@@ -15,7 +15,7 @@ from dpca.partition import Bands, map_at_random, map_by_moments, map_in_raster_o
 
 @st.composite
 def made_bands(draw: st.DrawFn) -> Bands:
-    shape = tuple(draw(st.lists(st.integers(1, 13), min_size=1, max_size=4)))
+    shape = tuple(draw(st.lists(st.integers(1, 7), min_size=1, max_size=4)))
     together = draw(st.sampled_from([1, shape[-1]]))
     size = draw(st.integers(together, 2 * math.prod(shape) + together))
     rng = np.random.default_rng(draw(st.integers(0, 9)))

@@ -39,7 +39,7 @@ def images() -> np.ndarray:
     return smooth_images(60, (15, 13, 3))
 
 
-@pytest.fixture(params=MODELS)
+@pytest.fixture(scope="module", params=MODELS)
 def model(request: pytest.FixtureRequest, images: np.ndarray) -> Any:
     return MODELS[request.param]().fit(images)
 
@@ -89,7 +89,7 @@ def test_levels_and_scores_that_are_none(shape: tuple[int, ...], level: Any, wor
             model.inverse_transform(scores, n_components=level)
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 @given(
     shape=st.lists(st.integers(2, 5), min_size=1, max_size=3),
     cell=st.integers(1, 3),
@@ -239,6 +239,7 @@ def test_what_cannot_be_opened(stored: Path, tmp_path: Path) -> None:
         dpca.open_scores(scores, model=other)
 
 
+@pytest.mark.usefixtures("small_pictures")
 def test_a_job_keeps_its_model_inside(
     image_folder: Any, tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

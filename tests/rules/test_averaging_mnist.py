@@ -18,10 +18,10 @@ STREAMS, ROUND = 5, 200
 
 @pytest.fixture(scope="module")
 def digits(real_data: Path) -> np.ndarray:
-    """20,000 images in random order, pixels in [0, 1]."""
+    """12,000 images in random order, pixels in [0, 1]."""
     raw = gzip.decompress((real_data / "mnist" / "train-images-idx3-ubyte.gz").read_bytes())
     x = np.frombuffer(raw, np.uint8, offset=16).reshape(-1, 784)
-    order = np.random.default_rng(0).permutation(len(x))[:20_000]
+    order = np.random.default_rng(0).permutation(len(x))[:12_000]
     return x[order] / np.float32(255)
 
 

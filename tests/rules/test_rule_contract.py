@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import tracemalloc
 from collections.abc import Callable
 from dataclasses import fields, replace
 from pathlib import Path
@@ -28,6 +27,7 @@ from dpca.rules.state import State
 from dpca.rules.vr_pca import VRPCA
 from dpca.rules.watched import Watched
 from tests.rules.streams import fit, fold, lost_variance, planted
+from tests.traced import traced_peak
 
 #: name -> k, options -> rule
 STREAMING: dict[str, Callable[..., Any]] = {
@@ -104,8 +104,8 @@ def check_components(found: dict[str, np.ndarray], k: int, d: int) -> None:
 @each_dtype
 @pytest.mark.parametrize("size", [1, 37, N])
 def test_batches_of_any_dtype_and_size_stay_as_they_are(name: str, dtype: Any, size: int) -> None:
-    x = samples(dtype)
-    before, rule = x.copy(), RULES[name](D, N)
+    x = samples(dtype, 60 if size == 1 else N)
+    before, rule = x.copy(), RULES[name](D, len(x))
     found = fit(rule, x, size)
     np.testing.assert_array_equal(x, before)
     assert all(np.isfinite(a).all() for key, a in found.items() if "moved" not in key)
@@ -183,22 +183,26 @@ def test_bytes_are_planned(name: str) -> None:
     d, n = (300 if "covariance" in name and "product" not in name else 20_000), 64
     x = np.random.default_rng(0).normal(size=(n, d)).astype(np.float32)
     rule = RULES[name](d, n)
-    state = rule.init(d, x.dtype)
-    assert state.nbytes <= rule.state_bytes(d, x.dtype)
-    other = rule.update(rule.init(d, x.dtype), x) if rule.mergeable and not isinstance(rule, Wrapper) else None
-    linalg.release_scratch()
-    tracemalloc.start()
-    state = rule.update(state, x)
-    assert state.nbytes <= rule.state_bytes(d, x.dtype)
-    if other is not None:
-        state = rule.merge(state, other)
-    found = rule.finish(state)
-    peak = tracemalloc.get_traced_memory()[1]
-    tracemalloc.stop()
+    merges = rule.mergeable and not isinstance(rule, Wrapper)
+
+    def begin() -> list[State]:
+        states = [rule.init(d, x.dtype), *([rule.update(rule.init(d, x.dtype), x)] if merges else [])]
+        assert states[0].nbytes <= rule.state_bytes(d, x.dtype)
+        linalg.release_scratch()
+        return states
+
+    def go_on(states: list[State]) -> dict[str, np.ndarray]:
+        state = rule.update(states[0], x)
+        assert state.nbytes <= rule.state_bytes(d, x.dtype)
+        found: dict[str, np.ndarray] = rule.finish(rule.merge(state, states[1]) if merges else state)
+        return found
+
+    limit = rule.work_bytes(n, d, x.dtype) + rule.result_bytes(d, x.dtype) + 2**16
+    peak, found = traced_peak(begin, go_on, limit)
     size = sum(a.nbytes for a in found.values())
     # Beside what grows with attributes and samples.
     assert size <= rule.result_bytes(d, x.dtype) + 2**10
-    assert peak <= rule.work_bytes(n, d, x.dtype) + rule.result_bytes(d, x.dtype) + 2**16
+    assert peak <= limit
 
 
 @each

@@ -12,7 +12,6 @@ from typing import Any
 
 import dask
 import pytest
-from distributed import Client, LocalCluster
 
 from dpca.engine.cluster import open_client
 from dpca.engine.memory import parallel_tasks, task_budget
@@ -49,7 +48,7 @@ def kill_workers(given: GivenCluster) -> None:
 def test_every_way_of_asking_a_cluster_that_is_gone(
     fail: Callable[[GivenCluster], None], says: str, given: GivenCluster
 ) -> None:
-    with open_client(given.address) as client, watched(client, 2.0, interval=0.3):
+    with open_client(given.address) as client, watched(client, 2.0, interval=0.3, answer=2.0):
         calls = run_in_order(time.sleep, ((0.1 * i,) for i in range(100)), client=client)
         next(calls)
         fail(given)
@@ -85,8 +84,7 @@ def die() -> None:
 def test_a_task_that_kills_its_worker_again_and_again() -> None:
     with (
         dask.config.set({"distributed.scheduler.allowed-failures": 0}),
-        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=50) as cluster,
-        Client(cluster) as client,
+        open_client(workers=1, memory="1GB") as client,
         pytest.raises(ClusterError, match=r"1 workers of Dask.* died at one task.*--memory"),
     ):
         list(run_in_order(die, [()], client=client))

@@ -36,6 +36,7 @@ from storage.ingest import ingest
 from storage.readers import open_reader
 from storage.survey import survey
 from storage.verify import verify
+from tests.forked import Programs
 
 # -- what arrives
 
@@ -232,7 +233,7 @@ def test_an_interrupted_run_goes_on(kind: str, limit: int, tmp_path: Path, monke
 
 @pytest.mark.usefixtures("_many_shards")
 @pytest.mark.parametrize(("kind", "moments"), [("tar", [0, 11]), ("tgz", [23]), ("skip", [17, 38])])
-def test_a_killed_process_is_resumed(kind: str, moments: list[int], tmp_path: Path) -> None:
+def test_a_killed_process_is_resumed(kind: str, moments: list[int], tmp_path: Path, programs: Programs) -> None:
     files = jpegs(150)
     on_error: Any = "stop"
     if kind == "skip":
@@ -244,19 +245,13 @@ def test_a_killed_process_is_resumed(kind: str, moments: list[int], tmp_path: Pa
     chance = random.Random(kind)
     # each at a random moment after so many shards of 38: at the beginning, in the middle, around the end
     for n_done in moments:
-        with subprocess.Popen(
-            [*command, str(source), str(tmp_path / "out.zarr"), on_error],
-            stdout=subprocess.PIPE,
-            cwd=Path(__file__).parents[2],
-            env={"PYTHONPATH": "."},
-        ) as process:
-            assert process.stdout is not None
-            assert process.stdout.readline() == b"ready\n"
+        with programs.start([*command, str(source), str(tmp_path / "out.zarr"), on_error]) as process:
+            assert process.stdout.readline() == "ready\n"
             markers = tmp_path / "out.zarr.partial" / "done"
             while process.poll() is None and len(list(markers.glob("*"))) < n_done:
                 time.sleep(0.002)
             time.sleep(chance.uniform(0, 0.05))
-            process.send_signal(signal.SIGKILL)
+            process.kill()
             # around the end it may be too late
             assert process.wait() == -signal.SIGKILL or n_done == 38
     ingest(source, tmp_path / "out.zarr", on_error=on_error)

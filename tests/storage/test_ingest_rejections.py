@@ -53,8 +53,11 @@ PATTERNS: dict[str, set[int]] = {
 
 
 @pytest.mark.usefixtures("_many_shards")
-@pytest.mark.parametrize("kind", ["zip", "tgz"])
-@pytest.mark.parametrize("pattern", PATTERNS)
+@pytest.mark.parametrize(
+    ("kind", "pattern"),
+    # A source that is read in its order is found the same gaps in: some of them are enough.
+    [("zip", name) for name in PATTERNS] + [("tgz", name) for name in ("first", "every third", "last shard vanishes")],
+)
 def test_skip_leaves_no_gap(kind: str, pattern: str, tmp_path: Path) -> None:
     bad = PATTERNS[pattern]
     files = bad_files(23, dict.fromkeys(bad, BROKEN))
@@ -133,7 +136,7 @@ def test_a_skipping_run_that_was_interrupted_remembers(tmp_path: Path, monkeypat
     assert len(stack.rejected) == 2
 
 
-@pytest.mark.parametrize("seed", range(6))
+@pytest.mark.parametrize("seed", range(4))
 @pytest.mark.parametrize("random_access", [True, False])
 def test_rejections_and_interruptions_in_any_order(
     seed: int, random_access: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

@@ -114,10 +114,7 @@ def test_any_two_paths_are_judged_by_what_the_system_says_they_are(tmp_path_fact
         (root / "base" / "link").symlink_to(root / "base" / "a")
         (root / "base" / "b" / "link").symlink_to(root / "base")
     read, written = (os.path.join(root, "base", *parts) for parts in (source, target))
-    told = [
-        subprocess.run(["realpath", "-m", path], capture_output=True, text=True, check=True).stdout.rstrip("\n")
-        for path in (read, written)
-    ]
+    told = subprocess.check_output(["realpath", "-m", read, written], text=True).splitlines()
     there, here = (f"{path}/" for path in told)
     work = f"{told[1]}.partial/"
     clash = here.startswith(there) or there.startswith(here) or work.startswith(there) or there.startswith(work)

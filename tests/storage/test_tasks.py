@@ -7,7 +7,6 @@ import time
 from itertools import count
 
 import pytest
-from distributed import Client, LocalCluster
 from threadpoolctl import threadpool_limits
 
 from storage.errors import DataError
@@ -128,14 +127,11 @@ def test_futures_among_the_arguments_are_resolved(client):
     assert list(run_in_order(double, [(data,)], client=client)) == [42]
 
 
-def test_a_worker_that_dies_is_replaced_and_its_call_runs_again(tmp_path):
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address="127.0.0.1:0", silence_logs=50) as cluster,
-        Client(cluster) as client,
-    ):
-        (pid,) = run_in_order(die_once, [(str(tmp_path / "died"),)], client=client)
+def test_a_worker_that_dies_is_replaced_and_its_call_runs_again(tmp_path, cluster):
+    (pid,) = run_in_order(die_once, [(str(tmp_path / "died"),)], client=cluster)
     assert pid != os.getpid()
     assert (tmp_path / "died").exists()
+    cluster.wait_for_workers(2)
 
 
 @pytest.mark.parametrize("wrong", [{"threads": 0}, {"window": 0}])
@@ -146,7 +142,7 @@ def test_at_least_one(wrong):
 
 def test_blas_has_one_thread_inside_and_its_own_number_after(two_blas_threads):
     assert blas_threads() == two_blas_threads
-    for _ in range(20):
+    for _ in range(6):
         inside = list(run_in_order(blas_threads, [()] * 8, threads=4))
         assert inside == [[1] * len(two_blas_threads)] * 8
         assert blas_threads() == two_blas_threads
