@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -43,6 +44,7 @@ DATA = Path(__file__).parents[2] / "shared" / "data"
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Begin with what takes longest."""
     items.sort(key=lambda item: item.path.stem not in LONGEST)
+    gc.freeze()  # else Python would visit thousands of tests and all that was imported whenever it looks for garbage
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -84,12 +86,14 @@ def programs() -> Iterator[Programs]:
         yield programs
 
 
-@pytest.fixture
-def small_pictures(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pictures of few pixels: drawing them takes half of the time of a job on a small stack."""
+@pytest.fixture(scope="module")
+def small_pictures() -> Iterator[None]:
+    """Pictures of few pixels, in all of a module: drawing them takes half of the time of a job on a small stack."""
     from dpca.report import drawing
 
-    monkeypatch.setattr(drawing, "DPI", 40)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(drawing, "DPI", 40)
+        yield
 
 
 @pytest.fixture(scope="session")

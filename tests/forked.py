@@ -1,7 +1,7 @@
 """Programs that start at once: forks of a process that has imported what they import, and has no threads.
 
-Imports are most of what a program on a small stack takes. What is forked is a process of its own, with its own signals,
-memory and end. Programs whose start or cluster is the point are started as people start them.
+Imports are most of what a program on a small stack takes. What is forked is a process of its own, with its own session,
+memory and end; its pictures have few pixels. Programs whose start is the point are started as people start them.
 """
 
 from __future__ import annotations
@@ -149,6 +149,7 @@ def _next_command(channel: socket.socket) -> list[str]:
             os.close(handle)
         os.write(ended, b"%d\n" % os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]))
         os._exit(0)
+    os.setsid()  # it can be sent what a terminal sends to a program and all of its workers
     os.dup2(output, 1)
     os.dup2(errors, 2)
     for handle in given:
@@ -171,5 +172,8 @@ def _run(arguments: list[str]) -> None:
 if __name__ == "__main__":
     for module in IMPORTED:
         importlib.import_module(module)
+    from dpca.report import drawing
+
+    drawing.DPI = 40  # most of the time of a job on a small stack would go into pictures
     gc.freeze()  # else every fork would visit all that was imported when it ends
     _run(_next_command(socket.socket(fileno=int(sys.argv[1]))))

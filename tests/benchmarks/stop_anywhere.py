@@ -18,6 +18,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,18 +59,18 @@ def main() -> int:
 def stop_anywhere(folder: Path, count: int, seed: int, longest: float = 8.0) -> int:
     """Return how many of so many runs did not end as they should."""
     rng, folder = random.Random(seed), folder.resolve()
-    commands = prepare(folder)
+    all_commands = prepare(folder)
     wrong = 0
     for turn in range(count):
-        name, command = list(commands.items())[turn % len(commands)]
-        number = SIGNALS[(turn + turn // len(commands)) % len(SIGNALS)]
+        name, command = list(all_commands.items())[turn % len(all_commands)]
+        number = SIGNALS[(turn + turn // len(all_commands)) % len(SIGNALS)]
         delay = rng.uniform(0, longest)
         faults = faults_of(stopped(command, number, delay), number)
-        if turn % len(commands) == len(commands) - 1 and number == SIGNALS[-1]:
-            for again in commands.values():
+        if turn % len(all_commands) == len(all_commands) - 1 and number == SIGNALS[-1]:
+            for again in all_commands.values():
                 rest = subprocess.run(again, capture_output=True, text=True, check=False)
                 faults += [f"second run: {rest.returncode} {rest.stderr}"] if rest.returncode or rest.stderr else []
-            commands = prepare(folder / str(turn))
+            all_commands = prepare(folder / str(turn))
         wrong += bool(faults)
         print(f"{name:<9} {number.name:<7} after {delay:.2f} s: {'; '.join(faults) or 'as it should'}", flush=True)
     return wrong
@@ -81,14 +82,18 @@ def prepare(folder: Path) -> dict[str, list[str]]:
     values = np.random.default_rng(0).integers(0, 256, (600, 96, 96, 3), dtype=np.uint8)
     np.save(folder / "a.npy", values)
     ingest(folder / "a.npy", folder / "made.zarr", threads=1)
+    return commands(folder)
+
+
+def commands(folder: Path, where: Sequence[str] = ("--workers", "2", "--memory", "1GB")) -> dict[str, list[str]]:
+    """Return those commands on a cluster."""
     job = [sys.executable, str(ROOT / "pipelines" / "celeba_cpca.py"), "--source", str(folder / "a.npy")]
     fit = [*DPCA, "fit", str(folder / "made.zarr"), str(folder / "model.zarr"), "--cell", "12", "--components", "5"]
-    few = ["--workers", "2", "--memory", "1GB"]
     return {
-        "verify": [*DPCA, "verify", str(folder / "made.zarr"), *few],
-        "ingest": [*DPCA, "ingest", str(folder / "a.npy"), str(folder / "stack.zarr"), *few],
-        "fit": [*fit, *few],
-        "main job": [*job, "--output", str(folder / "out.zarr"), "--cell", "12", "--components", "5", *few],
+        "verify": [*DPCA, "verify", str(folder / "made.zarr"), *where],
+        "ingest": [*DPCA, "ingest", str(folder / "a.npy"), str(folder / "stack.zarr"), *where],
+        "fit": [*fit, *where],
+        "main job": [*job, "--output", str(folder / "out.zarr"), "--cell", "12", "--components", "5", *where],
     }
 
 

@@ -52,6 +52,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(folder)], check=True)
 
 
+@pytest.mark.usefixtures("small_pictures")
 def test_a_small_disk_and_workers_of_a_cluster(
     small_disk: Path, tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -5,10 +5,11 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
@@ -35,14 +36,53 @@ MORE = CompressionSettings(CellPCA(3, cell_shape=8))
 CANNOT = CompressionSettings(CellPCA(target_psnr=45.0, max_components=1, cell_shape=8))
 
 
+class Made(NamedTuple):
+    """Two finished stores of one source, and what the job that made the second one reported; not to be changed."""
+
+    source: Path
+    few: Path
+    more: Path
+    report: dict[str, Any]
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, small_pictures: None) -> Made:
+    folder = tmp_path_factory.mktemp("made")
+    made = Made(folder / "a.npy", folder / "few.zarr", folder / "more.zarr", {})
+    np.save(made.source, smooth_images(20, (24, 24, 3)))
+    for output, settings in ((made.few, FEW), (made.more, MORE)):
+        report, said = run(made.source, output, settings)
+        assert ingests(said)
+    return made._replace(report=report)
+
+
 @pytest.fixture
-def source(tmp_path: Path) -> Path:
-    np.save(tmp_path / "a.npy", smooth_images(20, (24, 24, 3)))
-    return tmp_path / "a.npy"
+def source(made: Made) -> Path:
+    return made.source
 
 
-def run(source: Any, output: Path, settings: Any, **options: Any) -> tuple[dict[str, Any], list[str]]:
-    said: list[str] = []
+@pytest.fixture
+def output(tmp_path: Path) -> Path:
+    return tmp_path / "out.zarr"
+
+
+@pytest.fixture
+def finished(made: Made, output: Path) -> Path:
+    """A finished store of the source."""
+    return copied(made.few, output)
+
+
+def copied(store: Path, output: Path) -> Path:
+    """Copy a store and its report."""
+    shutil.copytree(store, output)
+    shutil.copytree(store.with_suffix(".report"), output.with_suffix(".report"))
+    return output
+
+
+def run(
+    source: Any, output: Path, settings: Any, said: list[str] | None = None, **options: Any
+) -> tuple[dict[str, Any], list[str]]:
+    said = [] if said is None else said
     given = open_input(source, axes=settings.axes)
     find_done(given, output, settings, overwrite=bool(options.get("overwrite")))  # as the programs do
     outcome = compress(given, output, settings, say=said.append, **options)
@@ -57,56 +97,53 @@ def files(folder: Path) -> dict[str, bytes]:
     return {p.relative_to(folder).as_posix(): p.read_bytes() for p in folder.rglob("*") if p.is_file()}
 
 
-def fail(source: Path, output: Path) -> None:
+def fail(source: Path, output: Path, settings: Any = CANNOT, **options: Any) -> list[str]:
+    """Run a job that fails in its fit, which takes no time for scores and pictures; return what it said until then."""
+    said: list[str] = []
     with pytest.raises(DataError, match="target_psnr is 45"):
-        run(source, output, CANNOT)
+        run(source, output, settings, said=said, **options)
     assert (output.parent / f"{output.name}.partial").is_dir()
+    return said
 
 
-def test_the_next_settings_take_over_what_a_fit_that_failed_had_ingested(source: Path, tmp_path: Path) -> None:
-    fail(source, tmp_path / "out.zarr")
-    report, said = run(source, tmp_path / "out.zarr", MORE)
+def test_the_next_settings_take_over_what_a_fit_that_failed_had_ingested(made: Made, output: Path) -> None:
+    assert ingests(fail(made.source, output))
+    report, said = run(made.source, output, MORE)
     assert not ingests(said)
     assert "found the 20 samples of a.npy ingested" in said
     assert list(report["stages"]) == ["fit", "scores"]
-    calm, said = run(source, tmp_path / "calm.zarr", MORE)
-    assert ingests(said)
-    assert list(calm["stages"]) == ["ingest", "fit", "scores"]
-    assert files(tmp_path / "out.zarr") == files(tmp_path / "calm.zarr")
-    assert verify(tmp_path / "out.zarr") == []
-    assert not (tmp_path / "out.zarr.partial").exists()
+    assert list(made.report["stages"]) == ["ingest", "fit", "scores"]
+    assert files(output) == files(made.more)
+    assert verify(output) == []
+    assert not output.with_name("out.zarr.partial").exists()
 
 
 def test_an_unfinished_job_that_holds_more_than_what_it_ingested_is_not_taken_over(
-    source: Path, tmp_path: Path
+    source: Path, tmp_path: Path, output: Path
 ) -> None:
-    fail(source, tmp_path / "out.zarr")
+    fail(source, output)
     store = next((tmp_path / "out.zarr.partial").glob("store-*"))
     (store / "model").mkdir()
     before = files(tmp_path)
     with pytest.raises(StoreError, match="--overwrite"):
-        run(source, tmp_path / "out.zarr", MORE)
+        run(source, output, MORE)
     assert files(tmp_path) == before
-    assert not ingests(run(source, tmp_path / "out.zarr", MORE, overwrite=True)[1])
+    assert not ingests(run(source, output, MORE, overwrite=True)[1])
 
 
 @pytest.mark.parametrize("links", [True, False])
 def test_replacing_a_finished_store_uses_its_stack_and_leaves_it_whole_until_the_end(
-    source: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, links: bool
+    made: Made, finished: Path, monkeypatch: pytest.MonkeyPatch, links: bool
 ) -> None:
-    run(source, tmp_path / "out.zarr", FEW)
-    old = files(tmp_path / "out.zarr")
     if not links:
         monkeypatch.setattr(os, "link", _no_links)
-    with pytest.raises(DataError, match="target_psnr is 45"):
-        run(source, tmp_path / "out.zarr", CANNOT, overwrite=True)
-    assert files(tmp_path / "out.zarr") == old
-    assert verify(tmp_path / "out.zarr") == []
-    report, said = run(source, tmp_path / "out.zarr", MORE, overwrite=True)
+    fail(made.source, finished, overwrite=True)
+    assert files(finished) == files(made.few)
+    assert verify(finished) == []
+    report, said = run(made.source, finished, MORE, overwrite=True)
     assert not ingests(said)
     assert "ingest" not in report["stages"]
-    run(source, tmp_path / "calm.zarr", MORE)
-    assert files(tmp_path / "out.zarr") == files(tmp_path / "calm.zarr")
+    assert files(finished) == files(made.more)
 
 
 def _no_links(source: Any, target: Any, link: Any = os.link, **options: Any) -> None:
@@ -115,27 +152,25 @@ def _no_links(source: Any, target: Any, link: Any = os.link, **options: Any) -> 
     link(source, target, **options)
 
 
-def test_other_cells_and_other_kinds_of_model_use_the_same_stack(source: Path, tmp_path: Path) -> None:
-    run(source, tmp_path / "out.zarr", FEW)
+def test_other_cells_and_other_kinds_of_model_use_the_same_stack(source: Path, finished: Path) -> None:
     for settings in (
         CompressionSettings(CellPCA(2, cell_shape=5)),
         CompressionSettings(BandPCA(2, band_size=100)),
         CompressionSettings(StreamingPCA(3, random_state=0)),
         CompressionSettings(PCA(3, random_state=0)),
     ):
-        report, said = run(source, tmp_path / "out.zarr", settings, overwrite=True)
+        report, said = run(source, finished, settings, overwrite=True)
         assert not ingests(said)
         assert report["samples"] == 20
-        assert verify(tmp_path / "out.zarr") == []
+        assert verify(finished) == []
 
 
-def test_reports_of_convergence_and_of_partitions_use_it_too(source: Path, tmp_path: Path) -> None:
-    run(source, tmp_path / "out.zarr", FEW)
+def test_reports_of_convergence_and_of_partitions_use_it_too(source: Path, finished: Path) -> None:
     given, said = open_input(source), list[str]()
     reading = {"color": "auto", "resize": None, "crop": None, "on_error": "stop", "data_range": None}
     report_convergence(
         given,
-        tmp_path / "out.zarr",
+        finished,
         ConvergenceSettings(("oja",), 2, 5, 2),
         reading=reading,
         overwrite=True,
@@ -143,7 +178,7 @@ def test_reports_of_convergence_and_of_partitions_use_it_too(source: Path, tmp_p
     )
     report_partitions(
         given,
-        tmp_path / "out.zarr",
+        finished,
         PartitionSettings(cells=(8,), holistic=3, band_size=200, estimating=(10,)),
         reading=reading,
         overwrite=True,
@@ -153,47 +188,54 @@ def test_reports_of_convergence_and_of_partitions_use_it_too(source: Path, tmp_p
     assert "found the 20 samples of a.npy ingested" in said
 
 
-def photos(folder: Path, broken: bool = False) -> Path:
+def photos(folder: Path) -> Path:
     folder.mkdir()
     for i, pixels in enumerate(smooth_images(9, (24, 24, 3))):
         Image.fromarray(pixels).save(folder / f"{i}.png")
-    if broken:
-        (folder / "5.png").write_bytes(b"no image")
     return folder
+
+
+@pytest.fixture(scope="module")
+def of_photos(tmp_path_factory: pytest.TempPathFactory, small_pictures: None) -> tuple[Path, Path]:
+    """Photographs, and a finished store of them; not to be changed."""
+    folder = tmp_path_factory.mktemp("photos")
+    source = photos(folder / "photos")
+    run(source, folder / "few.zarr", FEW)
+    return source, folder / "few.zarr"
 
 
 @pytest.mark.parametrize(
     "changes", [{"color": "grey"}, {"resize": (16, 16)}, {"crop": (20, 20)}, {"data_range": (0, 300)}], ids=str
 )
-def test_other_settings_of_ingest_make_another_stack(tmp_path: Path, changes: dict[str, Any]) -> None:
-    source = photos(tmp_path / "photos")
-    run(source, tmp_path / "out.zarr", FEW)
-    _, said = run(source, tmp_path / "out.zarr", replace(FEW, **changes), overwrite=True)
+def test_other_settings_of_ingest_make_another_stack(
+    of_photos: tuple[Path, Path], output: Path, changes: dict[str, Any]
+) -> None:
+    source, store = of_photos
+    _, said = run(source, copied(store, output), replace(FEW, **changes), overwrite=True)
     assert ingests(said)
-    _, said = run(source, tmp_path / "out.zarr", replace(MORE, **changes), overwrite=True)
-    assert not ingests(said)
+    assert not ingests(fail(source, output, replace(CANNOT, **changes), overwrite=True))
 
 
-def test_another_source_makes_another_stack(source: Path, tmp_path: Path) -> None:
-    run(source, tmp_path / "out.zarr", FEW)
+def test_another_source_makes_another_stack(made: Made, finished: Path, tmp_path: Path) -> None:
+    source = Path(shutil.copy2(made.source, tmp_path))
+    assert find_done(open_input(source), finished, FEW) is not None
     np.save(source, smooth_images(20, (24, 24, 3), seed=1))
-    assert ingests(run(source, tmp_path / "out.zarr", FEW, overwrite=True)[1])
+    assert ingests(fail(source, finished, overwrite=True))
 
 
-def test_other_names_of_axes_make_another_stack(source: Path, tmp_path: Path) -> None:
-    run(source, tmp_path / "out.zarr", FEW)
+def test_other_names_of_axes_make_another_stack(source: Path, finished: Path) -> None:
     named = CompressionSettings(StreamingPCA(2, random_state=0), axes=("z", "y", "x"))
-    assert ingests(run(source, tmp_path / "out.zarr", named, overwrite=True)[1])
-    assert open_stack(tmp_path / "out.zarr" / "stack").axes == ("sample", "z", "y", "x")
+    assert ingests(run(source, finished, named, overwrite=True)[1])
+    assert open_stack(finished / "stack").axes == ("sample", "z", "y", "x")
 
 
-def test_a_stack_without_some_samples_serves_only_who_accepts_that(tmp_path: Path) -> None:
-    source = photos(tmp_path / "photos", broken=True)
-    skipping = replace(FEW, on_error="skip")
-    run(source, tmp_path / "out.zarr", skipping)
-    assert not ingests(run(source, tmp_path / "out.zarr", replace(MORE, on_error="skip"), overwrite=True)[1])
+def test_a_stack_without_some_samples_serves_only_who_accepts_that(tmp_path: Path, output: Path) -> None:
+    source = photos(tmp_path / "photos")
+    (source / "5.png").write_bytes(b"no image")
+    run(source, output, replace(FEW, on_error="skip"))
+    assert not ingests(fail(source, output, replace(CANNOT, on_error="skip"), overwrite=True))
     with pytest.raises(DataError, match=r"5\.png"):
-        run(source, tmp_path / "out.zarr", MORE, overwrite=True)
+        run(source, output, MORE, overwrite=True)
 
 
 def lose_a_shard(stack: Path) -> None:
@@ -219,21 +261,27 @@ def leave_it_unfinished(stack: Path) -> None:
     stack.rename(stack.with_name("stack.partial"))
 
 
-@pytest.mark.parametrize("damage", [lose_a_shard, flip_a_bit, tear_the_metadata, lose_the_names, leave_it_unfinished])
-@pytest.mark.parametrize("finished", [True, False])
-def test_a_stack_that_is_not_whole_is_made_again(
-    source: Path, tmp_path: Path, damage: Callable[[Path], None], finished: bool
+DAMAGES = [lose_a_shard, flip_a_bit, tear_the_metadata, lose_the_names, leave_it_unfinished]
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_stack_of_a_finished_store_that_is_not_whole_is_made_again(
+    made: Made, finished: Path, damage: Callable[[Path], None]
 ) -> None:
-    if finished:
-        run(source, tmp_path / "out.zarr", FEW)
-        damage(tmp_path / "out.zarr" / "stack")
-    else:
-        fail(source, tmp_path / "out.zarr")
-        damage(next((tmp_path / "out.zarr.partial").glob("store-*/stack")))
-    _, said = run(source, tmp_path / "out.zarr", MORE, overwrite=True)
-    assert ingests(said)
-    run(source, tmp_path / "calm.zarr", MORE)
-    assert files(tmp_path / "out.zarr") == files(tmp_path / "calm.zarr")
+    damage(finished / "stack")
+    assert ingests(fail(made.source, finished, overwrite=True))
+    (stack,) = finished.with_name("out.zarr.partial").glob("store-*/stack")
+    assert files(stack) == files(made.more / "stack")
+
+
+@pytest.mark.parametrize("damage", DAMAGES)
+def test_a_stack_of_an_unfinished_job_that_is_not_whole_is_made_again(
+    made: Made, output: Path, damage: Callable[[Path], None]
+) -> None:
+    fail(made.source, output)
+    damage(next(output.with_name("out.zarr.partial").glob("store-*/stack")))
+    assert ingests(run(made.source, output, MORE, overwrite=True)[1])
+    assert files(output) == files(made.more)
 
 
 def test_a_target_that_needs_more_components_says_how_and_the_next_command_goes_on(

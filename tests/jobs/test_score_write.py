@@ -38,15 +38,16 @@ class Case:
     k: int | None
     data_range: tuple[float, float]
     overlap: int = 0
+    fitted: int | None = None  # samples of the fit, from the first on
 
     def __post_init__(self) -> None:
-        self.stack = str(self.folder / "x.zarr")
+        self.stack, given = str(self.folder / "x.zarr"), self.samples[: self.fitted]
         if self.cell is None:
-            self.model: Any = StreamingPCA(self.k).fit(self.samples)
+            self.model: Any = StreamingPCA(self.k).fit(given)
         elif isinstance(self.cell, dict):
-            self.model = BandPCA(self.k, **self.cell).fit(self.samples)
+            self.model = BandPCA(self.k, **self.cell).fit(given)
         else:
-            self.model = CellPCA(self.k, cell_shape=self.cell, overlap=self.overlap).fit(self.samples)
+            self.model = CellPCA(self.k, cell_shape=self.cell, overlap=self.overlap).fit(given)
         self.model.save(self.folder / "model.zarr")
         zarr.create_array(self.stack, data=self.samples, chunks=(5, *self.samples.shape[1:]))
 
@@ -307,7 +308,7 @@ def test_progress_counts_samples_and_what_was_done_before(color: Case, shards: i
 def test_a_shard_takes_no_more_memory_than_planned(
     reconstruct: bool, dtype: type, cell: Any, overlap: int, tmp_path: Path
 ) -> None:
-    made = Case(tmp_path, smooth_images(128, (100, 90, 3)).astype(dtype), cell, 3, (0, 255), overlap)
+    made = Case(tmp_path, smooth_images(128, (100, 90, 3)).astype(dtype), cell, 3, (0, 255), overlap, fitted=9)
     job, basis = made.job(reconstruct=reconstruct), made.model.basis_
     score_write.create_arrays(job, basis, create_root(job.store, kind="test", fingerprint="f"))
     linalg.release_scratch()

@@ -81,7 +81,7 @@ def test_everything_is_written_and_right(
     assert f"{report['ssim_mean']:.4f}" in capsys.readouterr().out
 
 
-def test_the_same_command_twice_does_nothing_and_says_so(
+def test_the_same_command_twice_does_nothing_and_a_report_that_was_deleted_is_made_again(
     image_folder: Callable[..., Path], tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, output = image_folder(12), tmp_path / "out.zarr"
@@ -92,14 +92,6 @@ def test_the_same_command_twice_does_nothing_and_says_so(
     assert main(argv) == 0
     assert "nothing to do" in capsys.readouterr().out
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")} == stamps
-
-
-def test_a_report_that_was_deleted_is_made_again(
-    image_folder: Callable[..., Path], tmp_path: Path, scheduler: str
-) -> None:
-    folder, output = image_folder(12), tmp_path / "out.zarr"
-    argv = ["--source", str(folder), "--output", str(output), "--components", "3", "--scheduler", scheduler]
-    assert main(argv) == 0
     page = tmp_path / "out.report" / "index.html"
     page.unlink()
     assert main(argv) == 0

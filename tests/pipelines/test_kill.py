@@ -37,7 +37,7 @@ def test_killed_anywhere_the_store_is_that_of_an_undisturbed_run(
     calm = undisturbed(job, tmp_path, programs.start)
     assert _same(disturbed(job, tmp_path, *calm, 0, rng, ["program"], programs.start))
     # Workers of its own, which the program has to replace.
-    assert _same(disturbed(whole_job(images, OWN), tmp_path, *calm, 1, rng, ["worker"]))
+    assert _same(disturbed(whole_job(images, OWN), tmp_path, *calm, 1, rng, ["worker"], programs.start))
 
 
 def test_eigenimages_of_a_run_that_was_killed_in_its_passes_are_the_same_bytes(
@@ -47,9 +47,14 @@ def test_eigenimages_of_a_run_that_was_killed_in_its_passes_are_the_same_bytes(
     job = whole_job(images, (*FEW, *twice, "--scheduler", scheduler), program, ("fit", "scores"))
     store, seconds = undisturbed(job, tmp_path, programs.start)
     assert _same(disturbed(job, tmp_path, store, seconds, 0, rng, ["program"], programs.start))
-    # Its workers die with it.
-    alone = whole_job(images, (*OWN, *twice), program)
-    assert _same(disturbed(alone, tmp_path, store, {"fit": seconds["fit"]}, 1, rng, ["program"]))
+    alone = iter([whole_job(images, (*OWN, *twice), program)])
+
+    def start(command: list[str]) -> Any:
+        """Start it with workers of its own, which die with it, and the next time on the given ones."""
+        own = next(alone, None)
+        return programs.start(own.command(Path(command[-1])) if own else command)
+
+    assert _same(disturbed(job, tmp_path, store, {"fit": seconds["fit"]}, 1, rng, ["program"], start))
 
 
 def test_commands_that_were_killed_make_the_same_bytes(

@@ -9,6 +9,7 @@ import sys
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 import pytest
@@ -88,30 +89,58 @@ def test_everything_is_written_and_right(
     assert "fit 4 components by incremental-svd in 1 pass to 30 samples of 40 x 36 x 3 uint8" in told
 
 
-def test_the_program_twice_does_nothing_the_second_time(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    images = smooth_images(40, (24, 20, 3))
+class Finished(NamedTuple):
+    """What a user made who started the program, and what it printed; not to be changed."""
+
+    folder: Path
+    argv: list[str]
+    images: np.ndarray
+    printed: str
+
+    @property
+    def output(self) -> Path:
+        return self.folder / "church_train_lmdb-eigenimages.zarr"
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Finished:
+    """The program on one worker of its own."""
+    folder, images = tmp_path_factory.mktemp("program"), smooth_images(200, (24, 20, 3))
     files = {}
     for i, pixels in enumerate(images):
         Image.fromarray(pixels).save(buffer := io.BytesIO(), format="WEBP", lossless=True)
         files[f"{i:05d}".encode()] = buffer.getvalue()
-    source = write_lsun(tmp_path / "church_train_lmdb", files)
+    source = write_lsun(folder / "church_train_lmdb", files)
     argv = ["--source", str(source), "--components", "3", "--workers", "1", "--memory", "1GB"]
     command = [sys.executable, str(PROGRAM), *argv]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=tmp_path)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120, cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
-    assert "ingest 40 samples" in done.stdout
-    output = tmp_path / "church_train_lmdb-eigenimages.zarr"
-    np.testing.assert_array_equal(open_stack(output / "stack").samples[...], images)
-    stamps = {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if "lmdb/" not in str(p)}
-    monkeypatch.chdir(tmp_path)
-    assert main(argv) == 0
+    return Finished(folder, argv, images, done.stdout)
+
+
+def test_the_program_twice_does_nothing_the_second_time(
+    finished: Finished, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert "ingest 200 samples" in finished.printed
+    np.testing.assert_array_equal(open_stack(finished.output / "stack").samples[...], finished.images)
+    stamps = {p: p.stat().st_mtime_ns for p in finished.folder.rglob("*") if "lmdb/" not in str(p)}
+    monkeypatch.chdir(finished.folder)
+    assert main(finished.argv) == 0
     told, errors = capsys.readouterr()
     assert "nothing to do" in told
     assert "worker" not in told
     assert errors == ""
-    assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*") if "lmdb/" not in str(p)} == stamps
+    assert {p: p.stat().st_mtime_ns for p in finished.folder.rglob("*") if "lmdb/" not in str(p)} == stamps
+
+
+def test_one_worker_makes_the_same_scores_as_two(finished: Finished, tmp_path: Path, scheduler: str) -> None:
+    """Segments are cut by the number of workers; up to what that rounds, the answer is the same."""
+    argv = [*finished.argv[:4], "--scheduler", scheduler]
+    for name in "ab":
+        assert main([*argv, "--output", str(tmp_path / f"{name}.zarr")]) == 0
+    assert tree(tmp_path / "a.zarr") == tree(tmp_path / "b.zarr")
+    two, one = (zarr.open_group(path, mode="r")["scores"][...] for path in (tmp_path / "a.zarr", finished.output))
+    np.testing.assert_allclose(two, one, atol=1e-3 * np.abs(two).max())
 
 
 def test_a_zarr_array_is_read_where_it_is_and_what_a_rule_assumes_is_noted(
@@ -204,19 +233,6 @@ def test_the_embedded_portraits_are_the_default(
     assert group["scores"].shape == (60, 50)
     assert group["reconstructions"].shape == (60, 218, 178, 3)
     assert group["ssim"][...].min() > 0.9
-
-
-def test_one_worker_makes_the_same_scores_as_two(
-    image_folder: Callable[..., Path], tmp_path: Path, scheduler: str
-) -> None:
-    """Segments are cut by the number of workers; up to what that rounds, the answer is the same."""
-    argv = ["--source", str(image_folder(200)), "--components", "3"]
-    assert main([*argv, "--output", str(tmp_path / "a.zarr"), "--scheduler", scheduler]) == 0
-    assert main([*argv, "--output", str(tmp_path / "b.zarr"), "--scheduler", scheduler]) == 0
-    assert main([*argv, "--output", str(tmp_path / "c.zarr"), "--workers", "1", "--memory", "1GB"]) == 0
-    assert tree(tmp_path / "a.zarr") == tree(tmp_path / "b.zarr")
-    a, c = (zarr.open_group(str(tmp_path / f"{name}.zarr"), mode="r")["scores"][...] for name in "ac")
-    np.testing.assert_allclose(a, c, atol=1e-3 * np.abs(a).max())
 
 
 @pytest.mark.parametrize("n", [7, 10_001, 25_000])

@@ -15,6 +15,7 @@ from skimage.metrics import structural_similarity
 from sklearn.decomposition import PCA
 
 from dpca import BandPCA
+from dpca.report import drawing
 from pipelines import partition_report as program
 from pipelines.partition_report import main
 from pipelines.studies.partitions import PartitionSettings, records, report_partitions, samples
@@ -24,11 +25,13 @@ from storage.errors import DataError
 from storage.readers import open_reader
 from tests.conftest import smooth_images
 
+pytestmark = pytest.mark.usefixtures("small_pictures")
+
 SMALL = ["--cells", "4", "7", "--ratio", "12", "--band-size", "90", "--holistic", "4", "--estimating", "10"]
 
 
 @pytest.fixture
-def one_sample_pictured(small_pictures: None, monkeypatch: pytest.MonkeyPatch) -> None:
+def one_sample_pictured(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(samples, "_PICTURED", 1)
 
 
@@ -116,7 +119,7 @@ def test_every_number_is_what_it_says(tmp_path: Path, scheduler: str, capsys: py
     for name, (heading, _) in CAPTIONS.items():
         assert heading in page
         with Image.open(tmp_path / "out.report" / f"{name}.png") as image:
-            assert image.size[0] > 1000
+            assert image.size[0] == int(drawing.WIDTH * drawing.DPI)
     assert "theirs" not in page
     printed = capsys.readouterr().out
     assert "Mappings of attributes to bands (table 4.4)" in printed

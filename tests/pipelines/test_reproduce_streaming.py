@@ -62,10 +62,10 @@ def made_data(tmp_path: Path) -> Path:
     """The data folder in its published form, with fewer and duller samples."""
     data = tmp_path / "data"
     (data / "mnist").mkdir(parents=True)
-    for part, n in (("train", 700), ("t10k", 120)):
+    for part, n in (("train", 300), ("t10k", 60)):
         _idx(data / "mnist" / f"{part}-images-idx3-ubyte.gz", smooth_images(n, (28, 28), seed=n))
         _idx(data / "mnist" / f"{part}-labels-idx1-ubyte.gz", np.arange(n, dtype=np.uint8) % 10)
-    np.savez(data / "cifar10-5085.npz", images=smooth_images(160, (32, 32, 3)), labels=np.zeros(160))
+    np.savez(data / "cifar10-5085.npz", images=smooth_images(120, (12, 12, 3)), labels=np.zeros(120))
     for half in range(2):
         with tarfile.open(data / f"lfw-deepfunneled-0{half}.tar", "w") as archive:
             for i, pixels in enumerate(smooth_images(120, (16, 14, 3), seed=half)):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 import zarr
 
 from pipelines import celeba_cpca, lsun_streaming
+from tests.forked import Programs
 
 
 @pytest.mark.parametrize(
@@ -26,24 +26,21 @@ def test_a_clean_stop(
     image_folder: Callable[..., Path],
     tmp_path: Path,
     scheduler: str,
+    programs: Programs,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     output = tmp_path / "out.zarr"
     settings = ["--source", str(image_folder(300, (60, 52, 3))), "--output", str(output), "--components", "5"]
     command = [sys.executable, str(program.__file__), *settings, "--workers", "2", "--memory", "1GB"]
-    # A session of its own: a terminal sends Ctrl-C to the program and to all of its workers.
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True
-    ) as running:
-        assert running.stdout is not None
-        for line in running.stdout:
-            if line.startswith("fit "):
-                break
-        if number == signal.SIGINT:
-            os.killpg(running.pid, number)
-        else:
-            running.send_signal(number)
-        _, errors = running.communicate(timeout=60)
+    running = programs.start(command)
+    for line in running.stdout:
+        if line.startswith("fit "):
+            break
+    if number == signal.SIGINT:  # which a terminal sends to the program and to all of its workers
+        os.killpg(running.pid, number)
+    else:
+        running.send_signal(number)
+    _, errors = running.communicate()
     assert running.returncode == code, errors
     assert "stopped: what is finished is kept" in errors
     assert "Traceback" not in errors

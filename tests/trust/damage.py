@@ -45,11 +45,13 @@ def small_shards(shape: Any, itemsize: int, axes: Any, cell_shape: Any = None) -
 
 def make_stores(folder: Path, client: Any) -> None:
     """Make a store of every kind in ``a``, and others of the same shapes in ``b``."""
+    drawing: Any = importlib.import_module("dpca.report.drawing")
     score_write: Any = importlib.import_module("dpca.jobs.score_write")
     ingesting: Any = importlib.import_module("storage.ingest")
     with (
         patch.object(score_write, "choose_layout", small_shards),
         patch.object(ingesting, "choose_layout", small_shards),
+        patch.object(drawing, "DPI", 40),
     ):
         for turn, name in enumerate("ab"):
             images = smooth_images(SHAPE[0], SHAPE[1:], seed=turn)
@@ -69,10 +71,11 @@ def make_stores(folder: Path, client: Any) -> None:
 # -- how it is damaged
 
 
-def draw_damage(store: Path, other: Path, rng: np.random.Generator) -> tuple[str, tuple[str, ...]]:
+def draw_damage(store: Path, other: Path, rng: np.random.Generator, used: set[str]) -> tuple[str, tuple[str, ...]]:
     """Damage a copy of a store in one way; return what was done and the files of which one must be named.
 
-    ``other`` is a whole store of the same kind and shapes.
+    ``other`` is a whole store of the same kind and shapes. The way is none of the ``used`` ones, and is added to them;
+    when few are left, which may not fit the store, all begin again.
     """
     files = sorted(p.relative_to(store).as_posix() for p in store.rglob("*") if p.is_file())
     ways = [
@@ -90,11 +93,15 @@ def draw_damage(store: Path, other: Path, rng: np.random.Generator) -> tuple[str
         _json,
         _array,
     ]
+    if len(used) > len(ways) - 4:
+        used.clear()
+    left = [way for way in ways if way.__name__ not in used]
     while True:
-        name, way = str(rng.choice(files)), ways[rng.integers(len(ways))]
+        name, way = str(rng.choice(files)), left[rng.integers(len(left))]
         before = {p: (store / p).read_bytes() for p in files}
         named = way(store, other, name, files, rng)
         if named and any(not _same(store / p, content) for p, content in before.items()):
+            used.add(way.__name__)
             return f"{way.__name__[1:]} {name}", named
 
 

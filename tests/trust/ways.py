@@ -154,6 +154,7 @@ class Trial:
     def __init__(self, folder: Path, scratch: Path) -> None:
         self.whole, self.other, self.scratch = folder / "a", folder / "b", scratch
         self.ways = all_ways(self.whole)
+        self.used: dict[str, set[str]] = {store: set() for store in self.ways}
         self.expected = {
             store: {way: self._read(read, self.whole) for way, read in ways.items()}
             for store, ways in self.ways.items()
@@ -166,7 +167,7 @@ class Trial:
         here.mkdir(parents=True)
         for name in {store, "job.zarr", "job.report"} if store.startswith("job") else {store}:
             shutil.copytree(self.whole / name, here / name)
-        done, named = draw_damage(here / store, self.other / store, rng)
+        done, named = draw_damage(here / store, self.other / store, rng, self.used[store])
         return [f"{store}: {done}: {wrong}" for wrong in self._judge(here, store, named)]
 
     def _judge(self, here: Path, store: str, named: tuple[str, ...]) -> Iterator[str]:
