@@ -383,7 +383,7 @@ def check_finite(
     batch: Array,
     first: int,
     name: str,
-    what: str = "holds a value that is not finite: remove or repair it, since one spoils every component",
+    what: str = "holds a value that is not finite: remove or repair it, since NaN or infinity spoils all components",
 ) -> None:
     """Refuse NaN and infinity, naming the first sample that holds one and saying ``what`` of it; integers hold none."""
     if batch.dtype.kind != "f":

@@ -25,7 +25,7 @@ def has_ssim(sample_shape: tuple[int, ...], n_spatial: int) -> bool:
 
 
 def mse_per_sample(x: Array, y: Array, *, data_range: float) -> Array:
-    """Return the MSE (n_samples,) of samples of one dtype, in units of data_range squared, as `dpca.metrics.mse`."""
+    """Return the MSE (n_samples,) of samples in units of data_range squared, as `dpca.metrics.mse`."""
     from dpca.kernels.sweeps import squared_distance
 
     return np.array([squared_distance(a, b, float(data_range)) / a.size for a, b in _flat_pairs(x, y)])
@@ -50,7 +50,7 @@ def ssim_per_sample(x: Array, y: Array, *, data_range: float, n_spatial: int) ->
     spatial = sample_shape[:n_spatial]
     if min(spatial) < WINDOW:
         raise ValueError(f"SSIM needs at least {WINDOW} pixels along every spatial axis, got {spatial}")
-    work = working_dtype(x.dtype)
+    work = working_dtype(np.result_type(x, y))
     unit, window = work.type(data_range), WINDOW**n_spatial
     # Numerator and denominator are twice the published ones in each of their factors, and so are the constants.
     c1, c2 = work.type(2 * _K1**2), work.type(2 * _K2**2 * (window - 1) / window)
@@ -94,6 +94,7 @@ def quality_bytes(sample_shape: tuple[int, ...], dtype: DTypeLike) -> int:
 
 def _flat_pairs(x: Array, y: Array) -> Iterator[tuple[Array, Array]]:
     """Yield the pixels of each pair of samples, flat, in one of the three types that loops are compiled for."""
-    dtype = x.dtype if x.dtype == np.uint8 else working_dtype(x.dtype)
+    dtype = np.result_type(x, y)
+    dtype = dtype if dtype == np.uint8 else working_dtype(dtype)
     for a, b in zip(x, y, strict=True):
         yield np.ascontiguousarray(a, dtype).reshape(-1), np.ascontiguousarray(b, dtype).reshape(-1)

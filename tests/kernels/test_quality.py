@@ -65,6 +65,14 @@ def test_mse_and_psnr(dtype: type) -> None:
     np.testing.assert_allclose(psnr_from_mse(mse), psnr, atol=1e-4)
 
 
+def test_pixels_and_values_that_are_not_rounded() -> None:
+    x = smooth_images(2, (20, 21, 3))
+    y = x + np.float32(0.25)
+    np.testing.assert_allclose(mse_per_sample(x, y, data_range=255), (0.25 / 255) ** 2)
+    found = ssim_per_sample(x, y, data_range=255, n_spatial=2)
+    np.testing.assert_array_equal(found, ssim_per_sample(x.astype(np.float32), y, data_range=255, n_spatial=2))
+
+
 def test_an_image_smaller_than_the_window_is_refused() -> None:
     x = np.zeros((1, 6, 20))
     with pytest.raises(ValueError, match="at least 7"):
