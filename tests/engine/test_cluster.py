@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import mmap
 import os
 import signal
 import socket
@@ -104,7 +105,9 @@ def test_what_workers_did_before_does_not_change_the_budget_of_a_task(cluster: A
     before = task_budget(cluster, 1)
 
     def grow() -> int:
-        dask.held_by_a_test = np.ones(2 * 10**7)  # type: ignore[attr-defined]
+        # Not from the heap, which may have room for it.
+        dask.held_by_a_test = mmap.mmap(-1, 16 * 10**7)  # type: ignore[attr-defined]
+        np.frombuffer(dask.held_by_a_test, np.uint8)[:] = 1  # type: ignore[attr-defined]
         return held()
 
     def held() -> int:
