@@ -182,7 +182,7 @@ def _fast_pixels(image: ImageFile, payload: bytes) -> NDArray[Any] | None:
         return None
     try:
         pixels: NDArray[Any] = simplejpeg.decode_jpeg(payload, colorspace)
-    except ValueError:  # libjpeg has something to say about it, be it only a warning
+    except Exception:  # libjpeg has something to say about it, be it only a warning
         return None
     return pixels[..., 0] if colorspace == "GRAY" else pixels
 

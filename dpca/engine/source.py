@@ -26,6 +26,7 @@ from storage.stack import Stack, open_stack
 _READ_BYTES = 16 * 2**20
 # Values of one look for NaN, whose answers take a byte each.
 _CHECKED_AT_ONCE = 2**20
+_NOT_FINITE = "holds a value that is not finite: remove or repair it, since NaN or infinity spoils all components"
 
 
 class Reader(Protocol):
@@ -379,12 +380,7 @@ def batches(source: Source, samples: tuple[int, int], region: Region, rows: int)
             yield first, batch
 
 
-def check_finite(
-    batch: Array,
-    first: int,
-    name: str,
-    what: str = "holds a value that is not finite: remove or repair it, since NaN or infinity spoils all components",
-) -> None:
+def check_finite(batch: Array, first: int, name: str, what: str = _NOT_FINITE) -> None:
     """Refuse NaN and infinity, naming the first sample that holds one and saying ``what`` of it; integers hold none."""
     if batch.dtype.kind != "f":
         return

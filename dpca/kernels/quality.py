@@ -13,6 +13,7 @@ from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
 
 #: Side of SSIM's uniform window, in pixels: scikit-image's default, the setting behind every number we report.
+#: `dpca.kernels.sweeps.window_sum` adds as many values.
 WINDOW = 7
 _K1, _K2 = 0.01, 0.03
 # Positions of a pass. Passes overlap by six rows: larger ones repeat less work, until they leave the cache (measured).
