@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import importlib
+from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -17,14 +17,10 @@ def __getattr__(name: str) -> Any:
     # On first use: the libraries behind them take seconds to import, in which a program would not be its own yet.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = importlib.import_module("dpca.metrics") if name == "metrics" else getattr(_models(), name)
+    found = import_module("dpca.metrics") if name == "metrics" else getattr(import_module("dpca.models"), name)
     globals()[name] = found
     return found
 
 
 def __dir__() -> list[str]:
     return sorted({*globals(), *__all__})
-
-
-def _models() -> Any:
-    return importlib.import_module("dpca.models")

@@ -15,8 +15,8 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
 
     start(__name__)
 
-from dpca.cli.arguments import add_overwrite, add_source_options, positive
-from dpca.cli.jobs import given_input, job_parser, output_path, reading_options, tell_result
+from dpca.cli.arguments import add_overwrite, add_source_options, positive, reading_options
+from dpca.cli.jobs import given_input, job_parser, output_path, tell_result
 from dpca.cli.running import guarded, say
 from dpca.models.streaming_methods import METHODS
 from dpca.report.record import aligned

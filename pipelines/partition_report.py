@@ -17,8 +17,16 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
 
     start(__name__)
 
-from dpca.cli.arguments import add_cluster_options, add_overwrite, add_source_options, cell_lengths, natural, positive
-from dpca.cli.jobs import given_input, job_parser, output_path, reading_options, tell_result
+from dpca.cli.arguments import (
+    add_cluster_options,
+    add_overwrite,
+    add_source_options,
+    cell_lengths,
+    natural,
+    positive,
+    reading_options,
+)
+from dpca.cli.jobs import given_input, job_parser, output_path, tell_result
 from dpca.cli.running import guarded, run_options, say
 from pipelines.portraits import Portraits
 from pipelines.studies.partitions import PartitionSettings, known_report, report_partitions

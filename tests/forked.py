@@ -25,8 +25,10 @@ ROOT = Path(__file__).parents[1]
 IMPORTED = [
     "distributed.cli.dask_scheduler",
     "distributed.cli.dask_worker",
-    "dpca.cli",
+    "distributed.dashboard.scheduler",
     "dpca.cli.commands",
+    "dpca.cli.model_commands",
+    "dpca.cli.program",
     "dpca.jobs.report",
     "pipelines.celeba_cpca",
     "pipelines.lsun_streaming",

@@ -6,9 +6,9 @@ import argparse
 import math
 import re
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
 
-from dpca.models.rank_choice import NOISE
+from dpca.choices import NOISE
 
 T = TypeVar("T")
 
@@ -39,6 +39,11 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
         help="names of a sample's axes, channels last, for example z,y,x (default: from the source or its shape)",
     )
     add_range_option(group, "from the integer type; for floats, as found")
+
+
+def reading_options(options: argparse.Namespace) -> dict[str, Any]:
+    """Return the options of `add_source_options` that `storage.ingest` takes for a reader."""
+    return {name: getattr(options, name) for name in ("color", "resize", "crop", "on_error", "data_range")}
 
 
 def add_range_option(parser: argparse._ActionsContainer, default: str) -> None:

@@ -1,4 +1,4 @@
-"""What each subcommand does: it passes its options to one function and prints the result."""
+"""What the subcommands that need no model do: each passes its options to one function and prints the result."""
 
 from __future__ import annotations
 
@@ -9,20 +9,15 @@ from typing import Any
 
 import zarr
 
-from dpca.cli.jobs import reading_options
-from dpca.cli.model_arguments import partitioned_model
+from dpca.cli.arguments import reading_options
 from dpca.cli.running import cluster, run_options, say
 from dpca.engine.memory import task_budget, thread_count
-from dpca.jobs import fit_store, reconstruct_store, transform_store
-from dpca.jobs.stages import NOTHING, StageCost
-from dpca.kernels.quality import WINDOW
-from dpca.report.words import kept_components
 from storage import ingest, open_stack, verify
 from storage.disk import folder_bytes
 from storage.progress import bar_progress
 from storage.readers import open_reader
 from storage.readers.zarr_array import ZarrReader
-from storage.reading import array_in, open_group, open_node, root_facts
+from storage.reading import open_group, open_node, root_facts
 
 
 def ingest_stack(options: argparse.Namespace) -> int:
@@ -57,43 +52,6 @@ def info(options: argparse.Namespace) -> int:
     return 0
 
 
-def fit(options: argparse.Namespace) -> int:
-    """``dpca fit``."""
-    wanted = partitioned_model(options)
-    stack = open_stack(options.stack, data_range=options.data_range)
-    with run_options(options) as how:
-        model, cost, notes = fit_store(stack, options.model, wanted, **how)
-    numbers = model.report_numbers()
-    _tell(options.model, cost)
-    for note in notes:
-        say(f"note: {note}")
-    kept, share = kept_components(numbers["components"], numbers.get("ranks")), numbers["explained_variance_ratio"]
-    say(f"{model.partition_.n_partitions:,} {model.part_name}s, {kept} each, {share:.2%} of the variance")
-    return 0
-
-
-def transform(options: argparse.Namespace) -> int:
-    """``dpca transform``."""
-    stack = open_stack(options.stack, data_range=options.data_range)
-    with run_options(options) as how:
-        cost = transform_store(stack, options.model, options.scores, reconstruct=options.reconstruct, **how)
-    _tell(options.scores, cost)
-    quality = _quality(options.scores)
-    told = [f"{name} {value:.6g}" for name, value in quality.items()]
-    if "mean ssim" not in quality:
-        told.append(f"no ssim, which images and volumes of at least {WINDOW} pixels a side have")
-    say("   ".join(told))
-    return 0
-
-
-def reconstruct(options: argparse.Namespace) -> int:
-    """``dpca reconstruct``."""
-    with run_options(options) as how:
-        cost = reconstruct_store(options.model, options.scores, options.target, n_components=options.components, **how)
-    _tell(options.target, cost)
-    return 0
-
-
 def verify_store(options: argparse.Namespace) -> int:
     """``dpca verify``."""
     with cluster(options) as client:
@@ -102,20 +60,6 @@ def verify_store(options: argparse.Namespace) -> int:
         say(problem)
     say(f"'{options.path}': " + (f"{len(problems)} problem(s)" if problems else "every chunk is whole"))
     return 1 if problems else 0
-
-
-def _tell(target: str, cost: StageCost) -> None:
-    if cost is NOTHING:
-        say(f"nothing to do: '{target}' was made from this input with these settings")
-    else:
-        rate = cost.bytes / max(cost.seconds, 1e-9) / 1e9
-        say(f"made '{target}' in {cost.seconds:.1f} s ({rate:.2f} GB/s, {cost.peak_memory / 1e6:,.0f} MB a process)")
-
-
-def _quality(scores: str) -> dict[str, float]:
-    group = open_group(scores)
-    names = [name for name in ("mse", "psnr", "ssim") if name in group]
-    return {f"mean {name}": float(array_in(group, name)[...].mean()) for name in names}
 
 
 def _facts(path: str) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dpca.cli.arguments import add_cluster_options, add_overwrite, add_source_options
+from dpca.cli.arguments import add_cluster_options, add_overwrite, add_source_options, reading_options
 from dpca.cli.running import run_options, say
 from dpca.jobs import CompressionSettings, compress, find_done, open_input
 from dpca.report.record import format_table, report_folder
@@ -51,11 +51,6 @@ def add_common_options(parser: argparse.ArgumentParser, *, measured: str) -> Non
 def given_input(options: argparse.Namespace, embedded: Callable[[], Reader]) -> Stack | Reader:
     """Open the source that the options of `job_parser` name, or the embedded one where they name none."""
     return open_input(options.source or embedded(), key=options.key, axes=options.axes, data_range=options.data_range)
-
-
-def reading_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of `add_source_options` that `storage.ingest` takes for a reader."""
-    return {name: getattr(options, name) for name in ("color", "resize", "crop", "on_error", "data_range")}
 
 
 def output_path(options: argparse.Namespace, suffix: str) -> str:

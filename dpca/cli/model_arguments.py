@@ -6,6 +6,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from dpca.choices import MAPPINGS
 from dpca.cli.arguments import (
     add_seed,
     at_least_one,
@@ -18,9 +19,6 @@ from dpca.cli.arguments import (
     up_to_half,
     up_to_one,
 )
-from dpca.models.band_pca import MAPPINGS, BandPCA
-from dpca.models.cell_pca import CellPCA
-from storage.errors import DataError
 
 #: Options that only cells have, which are parameters of `CellPCA`.
 _OF_CELLS = {"overlap": "overlap", "shared": "shared"}
@@ -138,14 +136,16 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool) -> Non
     add_seed(group, "seed of the random mapping, of --estimating and of --validation-fraction")
 
 
-def partitioned_model(options: argparse.Namespace) -> BandPCA | CellPCA:
-    """Return the estimator, not fitted, that the options ask for.
+def partitioned_model(options: argparse.Namespace) -> Any:
+    """Return the estimator that the options ask for, a `BandPCA` or a `CellPCA` that is not fitted.
 
     Raises
     ------
     DataError
         If options of bands are given to cells, or the reverse, or components are asked for in two ways.
     """
+    from dpca.models import BandPCA, CellPCA  # which takes seconds, and the parser has no use for them
+
     parameters = {"random_state": options.seed, **_components(options)}
     model: BandPCA | CellPCA
     if options.band_size is not None:
@@ -165,6 +165,8 @@ def _given(options: argparse.Namespace, parameters: Mapping[str, str]) -> dict[s
 
 
 def _refuse(options: argparse.Namespace, flags: Mapping[str, str], why: str) -> None:
+    from storage.errors import DataError
+
     for flag in flags:
         if getattr(options, flag) is not None:
             raise DataError(f"--{flag.replace('_', '-')} is an option of {why}, or leave it out")

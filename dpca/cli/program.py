@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
+from pkgutil import resolve_name
 
-from dpca.cli import commands
 from dpca.cli.arguments import (
     add_cluster_options,
     add_overwrite,
@@ -16,6 +16,7 @@ from dpca.cli.arguments import (
 )
 from dpca.cli.model_arguments import add_model_options
 from dpca.cli.running import MEANINGS, guarded
+from dpca.engine.stopping import unstopped
 
 _DESCRIPTION = """\
 Principal component analysis of image and volume stacks of any size.
@@ -45,7 +46,10 @@ def _run(argv: Sequence[str] | None) -> int:
     if options.run is None:
         parser.print_help()
         return 2
-    return int(options.run(options))
+    # Only now, since help and refusals need no libraries. One that is interrupted in its import may not pass that on.
+    with unstopped():
+        run = resolve_name(options.run)
+    return int(run(options))
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -55,10 +59,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(run=None)
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
 
-    def command(
-        name: str, run: Callable[[argparse.Namespace], int], text: str, example: str, **paths: str
-    ) -> argparse.ArgumentParser:
-        """Add a command with one positional argument for each of ``paths``, name to help."""
+    def command(name: str, run: str, text: str, example: str, **paths: str) -> argparse.ArgumentParser:
+        """Add a command that ``run`` names, with one positional argument for each of ``paths``, name to help."""
         sub = subparsers.add_parser(
             name,
             help=text,
@@ -68,12 +70,12 @@ def _parser() -> argparse.ArgumentParser:
         )
         for path, what in paths.items():
             sub.add_argument(path, nargs="+" if path == "source" else None, help=what)
-        sub.set_defaults(run=run)
+        sub.set_defaults(run=f"dpca.cli.{run}")
         return sub
 
     ingest = command(
         "ingest",
-        commands.ingest_stack,
+        "commands:ingest_stack",
         "make a stack store of images, archives or arrays",
         "dpca ingest lfw-*.tar lfw.zarr --cell 10",
         source="folder, archives, a glob of them, or an array (Zarr, .npy, .npz, IDX, HDF5, LMDB)",
@@ -86,7 +88,7 @@ def _parser() -> argparse.ArgumentParser:
 
     info = command(
         "info",
-        commands.info,
+        "commands:info",
         "say what a store, archive, folder or array holds",
         "dpca info lfw.zarr",
         path="store of any kind, or a source that could be ingested",
@@ -95,7 +97,7 @@ def _parser() -> argparse.ArgumentParser:
 
     fit = command(
         "fit",
-        commands.fit,
+        "model_commands:fit",
         "compute the principal components of every cell or band of a stack",
         "dpca fit lfw.zarr model.zarr --cell 10 --components 20\n"
         "         dpca fit lfw.zarr model.zarr --cell 10 --target-psnr 32\n"
@@ -107,7 +109,7 @@ def _parser() -> argparse.ArgumentParser:
 
     transform = command(
         "transform",
-        commands.transform,
+        "model_commands:transform",
         "write the scores of a stack and the quality of their reconstructions",
         "dpca transform model.zarr lfw.zarr scores.zarr",
         model="model that 'dpca fit', a pipeline or save() made",
@@ -118,7 +120,7 @@ def _parser() -> argparse.ArgumentParser:
 
     reconstruct = command(
         "reconstruct",
-        commands.reconstruct,
+        "model_commands:reconstruct",
         "make a stack again from its scores",
         "dpca reconstruct model.zarr scores.zarr again.zarr",
         model="model that the scores were made with",
@@ -134,7 +136,7 @@ def _parser() -> argparse.ArgumentParser:
 
     verify = command(
         "verify",
-        commands.verify_store,
+        "commands:verify_store",
         "read every chunk of a store and check it",
         "dpca verify scores.zarr",
         path="store that this program made",

@@ -1,4 +1,4 @@
-"""How every program here ends: the sentence that it says, and its exit code."""
+"""How every program here ends: the sentence that it says, and its exit code. Importing it imports no library."""
 
 from __future__ import annotations
 
@@ -11,12 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
 
-from dpca.engine.cluster import open_client
-from dpca.engine.plan import PlanError
 from dpca.engine.stopping import STOPPED, Stopped, stop_on_signals
-from storage.clusters import cluster_errors
-from storage.errors import ClusterError, DataError, StoreError
-from storage.progress import bar_progress
 
 #: What each exit code means. Work that was stopped or lost its cluster goes on when the same command is given again.
 MEANINGS = {
@@ -31,7 +26,6 @@ MEANINGS = {
     "129, 130 or 143": "stopped by the end of the terminal, Ctrl-C or SIGTERM",
     "141": "nobody reads the output any more (| head)",
 }
-EXIT_CODES: dict[type[BaseException], int] = {DataError: 3, StoreError: 4, PlanError: 5, ClusterError: 6}
 FAULT = 70
 UNREAD = 141
 
@@ -61,6 +55,8 @@ def guarded(job: Callable[[], int]) -> int:
 @contextmanager
 def run_options(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield the keywords that every job takes: ``client``, ``overwrite`` and ``progress``."""
+    from storage.progress import bar_progress
+
     with cluster(options) as client:
         yield {"client": client, "overwrite": options.overwrite, "progress": bar_progress}
 
@@ -68,6 +64,9 @@ def run_options(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 @contextmanager
 def cluster(options: argparse.Namespace) -> Iterator[Any]:
     """Open the cluster that the options ask for and say where to watch it."""
+    from dpca.engine.cluster import open_client
+    from storage.clusters import cluster_errors
+
     with open_client(options.scheduler, workers=options.workers, memory=options.memory) as client:
         with cluster_errors(client):
             threads, dashboard = client.nthreads(), client.dashboard_link
@@ -85,7 +84,10 @@ def say(text: str) -> None:
 
 def _explained(error: Exception) -> int:
     """Say what went wrong; return the exit code."""
-    for kind, code in EXIT_CODES.items():
+    from storage.errors import ClusterError, DataError, PlanError, StoreError
+
+    codes: dict[type[Exception], int] = {DataError: 3, StoreError: 4, PlanError: 5, ClusterError: 6}
+    for kind, code in codes.items():
         if isinstance(error, kind):
             _complain(f"error: {error}")
             return code
@@ -93,13 +95,13 @@ def _explained(error: Exception) -> int:
         _complain(
             f"error: there is not enough memory ({error or 'no size given'}): ask for fewer workers or smaller parts"
         )
-        return EXIT_CODES[PlanError]
+        return codes[PlanError]
     if isinstance(error, OSError) and error.errno is not None:
         where = "a file" if error.filename is None else f"'{error.filename}'"
         _complain(
             f"error: {where} cannot be read or written ({error.strerror}): see to it and run the same command again"
         )
-        return EXIT_CODES[StoreError]
+        return codes[StoreError]
     with suppress(OSError, ValueError):
         traceback.print_exception(error)
     _complain("error: this is a fault of dpca, not of what it was given: please report the lines above")
@@ -128,6 +130,8 @@ def _output_errors() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
+        from storage.errors import StoreError
+
         _abandon(sys.stdout)
         raise StoreError(
             f"standard output cannot be written ({error.strerror}): make room, or send it elsewhere"

@@ -122,7 +122,7 @@ def _share_imports() -> None:
     get_mp_context()  # the first call names modules of its own
     package = __name__.partition(".")[0]
     ours = sorted(name for name in sys.modules if name.partition(".")[0] == package)
-    multiprocessing.set_forkserver_preload([*ours, "dpca.engine.worker_setup"])
+    multiprocessing.set_forkserver_preload(["distributed", *ours, "dpca.engine.worker_setup"])
 
 
 @contextmanager

@@ -10,6 +10,7 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from sklearn.base import clone
 
+from dpca.choices import MAPPINGS
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import fold
 from dpca.engine.plan import PlanError
@@ -30,7 +31,6 @@ from storage.layout import CHANNEL, axes_for
 
 # More of them than there are attributes mean nothing, and each takes memory.
 _MOST_INTERVALS = 10_000_000
-MAPPINGS = ("mean-variance", "mean", "random", "raster")
 _OWN = ("band_size", "mapping", "n_intervals", "n_estimating", "keep_channels", "random_state")
 _KEPT_PARAMETERS = (*CHOICES, "max_components", *_OWN)
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from dpca.choices import NOISE
 from dpca.kernels.quality import psnr_from_mse
 from dpca.kernels.types import Array
 from dpca.models import rank
@@ -19,7 +20,6 @@ from storage.errors import DataError
 #: The parameters of an estimator that say how many components it keeps; None of them keeps all.
 CHOICES = ("n_components", "threshold", "total_components", "ratio", "target_mse", "target_psnr", "target_ssim")
 TARGETS = CHOICES[-3:]
-NOISE = "marchenko-pastur"
 # Where ranks differ, so many times the mean rank are computed unless ``max_components`` says otherwise, or this share
 # of the attributes where no mean is asked for.
 _TIMES_MEAN, _SHARE = 4, 1 / 3

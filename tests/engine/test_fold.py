@@ -15,8 +15,10 @@ import numpy as np
 import pytest
 import zarr
 
-from dpca.engine import PlanError, as_source, fold
 from dpca.engine.checkpoint import Checkpoints
+from dpca.engine.fold import fold
+from dpca.engine.plan import PlanError
+from dpca.engine.source import as_source
 from dpca.partition import CellGrid, map_at_random
 from dpca.rules.covariance import CovariancePCA
 from dpca.rules.state import State

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 import zarr
 
-from dpca.engine import as_source, fold
 from dpca.engine.checkpoint import Checkpoints
+from dpca.engine.fold import fold
+from dpca.engine.source import as_source
 from dpca.partition import Whole
 from dpca.rules.minibatch import InBatches
 from dpca.rules.oja import Oja

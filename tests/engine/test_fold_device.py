@@ -7,9 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpca.engine import PlanError, as_source, fold
 from dpca.engine.device import Device, find_device
+from dpca.engine.fold import fold
 from dpca.engine.fold_device import fold_on_device
+from dpca.engine.plan import PlanError
+from dpca.engine.source import as_source
 from dpca.partition import CellGrid, LappedGrid, Whole, map_at_random
 from dpca.rules import IncrementalSVD
 from dpca.rules.covariance import Covariance, CovariancePCA

@@ -15,8 +15,11 @@ import numpy as np
 import pytest
 import zarr
 
-from dpca.engine import Averaging, DataParallel, PlanError, as_source, fold
 from dpca.engine.checkpoint import Checkpoints
+from dpca.engine.fold import fold
+from dpca.engine.plan import PlanError
+from dpca.engine.rounds import Averaging, DataParallel
+from dpca.engine.source import as_source
 from dpca.partition import CellGrid, Whole
 from dpca.rules import BlockPower, ImplicitKrasulina, Oja, Power
 from dpca.rules.minibatch import InBatches

@@ -16,8 +16,10 @@ import pytest
 import zarr
 from threadpoolctl import threadpool_info
 
-from dpca.engine import FoldReport, PlanError, Source, as_source, fold
 from dpca.engine.checkpoint import Checkpoints
+from dpca.engine.fold import FoldReport, fold
+from dpca.engine.plan import PlanError
+from dpca.engine.source import Source, as_source
 from dpca.partition import CellGrid
 from dpca.rules.covariance import Covariance, CovariancePCA
 from dpca.rules.moments import Moments

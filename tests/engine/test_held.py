@@ -8,12 +8,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpca.engine import Averaging, DataParallel, Source, as_source, plan_for
+from dpca.engine.fold import plan_for
 from dpca.engine.fold_device import ThreadedSource
 from dpca.engine.held_out import RemainingSource
-from dpca.engine.rounds import Scheme
+from dpca.engine.rounds import Averaging, DataParallel, Scheme
 from dpca.engine.shuffled import ShuffledSource
-from dpca.engine.source import ZarrSource
+from dpca.engine.source import Source, ZarrSource, as_source
 from dpca.partition import Whole
 from dpca.rules.minibatch import InBatches
 from dpca.rules.oja import Oja

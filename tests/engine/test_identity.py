@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 import zarr
 
-from dpca.engine import as_source, fold
 from dpca.engine.checkpoint import Checkpoints
+from dpca.engine.fold import fold
 from dpca.engine.identity import digest
 from dpca.engine.shuffled import shuffle
+from dpca.engine.source import as_source
 from dpca.partition import Whole
 from dpca.rules import Harmonic, IncrementalSVD, Oja
 from dpca.rules.covariance_product import Refinement

@@ -22,7 +22,8 @@ _PROBE = """
 import json, sys
 import numpy as np
 import psutil
-from dpca.engine import as_source, fold
+from dpca.engine.fold import fold
+from dpca.engine.source import as_source
 from dpca.engine.memory import peak_resident_bytes
 from dpca.partition import CellGrid, LappedGrid, SharedGrid, map_at_random
 from dpca.rules import IncrementalSVD

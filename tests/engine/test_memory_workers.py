@@ -11,9 +11,10 @@ import dask.array as da
 import numpy as np
 import pytest
 
-from dpca.engine import FoldPlan, as_source, fold, plan_fold
 from dpca.engine.cluster import open_client
-from dpca.engine.source import ZarrSource
+from dpca.engine.fold import fold
+from dpca.engine.plan import FoldPlan, plan_fold
+from dpca.engine.source import ZarrSource, as_source
 from dpca.partition import CellGrid
 from dpca.rules.covariance import CovariancePCA
 from dpca.rules.moments import Moments

@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpca.engine import FoldPlan, PlanError, Source, plan_fold
-from dpca.engine.source import ZarrSource
+from dpca.engine.plan import FoldPlan, PlanError, plan_fold
+from dpca.engine.source import Source, ZarrSource
 from dpca.partition import Bands, CellGrid, LappedGrid, map_at_random
 from dpca.rules.covariance import Covariance, CovariancePCA
 

@@ -8,8 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dpca.engine import Averaging, DataParallel
-from dpca.engine.rounds import deal, rounds, segments
+from dpca.engine.rounds import Averaging, DataParallel, deal, rounds, segments
 
 
 def test_streams_take_a_run_each() -> None:

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dpca.engine.sampling as sampling
-from dpca.engine import as_source
 from dpca.engine.sampling import read_samples, spread_samples
+from dpca.engine.source import as_source
 
 
 @given(st.integers(1, 500), st.data())

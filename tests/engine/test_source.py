@@ -17,9 +17,8 @@ from hypothesis import strategies as st
 from zarr.storage import ZipStore
 
 import dpca.engine.source
-from dpca.engine import as_source
 from dpca.engine.fold_device import ThreadedSource
-from dpca.engine.source import ArraySource, DaskSource, ZarrSource, batches, check_finite
+from dpca.engine.source import ArraySource, DaskSource, ZarrSource, as_source, batches, check_finite
 from storage import DataError, StoreError, open_stack
 from storage.arrays import create_array, create_root, write_shard
 from storage.layout import Layout

@@ -17,8 +17,6 @@ from dpca.models import store
 from storage import ingest
 from tests.conftest import smooth_images
 
-NO_DRAWING = "assert not {m.split('.')[0] for m in sys.modules} & {'matplotlib', 'pipelines'}"
-
 
 def run(program: str) -> None:
     done = subprocess.run([sys.executable, "-c", program], check=False, capture_output=True, text=True, timeout=300)
@@ -36,17 +34,31 @@ def test_the_worst_come_first_by_ssim_or_else_by_squared_error(quality: dict[str
     assert worst_first({name: np.array(values) for name, values in quality.items()}).tolist() == order
 
 
-def test_no_command_imports_matplotlib_or_a_study() -> None:
+def test_commands_and_the_main_job_import_matplotlib_only_to_draw_and_no_study() -> None:
     run(
-        "import sys; from dpca.cli.program import run\n"
-        "for argv in (['transform', '--help'], ['verify', '--help'], ['info', 'nothing.zarr']):\n"
-        "    try: run(argv)\n"
-        "    except SystemExit: pass\n" + NO_DRAWING
+        "import sys, dpca.cli.commands, dpca.cli.model_commands, dpca.cli.jobs, dpca.report.record\n"
+        "assert not {m.split('.')[0] for m in sys.modules} & {'matplotlib', 'pipelines'}"
     )
 
 
-def test_the_main_job_imports_matplotlib_only_to_draw() -> None:
-    run("import sys; import dpca.cli.jobs, dpca.report.record\n" + NO_DRAWING)
+def test_commands_that_compute_nothing_import_no_library_that_computes(tmp_path: Path, scheduler: str) -> None:
+    np.save(tmp_path / "a.npy", smooth_images(4))
+    ingest(tmp_path / "a.npy", tmp_path / "s.zarr")
+    run(
+        "import sys; from dpca.cli import main\n"
+        "def ends(code, *argv):\n"
+        "    try: assert main(argv) == code, argv\n"
+        "    except SystemExit as end: assert end.code == code, argv\n"
+        "    return {m.split('.')[0] for m in sys.modules}\n"
+        "for argv in ['--help'], ['fit', '--help']: imported = ends(0, *argv)\n"
+        "for argv in [], ['nonsense'], ['fit', 'a', 'b']: imported = ends(2, *argv)\n"
+        "assert not imported & {'numpy', 'zarr', 'dask', 'storage'}, imported\n"
+        f"imported = ends(0, 'info', {str(tmp_path / 's.zarr')!r}) | ends(3, 'info', {str(tmp_path / 'none')!r})\n"
+        "assert 'zarr' in imported and not imported & {'dask', 'distributed'}, imported\n"
+        f"imported = ends(0, 'verify', {str(tmp_path / 's.zarr')!r}, '--scheduler', {scheduler!r})\n"
+        "assert 'distributed' in imported, imported\n"
+        "assert not imported & {'sklearn', 'scipy', 'numba', 'skimage', 'matplotlib', 'pipelines'}, imported\n"
+    )
 
 
 @pytest.mark.parametrize(

@@ -11,7 +11,7 @@ import pytest
 from sklearn.base import clone
 
 from dpca import BandPCA, CellPCA, StreamingPCA
-from dpca.engine import PlanError
+from dpca.engine.plan import PlanError
 from dpca.jobs import reconstruct
 from dpca.jobs.reconstruct import reconstruct_store
 from dpca.jobs.transform import transform_store

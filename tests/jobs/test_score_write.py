@@ -15,9 +15,9 @@ import zarr
 from skimage.metrics import mean_squared_error, peak_signal_noise_ratio, structural_similarity
 
 from dpca import BandPCA, CellPCA, StreamingPCA
-from dpca.engine import PlanError, as_source
 from dpca.engine.checkpoint import Checkpoints
-from dpca.engine.plan import TASK_OVERHEAD
+from dpca.engine.plan import TASK_OVERHEAD, PlanError
+from dpca.engine.source import as_source
 from dpca.jobs import score_write
 from dpca.jobs.score_write import WriteJob, write_scores
 from dpca.kernels import linalg

@@ -14,9 +14,9 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dpca import PCA, BandPCA, CellPCA, StreamingPCA
+from dpca.choices import MAPPINGS
 from dpca.cli import main
 from dpca.engine.plan import PlanError
-from dpca.models.band_pca import MAPPINGS
 from dpca.models.pca_solvers import SOLVERS
 from dpca.models.streaming_methods import METHODS
 from storage import DataError

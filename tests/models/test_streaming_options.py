@@ -16,9 +16,9 @@ import zarr
 from sklearn.base import clone
 
 from dpca import StreamingPCA
-from dpca.engine import as_source
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.shuffled import shuffle
+from dpca.engine.source import as_source
 from dpca.models import OrderWarning
 from dpca.models.streaming_methods import (
     METHODS,

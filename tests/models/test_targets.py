@@ -236,7 +236,7 @@ def _choice(model: CellPCA) -> Any:
 
 
 def _source(x: np.ndarray) -> Any:
-    from dpca.engine import as_source
+    from dpca.engine.source import as_source
 
     return as_source(x)
 

@@ -14,7 +14,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dpca import BandPCA
-from dpca.engine import PlanError, as_source
+from dpca.engine.plan import PlanError
+from dpca.engine.source import as_source
 from dpca.partition import CellGrid
 from pipelines.studies.partitions.analogy import Analogy, angles_between, combined
 from pipelines.studies.partitions.block_dct import dct_basis

@@ -1,0 +1,6 @@
+"""Names that people choose from; without imports, since a command line is parsed before any library is imported."""
+
+#: Ways to put attributes into bands.
+MAPPINGS = ("mean-variance", "mean", "random", "raster")
+#: In the place of a number of components: those whose variance noise of one level does not explain.
+NOISE = "marchenko-pastur"

@@ -1,0 +1,65 @@
+"""What the subcommands that fit or use a model do: each passes its options to one function and prints the result."""
+
+from __future__ import annotations
+
+import argparse
+
+from dpca.cli.model_arguments import partitioned_model
+from dpca.cli.running import run_options, say
+from dpca.jobs import fit_store, reconstruct_store, transform_store
+from dpca.jobs.stages import NOTHING, StageCost
+from dpca.kernels.quality import WINDOW
+from dpca.report.words import kept_components
+from storage import open_stack
+from storage.reading import array_in, open_group
+
+
+def fit(options: argparse.Namespace) -> int:
+    """``dpca fit``."""
+    wanted = partitioned_model(options)
+    stack = open_stack(options.stack, data_range=options.data_range)
+    with run_options(options) as how:
+        model, cost, notes = fit_store(stack, options.model, wanted, **how)
+    numbers = model.report_numbers()
+    _tell(options.model, cost)
+    for note in notes:
+        say(f"note: {note}")
+    kept, share = kept_components(numbers["components"], numbers.get("ranks")), numbers["explained_variance_ratio"]
+    say(f"{model.partition_.n_partitions:,} {model.part_name}s, {kept} each, {share:.2%} of the variance")
+    return 0
+
+
+def transform(options: argparse.Namespace) -> int:
+    """``dpca transform``."""
+    stack = open_stack(options.stack, data_range=options.data_range)
+    with run_options(options) as how:
+        cost = transform_store(stack, options.model, options.scores, reconstruct=options.reconstruct, **how)
+    _tell(options.scores, cost)
+    quality = _quality(options.scores)
+    told = [f"{name} {value:.6g}" for name, value in quality.items()]
+    if "mean ssim" not in quality:
+        told.append(f"no ssim, which images and volumes of at least {WINDOW} pixels a side have")
+    say("   ".join(told))
+    return 0
+
+
+def reconstruct(options: argparse.Namespace) -> int:
+    """``dpca reconstruct``."""
+    with run_options(options) as how:
+        cost = reconstruct_store(options.model, options.scores, options.target, n_components=options.components, **how)
+    _tell(options.target, cost)
+    return 0
+
+
+def _tell(target: str, cost: StageCost) -> None:
+    if cost is NOTHING:
+        say(f"nothing to do: '{target}' was made from this input with these settings")
+    else:
+        rate = cost.bytes / max(cost.seconds, 1e-9) / 1e9
+        say(f"made '{target}' in {cost.seconds:.1f} s ({rate:.2f} GB/s, {cost.peak_memory / 1e6:,.0f} MB a process)")
+
+
+def _quality(scores: str) -> dict[str, float]:
+    group = open_group(scores)
+    names = [name for name in ("mse", "psnr", "ssim") if name in group]
+    return {f"mean {name}": float(array_in(group, name)[...].mean()) for name in names}
