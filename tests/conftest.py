@@ -92,7 +92,7 @@ def small_pictures() -> Iterator[None]:
     from dpca.report import drawing
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(drawing, "DPI", 40)
+        patch.setattr(drawing, "DPI", 20)
         yield
 
 
@@ -137,10 +137,14 @@ def image_folder(tmp_path: Path) -> Callable[..., Path]:
     """Make a folder of PNG files and return it."""
 
     def make(n: int = 30, shape: tuple[int, ...] = (40, 36, 3), name: str = "photos", seed: int = 0) -> Path:
-        folder = tmp_path / name
-        folder.mkdir()
-        for i, pixels in enumerate(smooth_images(n, shape, seed)):
-            Image.fromarray(pixels).save(folder / f"photo-{i:04d}.png")
-        return folder
+        return write_images(tmp_path / name, n, shape, seed)
 
     return make
+
+
+def write_images(folder: Path, n: int, shape: tuple[int, ...], seed: int = 0) -> Path:
+    """Make a folder of PNG files and return it."""
+    folder.mkdir()
+    for i, pixels in enumerate(smooth_images(n, shape, seed)):
+        Image.fromarray(pixels).save(folder / f"photo-{i:04d}.png")
+    return folder

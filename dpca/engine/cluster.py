@@ -31,14 +31,18 @@ _KEEP_FREED_MEMORY = {
     "OPENBLAS_NUM_THREADS": 1,
     "MKL_NUM_THREADS": 1,
 }
-# A nanny starts its dead worker again by itself; Dask would give the worker up if that takes more than 15 seconds,
-# which a busy machine does. Once there really is no worker left, tasks fail rather than wait for ever.
-_PATIENCE = {
+_SETTINGS = {
+    "distributed.nanny.pre-spawn-environ": _KEEP_FREED_MEMORY,
+    # A nanny starts its dead worker again by itself; Dask would give the worker up if that takes more than 15 seconds,
+    # which a busy machine does. Once there really is no worker left, tasks fail rather than wait for ever.
     "distributed.deploy.lost-worker-timeout": "1 hour",
     "distributed.scheduler.no-workers-timeout": "5 minutes",
+    # Workers are forked from one process that has imported their libraries, where forking is safe for these.
+    "distributed.worker.multiprocessing-method": "forkserver" if sys.platform == "linux" else "spawn",
+    # Dask's defaults, 20 and 10 ms, take a twentieth of a processor for each process, also for one with nothing to do.
+    "distributed.admin.tick.interval": "500 ms",
+    "distributed.worker.profile.interval": "100 ms",
 }
-# Workers are forked from one process that has imported their libraries, where forking is safe for these.
-_START = {"distributed.worker.multiprocessing-method": "forkserver" if sys.platform == "linux" else "spawn"}
 # Seconds that a scheduler may take to answer its address, and that a given cluster may be without any worker. Dask's
 # distributed.scheduler.no-workers-timeout, where it is set, says the latter: for workers that wait in a queue.
 _ANSWER = 10.0
@@ -83,10 +87,7 @@ def open_client(
     if n_workers < 1:
         raise DataError(f"{n_workers} workers cannot do anything: give at least 1")
     limit = _limit(memory, n_workers)
-    with (
-        dask.config.set({"distributed.nanny.pre-spawn-environ": _KEEP_FREED_MEMORY, **_PATIENCE, **_START}),
-        ExitStack() as stack,
-    ):
+    with dask.config.set(_SETTINGS), ExitStack() as stack:
         stack.enter_context(quiet())
         _share_imports()
         # Half a cluster cannot be closed.
@@ -113,7 +114,7 @@ def open_client(
 
 
 def _share_imports() -> None:
-    """Have the process that workers are forked from import what this program has imported of this package.
+    """Have the process that workers are forked from import what this program has imported of this package to compute.
 
     Each worker would need seconds for that. Without an effect where that process is already running.
     """
@@ -121,7 +122,7 @@ def _share_imports() -> None:
 
     get_mp_context()  # the first call names modules of its own
     package = __name__.partition(".")[0]
-    ours = sorted(name for name in sys.modules if name.partition(".")[0] == package)
+    ours = sorted(name for name in sys.modules if name.partition(".")[0] == package and ".report" not in name)
     multiprocessing.set_forkserver_preload(["distributed", *ours, "dpca.engine.worker_setup"])
 
 

@@ -76,10 +76,10 @@ def stop_anywhere(folder: Path, count: int, seed: int, longest: float = 8.0) -> 
     return wrong
 
 
-def prepare(folder: Path) -> dict[str, list[str]]:
-    """Return commands of some seconds each, and make what they read."""
+def prepare(folder: Path, n: int = 600) -> dict[str, list[str]]:
+    """Return commands of some seconds each, and make what they read, so many samples."""
     folder.mkdir(exist_ok=True)
-    values = np.random.default_rng(0).integers(0, 256, (600, 96, 96, 3), dtype=np.uint8)
+    values = np.random.default_rng(0).integers(0, 256, (n, 96, 96, 3), dtype=np.uint8)
     np.save(folder / "a.npy", values)
     ingest(folder / "a.npy", folder / "made.zarr", threads=1)
     return commands(folder)

@@ -16,7 +16,7 @@ from dpca.jobs import reconstruct
 from dpca.jobs.reconstruct import reconstruct_store
 from dpca.jobs.transform import transform_store
 from dpca.kernels import linalg
-from storage import ingest, open_stack
+from storage import Stack, ingest, open_stack
 from storage.reading import open_array
 from tests.conftest import smooth_images
 
@@ -28,13 +28,20 @@ MODELS = {
 }
 
 
-def _scores(model: Any, folder: Path, dtype: type) -> tuple[str, str]:
+@pytest.fixture(scope="module")
+def stacks(tmp_path_factory: pytest.TempPathFactory) -> dict[type, Stack]:
+    """A stack of each type."""
+    folder, images = tmp_path_factory.mktemp("stacks"), smooth_images(128, (100, 90, 3))
+    stacks: dict[type, Stack] = {}
+    for dtype, stated in ((np.uint8, None), (np.float32, (0, 255))):
+        np.save(folder / "x.npy", images.astype(dtype))
+        stacks[dtype] = ingest(folder / "x.npy", folder / f"{dtype.__name__}.zarr", data_range=stated)
+    return stacks
+
+
+def _scores(model: Any, folder: Path, stack: Stack) -> tuple[str, str]:
     """Store a model, and scores made with it; return both paths."""
-    images = smooth_images(128, (100, 90, 3)).astype(dtype)
-    np.save(folder / "x.npy", images)
-    ingest(folder / "x.npy", folder / "stack.zarr", data_range=(0, 255) if dtype is np.float32 else None)
-    stack = open_stack(folder / "stack.zarr")
-    model.fit(images[:9]).save(folder / "model.zarr")
+    model.fit(stack.samples[:9]).save(folder / "model.zarr")
     transform_store(stack, folder / "model.zarr", folder / "scores.zarr")
     return str(folder / "model.zarr"), str(folder / "scores.zarr")
 
@@ -42,10 +49,10 @@ def _scores(model: Any, folder: Path, dtype: type) -> tuple[str, str]:
 @pytest.mark.parametrize("kind", MODELS)
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 def test_a_shard_takes_no_more_memory_than_planned(
-    kind: str, dtype: type, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    kind: str, dtype: type, stacks: dict[type, Stack], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model, measured = clone(MODELS[kind]), []
-    paths = _scores(model, tmp_path, dtype)
+    paths = _scores(model, tmp_path, stacks[dtype])
     one = reconstruct.reconstruct_one
 
     def traced(*given: Any) -> int:
@@ -66,9 +73,9 @@ def test_a_shard_takes_no_more_memory_than_planned(
 
 
 def test_too_little_memory_is_refused_before_anything_is_written(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    stacks: dict[type, Stack], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    paths = _scores(clone(MODELS["cells"]), tmp_path, np.uint8)
+    paths = _scores(clone(MODELS["cells"]), tmp_path, stacks[np.uint8])
     monkeypatch.setattr(reconstruct, "task_budget", lambda *_: 10**6)
     with pytest.raises(PlanError, match=r"128 samples takes \d+ MB .* 1 MB: allow each worker at least \d+ MB more"):
         reconstruct_store(*paths, tmp_path / "again.zarr")

@@ -298,6 +298,11 @@ def test_progress_counts_samples_and_what_was_done_before(color: Case, shards: i
         assert sum(advanced) == 70
 
 
+@pytest.fixture(scope="module")
+def large_images() -> np.ndarray:
+    return smooth_images(128, (100, 90, 3))
+
+
 @pytest.mark.parametrize(
     ("cell", "overlap"),
     [(10, 0), (10, 4), (None, 0), ({"band_size": 1000}, 0)],
@@ -306,9 +311,9 @@ def test_progress_counts_samples_and_what_was_done_before(color: Case, shards: i
 @pytest.mark.parametrize("dtype", [np.uint8, np.float32])
 @pytest.mark.parametrize("reconstruct", [True, False])
 def test_a_shard_takes_no_more_memory_than_planned(
-    reconstruct: bool, dtype: type, cell: Any, overlap: int, tmp_path: Path
+    reconstruct: bool, dtype: type, cell: Any, overlap: int, large_images: np.ndarray, tmp_path: Path
 ) -> None:
-    made = Case(tmp_path, smooth_images(128, (100, 90, 3)).astype(dtype), cell, 3, (0, 255), overlap, fitted=9)
+    made = Case(tmp_path, large_images.astype(dtype), cell, 3, (0, 255), overlap, fitted=9)
     job, basis = made.job(reconstruct=reconstruct), made.model.basis_
     score_write.create_arrays(job, basis, create_root(job.store, kind="test", fingerprint="f"))
     linalg.release_scratch()

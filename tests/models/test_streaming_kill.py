@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,7 +13,7 @@ import pytest
 import zarr
 
 from tests.conftest import smooth_images
-from tests.forked import ROOT, Program, Programs, printed_by
+from tests.forked import Program, Programs, printed_by
 
 PROGRAM = Path(__file__).with_name("fit_to_kill.py")
 METHODS = ["incremental-svd", "accelerated-block-power"]
@@ -32,7 +31,7 @@ def command(store: Path, folder: Path, method: str, seconds: float, workers: int
     return [sys.executable, str(PROGRAM), *inputs, str(seconds), str(workers)]
 
 
-def wait_for_segments(folder: Path, n: int, process: Program | subprocess.Popen[str]) -> None:
+def wait_for_segments(folder: Path, n: int, process: Program) -> None:
     deadline = time.monotonic() + 120
     while len(list(folder.rglob("*segment*.npz"))) < n:
         assert process.poll() is None, "it ended before it could be killed"
@@ -75,17 +74,12 @@ def test_the_program_killed_and_started_again(
     assert expected["facts"][2] == 600
 
 
-def test_a_worker_killed_in_mid_pass(store: Path, tmp_path: Path) -> None:
-    env = {**os.environ, "PYTHONPATH": os.pathsep.join([str(ROOT), os.environ.get("PYTHONPATH", "")])}
-    with_a_worker = command(store, tmp_path, METHODS[-1], 0.05, workers=1)
-    with subprocess.Popen(
-        with_a_worker, env=env, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as process:
-        assert process.stdout is not None
-        (worker,) = map(int, process.stdout.readline().split())
-        wait_for_segments(tmp_path, 2, process)
-        os.kill(worker, signal.SIGKILL)
-        process.communicate(timeout=300)
+def test_a_worker_killed_in_mid_pass(store: Path, tmp_path: Path, programs: Programs) -> None:
+    process = programs.start(command(store, tmp_path, METHODS[-1], 0.05, workers=1))
+    (worker,) = map(int, process.stdout.readline().split())
+    wait_for_segments(tmp_path, 2, process)
+    os.kill(worker, signal.SIGKILL)
+    process.communicate()
     assert process.returncode == 0
     expected = contents(tmp_path, "out.npz.calm.npz")
     for name, value in contents(tmp_path).items():

@@ -15,6 +15,7 @@ from PIL import Image
 from skimage.metrics import structural_similarity
 from sklearn.decomposition import PCA
 
+from dpca.report import drawing
 from pipelines.celeba_cpca import main
 from storage import open_stack, verify
 
@@ -75,7 +76,7 @@ def test_everything_is_written_and_right(
         assert cost["peak_memory"] > 50e6
     for picture in ("comparison", "worst", "eigenfaces", "explained_variance", "ssim_histogram"):
         with Image.open(tmp_path / "out.report" / f"{picture}.png") as image:
-            assert image.size[0] > 300
+            assert image.size[0] == int(drawing.WIDTH * drawing.DPI)
     HTMLParser().feed((tmp_path / "out.report" / "index.html").read_text())
     assert verify(output) == []
     assert f"{report['ssim_mean']:.4f}" in capsys.readouterr().out

@@ -7,22 +7,22 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.benchmarks.kill_and_resume import PROGRAM, TWO_WORKERS, commands, disturbed, undisturbed, whole_job
+from tests.conftest import write_images
 from tests.forked import Programs
 
 FEW = ("--components", "5")
 OWN = (*FEW, *TWO_WORKERS, "--memory", "1.5GB")
 
 
-@pytest.fixture
-def images(image_folder: Callable[..., Path]) -> str:
-    return str(image_folder(300, (60, 52, 3)))
+@pytest.fixture(scope="module")
+def images(tmp_path_factory: pytest.TempPathFactory) -> str:
+    return str(write_images(tmp_path_factory.mktemp("images") / "photos", 300, (60, 52, 3)))
 
 
 def _same(found: tuple[int, int]) -> bool:

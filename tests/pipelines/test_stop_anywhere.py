@@ -15,7 +15,7 @@ def test_every_program_ends_quietly_whenever_it_is_stopped(tmp_path: Path) -> No
 def test_no_worker_outlives_its_killed_program_and_the_next_run_finishes(
     tmp_path: Path, scheduler: str, programs: Programs
 ) -> None:
-    command = prepare(tmp_path)["main job"]
+    command = prepare(tmp_path, 100)["main job"]
     for delay in (1.5, 3.5):
         assert not faults_of(stopped(command, SIGNALS[-1], delay), SIGNALS[-1])
     # What was killed had its own workers; how the next one gets its workers makes no difference to what it finds.

@@ -85,9 +85,9 @@ def _limit() -> None:
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     warnings.simplefilter("error")
-    import dpca.cli.program
+    import dpca.cli.commands
 
-    assert dpca.cli.program
+    assert dpca.cli.commands
 
 
 def _child(seed: int, start: int, stop: int, folder: Path, only: str) -> None:

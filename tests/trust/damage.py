@@ -51,7 +51,7 @@ def make_stores(folder: Path, client: Any) -> None:
     with (
         patch.object(score_write, "choose_layout", small_shards),
         patch.object(ingesting, "choose_layout", small_shards),
-        patch.object(drawing, "DPI", 40),
+        patch.object(drawing, "DPI", 20),
     ):
         for turn, name in enumerate("ab"):
             images = smooth_images(SHAPE[0], SHAPE[1:], seed=turn)
