@@ -7,7 +7,6 @@ import mmap
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Iterator
@@ -24,6 +23,7 @@ from threadpoolctl import threadpool_info
 from dpca.engine.cluster import open_client
 from dpca.engine.memory import parallel_tasks, task_budget, usable_bytes
 from storage import ClusterError, DataError
+from tests.forked import Programs, printed_by
 
 
 def environment(dask_worker: Any) -> dict[str, Any]:
@@ -69,9 +69,8 @@ if __name__ == "__main__":
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="workers are forked on Linux only")
-def test_workers_are_forked_from_a_process_that_imported_what_the_program_has() -> None:
-    command = [sys.executable, "-c", _WITH_ONE_WORKER]
-    assert subprocess.run(command, check=True, capture_output=True, text=True).stdout.split() == ["True", "True"]
+def test_workers_are_forked_from_a_process_that_imported_what_the_program_has(programs: Programs) -> None:
+    assert printed_by(programs, [sys.executable, "-c", _WITH_ONE_WORKER]).split() == ["True", "True"]
 
 
 def test_workers_say_nothing_whatever_becomes_of_them(capfd: pytest.CaptureFixture[str]) -> None:
