@@ -16,7 +16,7 @@ from dpca.kernels.types import Array
 from dpca.rules.truncation import largest, largest_sum, truncate
 
 # Columns of one product: sums over more are added up in float64, and a block of the rows stays in cache.
-_COLUMNS = 1024
+_COLUMNS = 2048
 # Rows whose Gram matrix bounds what is left out of them: with more, the bound is tighter and costs more.
 _GROUP = 200
 # Rows of the image, scaled to a length of 1 in K, may come so close to the span of those before them.
@@ -72,7 +72,7 @@ def absorb(
     Notes
     -----
     Costs 4 q + 200 operations for each value of the batch, 3 q^2 d and O(q^3) more a step. Holds q x d numbers, and
-    some blocks of 1,024 columns.
+    some blocks of 2,048 columns.
     """
     cross, grams, moved = _first_products(basis, batch, near, weights, pull)
     added = sum(float(np.trace(gram)) for gram in grams)
@@ -81,7 +81,8 @@ def absorb(
     for gram, rows in zip(grams, _groups(len(cross)), strict=True):
         gram -= cross[rows] @ cross[rows].T
     # In between the weakest direction wanted and the weakest kept: with the latter, few batches of a young stream pass.
-    if sum(map(largest, grams)) > math.sqrt(energy[n_counted - 1] * energy[-1]):
+    most = math.sqrt(energy[n_counted - 1] * energy[-1])
+    if sum(largest_sum(gram, 1) for gram in grams) > most and sum(map(largest, grams)) > most:
         return None
     inner = cross.T @ cross
     inner[np.diag_indices_from(inner)] += energy

@@ -54,9 +54,9 @@ def largest_sum(gram: Array, k: int) -> float:
 
 
 def largest(gram: Array) -> float:
-    """Upper bound on the largest eigenvalue of a symmetric positive semi-definite matrix (n, n).
+    """Upper bound on the largest eigenvalue of a symmetric matrix (n, n): the fourth root of the sum of fourth powers.
 
-    The lesser of two: `largest_sum`, and the fourth root of the sum of fourth powers. Costs O(n^3).
+    Costs O(n^3); most often less than `largest_sum`.
     """
     square = gram @ gram
-    return min(largest_sum(gram, 1), math.sqrt(math.sqrt(np.vdot(square, square))))
+    return math.sqrt(math.sqrt(np.vdot(square, square)))
