@@ -224,7 +224,7 @@ def _overlap(path: str, k: int, rounds: int) -> None:
             state = rule.update(state, flat[: span[1] - start])
 
     def both() -> None:
-        fold_segment(Work(rule, whole, group, rows, 1, source.name, source.dtype, ""), source, span)
+        fold_segment(Work(rule, whole, group, rows, 1, source.shape[0], source.name, source.dtype, ""), source, span)
 
     best = {"reading": np.inf, "arithmetic": np.inf, "both": np.inf}
     for _ in range(rounds):
