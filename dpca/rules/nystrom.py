@@ -66,8 +66,8 @@ def absorb(
     Returns
     -------
     Step or None
-        None where it could leave out a direction with more energy than the weakest wanted and the weakest kept one
-        have, as their geometric mean, or where rounding would cost accuracy; nothing is changed then.
+        None where it could leave out a direction with more energy than the weakest wanted one has, or where rounding
+        would cost accuracy; nothing is changed then.
 
     Notes
     -----
@@ -80,8 +80,7 @@ def absorb(
         return None
     for gram, rows in zip(grams, _groups(len(cross)), strict=True):
         gram -= cross[rows] @ cross[rows].T
-    # In between the weakest direction wanted and the weakest kept: with the latter, few batches of a young stream pass.
-    most = math.sqrt(energy[n_counted - 1] * energy[-1])
+    most = energy[n_counted - 1]
     if sum(largest_sum(gram, 1) for gram in grams) > most and sum(map(largest, grams)) > most:
         return None
     inner = cross.T @ cross
