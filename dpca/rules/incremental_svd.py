@@ -220,7 +220,8 @@ class IncrementalSVD(StreamingRule):
             "captured_bound": np.asarray(leading / (leading + beyond) if leading > 0 else 1.0),
         }
         if self.wide:
-            result["directions"] = copy_of(basis[: max(_rank(state), 1), :])
+            further = basis[k : max(_rank(state), k), :]
+            result["directions"] = namespace(basis).concat([result["components"], further])
             result["outside"] = np.asarray(float(state.arrays["outside"]) / divisor)
         return {name: beside(array, basis) for name, array in result.items()}
 
