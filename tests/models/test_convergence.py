@@ -15,7 +15,8 @@ import sklearn.exceptions
 import zarr
 
 from dpca import StreamingPCA
-from dpca.engine import as_source, fold
+from dpca.engine.fold import fold
+from dpca.engine.source import as_source
 from dpca.models import ConvergenceWarning
 from dpca.models.streaming_methods import METHODS, make_rule, rule_class
 from dpca.partition import Whole
