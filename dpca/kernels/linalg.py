@@ -341,7 +341,7 @@ def _orthogonal_iteration(matrix: Array, k: int) -> tuple[Array, Array, Array]:
 def _in_single(matrix: Array, unit: Array) -> Array:
     """Return matrix / unit in float32."""
     if is_single(matrix):
-        return np.divide(matrix, unit, out=scratch("single", matrix.shape, np.float32), casting="same_kind")
+        return np.divide(matrix, unit, out=np.empty(matrix.shape, np.float32), casting="same_kind")
     return cast(matrix / unit, np.float32)
 
 
