@@ -186,7 +186,7 @@ class _Run:
     def outcomes(self, bar: Stage, watch: Watch | None) -> list[Outcome]:
         """Return the results of each group: those kept, and the others, computed side by side or in turn."""
         plan, dtype = self.plan, self.partition.split_dtype(self.source.dtype)
-        common = (plan.batch_rows, plan.threads, self.source.name, dtype)
+        common = (plan.batch_rows, plan.threads, plan.checkpoint_rows, self.source.name, dtype)
         row_bytes = [math.prod(b - a for a, b in group.region) * self.source.dtype.itemsize for group in plan.groups]
         outcomes: dict[int, Outcome] = {}
         missing: dict[int, Work] = {}

@@ -39,7 +39,7 @@ class Work:
     """What the tasks of one group share; small, since each opens the source for itself.
 
     ``called`` is what errors call the source, ``dtype`` that of its partitions' values, ``name`` that of the group's
-    checkpoints.
+    checkpoints; ``checkpoint_rows`` as in `FoldPlan`.
     """
 
     rule: Any
@@ -47,6 +47,7 @@ class Work:
     group: Group
     rows: int
     threads: int
+    checkpoint_rows: int
     called: str
     dtype: np.dtype[Any]
     name: str
@@ -77,25 +78,40 @@ def fold_segment(
     """Fold the rule over each partition of a group, for one run of samples.
 
     ``before`` is what the samples before these left, for a chain. With ``keep_as``, states kept under that name are
-    read instead, or those found are kept. Of several threads each updates the states of some partitions.
+    read instead, or those found are kept. Of several threads each updates the states of some partitions. A long run
+    keeps its states now and then, and goes on from there.
     """
-    kept = work.checkpoints if keep_as is not None else None
-    if kept is not None and (found := kept.load_states(str(keep_as))):
+    kept = work.checkpoints
+    if kept is not None and keep_as is not None and (found := kept.load_states(keep_as)):
         return found, 0
     states, peak = work.begin() if before is None else ([state.copy() for state in before[0]], before[1])
+    part = f"{keep_as or work.segment(0)}-part"
+    at, stop = samples
+    if kept is not None and stop - at > work.checkpoint_rows and (found := kept.load_states(part)):
+        at = found.pop().counts["at"]
+        states = found
+    mark = at + work.checkpoint_rows
     with one_blas_thread():
-        for here, parts in work.parts(source, samples):
+        for here, parts in work.parts(source, (at, stop)):
             update = guarded(work.rule.update, work.called, here)
             states = list(run_in_order(update, zip(states, parts, strict=True), threads=work.threads))
+            at += len(parts[0])
+            if kept is not None and mark <= at < stop:
+                kept.save_states(part, [*states, State({}, {"at": at})])
+                mark = at + work.checkpoint_rows
     release_scratch()
-    if kept is not None:
-        kept.save_states(str(keep_as), states)
+    if kept is not None and keep_as is not None:
+        kept.save_states(keep_as, states)
+        kept.remove(part)
     return states, max(peak, peak_resident_bytes())
 
 
 def fold_group(work: Work, source: Source, samples: Run) -> Outcome:
     """Fold and finish a group of a single segment where it is: its states never travel."""
-    return finish(work, fold_segment(work, source, samples))
+    outcome = finish(work, fold_segment(work, source, samples))
+    if work.checkpoints is not None:
+        work.checkpoints.remove(f"{work.segment(0)}-part")
+    return outcome
 
 
 def merge_states(work: Work, a: Reached, b: Reached) -> Reached:

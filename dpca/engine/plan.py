@@ -70,6 +70,8 @@ class FoldPlan:
     """Bytes of all results, which the process that asked for the fold holds in the end."""
     threads: int = 1
     """Threads of one task, which share what it reads."""
+    checkpoint_rows: int = 2**62
+    """Samples after which a task that is still far from its end keeps its states."""
 
 
 class Outline(Source):
@@ -130,6 +132,7 @@ def plan_fold(
         read_bytes=sum(planner.box_bytes(size) for _, size in pieces) * source.shape[0],
         result_bytes=sum(size.results for _, size in pieces),
         threads=threads,
+        checkpoint_rows=max(1, SEGMENT_BYTES // max(planner.box_bytes(size) for _, size in pieces) // rows) * rows,
     )
     if scheme is None:
         return plan
@@ -259,6 +262,8 @@ class _Planner:
         waiting = 0
         if n_segments > 1:
             waiting = math.ceil(math.log2(n_segments)) + 1 if self.mergeable else 1
+            if n_segments <= self.n_parallel and self.partition.n_partitions == 1:
+                waiting = min(waiting, 2)  # each has a worker of its own, which merges when it has nothing else to do
         return self.leaf_bytes(size, rows) + math.ceil(_FRAGMENTATION * waiting * size.states) + size.results
 
     def cheapest(self) -> Way:
@@ -270,9 +275,9 @@ class _Planner:
         found: list[tuple[tuple[int, float], Way]] = []
         refusal: PlanError | None = None
         fair_rows, once = self.whole_chunks(_FAIR_ROWS), self.decoded_bytes(self.ways[0])
-        enough = False
+        enough = fair = False
         for rows in self.row_counts():
-            if enough or (found and rows < fair_rows):
+            if enough or (fair and rows < fair_rows):
                 break
             for tiles in self.ways:
                 try:
@@ -282,6 +287,8 @@ class _Planner:
                     continue
                 idle, _ = cost = self.cost(way)
                 found.append((cost, way))
+                # Short batches are better than workers that have nothing to do since memory holds no state for them.
+                fair = fair or not idle or len(way[1]) == len(self.segments(way[0], rows))
                 enough = enough or (not idle and self.decoded_bytes(way[0]) <= once)
         if not found:
             raise cast("PlanError", refusal)
@@ -308,15 +315,17 @@ class _Planner:
         segments = self.segments(pieces, rows)
         if len(segments) == 1:
             return pieces, segments
-        # States that wait to be merged take room too.
+        # States that wait to be merged take room too: with fewer segments fewer of them do.
         most = len(segments)
-        try:
-            pieces = self.groups(tiles, rows, most)
-        except PlanError:
-            if self.whole is not None:
-                raise
-            return pieces, ((0, self.n),)  # one after the other rather than not at all
-        return pieces, self.segments(pieces, rows, most)
+        while most > 1:
+            try:
+                pieces = self.groups(tiles, rows, most)
+                return pieces, self.segments(pieces, rows, most)
+            except PlanError:
+                if self.whole is not None:
+                    raise
+                most = max(math.ceil(most / 2), self.n_parallel if most > self.n_parallel else 1)
+        return pieces, ((0, self.n),)  # one after the other rather than not at all
 
     def groups(self, tiles: list[Piece], rows: int, n_segments: int) -> list[Piece]:
         """Split tiles that are too much for a task, and join neighbors that are too short to be worth scheduling."""

@@ -314,6 +314,7 @@ class ComponentModel(Estimator):
     total_variance_: Any
 
     _states: list[State] | None = None  # of what partial_fit has seen, one for each partition
+    _looked_at: Array | None = None  # the components that were known before, where they are found only when asked for
 
     def _begin_stream(self) -> None:
         """Check what a first batch needs: parameters, and that no components are known without their sums.

@@ -45,6 +45,7 @@ FORMER_OPTIONS = (
     "tau",
     "neural_steps",
 )
+_BATCH_BYTES, _FEWEST_SAMPLES = 2**28, 100
 #: What an estimator fills in.
 _FILLED = ("n_components", "center", "seed")
 
@@ -78,8 +79,12 @@ def make_rule(
     seed: int,
     options: Mapping[str, Any] | None = None,
     n_samples: int | None = None,
+    n_features: int = 1,
 ) -> Any:
     """Return the rule of a method, which gets its samples in batches of ``batch_size``.
+
+    By default a batch has as many samples as the rule does best with, and fewer where it would take more than 256 MiB
+    in float32, but at least 100.
 
     Parameters
     ----------
@@ -91,6 +96,8 @@ def make_rule(
     n_samples : int, optional
         Length of the stream, where it is known: the rule is then watched for how far its last part moves the
         components.
+    n_features : int
+        Attributes of a sample.
 
     Raises
     ------
@@ -108,7 +115,10 @@ def make_rule(
         rule = replace(rule, **_seeded(rule, seed))
     except ValueError as error:
         raise DataError(str(error)) from error
-    size = rule.batch_rows("float32") if batch_size is None else whole_number(batch_size, "batch_size", 1)
+    if batch_size is None:
+        size = min(rule.batch_rows("float32"), max(_FEWEST_SAMPLES, _BATCH_BYTES // (4 * n_features)))
+    else:
+        size = whole_number(batch_size, "batch_size", 1)
     return InBatches(rule if n_samples is None else Watched(rule, n_samples), size)
 
 

@@ -16,6 +16,7 @@ from dpca.engine.boundary import guarded
 from dpca.engine.fold import plan_for
 from dpca.engine.shuffled import shuffle
 from dpca.engine.source import Source
+from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
 from dpca.models.convergence import ConvergenceWarning, OrderWarning, check_result, unsettled
 from dpca.models.docs import documented
@@ -39,6 +40,28 @@ from dpca.rules.state import State
 from dpca.rules.watched import moved
 from storage.errors import DataError
 
+# What `partial_fit` leaves to be found.
+_FOUND = (
+    "components_",
+    "mean_",
+    "explained_variance_",
+    "explained_variance_ratio_",
+    "singular_values_",
+    "total_variance_",
+    "n_components_",
+    "captured_bound_",
+    "angle_moved_",
+    "variance_moved_",
+)
+
+
+def _are_ordinary(rows: Array) -> bool:
+    """Say whether the sum of squares of samples is a number of their working dtype, so that no rule has trouble."""
+    if rows.dtype.kind not in "buif":
+        return False
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(np.einsum("ij,ij->", rows, rows, dtype=working_dtype(rows.dtype))))
+
 
 @documented()
 @dataclass(eq=False, repr=False)
@@ -59,7 +82,8 @@ class StreamingPCA(LinearModel):
         "similarity-matching". They assume samples in random order and run as a chain, one segment after the other,
         unless ``execution`` says otherwise.
     batch_size : int, optional
-        Samples of one update, whatever the chunks of the store; default what the rule does best with.
+        Samples of one update, whatever the chunks of the store; default what the rule does best with: 1,024 for
+        "incremental-svd" and 100 for most others, but at most 256 MiB in float32.
     n_passes : int
         Passes over the data. Each one after the first multiplies the components by the covariance (orthogonal
         iteration with Rayleigh-Ritz, Alakkari 2020, section 3.4.5; Arora 2015, section 5.3) and measures exactly what
@@ -100,15 +124,15 @@ class StreamingPCA(LinearModel):
         ||C v - lambda v|| of the components measured in the last pass; only with ``n_passes`` > 1.
     angle_moved_ : float
         Certificate: the largest principal angle, in radians, between the components and those before the last tenth of
-        the stream (or before the last pass, or the last `partial_fit` or `merge`; of segments merged as a tree: before
-        its last merge). nan where there was no such part.
+        the stream (or before the last pass or `merge`; of segments merged as a tree: before its last merge; after
+        `partial_fit`: those that were last looked at). nan where there was no such part.
     variance_moved_ : float
         Certificate: share of the captured variance that lies outside those earlier components.
 
     Notes
     -----
-    One pass costs 2 n d (2 q) operations for "incremental-svd", q = n_components + oversampling, and memory for q rows
-    of d.
+    One pass costs n d (4 q + 200) operations for "incremental-svd", q = n_components + oversampling, and memory for
+    2 q rows of d and one batch.
     {where}
 
     A fit that has not converged gives a `ConvergenceWarning`: where ``variance_moved_`` is more than 2 %, and, for
@@ -162,7 +186,7 @@ class StreamingPCA(LinearModel):
         self.fit_report_ = first.report
         settle = guarded(self._settle, source.name)
         settle(found, method_name(self.method), shape, source.shape[0])
-        self._states = None
+        self._states = self._looked_at = None
         for turn in range(1, n_passes):
             before = self.components_
             refine = Refinement(before, self.mean_, bool(self.center))
@@ -185,6 +209,10 @@ class StreamingPCA(LinearModel):
         DataError
             For a model that `fit` fitted or `load` read, which keeps no state to go on from; for samples that do not go
             with those before, or with which the rule diverges.
+
+        Notes
+        -----
+        Costs what the rule's update does. The components are found when they are asked for, from the state so far.
         """
         fresh = self._states is None
         if fresh:
@@ -200,10 +228,25 @@ class StreamingPCA(LinearModel):
                 f"this batch has samples of {tuple(X.shape[1:])} {rows.dtype} but the first one had "
                 f"{self.sample_shape_} {self._stream_dtype}: all batches must agree"
             )
-        rule = self._stream_rule
-        before = self._states[0].copy() if self._states else guarded(rule.init, "X")(rows.shape[1], rows.dtype)
-        self._go_on(guarded(rule.update, "X")(before, rows), None if fresh else self.components_)
+        state = self._states[0] if self._states else guarded(self._stream_rule.init, "X")(rows.shape[1], rows.dtype)
+        if _are_ordinary(rows):
+            self._go_on(self._taken(state, rows))
+        else:
+            # Whether the rule bears such values its result tells.
+            self._find(guarded(self._stream_rule.update, "X")(state.copy(), rows))
         return self
+
+    def _taken(self, state: State, rows: Array) -> State:
+        """Take in samples; those that are refused change nothing."""
+        rule, held = self._stream_rule, state.counts["n_held"]
+        before = rule.rule.part_of(state).copy() if held + len(rows) >= rule.size else State()
+        try:
+            updated: State = guarded(rule.update, "X")(state, rows)
+        except DataError:
+            state.arrays |= before.arrays
+            state.counts |= {**before.counts, "n_held": held}
+            raise
+        return updated
 
     def merge(self, other: StreamingPCA) -> Self:
         """Take in all that another estimator has seen through `partial_fit`.
@@ -228,12 +271,25 @@ class StreamingPCA(LinearModel):
         alike = other._stream_rule == rule and other._stream_dtype == self._stream_dtype
         if not alike or other.sample_shape_ != self.sample_shape_:
             raise DataError("the two estimators differ in parameters, sample shape or dtype: they must be alike")
-        merged = guarded(rule.merge, "the other estimator")(self._states[0].copy(), other._states[0])
-        self._go_on(merged, self.components_)
+        self._find(guarded(rule.merge, "the other estimator")(self._states[0].copy(), other._states[0]))
         return self
 
-    def _go_on(self, state: State, before: Array | None) -> None:
-        n = state.counts["n_samples"] + state.counts["n_held"]
+    def _go_on(self, state: State) -> None:
+        """Keep a state, from which `__getattr__` finds what is asked for."""
+        self._states, self.n_samples_seen_ = [state], state.counts["n_samples"] + state.counts["n_held"]
+        self._looked_at = vars(self).get("components_", self._looked_at)
+        for name in _FOUND:
+            self.__dict__.pop(name, None)
+
+    def __getattr__(self, name: str) -> Any:
+        # `partial_fit` leaves the components to whoever asks for them: to find them takes longer than to take in a few
+        # samples.
+        if name in _FOUND and self._states:
+            self._find(self._states[0])
+        return object.__getattribute__(self, name)
+
+    def _find(self, state: State) -> None:
+        n, before = state.counts["n_samples"] + state.counts["n_held"], vars(self).get("components_", self._looked_at)
         # ``finish`` uses a state up.
         found = guarded(self._stream_rule.finish, "X")(state.copy())
         guarded(self._settle, "X")(found, method_name(self.method), self.sample_shape_, n, before)
@@ -258,6 +314,7 @@ class StreamingPCA(LinearModel):
             seed=seed,
             options={"oversampling": self.oversampling, "forgetting": self.forgetting},
             n_samples=n,
+            n_features=d,
         )
 
     def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -14,6 +13,7 @@ from dpca.kernels import linalg
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.namespace import beside, cast, copy_of, dtype_of, namespace, to_numpy
 from dpca.kernels.types import Array
+from dpca.rules import nystrom
 from dpca.rules.basis import StreamingRule
 from dpca.rules.rule import check_count, check_number
 from dpca.rules.state import Layout, State
@@ -21,7 +21,7 @@ from dpca.rules.truncation import truncate
 
 # Columns of one product: the rows of a step then stay in cache, and sums over columns are added up in float64.
 _BLOCK_COLUMNS = 2048
-_FEWEST_ROWS = 100
+_ROWS = 1024
 # Squares outside may have left float32's range; 2**-80 is where sums of them begin to lose terms.
 _SMALL = 2.0**-80
 _QUIET = np.errstate(over="ignore", under="ignore", invalid="ignore")
@@ -34,9 +34,11 @@ class IncrementalSVD(StreamingRule):
     """Leading principal components by incremental singular value decomposition: the default rule.
 
     The scatter matrix of all samples so far is kept as V^T diag(energy) V of rank q = n_components + oversampling
-    (Brand 2002). A batch X is stacked below, sqrt(energy) V above X less its mean below a row for the change
-    of the mean (Ross et al. 2008); the eigenvectors of the Gram matrix of the stack give the new basis, of
-    which the leading q rows stay. Merging stacks two bases instead (Iwen & Ong 2016; Himpe, Leibner & Rave 2018). The
+    (Brand 2002). Few samples X, up to 2 q, are stacked below, sqrt(energy) V above X less its mean below a row for the
+    change of the mean (Ross et al. 2008); the eigenvectors of the Gram matrix of the stack give the new basis, of
+    which the leading q rows stay. More samples at a time are taken in by one multiplication of the new scatter matrix,
+    as `dpca.rules.nystrom` describes, where that leaves out nothing of weight; the first ones, and those that differ
+    from what came before, are stacked. Merging stacks two bases (Iwen & Ong 2016; Himpe, Leibner & Rave 2018). The
     mean's row costs nothing here: the samples are centered at the point between the two means, a = m_X - sqrt(w_old /
     w_all) (m_X - m_old), about which their scatter already includes it. So centering is exact in one pass; only the old
     mean is subtracted from the samples themselves, the rest from their products.
@@ -47,7 +49,7 @@ class IncrementalSVD(StreamingRule):
         As in `StreamingRule`.
     oversampling : int
         Further directions to keep. What truncation loses of the wanted ones falls quickly with it; 50 loses 1e-6 to
-        3e-8 of the captured variance of MNIST in random order, 2e-4 to 8e-6 sorted by class (k = 50 to 5).
+        3e-8 of the captured variance of MNIST in random order, 2e-4 to 9e-6 sorted by class (k = 50 to 5).
     center : bool
         Subtract the mean; otherwise directions and variances are about 0.
     forgetting : float
@@ -58,16 +60,17 @@ class IncrementalSVD(StreamingRule):
     -----
     Products of attributes are float32 (float64 for float64 input), everything of size q is float64. Directions with
     less than about 1e-6 of a batch's variance are lost in float32's rounding: they count as discarded.
-    A step of B rows costs 2 d (q B + B^2 / 2 + q (q + B)) operations, least a row at B of about 1.4 q; a longer batch
-    is taken in several steps. State: q (d + 1) numbers. Where batches are arrays of another library, on an accelerator,
-    the basis and the mean move there, and everything of size q stays with LAPACK.
+    A step of B rows costs (4 q + 200) B d + 3 q^2 d operations, a stack of B rows 2 d (q B + B^2 / 2 + q (q + B)) and
+    an eigenproblem of size q + B. The first batch is a single stack of up to 1,024 rows or d, if that is less: the
+    result is exact for so many samples. State: q (d + 1) numbers. Where batches are arrays of another library, on an
+    accelerator, the basis and the mean move there, and everything of size q stays with LAPACK.
 
     Results of ``finish``: those of `StreamingRule` and the certificate, float64: ``kept_energy`` (), the part of
     ``total_variance`` that all q directions hold, and ``captured_bound`` (), for which captured variance >=
-    captured_bound * that of the best k components, to the accuracy of the products. What truncation takes from the
+    captured_bound * that of the best k components, to the accuracy of the products. What each step leaves out of the
     scatter matrix is positive semi-definite, so the components capture at least the sum of their energies, and the best
-    ones at most that plus either everything discarded or the k largest eigenvalues of each truncation. Variances have
-    the divisor n - 1, or its weighted form where samples are forgotten.
+    ones at most that plus either everything left out or the k largest eigenvalues of what each step left out. Variances
+    have the divisor n - 1, or its weighted form where samples are forgotten.
     """
 
     oversampling: int = 50
@@ -100,16 +103,40 @@ class IncrementalSVD(StreamingRule):
 
     def _take(self, state: State, batch: Array) -> None:
         state.move_to(batch, _LARGE)
-        n = batch.shape[0]
-        n_steps = -(-n // self.batch_rows(dtype_of(batch)))
-        for start, stop in itertools.pairwise(n * i // n_steps for i in range(n_steps + 1)):
-            self._step(state, batch[start:stop, :])
+        for part in _parts(batch, self.batch_rows(dtype_of(batch))):
+            rank, (q, d) = _rank(state), state.arrays["basis"].shape
+            # The first samples all at once, where that is no larger a problem than their attributes.
+            few = max(2 * q, 0 if rank else d)
+            if rank < q or part.shape[0] <= few or not self._settled_step(state, part):
+                for rows in _parts(part, few):
+                    self._step(state, rows)
+
+    @_QUIET
+    def _settled_step(self, state: State, batch: Array) -> bool:
+        """Take in a batch without the Gram matrix of its rows; say whether that is good enough."""
+        basis, mean, energy = (state.arrays[name] for name in ("basis", "mean", "energy"))
+        weights = self._weights(batch.shape[0])
+        factor, own = self.forgetting ** batch.shape[0], float(weights.sum())
+        before = factor * float(state.arrays["weights"][0])
+        near, pull = None, 0.0
+        if self.center:
+            near, pull = cast(mean, dtype_of(basis)), 1 - math.sqrt(before / (before + own))
+        k = self.rank(basis.shape[1])
+        step = nystrom.absorb(basis, factor * energy, batch, near, weights, pull, k)
+        if step is None:
+            return False
+        self._age(state, batch.shape[0])
+        if near is not None:
+            mean += (near - mean + beside(step.moved, mean)) * (own / (before + own))
+        self._add(state, step.energy, step.added, step.discarded)
+        self._count(state, weights)
+        return True
 
     @_QUIET
     def _step(self, state: State, batch: Array) -> None:
         xp, n = namespace(batch), batch.shape[0]
         basis, mean = state.arrays["basis"], state.arrays["mean"]
-        weights = self.forgetting ** np.arange(n - 1.0, -1.0, -1.0)
+        weights = self._weights(n)
         self._age(state, n)
         before, own = float(state.arrays["weights"][0]), float(weights.sum())
         dtype, first = dtype_of(basis), state.counts["n_samples"] == 0
@@ -137,8 +164,7 @@ class IncrementalSVD(StreamingRule):
         # Pulled so far towards their mean, rows less the old mean have the scatter about the new one.
         pull = (1 - math.sqrt(before / (before + own))) / own if self.center else 0.0
         self._absorb(state, rows, gains, gram, pull * weights)
-        state.arrays["weights"] += [own, (weights**2).sum()]
-        state.counts["n_samples"] += n
+        self._count(state, weights)
 
     @_QUIET
     def merge(self, a: State, b: State) -> State:
@@ -189,8 +215,8 @@ class IncrementalSVD(StreamingRule):
         return {name: beside(array, basis) for name, array in result.items()}
 
     def batch_rows(self, dtype: DTypeLike) -> int:
-        """Rows of a step: products are cheapest at about 1.4 q, the eigenproblem a row beyond that."""
-        return max(2 * ((self.n_components or 0) + self.oversampling), _FEWEST_ROWS)
+        """Rows of a step: with 1,024 of them, what it costs beyond its products is small for each."""
+        return max(2 * ((self.n_components or 0) + self.oversampling), _ROWS)
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of a result."""
@@ -198,11 +224,12 @@ class IncrementalSVD(StreamingRule):
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of temporary arrays: the rows of a step or of a merge, a block of the new basis, the eigenproblem."""
-        q = self._kept(n_features)
-        rows = max(min(n_rows, self.batch_rows(dtype)), q + 1)
-        itemsize = working_dtype(dtype).itemsize
-        block = 2 * q * min(n_features, _BLOCK_COLUMNS) * max(itemsize, 8)
-        return rows * n_features * itemsize + 24 * n_features + block + 8 * 8 * (q + rows) ** 2
+        q, working = self._kept(n_features), working_dtype(dtype)
+        few = min(n_rows, max(2 * q, n_features))
+        rows = max(few, q + 1)
+        block = 2 * q * min(n_features, _BLOCK_COLUMNS) * max(working.itemsize, 8)
+        exact = rows * n_features * working.itemsize + 24 * n_features + block + 8 * 8 * (q + rows) ** 2
+        return exact + nystrom.work_bytes(n_rows, q, n_features, working)
 
     def _age(self, state: State, n: int) -> None:
         """Let ``n`` further samples pass."""
@@ -210,6 +237,22 @@ class IncrementalSVD(StreamingRule):
         for name in ("energy", "scatter", "discarded"):
             state.arrays[name] *= factor
         state.arrays["weights"] *= [factor, factor**2]
+
+    def _weights(self, n: int) -> Array:
+        """Return what ``n`` samples in a row count."""
+        weights: Array = self.forgetting ** np.arange(n - 1.0, -1.0, -1.0)
+        return weights
+
+    def _count(self, state: State, weights: Array) -> None:
+        state.arrays["weights"] += [weights.sum(), (weights**2).sum()]
+        state.counts["n_samples"] += len(weights)
+
+    def _add(self, state: State, values: Array, added: float, given_up: float) -> None:
+        """Write new energies, and add what came and what truncation took of it."""
+        energy = state.arrays["energy"]
+        energy[: len(values)], energy[len(values) :] = values, 0
+        state.arrays["scatter"] += added
+        state.arrays["discarded"] += given_up
 
     def _absorb(self, state: State, rows: Array, gains: Array, gram: Array, pull: Array) -> None:
         """Add the scatter of diag(gains) (I - 1 pull^T) rows, where gram = rows @ rows.T."""
@@ -228,15 +271,11 @@ class IncrementalSVD(StreamingRule):
         if not math.isfinite(added):
             raise ValueError("samples are not finite, or too large to square: mask them, or divide them by a constant")
         floor = 4 * float(np.finfo(dtype_of(basis)).eps) * added
-        values, vectors, given_up = truncate(
-            small, basis.shape[0], n_known=rank, n_counted=self.rank(basis.shape[1]), floor=floor
-        )
+        values, vectors, given_up = truncate(small, basis.shape[0], n_counted=self.rank(basis.shape[1]), floor=floor)
         turn = (vectors * scale[:, None] / np.sqrt(values)).T
         turn[:, rank:] -= np.outer(turn[:, rank:].sum(axis=1), pull)
         _rotate(basis, turn, rows)
-        energy[: len(values)], energy[len(values) :] = values, 0
-        state.arrays["scatter"] += added
-        state.arrays["discarded"] += given_up
+        self._add(state, values, added, given_up)
 
     def _settle(self, state: State) -> None:
         """Make the basis orthonormal again.
@@ -252,9 +291,16 @@ class IncrementalSVD(StreamingRule):
         scale = np.sqrt(energy[:rank])
         small = gram * np.outer(scale, scale)
         floor = len(small) * float(np.finfo(np.float64).eps) * float(np.trace(small))
-        values, vectors, _ = truncate(small, rank, n_known=0, n_counted=0, floor=floor)
+        values, vectors, _ = truncate(small, rank, n_counted=0, floor=floor)
         _rotate(basis, (vectors * scale[:, None] / np.sqrt(values)).T, basis[:0, :])
         energy[: len(values)], energy[len(values) :] = values, 0
+
+
+def _parts(batch: Array, most: int) -> Iterator[Array]:
+    """Cut a batch into as few parts as possible of at most so many rows, all alike."""
+    n = batch.shape[0]
+    n_parts = -(-n // most)
+    return (batch[n * i // n_parts : n * (i + 1) // n_parts, :] for i in range(n_parts))
 
 
 def _rank(state: State) -> int:

@@ -18,7 +18,8 @@ from threadpoolctl import threadpool_info
 
 from dpca.engine import FoldReport, PlanError, Source, as_source, fold
 from dpca.engine.checkpoint import Checkpoints
-from dpca.partition import CellGrid
+from dpca.engine.fold import plan_for
+from dpca.partition import CellGrid, Whole
 from dpca.rules.covariance import Covariance, CovariancePCA
 from dpca.rules.moments import Moments
 from dpca.rules.state import State
@@ -141,6 +142,29 @@ def test_only_what_is_missing_is_done_again(
     assert updates(third) == 0
     assert report.peak_memory > 0
     assert content(results) == content(plain(CovariancePCA(4), images))
+
+
+def test_a_long_segment_keeps_its_states_on_the_way(
+    images: np.ndarray, source: Source, segments: int, tmp_path: Path, given_plan: Callable[..., None]
+) -> None:
+    """Where memory holds no states that wait to be merged, one segment takes all: 15 updates, kept after each 4."""
+    whole, rule = Whole((20, 18, 3)), CovariancePCA(4)
+    given_plan(segment_bytes=2**40)
+    budget = plan_for(rule, source, whole).task_bytes
+    given_plan(segment_bytes=4 * CHUNK * 20 * 18 * 3)
+    plan = plan_for(rule, source, whole, budget=budget)
+    assert (len(plan.segments), plan.batch_rows, plan.checkpoint_rows) == (1, CHUNK, 4 * CHUNK)
+    checkpoints = Checkpoints(str(tmp_path / "kept"))
+    for attempt, (fail_at, done) in enumerate([(9, 0), (3, 8), (-1, 8)]):
+        attempted = counting(tmp_path / str(attempt), fail_at)
+        if fail_at < 0:
+            found, _ = fold(attempted, source, whole, budget=budget, checkpoints=checkpoints)
+            assert updates(attempted) == 15 - done
+        else:
+            with pytest.raises(RuntimeError, match="struck"):
+                fold(attempted, source, whole, budget=budget, checkpoints=checkpoints)
+    assert content(found) == content(fold(rule, source, whole, budget=budget)[0])
+    assert [p.name for p in Path(checkpoints.folder).rglob("*.npz")] == ["group-000000.npz"]
 
 
 def test_a_cluster_goes_on_too(images: np.ndarray, source: Source, segments: int, tmp_path: Path, cluster: Any) -> None:

@@ -16,7 +16,8 @@ from hypothesis import strategies as st
 
 from dpca.engine import FoldPlan, PlanError, Source, plan_fold
 from dpca.engine.source import ZarrSource
-from dpca.partition import Bands, CellGrid, LappedGrid, map_at_random
+from dpca.models.streaming_methods import make_rule
+from dpca.partition import Bands, CellGrid, LappedGrid, Whole, map_at_random
 from dpca.rules.covariance import Covariance, CovariancePCA
 
 
@@ -128,6 +129,18 @@ def test_many_workers_share_the_samples_of_a_large_stack() -> None:
     plan = lfw_bands(40e9, 100, n=3_000_000)
     assert plan.read_bytes <= 4 * 3_000_000 * 187_500
     assert len(plan.groups) * len(plan.segments) >= 100
+
+
+@pytest.mark.parametrize("budget", [1.0, 1.2, 1.5, 2.0, 4.0, 16.0])
+@pytest.mark.parametrize("workers", [1, 2, 7])
+def test_little_memory_leaves_no_worker_idle_and_no_checkpoint_far(budget: float, workers: int) -> None:
+    """The default of StreamingPCA on 600 GB of photographs: states that wait to be merged take most of the memory."""
+    source = ZarrSource("lsun", (3_033_042, 256, 256, 3), np.dtype(np.uint8), (64, 256, 256, 3))
+    rule = make_rule("incremental-svd", 50, center=True, batch_size=None, seed=0, n_features=256 * 256 * 3)
+    plan = plan_fold(source, Whole((256, 256, 3)), rule, budget=int(budget * 2**30), n_parallel=workers)
+    assert len(plan.segments) >= workers
+    assert plan.task_bytes <= budget * 2**30
+    assert 8 * 2**30 < plan.checkpoint_rows * 256 * 256 * 3 <= 16 * 2**30
 
 
 def test_the_refusal_names_the_number_the_limit_and_the_remedy() -> None:

@@ -14,6 +14,7 @@ from sklearn.base import clone
 
 from dpca import BandPCA, CellPCA, StreamingPCA
 from dpca.models.streaming_methods import METHODS
+from dpca.rules import Constant, Sanger
 from storage import DataError
 from tests.conftest import smooth_images
 
@@ -99,6 +100,39 @@ def test_a_first_batch_that_is_refused_does_not_bind(model: Any, images: np.ndar
     with pytest.raises(DataError):
         model.partial_fit(np.where(images > 0.5, 1e300, -1e300)[:, :4])
     assert model.partial_fit(images).n_samples_seen_ == 200
+
+
+def test_a_rule_that_diverges_in_the_middle_of_a_batch_leaves_no_trace() -> None:
+    """20 samples at a time: of the refused ones, the first 30 are taken in before the rule notices."""
+    rng = np.random.default_rng(0)
+    small, large = 1e-3 * rng.normal(size=(130, 6)), rng.normal(size=(50, 6))
+    good, other = (StreamingPCA(2, method=Sanger(schedule=Constant(0.1), unit=1.0), batch_size=20) for _ in range(2))
+    for model in (good, other):
+        model.set_params(random_state=0).partial_fit(1e-3 * small[:50])
+    with pytest.raises(DataError, match="diverged"):
+        good.partial_fit(np.concatenate([1e-3 * small[50:80], 1e6 * large]))
+    for model in (good, other):
+        model.partial_fit(1e-3 * small[50:])
+    np.testing.assert_array_equal(good.components_, other.components_)
+    assert good.n_samples_seen_ == other.n_samples_seen_ == 130
+
+
+def test_components_are_found_when_they_are_asked_for(images: np.ndarray) -> None:
+    """Whether they were looked at in between changes nothing but what they moved since."""
+    watched, unseen = (StreamingPCA(2, batch_size=20, oversampling=2) for _ in range(2))
+    looked = []
+    for start in range(0, 200, 50):
+        for model in (watched, unseen):
+            model.partial_fit(images[start : start + 50])
+            assert "components_" not in vars(model)
+            assert model.n_samples_seen_ == start + 50
+        looked.append(watched.components_)
+    assert np.isnan(unseen.angle_moved_)
+    cosines = np.linalg.svd(looked[-2] @ looked[-1].T, compute_uv=False)
+    np.testing.assert_allclose(np.cos(watched.angle_moved_), cosines[-1], rtol=1e-6)
+    np.testing.assert_array_equal(watched.components_, unseen.components_)
+    assert watched.captured_bound_ == unseen.captured_bound_
+    assert not hasattr(StreamingPCA(2), "components_")
 
 
 @every_model

@@ -158,7 +158,9 @@ def test_rules_come_back_from_disk(tmp_path: Path) -> None:
         model.save(tmp_path / f"{i}.zarr")
         loaded = StreamingPCA.load(tmp_path / f"{i}.zarr")
         assert {**loaded.get_params(), "random_state": 0} == model.get_params()
-        assert (loaded.angle_moved_, loaded.variance_moved_) == (model.angle_moved_, model.variance_moved_)
+        np.testing.assert_equal(
+            [loaded.angle_moved_, loaded.variance_moved_], [model.angle_moved_, model.variance_moved_]
+        )
 
 
 @each_rule

@@ -146,7 +146,7 @@ def test_truncated_it_is_near_the_best_and_knows_how_near(rows: int, order: str)
     captured = np.cov(x @ found["components"].T, rowvar=False).trace()
     assert found["explained_variance"].sum() <= captured * (1 + 1e-12)
     assert found["captured_bound"] <= captured / optimum <= 1 + 1e-12
-    assert captured / optimum > (0.9997 if order == "random" else 0.993)
+    assert captured / optimum > (0.9995 if order == "random" else 0.99)
     assert found["captured_bound"] > 0.6
     np.testing.assert_allclose(found["total_variance"], x.var(0, ddof=1).sum(), rtol=1e-12)
     assert found["explained_variance"].sum() < found["kept_energy"] < found["total_variance"]
@@ -236,7 +236,7 @@ def test_what_comes_later_and_is_much_larger_is_not_missed() -> None:
     rule = IncrementalSVD(5, oversampling=5)
     found = rule.finish(fold(rule, x, 100))
     optimum = svd(x, 5)[2].sum()
-    assert np.cov(x @ found["components"].T, rowvar=False).trace() > 0.97 * optimum
+    assert np.cov(x @ found["components"].T, rowvar=False).trace() > 0.965 * optimum
 
 
 def test_a_result_can_be_asked_for_between_batches() -> None:

@@ -1,0 +1,179 @@
+"""A basis that has settled takes in a batch by one step of the Nyström kind, without the Gram matrix of its rows."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from typing import NamedTuple
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import DTypeLike
+
+from dpca.kernels import linalg
+from dpca.kernels.namespace import beside, dtype_of, namespace, to_numpy
+from dpca.kernels.types import Array
+from dpca.rules.truncation import largest, largest_sum, truncate
+
+# Columns of one product: sums over more are added up in float64, and a block of the rows stays in cache.
+_COLUMNS = 2048
+# Rows whose Gram matrix bounds what is left out of them: with more, the bound is tighter and costs more.
+_GROUP = 200
+# Rows of the image, scaled to a length of 1 in K, may come so close to the span of those before them.
+_NEAREST = 0.05
+# Sums of squares from here on lose no terms in float32.
+_SMALL = 2.0**-80
+
+
+class Step(NamedTuple):
+    """What a step found; the basis holds the new directions."""
+
+    energy: Array
+    """Energies kept (m,), descending."""
+    added: float
+    """Sum of squares of the rows."""
+    discarded: float
+    """Upper bound on the sum of the ``n_counted`` largest eigenvalues of what was left out."""
+    moved: Array
+    """Weighted mean of ``batch - near`` (d,), float64."""
+
+
+def absorb(
+    basis: Array, energy: Array, batch: Array, near: Array | None, weights: Array, pull: float, n_counted: int
+) -> Step | None:
+    """Add the scatter of a batch to A = V^T diag(energy) V, of which the q leading directions stay.
+
+    With rows X, C = X V^T, Z = diag(energy) V + C^T X and K = diag(energy) + C^T C, the new matrix is Z^T K^-1 Z
+    (Tropp, Yurtsever, Udell & Cevher 2017): one multiplication of A + X^T X, from the old basis. What it leaves out of
+    A + X^T X is positive semi-definite, as where eigenvectors of a Gram matrix are truncated, and at most the scatter
+    of the rows outside the span of V, whose largest eigenvalues are at most the sums of those of groups of rows.
+
+    Parameters
+    ----------
+    basis : array (q, d)
+        V, orthonormal rows; changed in place.
+    energy : array (q,), float64
+        Positive, descending.
+    batch : array (n, d)
+        X is sqrt(weights) times batch - near - pull * (weighted mean of batch - near).
+    near : array (d,) of the dtype of ``basis``, or None
+        None for 0, with a pull of 0.
+    weights : array (n,), float64
+    pull : float
+    n_counted : int
+        How many components are wanted, and how many eigenvalues of what is left out ``discarded`` counts.
+
+    Returns
+    -------
+    Step or None
+        None where it could leave out a direction with more energy than the weakest wanted one has, or where rounding
+        would cost accuracy; nothing is changed then.
+
+    Notes
+    -----
+    Costs 4 q + 200 operations for each value of the batch, 3 q^2 d and O(q^3) more a step. Holds q x d numbers, and
+    some blocks of 2,048 columns.
+    """
+    cross, grams, moved = _first_products(basis, batch, near, weights, pull)
+    added = sum(float(np.trace(gram)) for gram in grams)
+    if not _SMALL < added < math.inf:
+        return None
+    for gram, rows in zip(grams, _groups(len(cross)), strict=True):
+        gram -= cross[rows] @ cross[rows].T
+    most = energy[n_counted - 1]
+    if sum(largest_sum(gram, 1) for gram in grams) > most and sum(map(largest, grams)) > most:
+        return None
+    inner = cross.T @ cross
+    inner[np.diag_indices_from(inner)] += energy
+    scale = 1 / np.sqrt(inner.diagonal())
+    lower, failed = scipy.linalg.lapack.dpotrf(inner * np.outer(scale, scale), lower=True)
+    if failed or lower.diagonal().min() < _NEAREST:
+        return None
+    inverse, _ = scipy.linalg.lapack.dtrtri(lower, lower=True)
+    gains = (scale * cross * np.sqrt(weights)[:, None]).T
+    image, products = _image(basis, scale * energy, batch, near, gains, pull * moved)
+    floor = 4 * float(np.finfo(dtype_of(basis)).eps) * added
+    values, vectors, below = truncate(inverse @ products @ inverse.T, len(energy), n_counted=n_counted, floor=floor)
+    turn = beside(np.ascontiguousarray((vectors / np.sqrt(values)).T @ inverse, dtype_of(basis)), basis)
+    for columns in _blocks(basis.shape[1]):
+        basis[: len(values), columns] = linalg.workspace_product("turned", turn, image[:, columns])
+    basis[len(values) :, :] = 0
+    left = max(float(energy.sum()) + added - float(values.sum()), 0.0)
+    outside = sum(largest_sum(gram, n_counted) for gram in grams)
+    return Step(values, added, min(outside + below, left), moved)
+
+
+def work_bytes(n_rows: int, q: int, n_features: int, dtype: DTypeLike) -> int:
+    """Bytes of temporary arrays of a step, for the planner."""
+    itemsize, columns = np.dtype(dtype).itemsize, min(n_features, _COLUMNS)
+    blocks = (n_rows + 2 * q) * columns + q * n_features
+    return itemsize * blocks + 8 * (5 * n_rows * q + 2 * n_rows * min(n_rows, _GROUP) + 8 * q**2 + n_features)
+
+
+def _first_products(
+    basis: Array, batch: Array, near: Array | None, weights: Array, pull: float
+) -> tuple[Array, list[Array], Array]:
+    """Return X V^T, the Gram matrices of groups of rows of X, all float64, and the weighted mean of batch - near."""
+    (n, d), xp, dtype = batch.shape, namespace(batch), dtype_of(basis)
+    own = float(weights.sum())
+    each = beside((weights / own).astype(dtype), batch)
+    cross, along, moved, *grams = (
+        beside(np.zeros(shape), batch)
+        for shape in ((n, basis.shape[0]), (n,), (d,), *((rows.stop - rows.start,) * 2 for rows in _groups(n)))
+    )
+    for columns in _blocks(d):
+        part = _part(batch, near, columns, dtype)
+        cross += linalg.workspace_product("cross", part, xp.matrix_transpose(basis[:, columns]))
+        for gram, rows in zip(grams, _groups(n), strict=True):
+            group = part[rows, :]
+            gram += linalg.workspace_product("group", group, xp.matrix_transpose(group))
+        if near is not None:
+            mean = xp.matmul(each, part)
+            along += xp.matmul(part, mean)
+            linalg.copy_into(moved[columns], mean)
+    cross, along, moved, *grams = map(to_numpy, (cross, along, moved, *grams))
+    # The pull is taken from the products: the mean is not known before all rows of a block are there.
+    gains, square = np.sqrt(weights), pull**2 * float(moved @ moved)
+    for gram, rows in zip(grams, _groups(n), strict=True):
+        gram -= pull * np.add.outer(along[rows], along[rows]) - square
+        gram *= np.outer(gains[rows], gains[rows])
+    cross -= pull * (weights @ cross / own)
+    return cross * gains[:, None], grams, moved
+
+
+def _image(
+    basis: Array, energy: Array, batch: Array, near: Array | None, gains: Array, offset: Array
+) -> tuple[Array, Array]:
+    """Return diag(energy) V + gains (batch - near - offset), and its products with itself in float64."""
+    xp, dtype = namespace(batch), dtype_of(basis)
+    image = linalg.workspace("image", basis.shape, dtype, basis)
+    products = beside(np.zeros((len(energy),) * 2), batch)
+    # What the offset adds: one more row of the batch.
+    sums = beside(-gains.sum(axis=1)[:, None].astype(dtype), batch)
+    gains, energy = (beside(np.ascontiguousarray(x, dtype), batch) for x in (gains, energy[:, None]))
+    offset = beside(offset.astype(dtype), batch)
+    for columns in _blocks(batch.shape[1]):
+        block = linalg.workspace_product("image block", gains, _part(batch, near, columns, dtype))
+        block += energy * basis[:, columns]
+        block += sums * offset[columns]
+        image[:, columns] = block
+        products += linalg.workspace_product("products", block, xp.matrix_transpose(block))
+    return image, to_numpy(products)
+
+
+def _part(batch: Array, near: Array | None, columns: slice, dtype: DTypeLike) -> Array:
+    """Return columns of batch - near in a workspace."""
+    part = linalg.workspace("part", (batch.shape[0], columns.stop - columns.start), dtype, batch)
+    if near is None:
+        linalg.copy_into(part, batch[:, columns])
+        return part
+    return linalg.combine_into(part, "subtract", batch[:, columns], near[columns])
+
+
+def _groups(n: int) -> list[slice]:
+    n_groups = -(-n // _GROUP)
+    return [slice(a, b) for a, b in itertools.pairwise(n * i // n_groups for i in range(n_groups + 1))]
+
+
+def _blocks(n: int) -> list[slice]:
+    return [slice(start, min(start + _COLUMNS, n)) for start in range(0, n, _COLUMNS)]
