@@ -47,7 +47,7 @@ FORMER_OPTIONS = (
 )
 _BATCH_BYTES, _FEWEST_SAMPLES = 2**28, 100
 #: What an estimator fills in.
-_FILLED = ("n_components", "center", "seed")
+_FILLED = ("n_components", "center", "seed", "wide")
 
 
 def rule_class(method: str) -> type[StreamingRule]:

@@ -35,7 +35,9 @@ from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
 from dpca.representation.lazy import is_lazy
 from dpca.rules.basis import StreamingRule
-from dpca.rules.covariance_product import Refinement
+from dpca.rules.covariance_product import RayleighRitz, Refinement, refined
+from dpca.rules.incremental_svd import IncrementalSVD
+from dpca.rules.rule import Rule
 from dpca.rules.state import State
 from dpca.rules.watched import moved
 from storage.errors import DataError
@@ -87,7 +89,9 @@ class StreamingPCA(LinearModel):
     n_passes : int
         Passes over the data. Each one after the first multiplies the components by the covariance (orthogonal
         iteration with Rayleigh-Ritz, Alakkari 2020, section 3.4.5; Arora 2015, section 5.3) and measures exactly what
-        they capture.
+        they capture. The second one of "incremental-svd" multiplies all its directions, which proves nearly all that
+        is captured: ``captured_bound_`` lacks about what the components lack, where the variance falls behind the last
+        one (MNIST, k = 20, random order: 4e-7, .09 after one pass).
     center : bool
         Whether to subtract the mean: exactly in one pass by "incremental-svd", the running mean by other rules.
     shuffle : bool
@@ -167,6 +171,8 @@ class StreamingPCA(LinearModel):
     oversampling: int | None = None
     forgetting: float | None = None
 
+    _optimum = math.inf  # what the best components capture, at most
+
     def _fit(self, X: Any, **running: Any) -> None:
         n_passes = whole_number(self.n_passes, "n_passes", 1)
         source = self._source(X)
@@ -188,11 +194,15 @@ class StreamingPCA(LinearModel):
         settle(found, method_name(self.method), shape, source.shape[0])
         self._states = self._looked_at = None
         for turn in range(1, n_passes):
-            before = self.components_
-            refine = Refinement(before, self.mean_, bool(self.center))
+            before, center = self.components_, bool(self.center)
+            refine: Rule = Refinement(before, self.mean_, center)
+            if directions := "directions" in found:
+                outside = float(found["outside"]) if rule.forgetting == 1 else math.inf
+                known = found["directions"]
+                refine = RayleighRitz(known, self.mean_, center, n_components=len(before), outside=outside)
             further, stage = Passes(source, memory_budget=self.memory_budget, **running), f"pass {turn + 1}"
             (found,) = further.over(whole, refine, stage=stage)
-            settle(found, stage, shape, source.shape[0], before)
+            settle(refined(found, before) if directions else found, stage, shape, source.shape[0], before)
         if advice := unsettled(method_name(self.method), self.variance_moved_, self.angle_moved_, self.captured_bound_):
             warnings.warn(advice, ConvergenceWarning, stacklevel=3)
 
@@ -312,10 +322,15 @@ class StreamingPCA(LinearModel):
             center=bool(self.center),
             batch_size=self.batch_size,
             seed=seed,
-            options={"oversampling": self.oversampling, "forgetting": self.forgetting},
+            options={"oversampling": self.oversampling, "forgetting": self.forgetting, "wide": self._is_wide() or None},
             n_samples=n,
             n_features=d,
         )
+
+    def _is_wide(self) -> bool:
+        """Say whether the second pass multiplies all directions of the first, which bounds what all others hold."""
+        known = self.method == "incremental-svd" or isinstance(self.method, IncrementalSVD)
+        return known and self.n_passes > 1
 
     def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""
@@ -332,9 +347,10 @@ class StreamingPCA(LinearModel):
         if "residual_norms" in found:
             # Measured now, not estimated; what the best components could capture is known from the first pass, or all.
             self.residual_norms_ = found["residual_norms"]
+            self._optimum = min(self._optimum, float(found.get("optimum", self._optimum)))
             self.captured_bound_ = min(captured / min(self._optimum, total), 1.0) if total > 0 else 1.0
         else:
-            self._optimum: float = captured / self.captured_bound_ if "captured_bound" in found else math.inf
+            self._optimum = captured / self.captured_bound_ if "captured_bound" in found else math.inf
         self.angle_moved_ = float(found.get("angle_moved", np.nan))
         self.variance_moved_ = float(found.get("variance_moved", np.nan))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -138,6 +139,10 @@ class RayleighRitz(CovarianceProduct):
         As in `CovarianceProduct`.
     n_components : int
         Directions wanted, at most q.
+    outside : float
+        Upper bound on the largest eigenvalue of F, where one is known. The k largest eigenvalues together are then at
+        most those of [[diag(values), S], [S, outside I]] with S^2 = R^T R: where V is nearly invariant and ``outside``
+        smaller than v_k, they exceed v_1 + ... + v_k by squares of R only (Parlett 1998, chapter 11).
 
     Results of ``finish``, float64: ``mean``; ``components`` (q, d), the Ritz vectors, and ``product`` (q, d), these
     times the covariance; ``explained_variance`` (q,), descending; ``residual_norms`` (q,); ``total_variance`` ();
@@ -146,6 +151,7 @@ class RayleighRitz(CovarianceProduct):
     """
 
     n_components: int
+    outside: float = math.inf
 
     def __post_init__(self) -> None:
         if not 1 <= self.n_components <= len(self.components):
@@ -162,6 +168,8 @@ class RayleighRitz(CovarianceProduct):
         total = max(total, float(values.sum()))
         missed = total - float(values.sum())
         best = float(max(values[:k].sum(), values[: k - 1].sum() + missed)) + float(_singular(products)[:k].sum())
+        if self.outside < math.inf:
+            best = min(best, self._bounded(values, products))
         return {
             "mean": mean,
             "components": rows,
@@ -173,9 +181,29 @@ class RayleighRitz(CovarianceProduct):
             "optimum": np.asarray(min(best, total)),
         }
 
+    def _bounded(self, values: Array, products: Array) -> float:
+        squares, turn = scipy.linalg.eigh(products)
+        root = (turn * np.sqrt(np.maximum(squares, 0))) @ turn.T
+        whole = np.block([[np.diag(values), root], [root, self.outside * np.eye(len(values))]])
+        return float(scipy.linalg.eigvalsh(whole)[::-1][: self.n_components].sum())
+
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of a result."""
         return 8 * n_features * (2 * len(self.components) + 1)
+
+
+def refined(found: dict[str, Array], like: Array) -> dict[str, Array]:
+    """Return what `Refinement` of the k leading Ritz vectors finds, from a result of `RayleighRitz`.
+
+    Parameters
+    ----------
+    like : array (k, d)
+        As many components, of the dtype that is wanted.
+    """
+    k = len(like)
+    rows = next_iterate(found["product"][:k], found["components"][:k])
+    leading = {name: found[name][:k] for name in ("explained_variance", "residual_norms")}
+    return {**found, **leading, "components": linalg.fix_signs(rows.astype(like.dtype))}
 
 
 def rayleigh_ritz(given: Array, product: Array) -> tuple[Array, Array, Array]:

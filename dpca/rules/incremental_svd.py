@@ -55,6 +55,8 @@ class IncrementalSVD(StreamingRule):
     forgetting : float
         A sample counts ``forgetting**j`` once j others have followed, however they come in batches; in a merge the
         second state follows the first. 0 < forgetting <= 1, and 1 forgets nothing.
+    wide : bool
+        Return all directions, too.
 
     Notes
     -----
@@ -70,11 +72,14 @@ class IncrementalSVD(StreamingRule):
     captured_bound * that of the best k components, to the accuracy of the products. What each step leaves out of the
     scatter matrix is positive semi-definite, so the components capture at least the sum of their energies, and the best
     ones at most that plus either everything left out or the k largest eigenvalues of what each step left out. Variances
-    have the divisor n - 1, or its weighted form where samples are forgotten.
+    have the divisor n - 1, or its weighted form where samples are forgotten. With ``wide`` also ``directions``
+    (q', d), orthonormal, q' <= q, and ``outside`` (), float64: the variance along any direction at right angles to all
+    of them is at most that.
     """
 
     oversampling: int = 50
     forgetting: float = field(default=1.0, kw_only=True)
+    wide: bool = field(default=False, kw_only=True)
 
     mergeable = True
     random_order = False
@@ -97,6 +102,7 @@ class IncrementalSVD(StreamingRule):
             "mean": ((n_features,), float),
             "scatter": ((), float),
             "discarded": ((), float),
+            "outside": ((), float),
             # Sums of the samples' weights and of their squares.
             "weights": ((2,), float),
         }
@@ -128,7 +134,7 @@ class IncrementalSVD(StreamingRule):
         self._age(state, batch.shape[0])
         if near is not None:
             mean += (near - mean + beside(step.moved, mean)) * (own / (before + own))
-        self._add(state, step.energy, step.added, step.discarded)
+        self._add(state, step.energy, step.added, step.discarded, step.largest)
         self._count(state, weights)
         return True
 
@@ -187,7 +193,8 @@ class IncrementalSVD(StreamingRule):
         gram[rank] = gram[:, rank] = to_numpy(xp.matmul(rows, rows[rank, :]))
         self._absorb(a, rows, gains, gram, np.zeros(rank + 1))
         a.arrays["scatter"] += b.arrays["scatter"] - b.arrays["energy"].sum()
-        a.arrays["discarded"] += b.arrays["discarded"]
+        for name in ("discarded", "outside"):
+            a.arrays[name] += b.arrays[name]
         a.arrays["mean"] += apart * (w_b / (w_a + w_b))
         a.arrays["weights"] += b.arrays["weights"]
         a.counts["n_samples"] += n
@@ -212,6 +219,10 @@ class IncrementalSVD(StreamingRule):
             "kept_energy": np.asarray(kept / divisor),
             "captured_bound": np.asarray(leading / (leading + beyond) if leading > 0 else 1.0),
         }
+        if self.wide:
+            further = basis[k : max(_rank(state), k), :]
+            result["directions"] = namespace(basis).concat([result["components"], further])
+            result["outside"] = np.asarray(float(state.arrays["outside"]) / divisor)
         return {name: beside(array, basis) for name, array in result.items()}
 
     def batch_rows(self, dtype: DTypeLike) -> int:
@@ -220,7 +231,8 @@ class IncrementalSVD(StreamingRule):
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of a result."""
-        return super().result_bytes(n_features, dtype) + 16
+        further = working_dtype(dtype).itemsize * self._kept(n_features) * n_features if self.wide else 0
+        return super().result_bytes(n_features, dtype) + further + 24
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of temporary arrays: the rows of a step or of a merge, a block of the new basis, the eigenproblem."""
@@ -234,7 +246,7 @@ class IncrementalSVD(StreamingRule):
     def _age(self, state: State, n: int) -> None:
         """Let ``n`` further samples pass."""
         factor = self.forgetting**n
-        for name in ("energy", "scatter", "discarded"):
+        for name in ("energy", "scatter", "discarded", "outside"):
             state.arrays[name] *= factor
         state.arrays["weights"] *= [factor, factor**2]
 
@@ -247,12 +259,13 @@ class IncrementalSVD(StreamingRule):
         state.arrays["weights"] += [weights.sum(), (weights**2).sum()]
         state.counts["n_samples"] += len(weights)
 
-    def _add(self, state: State, values: Array, added: float, given_up: float) -> None:
+    def _add(self, state: State, values: Array, added: float, given_up: float, largest: float) -> None:
         """Write new energies, and add what came and what truncation took of it."""
         energy = state.arrays["energy"]
         energy[: len(values)], energy[len(values) :] = values, 0
         state.arrays["scatter"] += added
         state.arrays["discarded"] += given_up
+        state.arrays["outside"] += largest
 
     def _absorb(self, state: State, rows: Array, gains: Array, gram: Array, pull: Array) -> None:
         """Add the scatter of diag(gains) (I - 1 pull^T) rows, where gram = rows @ rows.T."""
@@ -271,11 +284,12 @@ class IncrementalSVD(StreamingRule):
         if not math.isfinite(added):
             raise ValueError("samples are not finite, or too large to square: mask them, or divide them by a constant")
         floor = 4 * float(np.finfo(dtype_of(basis)).eps) * added
-        values, vectors, given_up = truncate(small, basis.shape[0], n_counted=self.rank(basis.shape[1]), floor=floor)
+        k = self.rank(basis.shape[1])
+        values, vectors, given_up, largest = truncate(small, basis.shape[0], n_counted=k, floor=floor)
         turn = (vectors * scale[:, None] / np.sqrt(values)).T
         turn[:, rank:] -= np.outer(turn[:, rank:].sum(axis=1), pull)
         _rotate(basis, turn, rows)
-        self._add(state, values, added, given_up)
+        self._add(state, values, added, given_up, largest)
 
     def _settle(self, state: State) -> None:
         """Make the basis orthonormal again.
@@ -291,7 +305,7 @@ class IncrementalSVD(StreamingRule):
         scale = np.sqrt(energy[:rank])
         small = gram * np.outer(scale, scale)
         floor = len(small) * float(np.finfo(np.float64).eps) * float(np.trace(small))
-        values, vectors, _ = truncate(small, rank, n_counted=0, floor=floor)
+        values, vectors, *_ = truncate(small, rank, n_counted=0, floor=floor)
         _rotate(basis, (vectors * scale[:, None] / np.sqrt(values)).T, basis[:0, :])
         energy[: len(values)], energy[len(values) :] = values, 0
 

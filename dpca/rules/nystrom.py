@@ -34,6 +34,8 @@ class Step(NamedTuple):
     """Sum of squares of the rows."""
     discarded: float
     """Upper bound on the sum of the ``n_counted`` largest eigenvalues of what was left out."""
+    largest: float
+    """Upper bound on the largest of these."""
     moved: Array
     """Weighted mean of ``batch - near`` (d,), float64."""
 
@@ -80,8 +82,8 @@ def absorb(
         return None
     for gram, rows in zip(grams, _groups(len(cross)), strict=True):
         gram -= cross[rows] @ cross[rows].T
-    most = energy[n_counted - 1]
-    if sum(largest_sum(gram, 1) for gram in grams) > most and sum(map(largest, grams)) > most:
+    strongest = sum(min(largest(gram), largest_sum(gram, 1)) for gram in grams)
+    if strongest > energy[n_counted - 1]:
         return None
     inner = cross.T @ cross
     inner[np.diag_indices_from(inner)] += energy
@@ -93,14 +95,15 @@ def absorb(
     gains = (scale * cross * np.sqrt(weights)[:, None]).T
     image, products = _image(basis, scale * energy, batch, near, gains, pull * moved)
     floor = 4 * float(np.finfo(dtype_of(basis)).eps) * added
-    values, vectors, below = truncate(inverse @ products @ inverse.T, len(energy), n_counted=n_counted, floor=floor)
+    whole = inverse @ products @ inverse.T
+    values, vectors, below, least = truncate(whole, len(energy), n_counted=n_counted, floor=floor)
     turn = beside(np.ascontiguousarray((vectors / np.sqrt(values)).T @ inverse, dtype_of(basis)), basis)
     for columns in _blocks(basis.shape[1]):
         basis[: len(values), columns] = linalg.workspace_product("turned", turn, image[:, columns])
     basis[len(values) :, :] = 0
     left = max(float(energy.sum()) + added - float(values.sum()), 0.0)
     outside = sum(largest_sum(gram, n_counted) for gram in grams)
-    return Step(values, added, min(outside + below, left), moved)
+    return Step(values, added, min(outside + below, left), min(strongest + least, left), moved)
 
 
 def work_bytes(n_rows: int, q: int, n_features: int, dtype: DTypeLike) -> int:

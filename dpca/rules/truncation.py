@@ -20,6 +20,8 @@ class Truncation(NamedTuple):
     """Their orthonormal eigenvectors (n, m)."""
     discarded: float
     """Sum of the ``n_counted`` largest discarded eigenvalues."""
+    largest: float
+    """The largest of these, 0 if there are none."""
 
 
 def truncate(gram: Array, n_kept: int, *, n_counted: int, floor: float) -> Truncation:
@@ -38,7 +40,8 @@ def truncate(gram: Array, n_kept: int, *, n_counted: int, floor: float) -> Trunc
     values, vectors = scipy.linalg.eigh(gram, driver="evd", check_finite=False)
     values, vectors = np.maximum(values[::-1], 0.0), vectors[:, ::-1]
     kept = int(np.count_nonzero(values[:n_kept] > floor))
-    return Truncation(values[:kept], vectors[:, :kept], float(values[kept : kept + n_counted].sum()))
+    discarded = values[kept:]
+    return Truncation(values[:kept], vectors[:, :kept], float(discarded[:n_counted].sum()), float(discarded[:1].sum()))
 
 
 def largest_sum(gram: Array, k: int) -> float:

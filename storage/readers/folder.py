@@ -9,6 +9,7 @@ from functools import partial
 
 from storage.errors import DataError
 from storage.readers.base import (
+    IMAGE_SUFFIXES,
     MAX_ENCODED,
     Payload,
     Reader,
@@ -19,6 +20,7 @@ from storage.readers.base import (
     printable,
     too_large,
 )
+from storage.readers.format import FileHead, Format
 
 # A marker in the head of every report's page.
 REPORT_MARK = b'<meta name="generator" content="dask-dpca">'
@@ -180,3 +182,13 @@ def _read_file(path: str) -> Payload:
             return file.read(status.st_size)
     except OSError as error:
         return Refused(f"cannot be read ({error.strerror})")
+
+
+_MAGICS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"II*\0", b"MM\0*")
+
+
+def _is_image(file: FileHead) -> bool:
+    return file.name.endswith(IMAGE_SUFFIXES) or file.first.startswith(_MAGICS) or file.first[8:12] == b"WEBP"
+
+
+FORMATS = (Format("JPEG, PNG, WebP, TIFF", _is_image, lambda path, key, axes: FilesReader([path])),)

@@ -15,6 +15,7 @@ from storage import cf
 from storage.errors import DataError, one_line
 from storage.layout import MAX_CHUNK
 from storage.readers.base import digest, digest_file, require, runs
+from storage.readers.format import Format
 from storage.readers.raw import LABELS, ArrayReader, choose_key, gather
 
 # By their registered numbers: HDF5's own (deflate, shuffle, Fletcher-32, szip, n-bit, scale-offset), lzf, blosc, lz4,
@@ -192,3 +193,6 @@ def _read(
             f"'{name}' cannot be read from sample {wanted[0][0]:,} on ({one_line(error)}): get the file again"
         ) from error
     return rows if coding is None else coding.decode(rows)
+
+
+FORMATS = (Format("HDF5", lambda file: file.first.startswith(b"\x89HDF\r\n\x1a\n"), Hdf5Reader),)

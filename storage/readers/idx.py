@@ -16,16 +16,12 @@ from numpy.typing import NDArray
 
 from storage.errors import DataError
 from storage.readers.base import Reader, digest_file
+from storage.readers.format import Format
 from storage.readers.raw import Raw, RawReader, StreamReader, require_possible
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _ERRORS = (EOFError, OSError, zlib.error)
 _MOST_AXES = 8
-
-
-def is_idx(head: bytes) -> bool:
-    """Tell an IDX file by its first bytes."""
-    return len(head) >= 4 and head[:2] == b"\0\0" and head[2] in _TYPES and 1 <= head[3] <= _MOST_AXES
 
 
 def open_idx(path: str, axes: Sequence[str] | None = None) -> Reader:
@@ -90,10 +86,10 @@ def _values(path: str, offset: int) -> Iterator[IO[bytes]]:
 def _read_header(file: IO[bytes], name: str) -> tuple[tuple[int, ...], np.dtype[Any]]:
     try:
         head = file.read(4)
-        sizes = file.read(4 * head[3]) if is_idx(head) else b""
+        sizes = file.read(4 * head[3]) if _begins(head) else b""
     except _ERRORS as error:
         raise DataError(f"'{name}' is truncated or broken ({error}): get it again") from error
-    if not is_idx(head) or len(sizes) < 4 * head[3]:
+    if not _begins(head) or len(sizes) < 4 * head[3]:
         raise DataError(f"'{name}' has no whole IDX header: get it again")
     return tuple(int(n) for n in np.frombuffer(sizes, ">u4")), np.dtype(_TYPES[head[2]])
 
@@ -121,3 +117,10 @@ def _labels(path: str, n: int) -> NDArray[Any] | None:
     if len(values) < n_bytes:
         raise DataError(f"'{name}' is truncated: it has fewer than {n:,} labels; get it again")
     return np.frombuffer(values, dtype).astype(dtype.newbyteorder("="))
+
+
+def _begins(head: bytes) -> bool:
+    return len(head) >= 4 and head[:2] == b"\0\0" and head[2] in _TYPES and 1 <= head[3] <= _MOST_AXES
+
+
+FORMATS = (Format("IDX", lambda file: _begins(file.inner), lambda path, key, axes: open_idx(path, axes)),)

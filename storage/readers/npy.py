@@ -15,6 +15,7 @@ from numpy.lib import format as npy_format
 
 from storage.errors import DataError, one_line
 from storage.readers.base import Reader, digest, digest_file, printable
+from storage.readers.format import Format
 from storage.readers.raw import LABELS, Raw, RawReader, StreamReader, choose_key, require_possible
 from storage.readers.zip import data_start, entries, place_of
 
@@ -170,3 +171,9 @@ def _labels(
             return np.asarray(npy_format.read_array(file, allow_pickle=False)).reshape(n)
         except (ValueError, EOFError, OSError, zipfile.BadZipFile, zlib.error) as error:
             raise DataError(f"'{name}' is truncated or broken ({one_line(error)}): get it again") from error
+
+
+FORMATS = (
+    Format(".npy", lambda file: file.first.startswith(b"\x93NUMPY"), lambda path, key, axes: open_npy(path, axes)),
+    Format(".npz", lambda file: file.name.endswith(".npz"), open_npz),
+)

@@ -5,31 +5,23 @@ from __future__ import annotations
 import glob
 import os
 from collections.abc import Sequence
+from importlib import import_module
 from typing import TypeAlias
 
 from storage.errors import DataError, one_line
 from storage.readers.base import IMAGE_SUFFIXES, Reader, within_memory
 from storage.readers.folder import FilesReader, FolderReader
-from storage.readers.hdf5 import Hdf5Reader
-from storage.readers.idx import is_idx, open_idx
+from storage.readers.format import FileHead, Format
 from storage.readers.lmdb_images import LmdbReader, is_lmdb
-from storage.readers.npy import open_npy, open_npz
 from storage.readers.several import SeveralReader
-from storage.readers.tar import COMPRESSIONS, DECOMPRESSION_ERRORS, TarReader
 from storage.readers.zarr_array import ZarrReader
-from storage.readers.zip import ZipReader
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
+# Modules beside this one that state formats of files, asked in this order.
+_FILES = ("hdf5", "npy", "zip", "folder", "idx", "tar")
+_FORMATS: list[Format] = [one for name in _FILES for one in import_module(f"storage.readers.{name}").FORMATS]
 _ZARR_METADATA = ("zarr.json", ".zarray", ".zgroup")
-_TAR_SUFFIXES = (".tar", ".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz")
-_READ = (
-    "images (JPEG, PNG, WebP, TIFF) in a folder, .tar(.gz, .bz2, .xz), .zip or LMDB, or an array in Zarr, .npy, "
-    ".npz, IDX or HDF5"
-)
-_HEAD = 512
-_HDF5_MAGIC = b"\x89HDF\r\n\x1a\n"
-_IMAGE_MAGICS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"II*\0", b"MM\0*")
 
 
 def open_reader(source: Source, *, key: str | None = None, axes: Sequence[str] | None = None) -> Reader:
@@ -116,33 +108,11 @@ def _open_any(path: str, key: str | None, axes: Sequence[str] | None) -> Reader:
 
 
 def _open_file(path: str, key: str | None, axes: Sequence[str] | None) -> Reader:
-    with open(path, "rb") as file:
-        head = file.read(_HEAD)
-    lower = path.lower()
-    if head.startswith(b"\x93NUMPY"):
-        return open_npy(path, axes)
-    if head.startswith(_HDF5_MAGIC):
-        return Hdf5Reader(path, key, axes)
-    if lower.endswith(".npz"):
-        return open_npz(path, key, axes)
-    if lower.endswith(".zip") or head.startswith((b"PK\x03\x04", b"PK\x05\x06")):
-        return ZipReader(path)
-    if lower.endswith(IMAGE_SUFFIXES) or head.startswith(_IMAGE_MAGICS) or head[8:12] == b"WEBP":
-        return FilesReader([path])
-    inner = _decompressed_head(path, head)
-    if is_idx(inner):
-        return open_idx(path, axes)
-    if inner[257:262] == b"ustar" or lower.endswith(_TAR_SUFFIXES):
-        return TarReader(path)
-    raise DataError(f"'{path}' has a format that is not read (it begins with {head[:8]!r}): give {_READ}")
-
-
-def _decompressed_head(path: str, head: bytes) -> bytes:
-    for magic, opener in COMPRESSIONS.items():
-        if head.startswith(magic):
-            try:
-                with opener(path) as file:
-                    return bytes(file.read(_HEAD))
-            except DECOMPRESSION_ERRORS as error:
-                raise DataError(f"'{path}' is truncated or broken ({error}): get it again") from error
-    return head
+    file = FileHead(path)
+    for known in _FORMATS:
+        if known.recognized(file):
+            return known.open(path, key, axes)
+    raise DataError(
+        f"'{path}' has a format that is not read (it begins with {file.first[:8]!r}): give images or an array as a "
+        f"folder, LMDB, Zarr, {', '.join(known.name for known in _FORMATS)}"
+    )

@@ -7,17 +7,13 @@ ever written to disk.
 
 from __future__ import annotations
 
-import bz2
-import gzip
-import lzma
 import os
 import tarfile
-import zlib
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import IO, Any
+from typing import IO
 
 from storage.errors import DataError, one_line
 from storage.readers.base import (
@@ -31,14 +27,7 @@ from storage.readers.base import (
     judge_member,
     printable,
 )
-
-# first bytes of a compressed file -> how to open it
-COMPRESSIONS: dict[bytes, Callable[[str], Any]] = {
-    b"\x1f\x8b": gzip.open,
-    b"BZh": bz2.open,
-    b"\xfd7zXZ\0": lzma.open,
-}
-DECOMPRESSION_ERRORS = (EOFError, OSError, zlib.error, lzma.LZMAError)
+from storage.readers.format import COMPRESSIONS, Format
 
 _BLOCK = 512
 
@@ -211,3 +200,13 @@ def _read_places(path: str, places: Sequence[tuple[int, int] | str]) -> list[Pay
             whole = len(payload) == size
             block.append(payload if whole else Refused(f"is cut off after {len(payload)} of {size} bytes"))
     return block
+
+
+_SUFFIXES = (".tar", ".tgz", ".tbz2", ".txz", ".tar.gz", ".tar.bz2", ".tar.xz")
+FORMATS = (
+    Format(
+        ".tar(.gz, .bz2, .xz)",
+        lambda file: file.inner[257:262] == b"ustar" or file.name.endswith(_SUFFIXES),
+        lambda path, key, axes: TarReader(path),
+    ),
+)

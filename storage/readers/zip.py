@@ -25,6 +25,7 @@ from storage.readers.base import (
     judge_member,
     printable,
 )
+from storage.readers.format import Format
 
 _LOCAL_HEADER = 30
 
@@ -158,3 +159,12 @@ def _read_place(file: int, place: Place) -> Payload:
     if len(payload) != place.size or zlib.crc32(payload) != place.crc:
         return Refused("is broken in the archive (its size or checksum is wrong)")
     return payload
+
+
+FORMATS = (
+    Format(
+        ".zip",
+        lambda file: file.name.endswith(".zip") or file.first.startswith((b"PK\x03\x04", b"PK\x05\x06")),
+        lambda path, key, axes: ZipReader(path),
+    ),
+)

@@ -7,8 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpca.rules.covariance_product import RayleighRitz
 from dpca.rules.incremental_svd import IncrementalSVD
 from dpca.rules.nystrom import absorb
+from tests.rules.streams import fit
 
 
 def settled(d: int, q: int, n: int, seed: int, weight: float = 50.0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -81,6 +83,50 @@ def test_what_cannot_be_squared_is_left_to_the_exact_step(value: float) -> None:
     with np.errstate(all="ignore"):
         assert absorb(basis, energy, np.full_like(batch, value), None, np.ones(50), 0.0, 3) is None
     np.testing.assert_array_equal(basis, before)
+
+
+@given(st.data())
+@settings(deadline=None, max_examples=80)
+def test_what_is_stated_of_a_result_is_never_more_than_the_truth(data: st.DataObject) -> None:
+    """Any spectrum, order, batches and tree of merges; two parts of a stream that may have nothing in common."""
+    d, seed = data.draw(st.integers(3, 30), label="d"), data.draw(st.integers(0, 999), label="seed")
+    k = data.draw(st.integers(1, 4), label="k")
+    rule = IncrementalSVD(k, oversampling=data.draw(st.integers(0, 5), label="oversampling"), wide=True)
+    rng, parts = np.random.default_rng(seed), []
+    for _ in range(data.draw(st.integers(1, 4), label="parts")):
+        decay = data.draw(st.floats(0.3, 1.0), label="decay")
+        n = data.draw(st.integers(1, 120), label="n")
+        x = rng.normal(size=(n, d)) * decay ** rng.permutation(d) * data.draw(st.sampled_from([0.1, 1, 10]))
+        parts.append(x[np.argsort(x[:, 0])] if data.draw(st.booleans(), label="sorted") else x)
+    states = []
+    for x in parts:
+        rows = data.draw(st.sampled_from([1, 7, 40, 120]), label="rows")
+        state = rule.init(d, x.dtype)
+        for start in range(0, len(x), rows):
+            rule.update(state, x[start : start + rows])
+        states.append(state)
+    while len(states) > 1:
+        i = data.draw(st.integers(0, len(states) - 2), label="merge")
+        known = {name: sum(float(s.arrays[name]) for s in states[i : i + 2]) for name in ("discarded", "outside")}
+        states[i : i + 2] = [rule.merge(*states[i : i + 2])]
+        for name, least in known.items():
+            assert states[i].arrays[name] >= least
+    whole = np.concatenate(parts)
+    if len(whole) < 2:
+        return
+    found, covariance = rule.finish(states[0]), np.cov(whole, rowvar=False).reshape(d, d)
+    best = np.linalg.eigvalsh(covariance)[::-1][:k].sum()
+    captured = np.trace(found["components"] @ covariance @ found["components"].T)
+    room = 1e-9 * np.trace(covariance)
+    assert found["explained_variance"].sum() <= captured + room
+    assert found["captured_bound"] * best <= captured + room
+    apart = np.eye(d) - found["directions"].T @ found["directions"]
+    assert np.linalg.eigvalsh(apart @ covariance @ apart)[-1] <= found["outside"] + room
+    k = min(k, len(found["directions"]))
+    second = fit(
+        RayleighRitz(found["directions"], found["mean"], n_components=k, outside=float(found["outside"])), whole, 50
+    )
+    assert np.linalg.eigvalsh(covariance)[::-1][:k].sum() <= second["optimum"] + room
 
 
 def test_few_and_many_samples_at_a_time_find_the_same() -> None:

@@ -43,6 +43,11 @@ def test_measures_and_bounds_hold(seed, d, decay, steps, sizes):
     assert best <= found["optimum"] * (1 + 1e-9) + 1e-12
     assert found["optimum"] <= found["total_variance"] * (1 + 1e-12)
     assert found["total_variance"] == pytest.approx(np.trace(covariance), rel=1e-9)
+    apart = np.eye(d) - v.T @ v
+    outside = np.linalg.eigvalsh(apart @ covariance @ apart)[-1]
+    known = fit(RayleighRitz(v, x.mean(0) + 1, n_components=k, outside=float(outside)), x, 17)
+    assert best <= known["optimum"] * (1 + 1e-9) + 1e-12
+    assert known["optimum"] <= found["optimum"]
 
 
 def test_the_bound_is_tight_for_the_whole_space_and_for_eigenvectors():
@@ -57,6 +62,20 @@ def test_the_bound_is_tight_for_the_whole_space_and_for_eigenvectors():
     # The second and third directions alone: what they miss may be one direction better than theirs.
     later = fit(RayleighRitz(vectors[:, ::-1][:, 1:3].T, x.mean(0), n_components=1), x)
     assert later["optimum"] == pytest.approx(values.sum() - values[3] - values[4], rel=1e-6)
+
+
+def test_with_a_bound_on_the_rest_what_is_missed_is_of_second_order():
+    """A basis turned from the eigenvectors by a small angle: the variances lack its square, the bound as much."""
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=(400, 8)) * [9, 8, 7, 6, 2, 1, 1, 1]
+    values, vectors = np.linalg.eigh(np.cov(x, rowvar=False))
+    leading, others = vectors[:, ::-1][:, :4], vectors[:, ::-1][:, 4:]
+    for angle in (1e-2, 1e-3):
+        basis = (np.cos(angle) * leading + np.sin(angle) * others).T
+        found = fit(RayleighRitz(basis, x.mean(0), n_components=3, outside=float(values[3]) * 1.01), x)
+        best, captured = values[::-1][:3].sum(), found["explained_variance"][:3].sum()
+        assert 0 < best - captured <= found["optimum"] - captured < 2 * (best - captured)
+        assert best - captured < best * angle**2
 
 
 def test_wrong_numbers_of_components():
