@@ -49,6 +49,7 @@ def fold(
     partition: Partition,
     *,
     scheme: Scheme | None = None,
+    plan: FoldPlan | None = None,
     client: Any | None = None,
     budget: int | None = None,
     checkpoints: Checkpoints | None = None,
@@ -77,6 +78,8 @@ def fold(
         How the attributes are split.
     scheme : Averaging or DataParallel, optional
         What the streams of a round do, for a fold in synchronous rounds. The result depends on it, not on the workers.
+    plan : FoldPlan, optional
+        What `plan_for` returned for the same arguments, where it was asked before.
     client : distributed.Client, optional
         The cluster to run on; without one, threads of this process.
     budget : int, optional
@@ -111,7 +114,7 @@ def fold(
     """
     began = time.perf_counter()
     client = None if source.in_process else client
-    plan = plan_for(rule, source, partition, scheme=scheme, client=client, budget=budget)
+    plan = plan or plan_for(rule, source, partition, scheme=scheme, client=client, budget=budget)
     if marks:
         ends = {mark for mark in marks if 0 < mark < source.shape[0]} | {stop for _, stop in plan.segments}
         plan = replace(plan, segments=tuple(itertools.pairwise([0, *sorted(ends)])))

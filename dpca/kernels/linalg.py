@@ -11,11 +11,13 @@ from __future__ import annotations
 import math
 import threading
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import scipy.linalg
 from numpy.typing import DTypeLike
+from scipy.linalg import lapack
 
 from dpca.kernels.namespace import any_of, beside, cast, copy_of, dtype_of, empty, is_numpy, namespace, to_numpy
 from dpca.kernels.types import Array
@@ -178,13 +180,18 @@ def diagonal(x: Array) -> Array:
     return found
 
 
+def column_products(x: Array, y: Array) -> Array:
+    """Return the inner product of each column of x (..., n, d) with that of y."""
+    if is_single(x):
+        products: Array = np.einsum("ij,ij->j", x, y)
+    else:
+        products = namespace(x).sum(x * y, axis=-2)
+    return products
+
+
 def column_squares(x: Array) -> Array:
     """Return the sum of squares of each column of x (..., n, d)."""
-    if is_single(x):
-        squares: Array = np.einsum("ij,ij->j", x, x)
-    else:
-        squares = namespace(x).sum(x * x, axis=-2)
-    return squares
+    return column_products(x, x)
 
 
 def bring_to_one(x: Array, which: Array) -> Array | None:
@@ -249,12 +256,17 @@ def _part_of_eigh(matrix: Array, k: int) -> tuple[Array, Array]:
     d = matrix.shape[-1]
     if not is_single(matrix):
         return extreme_eigh(matrix, k, 0)[:2]
-    # MRRR computes a part of the spectrum, divide and conquer all of it, faster a vector.
-    part = {"subset_by_index": (d - k, d - 1), "driver": "evr"} if _PART_SHARE * k < d else {"driver": "evd"}
-    # For Fortran the transpose of a C-ordered matrix needs no copy, and its upper triangle is our lower one.
-    values, vectors = scipy.linalg.eigh(matrix.T, lower=False, overwrite_a=True, check_finite=False, **part)
-    values = np.maximum(values[::-1][:k], 0.0)
-    return values, fix_signs(np.ascontiguousarray(vectors.T[::-1][:k]))
+    # LAPACK itself: what checks its arguments takes as long as a fifth of a small problem. For Fortran the transpose of
+    # a C-ordered matrix needs no copy, and its upper triangle is our lower one.
+    if _PART_SHARE * k < d:
+        # MRRR computes a part of the spectrum, divide and conquer all of it, faster a vector.
+        values, vectors, _, _, failed = lapack.dsyevr(matrix.T, range="I", il=d - k + 1, iu=d, overwrite_a=True)
+        values = values[:k]
+    else:
+        values, vectors, failed = lapack.dsyevd(matrix.T, overwrite_a=True)
+    if failed:
+        raise np.linalg.LinAlgError(f"the eigenproblem of {d} attributes did not converge")
+    return np.maximum(values[::-1][:k], 0.0), fix_signs(np.ascontiguousarray(vectors.T[::-1][:k]))
 
 
 def extreme_eigh(matrix: Array, k: int, j: int) -> tuple[Array, Array, Array, Array]:
@@ -300,12 +312,12 @@ def _orthogonal_iteration(matrix: Array, k: int) -> tuple[Array, Array, Array]:
     # Variances may be beyond float32's range in the data's own units.
     largest = xp.max(diagonal(matrix), axis=-1)[..., None, None]
     single = _in_single(matrix, xp.where(largest > 0, largest, 1.0))
-    image = xp.matmul(single, beside(np.random.default_rng(0).standard_normal((d, 2 * k), np.float32), matrix))
+    image = xp.matmul(single, beside(_start(d, 2 * k), matrix))
     captured: Any = 0.0
     for _ in range(_SINGLE_STEPS):
         basis = _cholesky_qr(image)
         image = xp.matmul(single, basis)
-        quotients = xp.sum(basis * image, axis=-2)
+        quotients = column_products(basis, image)
         before, captured = captured, xp.sum(quotients, axis=-1)
         if not any_of(captured - before > _SLOW_GROWTH * captured):
             break
@@ -314,7 +326,7 @@ def _orthogonal_iteration(matrix: Array, k: int) -> tuple[Array, Array, Array]:
     for _ in range(max(_DOUBLE_STEPS, d // (_STEPS_SHARE * k))):
         basis = _qr(cast(image, np.float64))
         image = xp.matmul(matrix, basis)
-        values, turn = _small_eigh(xp.matmul(xp.matrix_transpose(basis), image))
+        values, turn = xp.linalg.eigh(xp.matmul(xp.matrix_transpose(basis), image))
         wanted, turn = values[..., -k:], turn[..., -k:]
         vectors = xp.matmul(basis, turn)
         residual = xp.matmul(image, turn) - vectors * wanted[..., None, :]
@@ -335,36 +347,27 @@ def _in_single(matrix: Array, unit: Array) -> Array:
     return cast(matrix / unit, np.float32)
 
 
-def _small_eigh(matrix: Array) -> tuple[Array, Array]:
-    """Return the eigenvalues, ascending, and eigenvectors of a matrix that may be overwritten."""
-    if is_single(matrix):
-        found: tuple[Array, Array] = scipy.linalg.eigh(matrix, driver="evd", overwrite_a=True, check_finite=False)
-    else:
-        found = namespace(matrix).linalg.eigh(matrix)
-    return found
+@lru_cache(maxsize=4)  # partitions of few sizes take turns
+def _start(d: int, n_columns: int) -> Array:
+    return np.random.default_rng(0).standard_normal((d, n_columns), np.float32)
 
 
 def _cholesky_qr(columns: Array) -> Array:
     """Return nearly orthonormal float32 columns of the same span.
 
-    Cholesky QR with a float64 Gram matrix (Stathopoulos & Wu 2002) takes half of Householder's time. Columns too
-    dependent for it are left to Householder; in a stack they are kept apart by a shift of the Gram matrix instead
-    (Fukaya et al. 2020), which cannot fail for one matrix and stop the others.
+    Cholesky QR in float64 (Stathopoulos & Wu 2002) takes half of Householder's time. A shift of the Gram matrix (Fukaya
+    et al. 2020) keeps it from failing where columns are dependent: those come out shorter.
     """
-    exact = cast(columns, np.float64)
-    if not is_single(columns):
-        xp = namespace(columns)
-        gram = xp.matmul(xp.matrix_transpose(exact), exact)
-        trace = xp.linalg.trace(gram)[..., None, None]
-        unit = beside(np.eye(gram.shape[-1]), columns)
-        factor = xp.linalg.cholesky(gram + _CHOLESKY_SHIFT * xp.where(trace > 0, trace, 1.0) * unit)
-        return cast(xp.matmul(exact, xp.matrix_transpose(xp.linalg.inv(factor))), np.float32)
-    try:
-        factor = scipy.linalg.cholesky(exact.T @ exact, overwrite_a=True, check_finite=False)
-    except scipy.linalg.LinAlgError:
-        return _qr(columns)
-    basis: Array = scipy.linalg.blas.strsm(1.0, factor.astype(np.float32), columns.T, trans_a=1).T
-    return basis
+    xp, exact = namespace(columns), cast(columns, np.float64)
+    gram = xp.matmul(xp.matrix_transpose(exact), exact)
+    trace = xp.linalg.trace(gram)[..., None, None]
+    gram += _CHOLESKY_SHIFT * xp.where(trace > 0, trace, 1.0) * beside(np.eye(gram.shape[-1]), columns)
+    if is_single(gram):
+        # LAPACK itself: numpy's checks, and its inverse of any matrix, take five times as long.
+        inverse = lapack.dtrtri(lapack.dpotrf(gram, lower=True)[0], lower=True)[0]
+    else:
+        inverse = xp.linalg.inv(xp.linalg.cholesky(gram))
+    return cast(xp.matmul(exact, xp.matrix_transpose(inverse)), np.float32)
 
 
 def _qr(columns: Array) -> Array:
@@ -379,5 +382,7 @@ def fix_signs(rows: Array) -> Array:
     """Make the entry of largest magnitude of each row (..., d) positive, in place."""
     xp = namespace(rows)
     largest = xp.argmax(xp.abs(rows), axis=-1, keepdims=True)
-    rows *= 1 - 2 * cast(xp.take_along_axis(rows, largest, axis=-1) < 0, dtype_of(rows))
+    # Where there are few rows, indices cost a tenth of take_along_axis.
+    found = rows[np.arange(len(rows)), largest.T].T if is_single(rows) else xp.take_along_axis(rows, largest, axis=-1)
+    rows *= 1 - 2 * cast(found < 0, dtype_of(rows))
     return rows

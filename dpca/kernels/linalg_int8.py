@@ -18,10 +18,10 @@ import numpy as np
 from dpca.kernels.linalg import scratch
 from dpca.kernels.types import Array
 
-#: Rows of one product: 2**16 products of at most 2**14 stay below 2**31.
+#: Rows of one product: sums of 2**16 products of at most 255 * 128 stay below 2**31.
 MOST_ROWS = 2**16
 # From this size on, leaving out the upper right quarter of the product is worth a second call.
-_HALVES_FROM = 128
+_HALVES_FROM = 512
 # Values of MKL's enumerations (mkl_cblas.h, mkl_service.h).
 _COLUMN_MAJOR, _AS_IS, _TRANSPOSED, _SAME_OFFSET, _SEQUENTIAL = 102, 111, 112, 173, 1
 
@@ -52,7 +52,6 @@ def gram_lower(block: Array) -> tuple[Array, Array]:
 
 def _gram_lower(block: Array, multiply: Any) -> tuple[Array, Array]:
     n, d = block.shape
-    offset = 0 if block.dtype == bool else -128
     values = block.view(np.uint8)
     # Signed values beside a column of ones, whose product is the sum of the rows.
     signed = scratch("signed", (n, d + 1), np.int8)
@@ -69,9 +68,14 @@ def _gram_lower(block: Array, multiply: Any) -> tuple[Array, Array]:
     half = (d + 1) // 2 if d >= _HALVES_FROM else d
     for start in range(0, d, half):
         stop = min(start + half, d)
-        # Rows start to stop of x^T [1 x], up to the diagonal block. Seen by Fortran all matrices are their transposes.
-        multiply(signed, stop + 1, values[:, start:], stop - start, offset, out[start:])
-    return out[:, 1:], out[:, 0]
+        # Rows start to stop of v^T [1 x], up to the diagonal block. Seen by Fortran all matrices are their transposes.
+        multiply(signed, stop + 1, values[:, start:], stop - start, out[start:])
+    product, total = out[:, 1:], out[:, 0]
+    if block.dtype != bool:
+        # v is x + 128: MKL would subtract that itself, at twice the cost of the product.
+        total -= 128 * n
+        product -= 128 * total
+    return product, total
 
 
 @cache
@@ -88,7 +92,7 @@ def _exact_product() -> Any | None:
 
 
 def _load() -> Any | None:
-    """Return a function of (a, m, b, k, offset, out) that writes (b[:, :k] + offset)^T a[:, :m] to out[:k, :m]."""
+    """Return a function of (a, m, b, k, out) that writes b[:, :k]^T a[:, :m] to out[:k, :m]."""
     found = sorted(Path(sys.prefix, "lib").glob("libmkl_rt.so*"))
     if not found:
         return None
@@ -104,9 +108,9 @@ def _load() -> Any | None:
     gemm.argtypes += [ctypes.c_float, pointer, size, pointer]
     no_offset = np.zeros(1, np.int32)
 
-    def multiply(a: Array, m: int, b: Array, k: int, offset: int, out: Array) -> None:
+    def multiply(a: Array, m: int, b: Array, k: int, out: Array) -> None:
         flags = (_COLUMN_MAJOR, _AS_IS, _TRANSPOSED, _SAME_OFFSET)
-        first, second = (a.ctypes.data, a.strides[0], 0), (b.ctypes.data, b.strides[0], offset)
+        first, second = (a.ctypes.data, a.strides[0], 0), (b.ctypes.data, b.strides[0], 0)
         result = (out.ctypes.data, out.strides[0] // out.itemsize, no_offset.ctypes.data)
         gemm(*flags, m, k, len(a), 1.0, *first, *second, 0.0, *result)
 

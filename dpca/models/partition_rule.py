@@ -49,8 +49,8 @@ def by_partition(rule: Rule, folded: Partition, results: Results, dtype: np.dtyp
 
 def choose_rule(
     k: int | None, source: Source, partition: Partition, what: str, *, client: Any | None, budget: int | None
-) -> tuple[Rule, str]:
-    """Return the rule that finds ``k`` components of each partition, and a sentence on it for the report.
+) -> tuple[Rule, FoldPlan, str]:
+    """Return the rule that finds ``k`` components of each partition, its plan, and a sentence on it for the report.
 
     Covariances that are too many for the budget take turns, group by group, each of which reads the stack again.
     Incremental SVD is taken where one covariance alone is too large, or where this would be more than 8 reads for each
@@ -68,8 +68,6 @@ def choose_rule(
     PlanError
         If neither fits the budget; it names the lesser need.
     """
-    if isinstance(partition, SharedGrid):
-        return exact_rule(k, partition), _note_on_shared(partition, what)
 
     def planned(rule: Rule) -> FoldPlan | PlanError:
         try:
@@ -78,23 +76,25 @@ def choose_rule(
             return error
 
     exact, names = exact_rule(k, partition), f"the covariances of {partition.n_partitions:,} {what}"
+    if isinstance(partition, SharedGrid):
+        return exact, plan_for(exact, source, partition, client=client, budget=budget), _note_on_shared(partition, what)
     plan = planned(exact)
     reads = _reads(plan, source)
     size = sum(exact.state_bytes(partition.n_features(i), source.dtype) for i in range(partition.n_partitions))
     if k is not None and reads > _MOST_READS:
         rule = IncrementalSVD(k)
         streaming = planned(rule)
-        if reads > _MOST_READS * (own := _reads(streaming, source)):
+        if isinstance(streaming, FoldPlan) and reads > _MOST_READS * (own := _reads(streaming, source)):
             why = f"{names}, {size / 1e6:,.0f} MB, would need {reads:.3g} reads of the stack"
             if isinstance(plan, PlanError):
                 why = f"{names} do not fit a task's memory even one by one"
-            return rule, f"{why}, so each was folded by incremental SVD: the stack was read {_times(own)}"
+            return rule, streaming, f"{why}, so each was folded by incremental SVD: the stack was read {_times(own)}"
         if isinstance(plan, PlanError):
             plan = streaming
     if isinstance(plan, PlanError):
         raise plan
     turns = f", by {len(plan.groups)} groups of {what} in turn" if reads > 1 else ""
-    return exact, f"{names}, {size / 1e6:,.0f} MB, were accumulated: the stack was read {_times(reads)}{turns}"
+    return exact, plan, f"{names}, {size / 1e6:,.0f} MB, were accumulated: the stack was read {_times(reads)}{turns}"
 
 
 def _note_on_shared(partition: SharedGrid, what: str) -> str:

@@ -12,8 +12,9 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.boundary import guarded
-from dpca.engine.fold import fold, plan_for
+from dpca.engine.fold import fold
 from dpca.engine.held_out import hold_out
+from dpca.engine.plan import FoldPlan
 from dpca.engine.source import Source, as_samples, as_source, check_finite, opened
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
@@ -92,8 +93,8 @@ class PartitionedPCA(ComponentModel):
         if choice.is_target:
             n_spatial = self._n_spatial(partition, axes or axes_for(source.shape[1:]))
             check = check_for(choice, whole, left_out, n_spatial, self._random(1), self.memory_budget)
-        rule, folded, note = self._rule(choice, source, partition, running["client"])
-        results, report = fold(rule, source, folded, budget=self.memory_budget, note=note, **running)
+        rule, folded, plan, note = self._rule(choice, source, partition, running["client"])
+        results, report = fold(rule, source, folded, plan=plan, note=note, **running)
         settle = guarded(self._settle, source.name)
         settle(choice, rule, partition, folded, results, source.shape[0], source.dtype, value_range, check, left_out)
         self.fit_report_ = report
@@ -106,8 +107,7 @@ class PartitionedPCA(ComponentModel):
         if choice.validation_fraction is not None:
             source = hold_out(source, choice.validation_fraction, np.random.default_rng(0))[0]
         partition = self._partition(source, axes)
-        rule, folded, _ = self._rule(choice, source, partition, client)
-        plan_for(rule, source, folded, client=client, budget=self.memory_budget)
+        self._rule(choice, source, partition, client)
         k = self._to_compute(choice, source.shape[0], partition)
         least = partition.max_features if k is None else k
         if choice.adapts:
@@ -118,11 +118,12 @@ class PartitionedPCA(ComponentModel):
 
     def _rule(
         self, choice: RankChoice, source: Source, partition: Partition, client: Any | None
-    ) -> tuple[Rule, Partition, str]:
-        """Return what is folded over what, and a sentence on it."""
+    ) -> tuple[Rule, Partition, FoldPlan, str]:
+        """Return what is folded over what, by which plan, and a sentence on it."""
         k, folded = self._to_compute(choice, source.shape[0], partition), self._folded(partition)
-        rule, note = choose_rule(k, source, folded, f"{self.part_name}s", client=client, budget=self.memory_budget)
-        return rule, folded, note
+        chosen = choose_rule(k, source, folded, f"{self.part_name}s", client=client, budget=self.memory_budget)
+        rule, plan, note = chosen
+        return rule, folded, plan, note
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Take in further samples, held in memory, and decompose again.

@@ -22,11 +22,12 @@ from dpca.engine.memory import thread_count, usable_bytes
 from dpca.engine.sampling import read_samples, spread_samples
 from dpca.engine.source import Source
 from dpca.kernels.dtypes import working_dtype
-from dpca.kernels.pixels import to_pixels
+from dpca.kernels.pixels import Pixels
 from dpca.kernels.quality import WINDOW, ssim_per_sample
 from dpca.kernels.types import Array
 from dpca.models.rank import spread
 from dpca.models.rank_choice import Captured, RankChoice, Reached, Spectrum, standard_error
+from dpca.representation.linear import LinearRepresentation
 from storage.errors import DataError
 from storage.ranges import checked_range
 from storage.tasks import run_in_order
@@ -136,8 +137,7 @@ def keep_chosen(
     choice : RankChoice
     partition : Partition
     results : list of dict
-        Mean, components and variances of each partition, as folded; where samples are read to meet a target,
-        components are brought to the dtype that the model has.
+        Mean, components and variances of each partition, as folded.
     n_samples : int
         Samples of the fit.
     value_range : (float, float) or None
@@ -160,16 +160,13 @@ def keep_chosen(
     totals = np.array([float(result["total_variance"]) for result in results])
     sizes = np.array([partition.n_features(i) for i in range(partition.n_partitions)])
     known, reached = Spectrum(variances, totals, sizes, n_samples, places), None
-    if check is not None:
-        dtype = working_dtype(check.source.dtype)
-        for result in results:
-            result["components"] = result["components"].astype(dtype, copy=False)
     if value_range is None:
         ranks = choice.ranks(known)
     elif check is not None and choice.name == "target_ssim":
-        ranks, reached = _ranks_for_ssim(choice, known, Held(partition, results, check, value_range), check.name)
+        held = Held(_all_found(partition, results, check), check, value_range)
+        ranks, reached = _ranks_for_ssim(choice, known, held, check.name)
     else:
-        captured = known.captured if check is None else _captured(partition, results, known, check)
+        captured = known.captured if check is None else _captured(_all_found(partition, results, check), check)
         ranks, reached = choice.ranks_for_error(known, captured, value_range[1] - value_range[0])
     choice.warn_where_short(ranks, known)
     for result, r in zip(results, ranks, strict=True):
@@ -193,20 +190,30 @@ def _ranks_for_ssim(choice: RankChoice, known: Spectrum, held: Held, name: str) 
     return spread(known.variances, int(counts[step])), Reached(reached, standard_error(seen[step]))
 
 
-def _captured(partition: Any, results: Results, known: Spectrum, check: Check) -> Captured:
+def _all_found(partition: Any, results: Results, check: Check) -> LinearRepresentation:
+    """Return all components that were computed, in the type that the model will have."""
+    shape, k = partition.sample_shape, max(len(result["components"]) for result in results)
+    means = ((i, result["mean"][None, None]) for i, result in enumerate(results))
+    rows = ((i, result["components"][None]) for i, result in enumerate(results))
+    components = partition.join(rows, np.zeros((k, *shape), working_dtype(check.source.dtype)))
+    return LinearRepresentation(partition, partition.join(means, np.empty((1, *shape)))[0], components)
+
+
+def _captured(basis: LinearRepresentation, check: Check) -> Captured:
     """Read the samples of a check once and return what every component captures of them.
 
     Costs 2 d k operations for a sample of d attributes, for k components of each partition.
     """
     groups = np.array_split(check.samples, min(_GROUPS, len(check.samples)))
-    energies, totals = np.zeros((len(groups), *known.variances.shape)), np.zeros(len(groups))
+    energies, totals = np.zeros((len(groups), *basis.score_shape)), np.zeros(len(groups))
     for g, chosen in enumerate(groups):
         for samples in _blocks(check.source, chosen):
-            for i, (x, components) in enumerate(_centered(partition, results, samples)):
-                energies[g, i, : len(components)] += np.square(x @ components.T, dtype=np.float64).sum(axis=0)
-                totals[g] += float(np.square(x, dtype=np.float64).sum())
+            energies[g] += np.square(basis.encode(samples), dtype=np.float64).sum(axis=0)
+            # Filters of lapped cells leave squares as they are.
+            totals[g] += sum(float(np.square(x - basis.mean).sum()) for x in samples)
     counts = np.array([len(chosen) for chosen in groups])
-    return Captured(energies, totals, counts, f"the {len(check.samples):,} samples {check.name}")
+    by_partition = energies.reshape(len(groups), -1, basis.score_shape[-1])
+    return Captured(by_partition, totals, counts, f"the {len(check.samples):,} samples {check.name}")
 
 
 def fewest(measure: Callable[[int], float], target: float, most: int) -> tuple[int, float]:
@@ -237,45 +244,33 @@ class Held:
 
     Parameters
     ----------
-    partition : Partition
-    results : list of dict
+    basis : LinearRepresentation
+        All components that were computed.
     check : Check
         Where samples and scores would take more than half of its room, as many as fit are held, spread over all.
     value_range : (float, float)
     """
 
-    def __init__(self, partition: Any, results: Results, check: Check, value_range: tuple[float, float]) -> None:
-        self._partition, self._results = partition, results
-        self._value_range, self._n_spatial = value_range, check.n_spatial
+    def __init__(self, basis: LinearRepresentation, check: Check, value_range: tuple[float, float]) -> None:
+        self._basis, self._value_range, self._n_spatial = basis, value_range, check.n_spatial
         row = math.prod(check.source.shape[1:]) * check.source.dtype.itemsize
-        row += sum(len(r["components"]) * r["components"].itemsize for r in results)
+        row += math.prod(basis.score_shape) * basis.dtype.itemsize
         self.n_samples = n = min(len(check.samples), max(2, check.room // 2 // row))
         self._samples = list(_blocks(check.source, check.samples[np.arange(n) * len(check.samples) // n]))
-        self._scores = list(self._in_threads(self._project))
+        self._scores = list(self._in_threads(lambda b: basis.encode(self._samples[b])))
 
     def ssim(self, ranks: Array) -> Array:
         """Return the SSIM of each where partitions keep so many components; values are made pixels, as on writing."""
-        return np.concatenate(list(self._in_threads(lambda b: self._ssim(b, ranks))))
+        kept = (np.arange(self._basis.score_shape[-1]) < ranks[:, None]).reshape(self._basis.score_shape)
+        return np.concatenate(list(self._in_threads(lambda b: self._ssim(b, kept))))
 
     def _in_threads(self, function: Callable[[int], Any]) -> Iterator[Any]:
         return run_in_order(function, [(b,) for b in range(len(self._samples))], threads=thread_count())
 
-    def _project(self, b: int) -> list[Array]:
-        return [x @ components.T for x, components in _centered(self._partition, self._results, self._samples[b])]
-
-    def _ssim(self, b: int, ranks: Array) -> Array:
-        samples = self._samples[b]
-        values = self._decoded(self._scores[b], ranks)
-        rebuilt = self._partition.join(values, np.empty(samples.shape, working_dtype(samples.dtype)))
-        pixels = to_pixels(rebuilt, samples.dtype, self._value_range)
-        width = self._value_range[1] - self._value_range[0]
-        return ssim_per_sample(samples, pixels, data_range=width, n_spatial=self._n_spatial)
-
-    def _decoded(self, scores: list[Array], ranks: Array) -> Iterator[tuple[int, Array]]:
-        for i, (result, y, r) in enumerate(zip(self._results, scores, ranks, strict=True)):
-            x = y[:, :r] @ result["components"][:r]
-            x += result["mean"].astype(x.dtype)
-            yield i, x[None]
+    def _ssim(self, b: int, kept: Array) -> Array:
+        samples, (low, high) = self._samples[b], self._value_range
+        pixels = self._basis.decode(self._scores[b] * kept, pixels=Pixels(samples.dtype, self._value_range))
+        return ssim_per_sample(samples, pixels, data_range=high - low, n_spatial=self._n_spatial)
 
 
 def _blocks(source: Source, chosen: Array) -> Iterator[Array]:
@@ -293,12 +288,3 @@ def _blocks(source: Source, chosen: Array) -> Iterator[Array]:
             if filled == len(block):
                 yield block
                 block, filled = np.empty((min(rows, left), *source.shape[1:]), source.dtype), 0
-
-
-def _centered(partition: Any, results: Results, block: Array) -> Iterator[tuple[Array, Array]]:
-    """Yield the samples of each partition less the mean, and its components."""
-    buffer = np.empty(block.size, partition.split_dtype(block.dtype))
-    parts = partition.split(block, range(len(results)), (0,) * (block.ndim - 1), buffer)
-    for part, result in zip(parts, results, strict=True):
-        components = result["components"]
-        yield np.subtract(part, result["mean"].astype(components.dtype), dtype=components.dtype), components

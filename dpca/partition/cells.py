@@ -28,7 +28,7 @@ from dpca.kernels.types import Array, Region
 from dpca.partition.base import Partition
 
 # Bytes that are gathered from some samples before the next ones: samples and cells stay in a core's own cache.
-_GATHER_BYTES = 2**16
+_GATHER_BYTES = 2**17
 
 
 @dataclass(frozen=True)

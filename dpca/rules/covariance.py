@@ -118,12 +118,14 @@ class Covariance(Rule):
             mean = state.arrays["shift"] + total / n
             # In bands of rows, to hold no second matrix of d x d.
             for start in range(0, total.shape[-1], BAND_ROWS):
-                band = slice(start, min(start + BAND_ROWS, total.shape[-1]))
-                cross[..., band, :] -= _outer(total[..., band] / n, total, cross.ndim)
+                stop = min(start + BAND_ROWS, total.shape[-1])
+                rows = cross[..., start:stop, :stop]
+                rows -= _outer(total[..., start:stop] / n, total[..., :stop], cross.ndim)
+                rows /= n - 1
         else:
             mean = xp.zeros_like(total)
             _displace(cross, total, n, state.arrays["shift"])
-        cross /= n - 1
+            cross /= n - 1
         if any_of(~xp.isfinite(linalg.diagonal(cross))):
             raise ValueError("a variance exceeds what float64 holds: divide all values by a constant first")
         return mean, cross

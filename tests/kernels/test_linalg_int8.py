@@ -36,7 +36,7 @@ def test_any_shape(dtype: type, n: int, d: int, seed: int) -> None:
 
 
 @needs_library
-@pytest.mark.parametrize("d", [127, 128, 129, 257, 600])
+@pytest.mark.parametrize("d", [511, 512, 513, 600])
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])
 def test_both_sides_of_the_size_from_which_a_quarter_is_left_out(d: int, dtype: type) -> None:
     block = np.random.default_rng(d).integers(0, 256, (333, d), dtype=np.uint8)
@@ -54,21 +54,21 @@ def test_the_most_rows_of_the_most_extreme_bytes_do_not_overflow(value: int) -> 
 @needs_library
 def test_what_lies_above_the_diagonal_is_the_same_each_time() -> None:
     """States are compared byte for byte, whatever the scratch memory held before."""
-    block = np.random.default_rng(1).integers(0, 256, (50, 200), dtype=np.uint8)
+    block = np.random.default_rng(1).integers(0, 256, (50, 520), dtype=np.uint8)
     first = linalg_int8.gram_lower(block)[0].copy()
-    linalg_int8.gram_lower(np.full((50, 200), 255, np.uint8))
+    linalg_int8.gram_lower(np.full((50, 520), 255, np.uint8))
     np.testing.assert_array_equal(linalg_int8.gram_lower(block)[0], first)
 
 
-def saturating(a: Any, m: int, b: Any, k: int, offset: int, out: Any) -> None:
+def saturating(a: Any, m: int, b: Any, k: int, out: Any) -> None:
     """What AVX2 makes of such a product: each sum of two neighboring products must fit 16 bits."""
     signed, unsigned = a[:, :m].astype(np.int64), b[:, :k].astype(np.int64)
     pairs = np.einsum("pik,pij->pkj", unsigned.reshape(-1, 2, k), signed.reshape(-1, 2, m))
-    out[:k, :m] = np.clip(pairs, -(2**15), 2**15 - 1).sum(axis=0) + offset * signed.sum(axis=0)
+    out[:k, :m] = np.clip(pairs, -(2**15), 2**15 - 1).sum(axis=0)
 
 
-def honest(a: Any, m: int, b: Any, k: int, offset: int, out: Any) -> None:
-    out[:k, :m] = (b[:, :k].astype(np.int64) + offset).T @ a[:, :m].astype(np.int64)
+def honest(a: Any, m: int, b: Any, k: int, out: Any) -> None:
+    out[:k, :m] = b[:, :k].astype(np.int64).T @ a[:, :m].astype(np.int64)
 
 
 @pytest.mark.parametrize(("multiply", "used"), [(honest, True), (saturating, False), (None, False)])

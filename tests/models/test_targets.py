@@ -17,6 +17,7 @@ from skimage.metrics import structural_similarity
 from dpca import BandPCA, CellPCA
 from dpca.models import targets
 from dpca.models.targets import fewest
+from dpca.representation.linear import LinearRepresentation
 from storage.errors import DataError
 from tests.conftest import smooth_images
 
@@ -223,8 +224,8 @@ def test_samples_held_in_memory_are_as_many_as_fit() -> None:
     row = 1600 + 16 * 30 * 4
     check = targets.check_for(_choice(tight), _source(x), None, 2, np.random.default_rng(0), 40 * row)
     assert check is not None
-    results = [{"components": np.zeros((30, 100), np.float32), "mean": np.zeros(100)} for _ in range(16)]
-    held = targets.Held(free.grid_, results, check, (0, 255))
+    basis = LinearRepresentation(free.grid_, np.zeros((40, 40)), np.zeros((30, 40, 40), np.float32))
+    held = targets.Held(basis, check, (0, 255))
     assert held.n_samples == 20
     assert tight.fit(x).target_reached_ == free.target_reached_
 
