@@ -84,7 +84,7 @@ def make_rule(
     """Return the rule of a method, which gets its samples in batches of ``batch_size``.
 
     By default a batch has as many samples as the rule does best with, and fewer where it would take more than 256 MiB
-    in float32, but at least 100.
+    in float32, but at least 100, or all there are.
 
     Parameters
     ----------
@@ -117,6 +117,7 @@ def make_rule(
         raise DataError(str(error)) from error
     if batch_size is None:
         size = min(rule.batch_rows("float32"), max(_FEWEST_SAMPLES, _BATCH_BYTES // (4 * n_features)))
+        size = min(size, n_samples or size)
     else:
         size = whole_number(batch_size, "batch_size", 1)
     return InBatches(rule if n_samples is None else Watched(rule, n_samples), size)
