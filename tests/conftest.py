@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,11 @@ settings.load_profile("reproducible")
 
 # Tests start hundreds of programs and workers: the first one keeps what it compiled, also where that is switched off.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# What a shell runs in the background ignores these, or one of them with `nohup`; tests send them to see programs stop.
+for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
+    if signal.getsignal(_number) is signal.SIG_IGN:
+        signal.signal(_number, _handler)
 
 # Modules that take longest: what is handed out last should take a moment.
 LONGEST = (
