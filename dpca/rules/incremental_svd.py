@@ -87,6 +87,8 @@ class IncrementalSVD(StreamingRule):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_count("oversampling", self.oversampling, "further directions", least=0)
+        if not isinstance(self.wide, bool):
+            raise ValueError(f"wide is {self.wide!r}: give True or False")
         check_number(
             "forgetting", self.forgetting, "a weight above 0 and up to 1, which forgets nothing", above=0, most=1
         )

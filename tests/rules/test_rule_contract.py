@@ -341,6 +341,7 @@ WRONG = {
     "neural_steps": [0, 2.5],
     "oversampling": [-1, 0.5],
     "forgetting": [0.0, 1.1],
+    "wide": [1, None],
 }
 
 
