@@ -49,7 +49,7 @@ class IncrementalSVD(StreamingRule):
         As in `StreamingRule`.
     oversampling : int
         Further directions to keep. What truncation loses of the wanted ones falls quickly with it; 50 loses 1e-6 to
-        3e-8 of the captured variance of MNIST in random order, 2e-4 to 9e-6 sorted by class (k = 50 to 5).
+        3e-8 of the captured variance of MNIST in random order, 2e-4 to 1e-5 sorted by class (k = 50 to 5).
     center : bool
         Subtract the mean; otherwise directions and variances are about 0.
     forgetting : float
@@ -63,9 +63,10 @@ class IncrementalSVD(StreamingRule):
     Products of attributes are float32 (float64 for float64 input), everything of size q is float64. Directions with
     less than about 1e-6 of a batch's variance are lost in float32's rounding: they count as discarded.
     A step of B rows costs (4 q + 200) B d + 3 q^2 d operations, a stack of B rows 2 d (q B + B^2 / 2 + q (q + B)) and
-    an eigenproblem of size q + B. The first batch is a single stack of up to 1,024 rows or d, if that is less: the
-    result is exact for so many samples. State: q (d + 1) numbers. Where batches are arrays of another library, on an
-    accelerator, the basis and the mean move there, and everything of size q stays with LAPACK.
+    an eigenproblem of size q + B. The first batch is a single stack of up to 1,024 rows, but of no more than d or
+    2 q, whichever is larger: the result is exact for so many samples. State: q (d + 1) numbers. Where batches are
+    arrays of another library, on an accelerator, the basis and the mean move there, and everything of size q stays with
+    LAPACK.
 
     Results of ``finish``: those of `StreamingRule` and the certificate, float64: ``kept_energy`` (), the part of
     ``total_variance`` that all q directions hold, and ``captured_bound`` (), for which captured variance >=

@@ -84,11 +84,13 @@ def test_one_stream_is_the_chain(images: np.ndarray) -> None:
 def test_a_rule_that_merges_runs_as_a_chain_too(images: np.ndarray, tmp_path: Path, cluster: Any) -> None:
     path = str(tmp_path / "x.zarr")
     zarr.create_array(path, data=images, chunks=(64, *SHAPE))
-    tree = StreamingPCA(4).fit(path, client=cluster)
-    chain = StreamingPCA(4, execution="chain").fit(path, client=cluster)
+    # Longer batches than what is stacked exactly, 2 (k + oversampling).
+    streamed = StreamingPCA(4, oversampling=16, batch_size=50)
+    tree, chain = clone(streamed).fit(path, client=cluster), clone(streamed).set_params(execution="chain")
+    chain.fit(path, client=cluster)
     assert len(tree.fit_report_.plan.segments) == 2
     assert len(chain.fit_report_.plan.segments) == 1
-    np.testing.assert_array_equal(chain.components_, StreamingPCA(4, execution="chain").fit(images).components_)
+    np.testing.assert_array_equal(chain.components_, clone(chain).fit(images).components_)
     np.testing.assert_allclose(chain.explained_variance_, tree.explained_variance_, rtol=1e-3)
 
 

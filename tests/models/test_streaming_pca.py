@@ -19,6 +19,8 @@ from storage.errors import DataError
 from tests.conftest import smooth_images
 
 SHAPE = (8, 9, 3)
+# Twelve batches of 600 images, longer than what is stacked exactly, 2 (k + oversampling).
+STREAMED = {"oversampling": 15, "batch_size": 50}
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +41,7 @@ def captured(model: Any, images: np.ndarray) -> float:
 
 
 def test_one_pass_is_close_to_exact(images: np.ndarray, exact: PCA) -> None:
-    model = StreamingPCA(5).fit(images)
+    model = StreamingPCA(5, **STREAMED).fit(images)
     best = exact.explained_variance_.sum()
     assert 1 - 1e-6 < captured(model, images) / best <= 1 + 1e-6
     np.testing.assert_allclose(model.explained_variance_, exact.explained_variance_, rtol=1e-4)
@@ -57,7 +59,7 @@ def test_one_pass_is_close_to_exact(images: np.ndarray, exact: PCA) -> None:
 def test_every_kind_of_input_gives_the_same(images: np.ndarray, kind: str, tmp_path: Path, cluster: Any) -> None:
     stored = zarr.create_array(str(tmp_path / "x.zarr"), data=images, chunks=(64, *SHAPE))
     x = {"dask": da.from_array(images, chunks=(100, *SHAPE)), "zarr": stored, "path": str(tmp_path / "x.zarr")}[kind]
-    model, reference = StreamingPCA(5).fit(x, client=cluster), StreamingPCA(5).fit(images)
+    model, reference = (StreamingPCA(5, **STREAMED).fit(given, client=c) for given, c in ((x, cluster), (images, None)))
     np.testing.assert_allclose(model.explained_variance_, reference.explained_variance_, rtol=1e-4)
     overlap = np.linalg.svd(model.components_ @ reference.components_.T, compute_uv=False)
     assert overlap.min() > 1 - 1e-5
@@ -73,7 +75,7 @@ def test_every_kind_of_input_gives_the_same(images: np.ndarray, kind: str, tmp_p
 def test_the_same_seed_gives_the_same_bytes(images: np.ndarray, tmp_path: Path) -> None:
     path = str(tmp_path / "x.zarr")
     zarr.create_array(path, data=images, chunks=(64, *SHAPE))
-    models = [StreamingPCA(5, random_state=3).fit(path) for _ in range(2)]
+    models = [StreamingPCA(5, random_state=3, **STREAMED).fit(path) for _ in range(2)]
     assert models[0].components_.tobytes() == models[1].components_.tobytes()
     assert models[0].explained_variance_.tobytes() == models[1].explained_variance_.tobytes()
 
@@ -106,7 +108,7 @@ def test_sequential_rules_find_most_of_the_variance(images: np.ndarray, exact: P
 
 
 def test_batches_of_any_size_and_merging(images: np.ndarray, exact: PCA) -> None:
-    halves = [StreamingPCA(5) for _ in range(2)]
+    halves = [StreamingPCA(5, **STREAMED) for _ in range(2)]
     for model, part in zip(halves, (images[:300], images[300:]), strict=True):
         for start in (0, 1, 3, 120):
             stop = {0: 1, 1: 3, 3: 120, 120: 300}[start]
