@@ -19,11 +19,7 @@ from dpca.rules.rule import check_count, check_number
 from dpca.rules.state import Layout, State
 from dpca.rules.truncation import truncate
 
-# Columns of one product: the rows of a step then stay in cache, and sums over columns are added up in float64.
-_BLOCK_COLUMNS = 2048
 _ROWS = 1024
-# Squares outside may have left float32's range; 2**-80 is where sums of them begin to lose terms.
-_SMALL = 2.0**-80
 _QUIET = np.errstate(over="ignore", under="ignore", invalid="ignore")
 # Arrays of a state that have a number for each attribute.
 _LARGE = ("basis", "mean")
@@ -164,7 +160,7 @@ class IncrementalSVD(StreamingRule):
 
         gram = _product(rows, rows, fill)
         gains = np.sqrt(weights)
-        if not _SMALL < gram.diagonal().max() < math.inf:
+        if not nystrom.SMALL < gram.diagonal().max() < math.inf:
             # Squares that leave the range (densities in SI units do in float32): bring the largest to 1, exactly.
             scale = linalg.bring_to_one(rows, np.asarray(True))
             if scale is not None:
@@ -242,7 +238,7 @@ class IncrementalSVD(StreamingRule):
         q, working = self._kept(n_features), working_dtype(dtype)
         few = min(n_rows, max(2 * q, n_features))
         rows = max(few, q + 1)
-        block = 2 * q * min(n_features, _BLOCK_COLUMNS) * max(working.itemsize, 8)
+        block = 2 * q * min(n_features, nystrom.COLUMNS) * max(working.itemsize, 8)
         exact = rows * n_features * working.itemsize + 24 * n_features + block + 8 * 8 * (q + rows) ** 2
         return exact + nystrom.work_bytes(n_rows, q, n_features, working)
 
@@ -302,7 +298,7 @@ class IncrementalSVD(StreamingRule):
         basis, energy = state.arrays["basis"], state.arrays["energy"]
         xp, rank = namespace(basis), _rank(state)
         gram = np.zeros((rank, rank))
-        for columns in _blocks(basis.shape[1]):
+        for columns in nystrom.blocks(basis.shape[1]):
             part = cast(basis[:rank, columns], np.float64)
             gram += to_numpy(xp.matmul(part, xp.matrix_transpose(part)))
         scale = np.sqrt(energy[:rank])
@@ -328,7 +324,7 @@ def _product(a: Array, b: Array, fill: Callable[[slice], None] | None = None) ->
     """Return a @ b.T, added up in float64, as numpy's; ``fill`` is called before columns are read."""
     xp = namespace(a)
     total = beside(np.zeros((a.shape[0], b.shape[0])), a)
-    for columns in _blocks(a.shape[1]):
+    for columns in nystrom.blocks(a.shape[1]):
         if fill:
             fill(columns)
         # Of a matrix with itself numpy computes one triangle (SYRK).
@@ -340,7 +336,7 @@ def _rotate(basis: Array, turn: Array, rows: Array) -> None:
     """Write turn @ [leading rows of the basis; rows] over the basis, and zeros below."""
     turn = beside(np.ascontiguousarray(turn, dtype_of(basis)), basis)
     kept, rank = turn.shape[0], turn.shape[1] - rows.shape[0]
-    for columns in _blocks(basis.shape[1]):
+    for columns in nystrom.blocks(basis.shape[1]):
         part = basis[:, columns]
         old = linalg.workspace_product("from basis", turn[:, :rank], part[:rank, :])
         new = linalg.workspace_product("from rows", turn[:, rank:], rows[:, columns])
@@ -358,7 +354,3 @@ def _complete(rows: Array, i: int) -> None:
     for _ in range(2):
         row -= xp.matmul(xp.matmul(above, row), above)
         row /= math.sqrt(float(xp.matmul(row, row)))
-
-
-def _blocks(n: int) -> Iterator[slice]:
-    return (slice(start, min(start + _BLOCK_COLUMNS, n)) for start in range(0, n, _BLOCK_COLUMNS))

@@ -15,14 +15,14 @@ from dpca.kernels.namespace import beside, dtype_of, namespace, to_numpy
 from dpca.kernels.types import Array
 from dpca.rules.truncation import largest, largest_sum, truncate
 
-# Columns of one product: sums over more are added up in float64, and a block of the rows stays in cache.
-_COLUMNS = 2048
+#: Columns of one product: sums over more are added up in float64, and a block of the rows stays in cache.
+COLUMNS = 2048
 # Rows whose Gram matrix bounds what is left out of them: with more, the bound is tighter and costs more.
 _GROUP = 200
 # Rows of the image, scaled to a length of 1 in K, may come so close to the span of those before them.
 _NEAREST = 0.05
-# Sums of squares from here on lose no terms in float32.
-_SMALL = 2.0**-80
+#: Sums of squares from here on lose no terms in float32.
+SMALL = 2.0**-80
 
 
 class Step(NamedTuple):
@@ -78,7 +78,7 @@ def absorb(
     """
     cross, grams, moved = _first_products(basis, batch, near, weights, pull)
     added = sum(float(np.trace(gram)) for gram in grams)
-    if not _SMALL < added < math.inf:
+    if not SMALL < added < math.inf:
         return None
     for gram, rows in zip(grams, _groups(len(cross)), strict=True):
         gram -= cross[rows] @ cross[rows].T
@@ -98,7 +98,7 @@ def absorb(
     whole = inverse @ products @ inverse.T
     values, vectors, below, least = truncate(whole, len(energy), n_counted=n_counted, floor=floor)
     turn = beside(np.ascontiguousarray((vectors / np.sqrt(values)).T @ inverse, dtype_of(basis)), basis)
-    for columns in _blocks(basis.shape[1]):
+    for columns in blocks(basis.shape[1]):
         basis[: len(values), columns] = linalg.workspace_product("turned", turn, image[:, columns])
     basis[len(values) :, :] = 0
     left = max(float(energy.sum()) + added - float(values.sum()), 0.0)
@@ -108,7 +108,7 @@ def absorb(
 
 def work_bytes(n_rows: int, q: int, n_features: int, dtype: DTypeLike) -> int:
     """Bytes of temporary arrays of a step, for the planner."""
-    itemsize, columns = np.dtype(dtype).itemsize, min(n_features, _COLUMNS)
+    itemsize, columns = np.dtype(dtype).itemsize, min(n_features, COLUMNS)
     blocks = (n_rows + 2 * q) * columns + q * n_features
     return itemsize * blocks + 8 * (5 * n_rows * q + 2 * n_rows * min(n_rows, _GROUP) + 8 * q**2 + n_features)
 
@@ -124,7 +124,7 @@ def _first_products(
         beside(np.zeros(shape), batch)
         for shape in ((n, basis.shape[0]), (n,), (d,), *((rows.stop - rows.start,) * 2 for rows in _groups(n)))
     )
-    for columns in _blocks(d):
+    for columns in blocks(d):
         part = _part(batch, near, columns, dtype)
         cross += linalg.workspace_product("cross", part, xp.matrix_transpose(basis[:, columns]))
         for gram, rows in zip(grams, _groups(n), strict=True):
@@ -155,7 +155,7 @@ def _image(
     sums = beside(-gains.sum(axis=1)[:, None].astype(dtype), batch)
     gains, energy = (beside(np.ascontiguousarray(x, dtype), batch) for x in (gains, energy[:, None]))
     offset = beside(offset.astype(dtype), batch)
-    for columns in _blocks(batch.shape[1]):
+    for columns in blocks(batch.shape[1]):
         block = linalg.workspace_product("image block", gains, _part(batch, near, columns, dtype))
         block += energy * basis[:, columns]
         block += sums * offset[columns]
@@ -178,5 +178,6 @@ def _groups(n: int) -> list[slice]:
     return [slice(a, b) for a, b in itertools.pairwise(n * i // n_groups for i in range(n_groups + 1))]
 
 
-def _blocks(n: int) -> list[slice]:
-    return [slice(start, min(start + _COLUMNS, n)) for start in range(0, n, _COLUMNS)]
+def blocks(n: int) -> list[slice]:
+    """Return the columns of each product, of ``n`` in all."""
+    return [slice(start, min(start + COLUMNS, n)) for start in range(0, n, COLUMNS)]

@@ -26,6 +26,8 @@ from storage.readers.format import FileHead, Format
 REPORT_MARK = b'<meta name="generator" content="dask-dpca">'
 
 _HEAD = 4096
+# First bytes of JPEG, PNG and both byte orders of TIFF.
+_MAGICS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"II*\0", b"MM\0*")
 
 
 class _ImageFiles(Reader):
@@ -182,9 +184,6 @@ def _read_file(path: str) -> Payload:
             return file.read(status.st_size)
     except OSError as error:
         return Refused(f"cannot be read ({error.strerror})")
-
-
-_MAGICS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"II*\0", b"MM\0*")
 
 
 def _is_image(file: FileHead) -> bool:
