@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import os
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
@@ -20,10 +21,10 @@ from storage.filling import Filling
 from storage.images import Color, Rules
 from storage.layout import CHANNEL, SAMPLE, Layout, axes_for, choose_layout
 from storage.outputs import check_output
+from storage.pictures import NAMES
 from storage.progress import Progress, no_progress
 from storage.ranges import checked_range
 from storage.readers import Reader, Source, open_reader
-from storage.readers.base import IMAGE_SUFFIXES
 from storage.reading import open_group, root_facts
 from storage.stack import STACK_KIND, STACK_VERSION, Stack, open_stack
 from storage.survey import Form, survey
@@ -35,6 +36,8 @@ if TYPE_CHECKING:
 # The least compression ratio at which the codec is chosen.
 _BLOSC_SAVES = 1.5
 _LABEL_CHUNK = 65536
+# Suffixes that are told of files that are no images.
+_LISTED = 5
 # Memory of a task in multiples of a shard (measured: 4.0): the values, the encoded chunks, these joined.
 _SHARD_COPIES = 4
 _TASK_OVERHEAD = 24 << 20
@@ -257,10 +260,14 @@ def _size(option: str, size: Sequence[int] | None) -> tuple[int, int] | None:
 def _empty(reader: Reader) -> str:
     if not reader.encoded:
         return f"'{reader.name}' holds no samples: its sample axis has length 0"
-    others = (
-        f"; passed over {reader.ignored:,} other files, archives among them are not opened" if reader.ignored else ""
+    others = Counter(reader.others).most_common(_LISTED)
+    suffixes = ", ".join(f"{n:,} with {suffix}" for suffix, n in others) + (
+        ", ..." if len(reader.others) > _LISTED else ""
     )
-    return f"no images found in '{reader.name}' (looked for {', '.join(IMAGE_SUFFIXES)}{others}): check the path"
+    seen = f"{reader.ignored:,} other files were seen ({suffixes})" if others else "no other file was seen"
+    return (
+        f"no images found in '{reader.name}', where {seen}: looked for {NAMES}, and not into archives; check the path"
+    )
 
 
 def _layout(n_items: int, form: Form, cells: Sequence[int] | None) -> Layout:

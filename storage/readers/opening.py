@@ -9,7 +9,8 @@ from importlib import import_module
 from typing import TypeAlias
 
 from storage.errors import DataError, one_line
-from storage.readers.base import IMAGE_SUFFIXES, Reader, within_memory
+from storage.pictures import SUFFIXES
+from storage.readers.base import Reader, within_memory
 from storage.readers.folder import FilesReader, FolderReader
 from storage.readers.format import FileHead, Format
 from storage.readers.lmdb_images import LmdbReader, is_lmdb
@@ -54,7 +55,7 @@ def open_reader(source: Source, *, key: str | None = None, axes: Sequence[str] |
         raise DataError("the source is an empty list: give a path, a glob or a list of them")
     if len(paths) == 1:
         reader = _open_one(paths[0], key, axes)
-    elif all(path.lower().endswith(IMAGE_SUFFIXES) and os.path.isfile(path) for path in paths):
+    elif all(path.lower().endswith(SUFFIXES) and os.path.isfile(path) for path in paths):
         reader = FilesReader(paths)
     else:
         readers = [_open_one(path, key, axes) for path in paths]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import accumulate
@@ -49,9 +49,9 @@ class SeveralReader(Reader):
         return {start + i: reason for start, reader in starts for i, reason in reader.refused.items()}
 
     @cached_property
-    def ignored(self) -> int:  # type: ignore[override]
-        """Files in all sources that are no images."""
-        return sum(reader.ignored for reader in self._readers)
+    def others(self) -> Mapping[str, int]:  # type: ignore[override]
+        """Suffixes of the files in all sources that are no images."""
+        return sum((Counter(reader.others) for reader in self._readers), Counter())
 
     def __len__(self) -> int:
         return self._starts[-1]

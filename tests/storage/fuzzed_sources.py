@@ -36,6 +36,11 @@ def _mixed() -> dict[str, bytes]:
     return {f"a/{i}.{suffix}": encoded(pixels(i), kind) for i, (kind, suffix) in enumerate(kinds)}
 
 
+def _others() -> dict[str, bytes]:
+    kinds = ("GIF", "BMP", "PPM", "AVIF", "JPEG2000", "QOI", "PCX", "SGI", "TGA")
+    return {f"a/{kind}{'.tga' if kind == 'TGA' else ''}": encoded(pixels(), kind) for kind in kinds}
+
+
 def _npy(path: Path) -> Path:
     np.save(path / "s.npy", _values())
     return path / "s.npy"
@@ -101,6 +106,7 @@ FORMATS: dict[str, Callable[[Path], Path]] = {
     "folder of PNG": lambda path: write_folder(path / "s", _pictures("PNG", "png")),
     "folder of WebP": lambda path: write_folder(path / "s", _pictures("WEBP", "webp")),
     "folder of TIFF": lambda path: write_folder(path / "s", _pictures("TIFF", "tif")),
+    "folder of other pictures": lambda path: write_folder(path / "s", _others()),
     "zip": lambda path: write_zip(path / "s.zip", _mixed()),
     "deflated zip": lambda path: write_zip(path / "s.zip", _mixed(), zipfile.ZIP_DEFLATED),
     "tar": lambda path: write_tar(path / "s.tar", _mixed()),
