@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from storage.errors import DataError
+from storage.layout import CHANNEL, SAMPLE
 from storage.readers.base import Numbered, Reader, runs, stack_dtype
 
 # names under which data sets keep their samples and their labels, in order of preference
@@ -44,6 +45,11 @@ class ArrayReader(Reader):
         Of the source, any byte order.
     axes : sequence of str, optional
         Names of the axes of one sample; or of all axes, ``"sample"`` among them where it is not the first.
+
+    Attributes
+    ----------
+    order : tuple of int
+        The source's axes in the order in which samples have them: ``"sample"`` first, ``"channel"`` last.
     """
 
     encoded = False
@@ -56,28 +62,32 @@ class ArrayReader(Reader):
         if len(shape) < 2:
             raise DataError(f"'{name}' has the shape {shape}: a stack needs a sample axis and at least one more")
         named = tuple(axes or ())
-        if axes is not None and "sample" not in named:
-            named = ("sample", *named)
+        if axes is not None and SAMPLE not in named:
+            named = (SAMPLE, *named)
         if axes is not None and (len(named) != len(shape) or len(set(named)) != len(named)):
             raise DataError(
                 f"axes {tuple(axes)} do not name the axes of '{name}', shape {shape}: give one name an axis of a "
                 f"sample, or {len(shape)} with 'sample' among them"
             )
-        self.axis = named.index("sample") if named else 0
-        self.axes = tuple(axis for axis in named if axis != "sample") or None
+        self.order = tuple(sorted(range(len(shape)), key=lambda i: _rank(named[i]) if named else i))
+        self.axes = tuple(named[i] for i in self.order[1:]) if named else None
         self.name = name
         self.dtype = stack_dtype(dtype, f"'{name}'")
-        self.sample_shape = tuple(n for i, n in enumerate(shape) if i != self.axis)
+        self.sample_shape = tuple(shape[i] for i in self.order[1:])
         if min(self.sample_shape) < 1:
             raise DataError(f"'{name}' has the shape {shape}: its samples are empty")
         if dtype.kind == "b":
             self.data_range = (0.0, 1.0)
-        self._names = Numbered(shape[self.axis])
+        self._names = Numbered(shape[self.order[0]])
 
     @property
     def names(self) -> Sequence[str]:
         """Numbers of the samples."""
         return self._names
+
+
+def _rank(axis: str) -> int:
+    return (axis != SAMPLE) + (axis == CHANNEL)
 
 
 @dataclass(frozen=True)
@@ -153,13 +163,13 @@ class RawReader(ArrayReader):
         if self._check is not None:
             self._check()
             self._check = None
-        return partial(_read_raw, self._raw, self.axis, list(runs(indices)), self.dtype)
+        return partial(_read_raw, self._raw, self.order, list(runs(indices)), self.dtype)
 
 
-def _read_raw(raw: Raw, axis: int, wanted: list[tuple[int, int]], dtype: np.dtype[Any]) -> NDArray[Any]:
+def _read_raw(raw: Raw, order: tuple[int, ...], wanted: list[tuple[int, int]], dtype: np.dtype[Any]) -> NDArray[Any]:
     # the memory map's own class would follow the rows around
     whole = np.asarray(np.memmap(raw.path, raw.dtype, "r", raw.offset, raw.shape, raw.order))  # type: ignore[call-overload]
-    return gather(lambda start, stop: np.moveaxis(whole, axis, 0)[start:stop], wanted, dtype)
+    return gather(lambda start, stop: whole.transpose(order)[start:stop], wanted, dtype)
 
 
 def gather(
@@ -260,10 +270,10 @@ class StreamReader(ArrayReader):
         axes: Sequence[str] | None = None,
     ) -> None:
         super().__init__(name, shape, dtype, axes)
-        if self.axis:
+        if self.order != tuple(range(len(shape))):
             raise DataError(
-                f"'{name}' is compressed, so its samples must be on the first axis, not on axis {self.axis}: "
-                f"save it uncompressed"
+                f"'{name}' is compressed, so its samples must be on the first axis and its channels on the last, not "
+                f"on {self.order[0]} and {self.order[-1]}: save it uncompressed"
             )
         require_possible(prod(shape) * dtype.itemsize, packed, f"'{name}'")
         self.kind = kind

@@ -65,7 +65,7 @@ class ZarrReader(ArrayReader):
                 self.axes = self.stack.axes[1:]
             if self._coding is None:
                 self.data_range = self.stack.data_range
-            if self.axis == 0:
+            if self.order[0] == 0:
                 self.labels = self.stack.labels
         except (DataError, StoreError):
             raise
@@ -76,7 +76,7 @@ class ZarrReader(ArrayReader):
     @cached_property
     def names(self) -> Sequence[str]:
         """Names of the samples where the source is a stack store, else their numbers."""
-        return self.stack.names.tolist() if self.axis == 0 else list(self._names)
+        return self.stack.names.tolist() if self.order[0] == 0 else list(self._names)
 
     @property
     def decodes(self) -> bool:
@@ -92,7 +92,7 @@ class ZarrReader(ArrayReader):
 
     def part(self, indices: Sequence[int]) -> Callable[[], NDArray[Any]]:
         """Ship the array's path and which rows are wanted."""
-        return partial(_read, self.stack.array_path, self.axis, list(runs(indices)), self.dtype, self._coding)
+        return partial(_read, self.stack.array_path, self.order, list(runs(indices)), self.dtype, self._coding)
 
 
 def _check_chunks(stack: Stack) -> None:
@@ -112,14 +112,14 @@ def _check_chunks(stack: Stack) -> None:
 
 
 def _read(
-    path: str, axis: int, wanted: list[tuple[int, int]], dtype: np.dtype[Any], coding: cf.Coding | None
+    path: str, order: tuple[int, ...], wanted: list[tuple[int, int]], dtype: np.dtype[Any], coding: cf.Coding | None
 ) -> NDArray[Any]:
     array = open_array(path)
     try:
-        before = (slice(None),) * axis
+        before = (slice(None),) * order[0]
 
         def rows(start: int, stop: int) -> NDArray[Any]:
-            return np.moveaxis(np.asarray(array[(*before, slice(start, stop))]), axis, 0)
+            return np.asarray(array[(*before, slice(start, stop))]).transpose(order)
 
         read = gather(rows, wanted, dtype if coding is None else np.dtype(array.dtype).newbyteorder("="))
     except MemoryError as error:

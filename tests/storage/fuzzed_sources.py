@@ -46,6 +46,16 @@ def _npy(path: Path) -> Path:
     return path / "s.npy"
 
 
+def _tiff(**options: Any) -> Callable[[Path], Path]:
+    def make(path: Path) -> Path:
+        import tifffile
+
+        tifffile.imwrite(path / "s.tif", _values(), photometric="rgb", **options)
+        return path / "s.tif"
+
+    return make
+
+
 def _npz(save: Callable[..., None]) -> Callable[[Path], Path]:
     def make(path: Path) -> Path:
         save(path / "s.npz", images=_values(), labels=np.arange(12))
@@ -113,6 +123,8 @@ FORMATS: dict[str, Callable[[Path], Path]] = {
     "tar.gz": lambda path: write_tar(path / "s.tar.gz", _mixed(), "gz"),
     "tar.bz2": lambda path: write_tar(path / "s.tar.bz2", _mixed(), "bz2"),
     "tar.xz": lambda path: write_tar(path / "s.tar.xz", _mixed(), "xz"),
+    "TIFF of ImageJ": _tiff(imagej=True, metadata={"axes": "TYXS"}),
+    "deflated OME-TIFF": _tiff(ome=True, metadata={"axes": "TYXS"}, tile=(16, 16), compression="zlib"),
     "npy": _npy,
     "npz": _npz(np.savez),
     "compressed npz": _npz(np.savez_compressed),
