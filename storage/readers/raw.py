@@ -12,11 +12,12 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from math import prod
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from storage import cf
 from storage.errors import DataError
 from storage.layout import CHANNEL, SAMPLE
 from storage.readers.base import Numbered, Reader, runs, stack_dtype
@@ -100,20 +101,29 @@ class Raw:
         The file.
     offset : int
         Where the values begin, in bytes.
-    shape, dtype, order :
-        As numpy understands them; `order` is ``"C"`` or ``"F"``.
+    shape, dtype, order, strides :
+        As numpy understands them; `order` is ``"C"`` or ``"F"``, and counts where there are no strides.
     """
 
     path: str
     offset: int
     shape: tuple[int, ...]
     dtype: str
-    order: str = "C"
+    order: Literal["C", "F"] = "C"
+    strides: tuple[int, ...] | None = None
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of the values."""
-        return prod(self.shape) * np.dtype(self.dtype).itemsize
+    def end(self) -> int:
+        """Where the values end, in bytes."""
+        size = np.dtype(self.dtype).itemsize
+        if self.strides is None or 0 in self.shape:
+            return self.offset + prod(self.shape) * size
+        return self.offset + sum((n - 1) * step for n, step in zip(self.shape, self.strides, strict=True)) + size
+
+    def mapped(self) -> NDArray[Any]:
+        """Map the values into memory."""
+        content = np.memmap(self.path, np.uint8, "r")
+        return np.ndarray(self.shape, self.dtype, content, self.offset, self.strides, self.order)
 
 
 class RawReader(ArrayReader):
@@ -133,6 +143,8 @@ class RawReader(ArrayReader):
         Where the values must end, by default with the file.
     check : callable, optional
         Raises a DataError if the values are damaged; called once, before any are read.
+    coding : storage.cf.Coding, optional
+        How the values become data, where they are not what they seem.
     """
 
     def __init__(
@@ -145,14 +157,15 @@ class RawReader(ArrayReader):
         axes: Sequence[str] | None = None,
         end: int | None = None,
         check: Callable[[], None] | None = None,
+        coding: cf.Coding | None = None,
     ) -> None:
-        super().__init__(name, raw.shape, np.dtype(raw.dtype), axes)
+        super().__init__(name, raw.shape, np.dtype(raw.dtype) if coding is None else coding.dtype, axes)
         size = os.path.getsize(raw.path)
-        there, wanted = min(size, size if end is None else end), raw.offset + raw.nbytes
+        there, wanted = min(size, size if end is None else end), raw.end
         if there != wanted:
             what = "is truncated" if there < wanted else "goes on after its array"
             raise DataError(f"'{name}' {what}: it ends at byte {there:,} and its header says {wanted:,}; get it again")
-        self.kind, self._raw, self._identity, self._check = kind, raw, identity, check
+        self.kind, self._raw, self._identity, self._check, self._coding = kind, raw, identity, check, coding
 
     def fingerprint(self) -> str:
         """Hash of the file."""
@@ -163,13 +176,16 @@ class RawReader(ArrayReader):
         if self._check is not None:
             self._check()
             self._check = None
-        return partial(_read_raw, self._raw, self.order, list(runs(indices)), self.dtype)
+        return partial(_read_raw, self._raw, self.order, list(runs(indices)), self.dtype, self._coding)
 
 
-def _read_raw(raw: Raw, order: tuple[int, ...], wanted: list[tuple[int, int]], dtype: np.dtype[Any]) -> NDArray[Any]:
-    # the memory map's own class would follow the rows around
-    whole = np.asarray(np.memmap(raw.path, raw.dtype, "r", raw.offset, raw.shape, raw.order))  # type: ignore[call-overload]
-    return gather(lambda start, stop: whole.transpose(order)[start:stop], wanted, dtype)
+def _read_raw(
+    raw: Raw, order: tuple[int, ...], wanted: list[tuple[int, int]], dtype: np.dtype[Any], coding: cf.Coding | None
+) -> NDArray[Any]:
+    whole = raw.mapped().transpose(order)
+    stored = dtype if coding is None else whole.dtype.newbyteorder("=")
+    rows = gather(lambda start, stop: whole[start:stop], wanted, stored)
+    return rows if coding is None else coding.decode(rows)
 
 
 def gather(

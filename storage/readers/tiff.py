@@ -113,8 +113,9 @@ def open_tiff(path: str, axes: Sequence[str] | None = None) -> Reader | None:
         raise DataError(f"'{name}' is truncated or no whole TIFF ({one_line(error)}): get it again") from error
     if offset is not None:
         raw = Raw(path, int(offset), shape, stored)
-        end = raw.offset + raw.nbytes
-        return RawReader(raw, kind="tiff", identity=partial(digest_file, path), name=name, axes=axes or named, end=end)
+        return RawReader(
+            raw, kind="tiff", identity=partial(digest_file, path), name=name, axes=axes or named, end=raw.end
+        )
     return TiffReader(path, shape, dtype, axes or named, n_pages)
 
 

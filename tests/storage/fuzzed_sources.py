@@ -56,6 +56,19 @@ def _tiff(**options: Any) -> Callable[[Path], Path]:
     return make
 
 
+def _netcdf3(path: Path) -> Path:
+    from scipy.io import netcdf_file
+
+    with netcdf_file(path / "s.nc", "w") as file:
+        for name, length in zip("tyxc", (None, 12, 10, 3), strict=True):
+            file.createDimension(name, length)
+        for name, type_ in (("time", "f8"), ("images", "i2")):
+            file.createVariable(name, type_, "tyxc"[: 1 if name == "time" else 4])
+        file.variables["images"][:] = _values()
+        file.variables["images"].scale_factor = np.float32(0.5)
+    return path / "s.nc"
+
+
 def _npz(save: Callable[..., None]) -> Callable[[Path], Path]:
     def make(path: Path) -> Path:
         save(path / "s.npz", images=_values(), labels=np.arange(12))
@@ -130,6 +143,7 @@ FORMATS: dict[str, Callable[[Path], Path]] = {
     "compressed npz": _npz(np.savez_compressed),
     "IDX": _idx(""),
     "gzipped IDX": _idx(".gz"),
+    "netCDF-3": _netcdf3,
     "HDF5": _hdf5(),
     "chunked HDF5": _hdf5(chunks=(3, 12, 5, 3)),
     "gzipped HDF5": _hdf5(chunks=(3, 12, 5, 3), compression="gzip", shuffle=True, fletcher32=True),
