@@ -266,7 +266,7 @@ class StreamReader(ArrayReader):
         What reading raises when the file is broken.
     packed : int
         Bytes of the deflated file, which say how much it can hold at most.
-    kind, identity, name, axes :
+    kind, identity, name, axes, coding :
         As for `RawReader`; the samples must be on the first axis.
     """
 
@@ -284,8 +284,9 @@ class StreamReader(ArrayReader):
         identity: Callable[[], str],
         name: str,
         axes: Sequence[str] | None = None,
+        coding: cf.Coding | None = None,
     ) -> None:
-        super().__init__(name, shape, dtype, axes)
+        super().__init__(name, shape, dtype if coding is None else coding.dtype, axes)
         if self.order != tuple(range(len(shape))):
             raise DataError(
                 f"'{name}' is compressed, so its samples must be on the first axis and its channels on the last, not "
@@ -294,6 +295,7 @@ class StreamReader(ArrayReader):
         require_possible(prod(shape) * dtype.itemsize, packed, f"'{name}'")
         self.kind = kind
         self._opener, self._identity, self._errors, self._stored = opener, identity, errors, dtype
+        self._coding = coding
 
     def fingerprint(self) -> str:
         """Hash of the file."""
@@ -318,7 +320,8 @@ class StreamReader(ArrayReader):
                     filled, position = filled + stop - start, stop
                 if position == len(self):
                     self._check_end(file)
-                yield rows.astype(self.dtype, copy=False)
+                native = rows.astype(self._stored.newbyteorder("="), copy=False)
+                yield native.astype(self.dtype, copy=False) if self._coding is None else self._coding.decode(native)
 
     def _skip(self, file: IO[bytes], n_bytes: int, row: int) -> None:
         while n_bytes > 0:

@@ -69,6 +69,18 @@ def _netcdf3(path: Path) -> Path:
     return path / "s.nc"
 
 
+def _nifti(suffix: str) -> Callable[[Path], Path]:
+    def make(path: Path) -> Path:
+        import nibabel
+
+        image = nibabel.Nifti1Image(np.moveaxis(_values(), 0, -1), np.eye(4))
+        image.header.set_slope_inter(0.5, 1)
+        nibabel.save(image, path / f"s.nii{suffix}")
+        return path / f"s.nii{suffix}"
+
+    return make
+
+
 def _npz(save: Callable[..., None]) -> Callable[[Path], Path]:
     def make(path: Path) -> Path:
         save(path / "s.npz", images=_values(), labels=np.arange(12))
@@ -144,6 +156,8 @@ FORMATS: dict[str, Callable[[Path], Path]] = {
     "IDX": _idx(""),
     "gzipped IDX": _idx(".gz"),
     "netCDF-3": _netcdf3,
+    "NIfTI": _nifti(""),
+    "gzipped NIfTI": _nifti(".gz"),
     "HDF5": _hdf5(),
     "chunked HDF5": _hdf5(chunks=(3, 12, 5, 3)),
     "gzipped HDF5": _hdf5(chunks=(3, 12, 5, 3), compression="gzip", shuffle=True, fletcher32=True),
