@@ -70,7 +70,7 @@ def _facts(path: str) -> dict[str, Any]:
         arrays = {name: f"{tuple(a.shape)} {a.dtype}" for name, a in sorted(group.arrays())}
         return {**stated, "arrays": arrays, "bytes_on_disk": folder_bytes(path)}
     reader = None if stated is not None else open_reader(path)
-    if reader is None or isinstance(reader, ZarrReader):
+    if reader is None or (isinstance(reader, ZarrReader) and not reader.stack.moved):
         stack = open_stack(path) if reader is None else reader.stack
         return {
             "kind": "stack" if reader is None or not reader.decodes else "source: zarr, decoded by ingest",

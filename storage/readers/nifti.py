@@ -96,7 +96,7 @@ def _opened(path: str, offset: int) -> Iterator[IO[bytes]]:
     with open(path, "rb") as plain:
         packed = plain.read(2) == _GZIP
         plain.seek(0)
-        file: Any = gzip.open(plain) if packed else plain
+        file: Any = gzip.GzipFile(fileobj=plain) if packed else plain
         file.seek(offset)
         yield file
 

@@ -20,7 +20,7 @@ from storage.readers.zarr_array import ZarrReader
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 # Modules beside this one that state formats of files, asked in this order.
-_FILES = ("hdf5", "netcdf3", "npy", "zip", "tiff", "folder", "nifti", "idx", "tar")
+_FILES = ("hdf5", "netcdf3", "npy", "zip", "tiff", "folder", "video", "nifti", "idx", "tar")
 _FORMATS: list[Format] = [one for name in _FILES for one in import_module(f"storage.readers.{name}").FORMATS]
 _ZARR_METADATA = ("zarr.json", ".zarray", ".zgroup")
 

@@ -19,11 +19,11 @@ from numpy.typing import NDArray
 
 from storage.errors import DataError, one_line
 from storage.images import MAX_PIXELS
+from storage.layout import stacked_axes
 from storage.pictures import picture_of
 from storage.readers.base import Reader, digest_file, within_memory
 from storage.readers.folder import FilesReader
 from storage.readers.format import FileHead, Format
-from storage.readers.named import stacked_axes
 from storage.readers.raw import ArrayReader, Raw, RawReader
 
 if TYPE_CHECKING:

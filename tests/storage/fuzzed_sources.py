@@ -81,6 +81,22 @@ def _nifti(suffix: str) -> Callable[[Path], Path]:
     return make
 
 
+def _video(codec: str, suffix: str) -> Callable[[Path], Path]:
+    def make(path: Path) -> Path:
+        import av
+
+        with av.open(path / f"s.{suffix}", "w") as file:
+            stream = file.add_stream(codec, rate=10)
+            stream.height, stream.width, stream.pix_fmt = 48, 64, "yuv420p"  # type: ignore[attr-defined]
+            for i in range(12):
+                frame = av.VideoFrame.from_ndarray(pixels(i, 48, 64), format="rgb24")
+                file.mux(stream.encode(frame.reformat(format="yuv420p")))  # type: ignore[attr-defined]
+            file.mux(stream.encode(None))  # type: ignore[attr-defined]
+        return path / f"s.{suffix}"
+
+    return make
+
+
 def _npz(save: Callable[..., None]) -> Callable[[Path], Path]:
     def make(path: Path) -> Path:
         save(path / "s.npz", images=_values(), labels=np.arange(12))
@@ -115,6 +131,15 @@ def _lmdb(path: Path) -> Path:
     pictures = {f"{i:03d}".encode(): encoded(pixels(i, *(24, 20) if i else (60, 60)), "WEBP") for i in range(120)}
     pictures[b"000"] = encoded(pixels(0), "TIFF")
     return write_lsun(path / "s", pictures)
+
+
+def _ome_zarr(path: Path) -> Path:
+    import zarr
+
+    image = {"axes": [{"name": axis} for axis in "tczyx"], "datasets": [{"path": "0"}]}
+    group = zarr.create_group(path / "s.zarr", zarr_format=2, attributes={"multiscales": [image]})
+    group.create_array("0", data=np.moveaxis(_values(), -1, 1)[:, :, None], chunks=(4, 3, 1, 12, 10))
+    return path / "s.zarr"
 
 
 def _zarr(version: int, **options: Any) -> Callable[[Path], Path]:
@@ -155,6 +180,8 @@ FORMATS: dict[str, Callable[[Path], Path]] = {
     "compressed npz": _npz(np.savez_compressed),
     "IDX": _idx(""),
     "gzipped IDX": _idx(".gz"),
+    "MP4": _video("mpeg4", "mp4"),
+    "Matroska": _video("ffv1", "mkv"),
     "netCDF-3": _netcdf3,
     "NIfTI": _nifti(""),
     "gzipped NIfTI": _nifti(".gz"),
@@ -165,6 +192,7 @@ FORMATS: dict[str, Callable[[Path], Path]] = {
     "HDF5 of scaled integers": _hdf5("latest", np.int32, chunks=(3, 12, 5, 3), scaleoffset=0),
     "LMDB": _lmdb,
     "Zarr v2": _zarr(2),
+    "OME-Zarr": _ome_zarr,
     "Zarr v3": _zarr(3),
     "sharded Zarr v3": _zarr(3, shards=(4, 12, 10, 3)),
 }

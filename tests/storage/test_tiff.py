@@ -18,8 +18,8 @@ from PIL import Image
 
 from storage import ingest
 from storage.errors import DataError
+from storage.layout import stacked_axes
 from storage.readers import open_reader
-from storage.readers.named import stacked_axes
 
 Array = np.ndarray[Any, Any]
 
