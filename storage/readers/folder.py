@@ -29,6 +29,9 @@ REPORT_MARK = b'<meta name="generator" content="dask-dpca">'
 
 _PAGE_HEAD = 4096
 
+# Suffixes of arrays, of which a folder without images may hold several that make one stack.
+_ARRAYS = (".npy", ".nii", ".nii.gz", ".nc")
+
 
 class _ImageFiles(Reader):
     def __init__(self, name: str, root: str, files: Sequence[tuple[str, int]]) -> None:
@@ -63,20 +66,28 @@ class FolderReader(_ImageFiles):
     ----------
     path : str
         The folder.
+
+    Attributes
+    ----------
+    arrays : list of str
+        Paths of files that are arrays by their names, sorted.
     """
 
     kind = "folder"
 
     def __init__(self, path: str) -> None:
         root = os.path.abspath(path)
-        files = []
+        files, self.arrays = [], []
         others: Counter[str] = Counter()
         for relative, size in _walk(root):
             if is_image(relative, partial(_head, root, relative, size)):
                 files.append((relative, size))
             else:
                 others[suffix_of(relative)] += 1
+                if relative.lower().endswith(_ARRAYS):
+                    self.arrays.append(os.path.join(root, relative))
         self.others = others
+        self.arrays.sort()
         super().__init__(os.path.basename(root), root, sorted(files))
 
 

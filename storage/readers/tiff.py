@@ -195,6 +195,14 @@ def _read(
     return joined.transpose(turned)
 
 
+def is_stack(path: str) -> bool:
+    """Whether a file among images is a stack of several pages, as all of them are then taken for."""
+    try:
+        return path.lower().endswith((".tif", ".tiff")) and open_tiff(path) is not None
+    except DataError:
+        return False  # refused by name where it is read as an image
+
+
 def _is_tiff(file: FileHead) -> bool:
     found = picture_of(file.first)
     return found is not None and found.name == "TIFF"
