@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from math import prod
@@ -21,13 +20,12 @@ from storage.filling import Filling
 from storage.images import Color, Rules
 from storage.layout import CHANNEL, SAMPLE, Layout, axes_for, choose_layout
 from storage.outputs import check_output
-from storage.pictures import NAMES
 from storage.progress import Progress, no_progress
 from storage.ranges import checked_range
 from storage.readers import Reader, Source, open_reader
 from storage.reading import open_group, root_facts
 from storage.stack import STACK_KIND, STACK_VERSION, Stack, open_stack
-from storage.survey import Form, survey
+from storage.survey import Form, require_samples, survey
 from storage.workspace import Workspace, fingerprint_of
 
 if TYPE_CHECKING:
@@ -36,8 +34,6 @@ if TYPE_CHECKING:
 # The least compression ratio at which the codec is chosen.
 _BLOSC_SAVES = 1.5
 _LABEL_CHUNK = 65536
-# Suffixes that are told of files that are no images.
-_LISTED = 5
 # Memory of a task in multiples of a shard (measured: 4.0): the values, the encoded chunks, these joined.
 _SHARD_COPIES = 4
 _TASK_OVERHEAD = 24 << 20
@@ -128,8 +124,7 @@ def ingest(
     stop = on_error == "stop"
     with Workspace(target, kind=STACK_KIND, fingerprint=fingerprint, overwrite=overwrite) as work:
         if work.state != "complete":
-            if not len(reader):
-                raise DataError(_empty(reader))
+            require_samples(reader)
             form = survey(reader, rules, stop=stop)
             form = form if limits is None else replace(form, data_range=limits)
             layout = _layout(len(reader), form, cells)
@@ -182,8 +177,7 @@ def plan_ingest(
     PlanError
         If a shard does not fit ``budget``.
     """
-    if not len(reader):
-        raise DataError(_empty(reader))
+    require_samples(reader)
     color = reading.get("color", "auto")
     rules = Rules(color=color, crop=_size("crop", reading.get("crop")), resize=_size("resize", reading.get("resize")))
     form = survey(reader, rules, stop=reading.get("on_error", "stop") == "stop")
@@ -255,19 +249,6 @@ def _size(option: str, size: Sequence[int] | None) -> tuple[int, int] | None:
     if len(size) != 2 or any(int(length) != length for length in size):
         raise DataError(f"{option} {size!r} is no image size: give (height, width) in whole pixels")
     return int(size[0]), int(size[1])
-
-
-def _empty(reader: Reader) -> str:
-    if not reader.encoded:
-        return f"'{reader.name}' holds no samples: its sample axis has length 0"
-    others = Counter(reader.others).most_common(_LISTED)
-    suffixes = ", ".join(f"{n:,} with {suffix}" for suffix, n in others) + (
-        ", ..." if len(reader.others) > _LISTED else ""
-    )
-    seen = f"{reader.ignored:,} other files were seen ({suffixes})" if others else "no other file was seen"
-    return (
-        f"no images found in '{reader.name}', where {seen}: looked for {NAMES}, and not into archives; check the path"
-    )
 
 
 def _layout(n_items: int, form: Form, cells: Sequence[int] | None) -> Layout:

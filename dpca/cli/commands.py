@@ -18,16 +18,19 @@ from storage.progress import bar_progress
 from storage.readers import open_reader
 from storage.readers.zarr_array import ZarrReader
 from storage.reading import open_group, open_node, root_facts
+from storage.survey import require_samples
 
 
 def ingest_stack(options: argparse.Namespace) -> int:
     """``dpca ingest``."""
+    # Before a cluster is started: a mistake should not take seconds to be told.
+    reader = open_reader(options.source, key=options.key, axes=options.axes)
+    require_samples(reader)
     with run_options(options) as how:
         stack = ingest(
-            options.source,
+            reader,
             options.target,
             cell_shape=options.cell,
-            key=options.key,
             axes=options.axes,
             budget=task_budget(how["client"], thread_count()),
             **reading_options(options),

@@ -7,7 +7,7 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dpca.cli.arguments import add_cluster_options, add_overwrite, add_source_options, reading_options
+from dpca.cli.arguments import SOURCES, add_cluster_options, add_overwrite, add_source_options, reading_options
 from dpca.cli.running import run_options, say
 from dpca.jobs import CompressionSettings, compress, find_done, open_input
 from dpca.report.record import format_table, report_folder
@@ -28,8 +28,7 @@ def job_parser(program: str, description: str | None) -> argparse.ArgumentParser
         "--source",
         nargs="+",
         metavar="PATH",
-        help="folder of images, .tar, .tar.gz or .zip archives, a glob of them; a Zarr array or group, .npy, .npz, "
-        "IDX, HDF5 or LMDB (default: the embedded portraits)",
+        help=f"{SOURCES} (default: the embedded portraits)",
     )
     parser.add_argument("--output", metavar="PATH", help="store to make (default: named after the source)")
     return parser

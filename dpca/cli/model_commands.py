@@ -10,14 +10,16 @@ from dpca.jobs import fit_store, reconstruct_store, transform_store
 from dpca.jobs.stages import NOTHING, StageCost
 from dpca.kernels.quality import WINDOW
 from dpca.report.words import kept_components
-from storage import open_stack
+from storage import DataError, Stack, open_stack
+from storage.readers.opening import is_zarr, open_reader
 from storage.reading import array_in, open_group
+from storage.survey import require_samples
 
 
 def fit(options: argparse.Namespace) -> int:
     """``dpca fit``."""
     wanted = partitioned_model(options)
-    stack = open_stack(options.stack, data_range=options.data_range)
+    stack = _stack(options)
     with run_options(options) as how:
         model, cost, notes = fit_store(stack, options.model, wanted, **how)
     numbers = model.report_numbers()
@@ -31,7 +33,7 @@ def fit(options: argparse.Namespace) -> int:
 
 def transform(options: argparse.Namespace) -> int:
     """``dpca transform``."""
-    stack = open_stack(options.stack, data_range=options.data_range)
+    stack = _stack(options)
     with run_options(options) as how:
         cost = transform_store(stack, options.model, options.scores, reconstruct=options.reconstruct, **how)
     _tell(options.scores, cost)
@@ -49,6 +51,13 @@ def reconstruct(options: argparse.Namespace) -> int:
         cost = reconstruct_store(options.model, options.scores, options.target, n_components=options.components, **how)
     _tell(options.target, cost)
     return 0
+
+
+def _stack(options: argparse.Namespace) -> Stack:
+    if is_zarr(options.stack):
+        return open_stack(options.stack, data_range=options.data_range)
+    require_samples(open_reader(options.stack))
+    raise DataError(f"'{options.stack}' is no stack yet: make one first, dpca ingest {options.stack} STACK.zarr")
 
 
 def _tell(target: str, cost: StageCost) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pkgutil import resolve_name
 
 from dpca.cli.arguments import (
+    SOURCES,
     add_cluster_options,
     add_overwrite,
     add_range_option,
@@ -78,7 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         "commands:ingest_stack",
         "make a stack store of images, archives or arrays",
         "dpca ingest lfw-*.tar lfw.zarr --cell 10",
-        source="folder, archives, a glob of them, or an array (Zarr, .npy, .npz, IDX, HDF5, LMDB)",
+        source=SOURCES,
         target="stack store to make",
     )
     ingest.add_argument(

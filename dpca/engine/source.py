@@ -16,9 +16,11 @@ import zarr
 from dask.delayed import delayed
 from scipy.sparse import issparse
 
+from dpca.engine.rows import open_rows
 from dpca.kernels.types import Array, Region
 from storage import cf
 from storage.errors import DataError, one_line
+from storage.readers.opening import is_zarr
 from storage.reading import array_identity, local_path, open_again, open_array, read_into
 from storage.stack import Stack, open_stack
 
@@ -26,7 +28,7 @@ from storage.stack import Stack, open_stack
 _READ_BYTES = 16 * 2**20
 # Values of one look for NaN, whose answers take a byte each.
 _CHECKED_AT_ONCE = 2**20
-_NOT_FINITE = "holds a value that is not finite: remove or repair it, since NaN or infinity spoils all components"
+_NOT_FINITE = f"holds a value that is not finite, which spoils all components: {cf.REMEDY}"
 
 
 class Reader(Protocol):
@@ -245,9 +247,10 @@ def as_source(x: Any) -> Source:
     StoreError
         If a path holds nothing readable.
     """
-    if isinstance(x, Source):
-        return x
     x, path, axes = opened(x), None, None
+    if isinstance(x, Source):
+        check_numeric(x.shape, x.dtype, x.name)
+        return x
     if isinstance(x, Stack):
         path, axes, x = x.array_path, x.axes[1:], x.samples
     source: Source
@@ -268,12 +271,12 @@ def as_source(x: Any) -> Source:
 
 
 def opened(x: Any) -> Any:
-    """Open what only says where a stack is: a path, or a Zarr group, which stands for what it holds.
+    """Open what only says where a stack is: a Zarr group, which stands for what it holds, or a path of anything.
 
     Raises
     ------
     DataError
-        If there is nothing, no obvious array, or a group that is no folder, in memory or in an archive.
+        If there is nothing, no obvious array, a group that is no folder, or what must be ingested, see `open_rows`.
     StoreError
         If a path holds nothing readable.
     """
@@ -284,7 +287,14 @@ def opened(x: Any) -> Any:
         return open_stack(path)
     if isinstance(x, zarr.Array):
         cf.require_plain(str(x.store_path), x)
-    return open_stack(x) if isinstance(x, str | os.PathLike) else x
+    if not isinstance(x, str | os.PathLike):
+        return x
+    if is_zarr(os.fspath(x)):
+        return open_stack(x)
+    reader, rows = open_rows(x)
+    source = DaskSource(rows, reader.name)
+    source.axes = reader.axes
+    return source
 
 
 def as_dense(x: Any) -> Array:

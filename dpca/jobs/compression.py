@@ -28,6 +28,7 @@ from storage.progress import Progress, no_progress
 from storage.readers import Reader, open_reader
 from storage.readers.zarr_array import ZarrReader
 from storage.stack import Stack, open_stack
+from storage.survey import require_samples
 from storage.workspace import Workspace, fingerprint_of
 
 PathLike = str | os.PathLike[str]
@@ -216,13 +217,19 @@ def open_input(
     source : as in `compress`
     key, axes, data_range
         As for `storage.ingest`.
+
+    Raises
+    ------
+    DataError
+        If there is nothing, or nothing that is read.
     """
-    if isinstance(source, Reader | Stack):
+    if isinstance(source, Stack):
         return source
-    if not isinstance(source, str | os.PathLike) and len(source) == 1:
+    if not isinstance(source, Reader | str | os.PathLike) and len(source) == 1:
         source = source[0]
-    reader = open_reader(source, key=key, axes=axes)
-    if not isinstance(reader, ZarrReader) or reader.decodes:
+    reader = source if isinstance(source, Reader) else open_reader(source, key=key, axes=axes)
+    require_samples(reader)
+    if source is reader or not isinstance(reader, ZarrReader) or reader.decodes:
         return reader
     if not isinstance(source, str | os.PathLike):
         raise DataError(f"{len(source)} sources were given and one is a Zarr array: give that one alone")

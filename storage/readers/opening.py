@@ -67,6 +67,11 @@ def open_reader(source: Source, *, key: str | None = None, axes: Sequence[str] |
     return reader
 
 
+def is_zarr(path: str) -> bool:
+    """Whether a path is taken for a Zarr array or group: a folder with its metadata, or a URL."""
+    return "://" in path or any(os.path.isfile(os.path.join(path, name)) for name in _ZARR_METADATA)
+
+
 def _matches(path: str) -> list[str]:
     if os.path.exists(path) or "://" in path:
         return [path]
@@ -89,7 +94,7 @@ def _open_one(path: str, key: str | None, axes: Sequence[str] | None) -> Reader:
 
 
 def _open_any(path: str, key: str | None, axes: Sequence[str] | None) -> Reader:
-    if "://" in path or any(os.path.isfile(os.path.join(path, name)) for name in _ZARR_METADATA):
+    if is_zarr(path):
         return ZarrReader(path, key, axes)
     if os.path.isdir(path):
         return LmdbReader(path) if is_lmdb(path) else _open_folder(path, key, axes)
