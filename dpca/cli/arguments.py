@@ -15,8 +15,8 @@ T = TypeVar("T")
 
 #: What a source can be, for help.
 SOURCES = (
-    "images of any format: a folder, .zip and .tar archives, LMDB; an array or several: Zarr, OME-Zarr, .npy, .npz, IDX, "
-    "TIFF of several pages, HDF5, netCDF, NIfTI; a video; or a glob of them"
+    "images of any format: a folder, .zip and .tar archives, LMDB; an array or several: Zarr, OME-Zarr, .npy, .npz, "
+    "IDX, TIFF of several pages, HDF5, netCDF, NIfTI; a video; or a glob of them"
 )
 
 
@@ -43,8 +43,8 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
         "--axes",
         type=lambda text: tuple(text.split(",")),
         metavar="A,B,...",
-        help="names of a sample's axes, for example z,y,x, or of all axes with 'sample' among them; one called channel comes "
-        "last (default: from the source or its shape)",
+        help="names of a sample's axes, for example z,y,x, or of all axes with 'sample' among them; one called channel "
+        "comes last (default: from the source or its shape)",
     )
     add_range_option(group, "from the integer type; for floats, as found")
 
