@@ -6,6 +6,7 @@ scipy reads the header; the values are then mapped from where they lie, those of
 from __future__ import annotations
 
 import os
+import warnings
 from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -55,13 +56,7 @@ def open_netcdf3(path: str, key: str | None = None, axes: Sequence[str] | None =
             raise DataError(
                 f"'{name}' is netCDF with 64-bit data (CDF-5), which is not read: nccopy -k nc4 converts it"
             )
-    try:
-        variables = _variables(path)
-    except MemoryError:
-        raise
-    except Exception as error:
-        # A hostile header can end in any exception inside scipy; all of them mean the same here.
-        raise DataError(f"'{name}' is truncated or no netCDF file ({one_line(error)}): get it again") from error
+    variables = _variables(path)
     key = choose_key(name, {k: v.raw.shape for k, v in variables.items()}, key)
     raw, dimensions, attributes = variables[key]
     dtype = np.dtype(raw.dtype)
@@ -81,16 +76,25 @@ def _variables(path: str) -> dict[str, _Variable]:
     """Return where the variables of numbers lie: what scipy maps must be gone before it closes the file."""
     from scipy.io import netcdf_file  # few sources are such
 
-    with netcdf_file(path, mmap=True, maskandscale=False) as file:
-        return {
-            name: _Variable(
-                _place(path, variable.data),
-                tuple(variable.dimensions),
-                {k: v for k in cf.ATTRIBUTES if (v := variable._attributes.get(k)) is not None},
-            )
-            for name, variable in file.variables.items()
-            if variable.data.dtype.kind in "iuf"
-        }
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what scipy cannot close once it has failed
+        try:
+            with netcdf_file(path, mmap=True, maskandscale=False) as file:
+                return {
+                    name: _Variable(
+                        _place(path, variable.data),
+                        tuple(variable.dimensions),
+                        {k: v for k in cf.ATTRIBUTES if (v := variable._attributes.get(k)) is not None},
+                    )
+                    for name, variable in file.variables.items()
+                    if variable.data.dtype.kind in "iuf"
+                }
+        except MemoryError:
+            raise
+        except Exception as error:
+            # A hostile header can end in any exception inside scipy; all of them mean the same here.
+            why = one_line(error)
+    raise DataError(f"'{os.path.basename(path)}' is truncated or no netCDF file ({why}): get it again")
 
 
 def _place(path: str, values: NDArray[Any]) -> Raw:

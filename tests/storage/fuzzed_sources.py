@@ -64,6 +64,7 @@ def _netcdf3(path: Path) -> Path:
             file.createDimension(name, length)
         for name, type_ in (("time", "f8"), ("images", "i2")):
             file.createVariable(name, type_, "tyxc"[: 1 if name == "time" else 4])
+        file.variables["time"][:] = np.arange(12)
         file.variables["images"][:] = _values()
         file.variables["images"].scale_factor = np.float32(0.5)
     return path / "s.nc"

@@ -35,7 +35,7 @@ def write(path: Path, values: Any, axes: str | None, version: str = "0.4", datas
     return path
 
 
-@settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(sizes=st.lists(st.integers(1, 3), min_size=3, max_size=3), version=st.sampled_from(["0.1", "0.3", "0.4", "0.5"]))
 def test_the_highest_resolution_by_the_names_of_its_axes(sizes: list[int], version: str, tmp_path: Path) -> None:
     x = np.random.default_rng(0).integers(0, 99, (*sizes, 6, 4)).astype("u2")
