@@ -34,8 +34,11 @@ ATTRIBUTES = (
     *("scale_factor", "add_offset", "_Unsigned"),
 )
 
-#: What to do about values that are missing, NaN among them: a phrase to follow where one is.
-REMEDY = "fill it (x.fillna(0) of xarray); a place that no sample has, such as land, then changes no component"
+#: What to do about values that are missing or not finite: a phrase to follow where one is.
+REMEDY = (
+    "every value must be finite, so fill it (x.fillna(0) of xarray): a place that no sample has, such as land, then "
+    "changes no component"
+)
 
 Number = int | float
 

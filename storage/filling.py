@@ -133,8 +133,7 @@ def _no_data(block: NDArray[Any]) -> Iterator[tuple[int, str]]:
         if masked and absent[i][where]:
             yield int(i), f"holds a missing value at {where}: {cf.REMEDY}"
         else:
-            what = cf.REMEDY if np.isnan(values[i][where]) else "every value must be finite"
-            yield int(i), f"holds {values[i][where]} at {where}: {what}"
+            yield int(i), f"holds {values[i][where]} at {where}: {cf.REMEDY}"
 
 
 class Filling:

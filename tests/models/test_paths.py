@@ -110,7 +110,8 @@ def test_a_land_mask_says_what_to_do(value: float, attributes: dict[str, Any], t
     path = netcdf3(tmp_path, values, **attributes)
     for model in (PCA(n_components=3), CellPCA(n_components=3, cell_shape=4)):
         with pytest.raises(
-            DataError, match=r"sample 0 of '?x\.nc/sst'? holds a .*: fill it \(x\.fillna\(0\) of xarray\)"
+            DataError,
+            match=r"sample 0 of '?x\.nc/sst'? holds a .*: every value .* fill it \(x\.fillna\(0\) of xarray\)",
         ):
             model.fit(path)
     # what it says is true
