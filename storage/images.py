@@ -166,7 +166,8 @@ def _check_header(image: ImageFile, rules: Rules) -> None:
     except Exception as error:
         raise DataError(_broken(image.format, error)) from None
     if several:
-        raise DataError("holds more than one frame: save the wanted frame as an image of its own")
+        stack = ", or give the files themselves (a glob) as a stack" if isinstance(image, TiffImageFile) else ""
+        raise DataError(f"holds more than one frame: save the wanted frame as an image of its own{stack}")
     if rules.sample_shape is not None and rules.crop is None and rules.resize is None:
         wanted = rules.sample_shape[:2]
         # not yet turned upright, so either way round may still become right

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -17,12 +16,10 @@ from storage.layout import CHANNEL, SAMPLE, axes_for
 from storage.pictures import NAMES
 from storage.ranges import type_range
 from storage.readers import Payload, Reader, Refused
-from storage.readers.base import within_memory
+from storage.readers.base import seen, within_memory
 
 # the codec is tried on this many samples, or on as many as fit in this many bytes
 _TRIED, _TRIED_BYTES = 8, 4 << 20
-# suffixes that are told of files that are no images
-_LISTED = 5
 
 
 @dataclass(frozen=True)
@@ -118,11 +115,9 @@ def require_samples(reader: Reader) -> None:
         return
     if not reader.encoded:
         raise DataError(f"'{reader.name}' holds no samples: its sample axis has length 0")
-    others = [f"{n:,} with {suffix}" for suffix, n in Counter(reader.others).most_common()]
-    suffixes = ", ".join(others[:_LISTED] + ["..."] * (len(others) > _LISTED))
-    seen = f"{reader.ignored:,} other files were seen ({suffixes})" if others else "no other file was seen"
     raise DataError(
-        f"no images found in '{reader.name}', where {seen}: looked for {NAMES}, and not into archives; check the path"
+        f"no images found in '{reader.name}', where {seen(reader.others)}: looked for {NAMES}, and not into archives; "
+        f"check the path"
     )
 
 

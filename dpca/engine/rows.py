@@ -14,13 +14,13 @@ from dask.delayed import delayed
 from dpca.kernels.types import Array
 from storage import cf
 from storage.errors import DataError
-from storage.readers import Reader, open_reader
+from storage.readers import open_reader
 from storage.survey import require_samples
 
 _BLOCK_BYTES = 32 * 2**20
 
 
-def open_rows(path: str | os.PathLike[str]) -> tuple[Reader, da.Array]:
+def open_rows(path: str | os.PathLike[str]) -> tuple[da.Array, str, tuple[str, ...] | None]:
     """Open an array that `storage.ingest` reads, without copying it.
 
     Parameters
@@ -30,9 +30,12 @@ def open_rows(path: str | os.PathLike[str]) -> tuple[Reader, da.Array]:
 
     Returns
     -------
-    reader : Reader
     rows : dask.array.Array (n_samples, ...)
         In blocks of whole samples of about 32 MiB, each read when it is computed.
+    name : str
+        What messages call it.
+    axes : tuple of str or None
+        Names of the axes of a sample, where the source states them.
 
     Raises
     ------
@@ -62,7 +65,7 @@ def open_rows(path: str | os.PathLike[str]) -> tuple[Reader, da.Array]:
             reader.part(indices), start, reader.name, dask_key_name=f"{name}-{start}-{step}"
         )
         blocks.append(da.from_delayed(task, (len(indices), *shape), meta=meta, name=f"{name}-block-{start}-{step}"))
-    return reader, da.concatenate(blocks)
+    return da.concatenate(blocks), reader.name, reader.axes
 
 
 def _read(part: Callable[[], Any], start: int, name: str) -> Array:

@@ -177,10 +177,10 @@ class DaskSource(Source):
 
     segment_bytes = 128 * 2**20  # a task holds a segment whole
 
-    def __init__(self, array: da.Array, name: str = "the Dask array") -> None:
+    def __init__(self, array: da.Array, name: str = "the Dask array", axes: tuple[str, ...] | None = None) -> None:
         longest = tuple(max(lengths) for lengths in array.chunks)
         super().__init__(name, tuple(array.shape), np.dtype(array.dtype), longest)
-        self.array: da.Array = array
+        self.array, self.axes = array, axes
 
     def reader(self) -> Reader:
         """Return a function that computes a box on the current scheduler."""
@@ -249,7 +249,6 @@ def as_source(x: Any) -> Source:
     """
     x, path, axes = opened(x), None, None
     if isinstance(x, Source):
-        check_numeric(x.shape, x.dtype, x.name)
         return x
     if isinstance(x, Stack):
         path, axes, x = x.array_path, x.axes[1:], x.samples
@@ -291,10 +290,7 @@ def opened(x: Any) -> Any:
         return x
     if is_zarr(os.fspath(x)):
         return open_stack(x)
-    reader, rows = open_rows(x)
-    source = DaskSource(rows, reader.name)
-    source.axes = reader.axes
-    return source
+    return DaskSource(*open_rows(x))
 
 
 def as_dense(x: Any) -> Array:

@@ -35,6 +35,7 @@ from storage.pictures import SUFFIXES, picture_of
 MAX_ENCODED = 512 << 20
 
 _ENDS = 64 << 10
+_LISTED = 5
 
 
 @dataclass(frozen=True)
@@ -208,6 +209,15 @@ def judge_member(name: str, size: int, nature: str, head: Callable[[], bytes]) -
 def suffix_of(name: str) -> str:
     """Return the suffix of a name in lower case, ``"no suffix"`` where there is none."""
     return os.path.splitext(name)[1].lower() or "no suffix"
+
+
+def seen(others: Mapping[str, int]) -> str:
+    """Say how many files were seen that are not what was looked for, and with which suffixes."""
+    if not others:
+        return "no other file was seen"
+    counted = sorted(others.items(), key=lambda item: (-item[1], item[0]))
+    listed = [f"{n:,} with {suffix}" for suffix, n in counted[:_LISTED]] + ["..."] * (len(counted) > _LISTED)
+    return f"{sum(others.values()):,} other files were seen ({', '.join(listed)})"
 
 
 def too_large(size: int) -> str:

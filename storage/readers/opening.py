@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import glob
 import os
+import re
+from collections import Counter
 from collections.abc import Sequence
 from importlib import import_module
 from typing import TypeAlias
 
 from storage.errors import DataError, one_line
-from storage.readers.base import Reader, is_image, within_memory
+from storage.readers.base import Reader, is_hidden, is_image, seen, suffix_of, within_memory
 from storage.readers.folder import FilesReader, FolderReader
 from storage.readers.format import FileHead, Format
 from storage.readers.lmdb_images import LmdbReader, is_lmdb
@@ -78,7 +80,10 @@ def _matches(path: str) -> list[str]:
     if glob.has_magic(path):
         found = sorted(glob.glob(path, recursive=True))
         if not found:
-            raise DataError(f"no file matches '{path}': check the pattern")
+            folder = os.path.dirname(path[: re.search(r"[*?[]", path).start()]) or "."  # type: ignore[union-attr]
+            names = os.listdir(folder) if os.path.isdir(folder) else []
+            others = Counter(suffix_of(name) for name in names if not is_hidden(name))
+            raise DataError(f"no file matches '{path}': in '{folder}' {seen(others)}; check the pattern")
         return found
     raise DataError(f"there is no file or folder '{path}': check the path")
 
