@@ -53,7 +53,7 @@ def _add_streaming_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--batch", type=positive, metavar="N", help="samples of one update (default: the rule's own)")
     group.add_argument(
-        "--oversampling", type=natural, metavar="N", help="extra components that incremental-svd tracks (default: 50)"
+        "--oversampling", type=natural, metavar="N", help="extra components that incremental-svd tracks (default: 60)"
     )
     group.add_argument(
         "--shuffle",

@@ -113,7 +113,7 @@ class StreamingPCA(LinearModel):
         Seed of the random start, of random schedules and of the order. A fit that is to be resumed needs an int.
     {memory_budget}
     oversampling, forgetting
-        Options of "incremental-svd": extra directions to keep, default 50; weight of a sample relative to the next.
+        Options of "incremental-svd": extra directions to keep, default 60; weight of a sample relative to the next.
 
     Attributes
     ----------

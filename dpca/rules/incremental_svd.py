@@ -44,8 +44,10 @@ class IncrementalSVD(StreamingRule):
     n_components
         As in `StreamingRule`.
     oversampling : int
-        Further directions to keep. What truncation loses of the wanted ones falls quickly with it; 50 loses 1e-6 to
-        3e-8 of the captured variance of MNIST in random order, 2e-4 to 1e-5 sorted by class (k = 50 to 5).
+        Further directions to keep. Each costs 4 operations a value of the samples, q + 50 of them 4 (q + 50): the
+        default of 60 costs 7 % more than 50 for k = 50. What truncation loses of the wanted directions halves with
+        every 10 to 20 of them: 60 lose 7e-7 to 1e-8 of the captured variance of MNIST in random order, 1e-4 to 5e-6
+        sorted by class (k = 50 to 5), and ``captured_bound`` is .92 to .93 and .87 to .91.
     center : bool
         Subtract the mean; otherwise directions and variances are about 0.
     forgetting : float
@@ -74,7 +76,7 @@ class IncrementalSVD(StreamingRule):
     of them is at most that.
     """
 
-    oversampling: int = 50
+    oversampling: int = 60
     forgetting: float = field(default=1.0, kw_only=True)
     wide: bool = field(default=False, kw_only=True)
 
@@ -225,7 +227,10 @@ class IncrementalSVD(StreamingRule):
         return {name: beside(array, basis) for name, array in result.items()}
 
     def batch_rows(self, dtype: DTypeLike) -> int:
-        """Rows of a step: with 1,024 of them, what it costs beyond its products is small for each."""
+        """Rows of a step: with 1,024 of them, what it costs beyond its products is small for each.
+
+        Twice or four times as many save up to 5 % (k = 200, d = 3,072), and find the same.
+        """
         return max(2 * ((self.n_components or 0) + self.oversampling), _ROWS)
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:

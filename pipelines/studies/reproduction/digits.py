@@ -235,7 +235,7 @@ def default_table(setting: Setting) -> Table:
             )
     return Table(
         "default",
-        "MNIST, the default: incremental SVD with oversampling 50",
+        "MNIST, the default: incremental SVD with oversampling 60",
         "Convergence, log10(1 - captured / best)",
         f"60,000 training images, pixels in [0, 1], one pass, batches of {BATCH}; {setting.trials} random orders.",
         tuple(entries),
