@@ -73,7 +73,7 @@ class IncrementalSVD(StreamingRule):
     ones at most that plus either everything left out or the k largest eigenvalues of what each step left out. Variances
     have the divisor n - 1, or its weighted form where samples are forgotten. With ``wide`` also ``directions``
     (q', d), orthonormal, q' <= q, and ``outside`` (), float64: the variance along any direction at right angles to all
-    of them is at most that.
+    of them is at most that; infinity where samples are forgotten, since those of a second pass count alike.
     """
 
     oversampling: int = 60
@@ -223,7 +223,8 @@ class IncrementalSVD(StreamingRule):
         if self.wide:
             further = basis[k : max(_rank(state), k), :]
             result["directions"] = namespace(basis).concat([result["components"], further])
-            result["outside"] = np.asarray(float(state.arrays["outside"]) / divisor)
+            bounded = self.forgetting == 1
+            result["outside"] = np.asarray(float(state.arrays["outside"]) / divisor if bounded else math.inf)
         return {name: beside(array, basis) for name, array in result.items()}
 
     def batch_rows(self, dtype: DTypeLike) -> int:
