@@ -75,4 +75,6 @@ def _data_parallel(rule: InBatches, n_streams: int | None, batch_size: int | Non
 
 def _name(rule: InBatches) -> str:
     inner = rule.rule
-    return type(inner.rule if isinstance(inner, Wrapper) else inner).__name__
+    while isinstance(inner, Wrapper):
+        inner = inner.rule
+    return type(inner).__name__

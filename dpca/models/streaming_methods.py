@@ -11,6 +11,7 @@ from dpca.models.parameters import whole_number
 from dpca.rules.basis import StreamingRule
 from dpca.rules.incremental_svd import IncrementalSVD
 from dpca.rules.minibatch import InBatches
+from dpca.rules.sampled import Sampled
 from dpca.rules.schedules import SCHEDULES, FirstStrategy, Harmonic, Power
 from dpca.rules.watched import Watched
 from storage.errors import DataError
@@ -100,6 +101,7 @@ def make_rule(
     options: Mapping[str, Any] | None = None,
     n_samples: int | None = None,
     n_features: int = 1,
+    sampled: bool = False,
 ) -> Any:
     """Return the rule of a method, which gets its samples in batches of ``batch_size``.
 
@@ -118,6 +120,8 @@ def make_rule(
         components.
     n_features : int
         Attributes of a sample.
+    sampled : bool
+        Keep some samples of the stream to estimate what is captured, if the rule allows it.
 
     Raises
     ------
@@ -140,7 +144,10 @@ def make_rule(
         size = min(size, n_samples or size)
     else:
         size = whole_number(batch_size, "batch_size", 1)
-    return InBatches(rule if n_samples is None else Watched(rule, n_samples), size)
+    if sampled := sampled and isinstance(rule, IncrementalSVD) and rule.forgetting == 1:
+        rule = replace(rule, **{"wide": True})
+    watched = rule if n_samples is None else Watched(rule, n_samples)
+    return InBatches(Sampled(watched) if sampled else watched, size)
 
 
 def _seeded(rule: StreamingRule, seed: int) -> dict[str, Any]:

@@ -43,7 +43,7 @@ from dpca.rules.watched import moved
 from storage.errors import DataError
 
 # What a fit knows of its own error.
-_CERTIFICATE = ("captured_bound", "angle_moved", "variance_moved")
+_CERTIFICATE = ("captured_bound", "captured_estimate", "captured_estimate_error", "angle_moved", "variance_moved")
 _COMPONENTS = ("components", "mean", "explained_variance", "explained_variance_ratio", "singular_values")
 # What `partial_fit` leaves to be found.
 _FOUND = {f"{name}_" for name in (*_COMPONENTS, "total_variance", "n_components", *_CERTIFICATE)}
@@ -112,6 +112,10 @@ class StreamingPCA(LinearModel):
     captured_bound_ : float
         Certificate: the captured variance is at least this share of what the best components would capture; nan where
         the rule knows no bound.
+    captured_estimate_, captured_estimate_error_ : float
+        The same share as it is estimated from up to 512 samples that were drawn at random, and its standard error, see
+        `dpca.rules.sampled`; nan where the rule keeps no samples: only "incremental-svd" does, in one pass without
+        forgetting. "covariance" has 1 and 0.
     residual_norms_ : array (n_components,), float64
         ||C v - lambda v|| of the components measured in the last pass; only with ``n_passes`` > 1.
     angle_moved_ : float
@@ -315,6 +319,7 @@ class StreamingPCA(LinearModel):
             options={**self._options(), "wide": wide},
             n_samples=n,
             n_features=d,
+            sampled=self.n_passes == 1,
         )
 
     def _options(self) -> dict[str, Any]:
@@ -345,8 +350,8 @@ class StreamingPCA(LinearModel):
             self.captured_bound_ = min(captured / min(self._optimum, total), 1.0) if total > 0 else 1.0
         else:
             self._optimum = captured / self.captured_bound_ if "captured_bound" in found else math.inf
-        self.angle_moved_ = float(found.get("angle_moved", np.nan))
-        self.variance_moved_ = float(found.get("variance_moved", np.nan))
+        for name in _CERTIFICATE[1:]:
+            setattr(self, f"{name}_", float(found.get(name, np.nan)))
 
     # -- what jobs and reports ask
 

@@ -72,8 +72,9 @@ class IncrementalSVD(StreamingRule):
     scatter matrix is positive semi-definite, so the components capture at least the sum of their energies, and the best
     ones at most that plus either everything left out or the k largest eigenvalues of what each step left out. Variances
     have the divisor n - 1, or its weighted form where samples are forgotten. With ``wide`` also ``directions``
-    (q', d), orthonormal, q' <= q, and ``outside`` (), float64: the variance along any direction at right angles to all
-    of them is at most that; infinity where samples are forgotten, since those of a second pass count alike.
+    (q', d), orthonormal, q' <= q, and float64 their ``direction_variance`` (q',) and ``outside`` (): the variance along
+    any direction at right angles to all of them is at most that; infinity where samples are forgotten, since those of a
+    second pass count alike.
     """
 
     oversampling: int = 60
@@ -205,24 +206,25 @@ class IncrementalSVD(StreamingRule):
         self._settle(state)
         basis, energy = state.arrays["basis"], state.arrays["energy"]
         k = min(self.rank(basis.shape[1]), state.counts["n_samples"])
-        components = copy_of(basis[:k, :])
+        rows = basis[: max(_rank(state), k), :]
         for i in range(int(np.count_nonzero(energy[:k])), k):
-            _complete(components, i)
+            _complete(rows, i)
+        linalg.fix_signs(rows[:k, :])
         scatter, kept, leading = float(state.arrays["scatter"]), float(energy.sum()), float(energy[:k].sum())
         beyond = min(float(state.arrays["discarded"]), max(scatter - kept, 0.0))
         total, squares = state.arrays["weights"]
         divisor = (total - squares / total) or 1.0
         result = {
             "mean": copy_of(state.arrays["mean"]),
-            "components": linalg.fix_signs(components),
+            "components": copy_of(rows[:k, :]),
             "explained_variance": energy[:k] / divisor,
             "total_variance": np.asarray(scatter / divisor),
             "kept_energy": np.asarray(kept / divisor),
             "captured_bound": np.asarray(leading / (leading + beyond) if leading > 0 else 1.0),
         }
         if self.wide:
-            further = basis[k : max(_rank(state), k), :]
-            result["directions"] = namespace(basis).concat([result["components"], further])
+            result["directions"] = rows
+            result["direction_variance"] = energy[: len(rows)] / divisor
             bounded = self.forgetting == 1
             result["outside"] = np.asarray(float(state.arrays["outside"]) / divisor if bounded else math.inf)
         return {name: beside(array, basis) for name, array in result.items()}
@@ -237,7 +239,7 @@ class IncrementalSVD(StreamingRule):
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of a result."""
         further = working_dtype(dtype).itemsize * self._kept(n_features) * n_features if self.wide else 0
-        return super().result_bytes(n_features, dtype) + further + 24
+        return super().result_bytes(n_features, dtype) + further + 24 + 8 * self._kept(n_features)
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of temporary arrays: the rows of a step or of a merge, a block of the new basis, the eigenproblem."""

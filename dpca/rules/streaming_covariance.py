@@ -31,7 +31,8 @@ class StreamingCovariance(StreamingRule, Covariance):
     Exact up to rounding, in any order of samples and merges; see `Covariance`. Costs n d^2 operations (8-bit integers
     half of the time or less), and O(d^3) in ``finish``; state: 8 d^2 bytes.
 
-    Results of ``finish``: those of `StreamingRule` and ``captured_bound`` (), which is 1.
+    Results of ``finish``: those of `StreamingRule` and of `Sampled`: ``captured_bound`` and
+    ``captured_estimate`` are 1, ``captured_estimate_error`` is 0.
     """
 
     random_order = False
@@ -52,6 +53,8 @@ class StreamingCovariance(StreamingRule, Covariance):
             "explained_variance": values,
             "total_variance": namespace(mean).asarray(total),
             "captured_bound": beside(np.ones(()), mean),
+            "captured_estimate": beside(np.ones(()), mean),
+            "captured_estimate_error": beside(np.zeros(()), mean),
         }
 
     def batch_rows(self, dtype: DTypeLike) -> int:
