@@ -376,7 +376,10 @@ class StreamingPCA(LinearModel):
 
     def report_numbers(self) -> dict[str, Any]:
         """Return what a report says of the fitted model; see `dpca.report.record`."""
-        return super().report_numbers() | {"method": self.method_, "passes": self.n_passes}
+        numbers = super().report_numbers() | {"method": self.method_, "passes": self.n_passes}
+        # What is exact needs no estimate.
+        names = ("captured_estimate", "captured_estimate_error") if self.captured_estimate_error_ > 0 else ()
+        return numbers | {name: getattr(self, f"{name}_") for name in names}
 
     def fit_settings(self) -> dict[str, Any]:
         """Return what identifies a stored fit; options of rules were parameters once, and stay None in it."""

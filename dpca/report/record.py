@@ -52,6 +52,8 @@ KEYS = {
     "explained_variance_ratio": "share of the variance that is kept",
     "leading_ratios": "that of each of the first components",
     "captured_bound": "lower bound of the kept share of what the best components would keep; null if not known",
+    "captured_estimate": "that share as it is estimated from samples drawn at random, where the fit keeps some",
+    "captured_estimate_error": "the standard error of that",
     "rejected": "samples left out: their number, or a list of (name, reason)",
     "notes": "sentences that a reader should know of",
     "stages": "name -> {seconds, bytes, peak_memory}",

@@ -120,6 +120,12 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
         ("explained variance", told("explained_variance_ratio", lambda share: _percent(share) + of_total)),
         ("of the first components", told("leading_ratios", lambda shares: " ".join(f"{s:.2%}" for s in shares))),
         ("certificate", _certificate(report["captured_bound"]) if "captured_bound" in report else None),
+        (
+            "estimate",
+            told(
+                "captured_estimate", lambda s: f"{_percent(s)}, standard error {report['captured_estimate_error']:.2%}"
+            ),
+        ),
         ("MSE", told("mse", "{:.3g} (intensities in 0..1)".format)),
         ("PSNR", _psnr(report) if "psnr" in report else None),
         *_ssim_rows(report),

@@ -128,6 +128,25 @@ def test_few_attributes_are_fitted_exactly(images: np.ndarray, exact: PCA, tmp_p
         assert loaded.report_numbers()["method"] == model.method_
 
 
+def test_the_estimate_beside_the_bound(images: np.ndarray, exact: PCA, tmp_path: Path) -> None:
+    model = StreamingPCA(5, **STREAMED).fit(images)
+    share = captured(model, images) / exact.explained_variance_.sum()
+    assert abs(model.captured_estimate_ - share) <= 2 * model.captured_estimate_error_ + 1e-9
+    assert model.captured_bound_ <= model.captured_estimate_ <= 1
+    stated = {"captured_estimate": model.captured_estimate_, "captured_estimate_error": model.captured_estimate_error_}
+    model.save(tmp_path / "m")
+    for other in (model, StreamingPCA.load(tmp_path / "m")):
+        assert stated.items() <= other.report_numbers().items()
+    stream = StreamingPCA(5, **STREAMED).partial_fit(images[:200]).partial_fit(images[200:])
+    assert model.captured_bound_ <= stream.captured_estimate_ <= 1
+    few = StreamingPCA(5).fit(images)
+    assert (few.captured_estimate_, few.captured_estimate_error_) == (1, 0)
+    for unknown in ({"n_passes": 2, **STREAMED}, {"forgetting": 0.99}, {"method": "ccipca"}):
+        model = StreamingPCA(5, **unknown).fit(images)
+        assert np.isnan([model.captured_estimate_, model.captured_estimate_error_]).all()
+        assert "captured_estimate" not in model.report_numbers()
+
+
 def test_the_method_that_is_chosen() -> None:
     none = {"oversampling": None, "forgetting": None}
     assert default_method(5, 920, none) == "covariance"
