@@ -144,8 +144,7 @@ def make_rule(
         size = min(size, n_samples or size)
     else:
         size = whole_number(batch_size, "batch_size", 1)
-    if sampled := sampled and isinstance(rule, IncrementalSVD) and rule.forgetting == 1:
-        rule = replace(rule, **{"wide": True})
+    sampled = sampled and isinstance(rule, IncrementalSVD) and rule.forgetting == 1
     watched = rule if n_samples is None else Watched(rule, n_samples)
     return InBatches(Sampled(watched) if sampled else watched, size)
 

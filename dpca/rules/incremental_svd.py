@@ -224,7 +224,7 @@ class IncrementalSVD(StreamingRule):
         }
         if self.wide:
             result["directions"] = rows
-            result["direction_variance"] = energy[: len(rows)] / divisor
+            result["direction_variance"] = energy[: rows.shape[0]] / divisor
             bounded = self.forgetting == 1
             result["outside"] = np.asarray(float(state.arrays["outside"]) / divisor if bounded else math.inf)
         return {name: beside(array, basis) for name, array in result.items()}

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import math
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -16,7 +17,7 @@ from dpca.rules.rule import Wrapper
 from dpca.rules.state import Layout, State
 
 _ROWS, _KEYS = "sampled_rows", "sampled_keys"
-# So many samples cost less than a step of the rule; they take no more than so many bytes, or half of the rule's state.
+# So many samples cost less than a step of the rule. They take no more bytes than this, or a quarter of its state.
 _MOST_ROWS, _MOST_BYTES = 512, 2**25
 # Fewer say nothing of an error.
 _LEAST_ROWS = 30
@@ -36,24 +37,24 @@ class Sampled(Wrapper):
     Parameters
     ----------
     rule : IncrementalSVD, or a wrapper of one
-        With ``wide``; all its samples count alike.
+        One that forgets nothing: all its samples count alike.
 
-    Results of ``finish``: those of the rule without ``directions`` and what belongs to them; ``captured_estimate`` ()
-    and ``captured_estimate_error`` (), float64: the variance that the components capture as a share of what the best
-    ones would, and its standard error, see `estimate`; nan of fewer than 30 samples. Holds up to 512 samples, in 32 MiB
-    or half of the rule's state. Costs less than a step of the rule in ``finish``.
+    Results of ``finish``: those of the rule; ``captured_estimate`` () and ``captured_estimate_error`` (), float64: the
+    variance that the components capture as a share of what the best ones would, and its standard error, see `estimate`;
+    nan of fewer than 30 samples. Holds up to 512 samples, in 32 MiB or a quarter of the rule's state. ``finish`` costs
+    less than a step of the rule more.
     """
 
     def _own_layout(self, n_features: int, dtype: DTypeLike) -> Layout:
-        room = max(_MOST_BYTES, self.rule.state_bytes(n_features, dtype) // 2)
+        room = max(_MOST_BYTES, self.rule.state_bytes(n_features, dtype) // 4)
         n = min(_MOST_ROWS, room // (n_features * np.dtype(dtype).itemsize))
         return {_ROWS: ((n, n_features), dtype), _KEYS: ((n,), float)}
 
     def update(self, state: State, batch: Array) -> State:
         """Take in a batch of shape (n_samples, n_features)."""
-        if len(batch):
+        if n := batch.shape[0]:
             first = np.ascontiguousarray(to_numpy(batch[:1, :]))
-            keys = np.random.default_rng([state.counts["n_samples"], zlib.crc32(first.data)]).random(len(batch))
+            keys = np.random.default_rng([state.counts["n_samples"], zlib.crc32(first.data)]).random(n)
             _keep(state, 1 - keys, batch)
         updated: State = self.rule.update(state, batch)
         return updated
@@ -65,33 +66,37 @@ class Sampled(Wrapper):
 
     def finish(self, state: State) -> dict[str, Array]:
         """Return the rule's result, and the estimate."""
-        n, held = state.counts["n_samples"], state.arrays[_KEYS] > 0
-        rows = state.arrays[_ROWS][held]
-        result: dict[str, Array] = self.rule.finish(state)
+        n, keys = state.counts["n_samples"], state.arrays[_KEYS]
+        rows = state.arrays[_ROWS][np.count_nonzero(keys == 0) :]
+        result: dict[str, Array] = _wide(self.rule).finish(state)
         directions, variances, _ = (result.pop(name) for name in ("directions", "direction_variance", "outside"))
         share = error = math.nan
         if len(rows) >= _LEAST_ROWS:
-            bound, k = float(result["captured_bound"]), len(result["components"])
+            bound, k = float(result["captured_bound"]), result["components"].shape[0]
             share, error = estimate(rows, to_numpy(result["mean"]), directions, to_numpy(variances), k, n)
             # What is proved bounds both, and stands for what is not finite.
             share, error = min(max(bound, share), 1.0), min(1 - bound, error)
         return {**result, "captured_estimate": np.asarray(share), "captured_estimate_error": np.asarray(error)}
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays: the rule's, or those of the estimate, and the samples that it looks at."""
-        (m, _), kind = self._own_layout(n_features, dtype)[_ROWS]
+        """Bytes of temporary arrays: the rule's, or those of the estimate."""
+        m = self._own_layout(n_features, dtype)[_ROWS][0][0]
         q = self.rule.state_bytes(n_features, dtype) // (4 * n_features)  # at least
-        looked_at = np.dtype(kind).itemsize * m * n_features
         estimated = 8 * ((2 * m + q) * min(n_features, nystrom.COLUMNS) + 6 * m * (m + q))
-        return int(max(self.rule.work_bytes(n_rows, n_features, dtype), looked_at + estimated))
+        return int(max(self.rule.work_bytes(n_rows, n_features, dtype), estimated))
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of a result."""
         return int(self.rule.result_bytes(n_features, dtype)) + 16
 
 
+def _wide(rule: Any) -> Any:
+    """Return a rule that returns all directions, which take no memory beside its state."""
+    return replace(rule, rule=_wide(rule.rule)) if isinstance(rule, Wrapper) else replace(rule, wide=True)
+
+
 def _keep(state: State, keys: Array, rows: Array) -> None:
-    """Keep the samples with the largest keys, of those that a state holds and these."""
+    """Keep the samples with the largest keys, of those that a state holds and these; free places come first."""
     held, kept = state.arrays[_KEYS], state.arrays[_ROWS]
     order = np.argsort(-np.concatenate([held, keys]), kind="stable")
     new, old = order[: len(held)] - len(held), order[len(held) :]
@@ -127,7 +132,7 @@ def estimate(rows: Array, mean: Array, directions: Array, variances: Array, k: i
         The share may exceed 1; not finite where the fourth power of a value is not, or nothing varies. Costs 2 m d (m +
         q) operations in float64.
     """
-    m, q = len(rows), len(directions)
+    m, q = len(rows), directions.shape[0]
     products, along = np.zeros((m, m)), np.zeros((m, q))
     for columns in nystrom.blocks(rows.shape[1]):
         part = rows[:, columns] - mean[columns]

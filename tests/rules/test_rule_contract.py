@@ -47,7 +47,7 @@ BASIS = np.linalg.qr(_rng.normal(size=(D, 4)))[0].T.copy()
 RULES: dict[str, Callable[[int, int], Any]] = {
     **{name: lambda d, n, make=make: make(3) for name, make in STREAMING.items()},
     "in-batches": lambda d, n: InBatches(Watched(rule_class("incremental-svd")(3, 5), n), 50),
-    "sampled": lambda d, n: InBatches(Sampled(Watched(IncrementalSVD(3, 5, wide=True), n)), 50),
+    "sampled": lambda d, n: InBatches(Sampled(Watched(IncrementalSVD(3, 5), n)), 50),
     "in-batches-sequential": lambda d, n: InBatches(Watched(Oja(3), n), 50),
     "covariance": lambda d, n: Covariance(),
     "covariance-pca": lambda d, n: CovariancePCA(3, n_least=2),
