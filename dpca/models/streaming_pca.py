@@ -128,7 +128,7 @@ class StreamingPCA(LinearModel):
     Notes
     -----
     One pass costs n d (4 q + 200) operations for "incremental-svd", q = n_components + oversampling, and memory for
-    2 q rows of d and one batch.
+    2 q rows of d and one batch; n d^2 for "covariance", 8 d^2 bytes and a batch.
     {where}
 
     A fit that has not converged gives a `ConvergenceWarning`: where ``variance_moved_`` is more than 2 %, and, for

@@ -54,7 +54,7 @@ class Sampled(Wrapper):
         """Take in a batch of shape (n_samples, n_features)."""
         if n := batch.shape[0]:
             first = np.ascontiguousarray(to_numpy(batch[:1, :]))
-            keys = np.random.default_rng([state.counts["n_samples"], zlib.crc32(first.data)]).random(n)
+            keys = np.random.default_rng([state.counts["n_samples"], zlib.crc32(first.data)]).random((n,))
             _keep(state, 1 - keys, batch)
         updated: State = self.rule.update(state, batch)
         return updated
