@@ -44,10 +44,10 @@ class IncrementalSVD(StreamingRule):
     n_components
         As in `StreamingRule`.
     oversampling : int
-        Further directions to keep. Each costs 4 operations a value of the samples, q + 50 of them 4 (q + 50): the
-        default of 60 costs 7 % more than 50 for k = 50. What truncation loses of the wanted directions halves with
-        every 10 to 20 of them: 60 lose 7e-7 to 1e-8 of the captured variance of MNIST in random order, 1e-4 to 5e-6
-        sorted by class (k = 50 to 5), and ``captured_bound`` is .92 to .93 and .87 to .91.
+        Further directions to keep. A value of a sample costs 4 q + 200 operations, so that 60 cost 7 % more than 50 for
+        k = 50. What truncation loses of the wanted directions halves with every 10 to 20 more: 60 lose 7e-7 to 1e-8 of
+        the captured variance of MNIST in random order, 1e-4 to 5e-6 sorted by class (k = 50 to 5), and
+        ``captured_bound`` is .92 to .93 and .87 to .91.
     center : bool
         Subtract the mean; otherwise directions and variances are about 0.
     forgetting : float
