@@ -35,7 +35,8 @@ if TYPE_CHECKING:
 # The least compression ratio at which the codec is chosen.
 _BLOSC_SAVES = 1.5
 _LABEL_CHUNK = 65536
-# Memory of a task in multiples of a shard (measured: 4.0): the values, the encoded chunks, these joined.
+# Memory of a task in multiples of a shard (measured with the codec: 4.0): the values, the encoded chunks, these joined.
+# Raw chunks, which Zarr does not write, take one.
 _SHARD_COPIES = 4
 _TASK_OVERHEAD = 24 << 20
 
