@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from pipelines.studies.reproduction.data import Setting
 from storage import Stack, ingest
-from storage.readers import open_reader
 from tests.conftest import DATA, smooth_images
 
 Array = np.ndarray[Any, Any]
@@ -88,16 +88,9 @@ class Inputs:
         """MNIST's 60,000 training images (n, 784) and their labels."""
         if self.quick:
             return smooth_images(600, (12, 12)).reshape(600, -1), np.arange(600) % 10
-        reader = open_reader(DATA / "mnist" / "train-images-idx3-ubyte.gz")
-        (labels,) = open_reader(DATA / "mnist" / "train-labels-idx1-ubyte.gz").stream([range(len(reader))])
-        (images,) = reader.stream([range(len(reader))])
-        return np.asarray(images).reshape(len(reader), -1), np.asarray(labels)
+        return Setting(DATA, self.folder).digits("train")
 
     @cached_property
     def cifar(self) -> Array:
         """The CIFAR-10 subset (5085, 3072)."""
-        if self.quick:
-            return smooth_images(300, (12, 12, 3)).reshape(300, -1)
-        with np.load(DATA / "cifar10-5085.npz") as bundle:
-            images = bundle["images"]
-        return images.reshape(len(images), -1)
+        return smooth_images(300, (12, 12, 3)).reshape(300, -1) if self.quick else Setting(DATA, self.folder).cifar()

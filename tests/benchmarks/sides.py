@@ -79,8 +79,8 @@ def at_least(limit: float | None, **line: Any) -> Line:
 
 def ratio_of(
     rounds: Sequence[Seconds], above: Sequence[str], below: Sequence[str], unit: str = "CPU s"
-) -> Seconds | Any:
-    """Return ratio, sides and their names: the median over rounds of sum(above) / sum(below)."""
+) -> dict[str, Any]:
+    """Return ratio, meaning, sides and unit of a line: the median over rounds of sum(above) / sum(below)."""
     ratios = [sum(each[name] for name in above) / sum(each[name] for name in below) for each in rounds]
     over, under = (" + ".join(names) for names in (above, below))
     return {

@@ -4,12 +4,13 @@
 
 MNIST in random order and sorted by label, and the CIFAR-10 subset. Convergence is log10 of the captured variance that
 is missed (Alakkari 2020, equation 2.24), measured with the covariance in float64. The truth of a certificate is the
-share that the components capture of what the best ones do.
+share that is captured of what the best components capture, for two passes where the second one measures it.
 """
 
 from __future__ import annotations
 
 import sys
+import warnings
 from collections.abc import Iterator
 
 import numpy as np
@@ -18,6 +19,7 @@ from threadpoolctl import threadpool_limits
 
 from dpca import StreamingPCA
 from dpca.metrics import convergence
+from dpca.models.convergence import ConvergenceWarning
 from tests.benchmarks.inputs import Array, Inputs
 from tests.benchmarks.sides import Line, alone, at_least, at_most, in_turn, ratio_of
 
@@ -30,7 +32,8 @@ def lines(inputs: Inputs) -> Iterator[Line]:
     """Measure."""
     rows, labels = inputs.digits
     orders = {"random": np.random.default_rng(0).permutation(len(rows)), "sorted": np.argsort(labels, kind="stable")}
-    with threadpool_limits(1):
+    with threadpool_limits(1), warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # convergence is what is measured
         covariance, best = _exact(rows, max(_ASKED))
         for k, asked in _ASKED.items():
             for (order, index), limit in zip(orders.items(), asked, strict=True):
@@ -67,9 +70,11 @@ def _measured(
         **stated,
     )
     model = StreamingPCA(k, n_passes=2).fit(rows)
+    # The second pass proves what it measures; the components that it makes of that capture more.
     two = {
         "unproved": 1 - model.captured_bound_,
-        "missed": 10 ** convergence(model.components_, best, covariance=covariance),
+        "missed": 1 - model.explained_variance_.sum() / np.trace(best @ covariance @ best.T),
+        "missed by the components": 10 ** convergence(model.components_, best, covariance=covariance),
     }
     found = ratio_of([two], ["unproved"], ["missed"], unit="variance")
     yield at_most(10.0, name=f"certificate, two passes, {where}", **found, **stated)
