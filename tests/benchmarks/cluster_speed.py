@@ -21,7 +21,10 @@ import numpy as np
 
 from dpca import CellPCA
 from dpca.engine.cluster import open_client
+from dpca.engine.fold import fold
+from dpca.engine.source import as_source
 from dpca.jobs.transform import transform_store
+from dpca.partition import CellGrid
 from dpca.rules.covariance import CovariancePCA
 from dpca.rules.incremental_svd import IncrementalSVD
 from storage import ingest
@@ -50,8 +53,9 @@ def compared_workers(inputs: Inputs, one: Any, two: Any) -> Iterator[Line]:
         rounds = in_turn(sides, inputs.rounds, time.perf_counter)
         found = ratio_of(rounds, ["one worker"], ["two workers"], unit="wall s")
         yield at_least(1.8, name=f"two workers, {name}", where=where, n=stack.n_samples, **found)
-    fit = _stages(inputs)["fit"]
-    sides = {"on a cluster": partial(fit, one), "in this process": partial(fit, None)}
+    # An estimator would find a client by itself.
+    fit = partial(fold, CovariancePCA(_K), as_source(stack), CellGrid(stack.sample_shape, (CELL, CELL)))
+    sides = {"on a cluster": partial(fit, client=one), "in this process": partial(fit, client=None)}
     rounds = in_turn(sides, inputs.rounds, lambda: _cpu(one))
     for each in rounds:
         each["Dask"] = each["on a cluster"] - each["in this process"]
