@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import zarr
 
-from storage import open_stack
-from storage.arrays import Codec, create_array, create_root, write_shard
-from storage.layout import choose_layout
-from storage.manifest import write_manifest
-from storage.reading import open_array, read_into
+from dpca.storage import open_stack
+from dpca.storage.arrays import Codec, create_array, create_root, write_shard
+from dpca.storage.layout import choose_layout
+from dpca.storage.manifest import write_manifest
+from dpca.storage.reading import open_array, read_into
 from tests.benchmarks.inputs import Inputs
 from tests.benchmarks.sides import Line, alone, at_most, in_turn, ratio_of
 

@@ -27,8 +27,8 @@ from dpca.jobs.transform import transform_store
 from dpca.partition import CellGrid
 from dpca.rules.covariance import CovariancePCA
 from dpca.rules.incremental_svd import IncrementalSVD
-from storage import ingest
-from storage.layout import Layout
+from dpca.storage import ingest
+from dpca.storage.layout import Layout
 from tests.benchmarks.inputs import CELL, Inputs
 from tests.benchmarks.sides import Line, alone, at_least, at_most, in_turn, ratio_of
 from tests.engine.worker_memory import linked_stack, measured

@@ -25,8 +25,8 @@ from dpca.kernels import linalg_int8
 from dpca.kernels.linalg import gram_lower
 from dpca.partition import CellGrid
 from dpca.rules.covariance import CovariancePCA
-from storage import Stack
-from storage.tasks import one_blas_thread
+from dpca.storage import Stack
+from dpca.storage.tasks import one_blas_thread
 from tests.benchmarks.inputs import Inputs
 from tests.benchmarks.sides import Clock, Line, Seconds, alone, at_most, ratio_of
 

@@ -19,8 +19,8 @@ from threadpoolctl import threadpool_info
 
 from dpca.engine.device import find_device
 from dpca.engine.memory import thread_count
-from pipelines.studies.partitions.device_speed import TABLE_4_3, cell_speeds
-from storage import open_stack
+from dpca.pipelines.studies.partitions.device_speed import TABLE_4_3, cell_speeds
+from dpca.storage import open_stack
 from tests.benchmarks.inputs import Inputs
 
 LINE = "{:>12} {:>4} {:>12} {:>12} {:>12} {:>12}   {}"

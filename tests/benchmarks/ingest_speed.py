@@ -13,8 +13,8 @@ from functools import partial
 import numpy as np
 import simplejpeg
 
-from storage import ingest
-from storage.readers import open_reader
+from dpca.storage import ingest
+from dpca.storage.readers import open_reader
 from tests.benchmarks.inputs import CELL, Inputs
 from tests.benchmarks.sides import Line, alone, at_most, in_turn, ratio_of
 

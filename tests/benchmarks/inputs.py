@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from pipelines.studies.reproduction.data import Setting
-from storage import Stack, ingest
+from dpca.pipelines.studies.reproduction.data import Setting
+from dpca.storage import Stack, ingest
 from tests.conftest import DATA, smooth_images
 
 Array = np.ndarray[Any, Any]

@@ -22,10 +22,10 @@ from dpca.jobs.compression import CompressionSettings, compress
 from dpca.jobs.transform import transform_store
 from dpca.kernels.quality import ssim_per_sample
 from dpca.partition import CellGrid
-from storage import Stack
-from storage.arrays import create_array, create_root, write_shard
-from storage.layout import Layout
-from storage.tasks import one_blas_thread
+from dpca.storage import Stack
+from dpca.storage.arrays import create_array, create_root, write_shard
+from dpca.storage.layout import Layout
+from dpca.storage.tasks import one_blas_thread
 from tests.benchmarks import fit_speed, ingest_speed
 from tests.benchmarks.inputs import CELL, Inputs
 from tests.benchmarks.sides import Clock, Line, Seconds, alone, at_most, in_turn, ratio_of

@@ -13,7 +13,7 @@ from dpca.engine.source import ZarrSource
 from dpca.partition import CellGrid
 from dpca.rules.covariance import CovariancePCA
 from dpca.rules.moments import Moments
-from storage.layout import Layout
+from dpca.storage.layout import Layout
 from tests.engine.worker_memory import linked_stack, measured
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process forget its peak")

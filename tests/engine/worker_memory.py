@@ -17,8 +17,8 @@ from dpca.engine.fold import fold
 from dpca.engine.plan import FoldPlan
 from dpca.engine.source import as_source
 from dpca.partition import CellGrid
-from storage.arrays import create_array, create_root, write_shard
-from storage.layout import Layout, choose_layout
+from dpca.storage.arrays import create_array, create_root, write_shard
+from dpca.storage.layout import Layout, choose_layout
 
 
 def status(field: str) -> int:

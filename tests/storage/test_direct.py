@@ -12,11 +12,11 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.arrays import create_array, create_root, write_shard
-from storage.checksums import places_in
-from storage.direct import read_raw_shards, write_raw_shard
-from storage.layout import Layout
-from storage.reading import open_array
+from dpca.storage.arrays import create_array, create_root, write_shard
+from dpca.storage.checksums import places_in
+from dpca.storage.direct import read_raw_shards, write_raw_shard
+from dpca.storage.layout import Layout
+from dpca.storage.reading import open_array
 
 
 def store(
