@@ -19,10 +19,11 @@ from numcodecs import Blosc  # type: ignore[import-untyped]
 from zarr.codecs import BloscCodec, Crc32cCodec, ZstdCodec
 from zarr.core.sync import sync
 
-from storage.checked import DENSE_KEY
-from storage.errors import StoreError
-from storage.layout import Layout
-from storage.manifest import ROOT_KEY
+from dpca.storage.checked import DENSE_KEY
+from dpca.storage.direct import write_raw_shard
+from dpca.storage.errors import StoreError
+from dpca.storage.layout import Layout
+from dpca.storage.manifest import ROOT_KEY
 
 if TYPE_CHECKING:
     from zarr.core.array_spec import ArrayConfigParams
@@ -100,7 +101,7 @@ def create_array(
         Inner codec: none; lz4 (level 5) behind a bit shuffle; or without one, for noise among many zeros, of which it
         leaves little (a shuffle would mix them: a third more bytes).
     attributes : mapping, optional
-        JSON-able attributes of the array. ``{"may_be_infinite": True}`` tells `storage.verify` that an
+        JSON-able attributes of the array. ``{"may_be_infinite": True}`` tells `dpca.storage.verify` that an
         infinity is no fault here.
 
     Returns
@@ -254,13 +255,15 @@ def write_shard(
             f"a write of {values.shape} {values.dtype} at {first} of '{array.store_path}' is not the "
             f"whole shard: give {whole} {array.dtype}"
         )
-    key = array.metadata.encode_chunk_key(tuple(s // edge for s, edge in zip(first, edges, strict=True)))
+    shard = tuple(s // edge for s, edge in zip(first, edges, strict=True))
+    key = array.metadata.encode_chunk_key(shard)
     region = tuple(slice(s, s + n) for s, n in zip(first, whole, strict=True))
     if sync((array.store_path / key).exists()):
         if whole[0] == edges[0] and _holds(array, region, values):
             return
         sync((array.store_path / key).delete())
-    array.with_config(_DENSE).set_basic_selection(region, values)
+    if not write_raw_shard(array, shard, values):
+        array.with_config(_DENSE).set_basic_selection(region, values)
 
 
 def _holds(array: zarr.Array[Any], region: tuple[slice, ...], values: np.ndarray[Any, Any]) -> bool:

@@ -40,7 +40,7 @@ from dpca.rules.covariance_product import refined, refinement
 from dpca.rules.incremental_svd import IncrementalSVD
 from dpca.rules.state import State
 from dpca.rules.watched import moved
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 
 # What a fit knows of its own error.
 _CERTIFICATE = ("captured_bound", "captured_estimate", "captured_estimate_error", "angle_moved", "variance_moved")

@@ -14,7 +14,7 @@ from dpca import CellPCA, StreamingPCA
 from dpca.jobs import transform_store
 from dpca.jobs.report import worst_first
 from dpca.models import store
-from storage import ingest
+from dpca.storage import ingest
 from tests.conftest import smooth_images
 
 
