@@ -19,7 +19,7 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
 from dpca.cli.jobs import add_common_options, job_parser, run_job
 from dpca.cli.model_arguments import add_model_options, partitioned_model
 from dpca.cli.running import guarded
-from pipelines.portraits import Portraits
+from dpca.pipelines.portraits import Portraits
 
 
 def main(argv: Sequence[str] | None = None) -> int:

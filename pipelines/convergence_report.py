@@ -19,12 +19,12 @@ from dpca.cli.arguments import add_overwrite, add_source_options, positive, read
 from dpca.cli.jobs import given_input, job_parser, output_path, tell_result
 from dpca.cli.running import guarded, say
 from dpca.models.streaming_methods import METHODS
+from dpca.pipelines.portraits import Portraits
+from dpca.pipelines.studies.convergence.study import ConvergenceSettings, convergence_table, report_convergence
 from dpca.report.record import aligned
-from pipelines.portraits import Portraits
-from pipelines.studies.convergence.study import ConvergenceSettings, convergence_table, report_convergence
-from storage.progress import bar_progress
-from storage.readers import open_reader
-from storage.readers.permuted import Permuted
+from dpca.storage.progress import bar_progress
+from dpca.storage.readers import open_reader
+from dpca.storage.readers.permuted import Permuted
 
 
 def main(argv: Sequence[str] | None = None) -> int:

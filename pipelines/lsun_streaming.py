@@ -21,7 +21,7 @@ from dpca.cli.jobs import add_common_options, job_parser, run_job
 from dpca.cli.running import guarded
 from dpca.models.streaming_methods import METHODS
 from dpca.models.streaming_pca import StreamingPCA
-from pipelines.portraits import Portraits
+from dpca.pipelines.portraits import Portraits
 
 
 def main(argv: Sequence[str] | None = None) -> int:

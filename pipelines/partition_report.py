@@ -28,9 +28,9 @@ from dpca.cli.arguments import (
 )
 from dpca.cli.jobs import given_input, job_parser, output_path, tell_result
 from dpca.cli.running import guarded, run_options, say
-from pipelines.portraits import Portraits
-from pipelines.studies.partitions import PartitionSettings, known_report, report_partitions
-from pipelines.studies.partitions.published import DATA_SETS
+from dpca.pipelines.portraits import Portraits
+from dpca.pipelines.studies.partitions import PartitionSettings, known_report, report_partitions
+from dpca.pipelines.studies.partitions.published import DATA_SETS
 
 
 def main(argv: Sequence[str] | None = None) -> int:

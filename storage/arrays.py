@@ -19,10 +19,10 @@ from numcodecs import Blosc  # type: ignore[import-untyped]
 from zarr.codecs import BloscCodec, Crc32cCodec, ZstdCodec
 from zarr.core.sync import sync
 
-from storage.checked import DENSE_KEY
-from storage.errors import StoreError
-from storage.layout import Layout
-from storage.manifest import ROOT_KEY
+from dpca.storage.checked import DENSE_KEY
+from dpca.storage.errors import StoreError
+from dpca.storage.layout import Layout
+from dpca.storage.manifest import ROOT_KEY
 
 if TYPE_CHECKING:
     from zarr.core.array_spec import ArrayConfigParams
@@ -100,7 +100,7 @@ def create_array(
         Inner codec: none; lz4 (level 5) behind a bit shuffle; or without one, for noise among many zeros, of which it
         leaves little (a shuffle would mix them: a third more bytes).
     attributes : mapping, optional
-        JSON-able attributes of the array. ``{"may_be_infinite": True}`` tells `storage.verify` that an
+        JSON-able attributes of the array. ``{"may_be_infinite": True}`` tells `dpca.storage.verify` that an
         infinity is no fault here.
 
     Returns

@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ShardingCodec
 from zarr.core.metadata import ArrayV3Metadata
 
-from storage.errors import StoreError, one_line
+from dpca.storage.errors import StoreError, one_line
 
 #: Bytes of a CRC-32C.
 CRC_BYTES = 4
@@ -105,7 +105,9 @@ def stored_checksums(folder: Path) -> Mapping[str, Entry]:
     """
     array = zarr.open_array(os.fspath(folder), mode="r")
     if not ends_in_checksums(array):
-        raise StoreError(f"the chunks of '{folder}' end in no CRC-32C: make arrays with storage.arrays.create_array")
+        raise StoreError(
+            f"the chunks of '{folder}' end in no CRC-32C: make arrays with dpca.storage.arrays.create_array"
+        )
     per_shard = 0
     if array.shards is not None:
         per_shard = int(np.prod([shard // chunk for shard, chunk in zip(array.shards, array.chunks, strict=True)]))

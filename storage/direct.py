@@ -22,8 +22,8 @@ import zarr
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ShardingCodecIndexLocation
 from zarr.core.metadata import ArrayV3Metadata
 
-from storage.checked import CheckedStore
-from storage.checksums import CRC_BYTES, ShardChecksums, index_bytes, places_in
+from dpca.storage.checked import CheckedStore
+from dpca.storage.checksums import CRC_BYTES, ShardChecksums, index_bytes, places_in
 
 Array = np.ndarray[Any, Any]
 

@@ -37,7 +37,7 @@ from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 from PIL.WebPImagePlugin import WebPImageFile
 
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 
 Color = Literal["auto", "rgb", "grey"]
 

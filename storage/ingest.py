@@ -13,21 +13,21 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from storage.arrays import create_array, create_root, write_strings
-from storage.disk import folder_bytes, require_free_space, writing_errors
-from storage.errors import DataError, PlanError, StoreError
-from storage.filling import Filling
-from storage.images import Color, Rules
-from storage.layout import CHANNEL, SAMPLE, Layout, axes_for, choose_layout
-from storage.outputs import check_output
-from storage.progress import Progress, no_progress
-from storage.ranges import checked_range
-from storage.readers import Reader, Source, open_reader
-from storage.readers.base import IMAGE_SUFFIXES
-from storage.reading import open_group, root_facts
-from storage.stack import STACK_KIND, STACK_VERSION, Stack, open_stack
-from storage.survey import Form, survey
-from storage.workspace import Workspace, fingerprint_of
+from dpca.storage.arrays import create_array, create_root, write_strings
+from dpca.storage.disk import folder_bytes, require_free_space, writing_errors
+from dpca.storage.errors import DataError, PlanError, StoreError
+from dpca.storage.filling import Filling
+from dpca.storage.images import Color, Rules
+from dpca.storage.layout import CHANNEL, SAMPLE, Layout, axes_for, choose_layout
+from dpca.storage.outputs import check_output
+from dpca.storage.progress import Progress, no_progress
+from dpca.storage.ranges import checked_range
+from dpca.storage.readers import Reader, Source, open_reader
+from dpca.storage.readers.base import IMAGE_SUFFIXES
+from dpca.storage.reading import open_group, root_facts
+from dpca.storage.stack import STACK_KIND, STACK_VERSION, Stack, open_stack
+from dpca.storage.survey import Form, survey
+from dpca.storage.workspace import Workspace, fingerprint_of
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -63,21 +63,22 @@ def ingest(
     Parameters
     ----------
     source : path-like, sequence of these, or Reader
-        See `storage.readers.open_reader`.
+        See `dpca.storage.readers.open_reader`.
     target : path-like
         Where the store appears once it is whole; until then everything is in ``<target>.partial``, from which
         the same call continues after an interruption.
     cell_shape : int or sequence of int, optional
         Cells the stack will be cut into, one length for each spatial axis or for all of them; chunks are chosen to fit.
     color : {"auto", "rgb", "grey"}
-        See `storage.images.Rules`.
+        See `dpca.storage.images.Rules`.
     resize, crop : tuple of int, optional
-        (height, width) in pixels that every image is stretched to, after it is cropped; see `storage.images.Rules`.
+        (height, width) in pixels that every image is stretched to, after it is cropped; see
+        `dpca.storage.images.Rules`.
     on_error : {"stop", "skip"}
         Whether a sample that cannot be read, does not fit or is not finite is an error, or left out and recorded
         with its reason in ``rejected``.
     key, axes :
-        Of arrays, see `storage.readers.open_reader`.
+        Of arrays, see `dpca.storage.readers.open_reader`.
     data_range : tuple of float, optional
         Lowest and highest value a sample can hold. By default what the source states, that of the type for
         ``bool``, ``uint8`` and ``uint16``, else the lowest and highest value found.
@@ -90,7 +91,7 @@ def ingest(
     overwrite : bool
         Whether to replace another Zarr store, or an unfinished one of other settings.
     progress : callable
-        See `storage.progress`.
+        See `dpca.storage.progress`.
 
     Returns
     -------

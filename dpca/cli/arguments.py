@@ -42,7 +42,7 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
 
 
 def reading_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of `add_source_options` that `storage.ingest` takes for a reader."""
+    """Return the options of `add_source_options` that `dpca.storage.ingest` takes for a reader."""
     return {name: getattr(options, name) for name in ("color", "resize", "crop", "on_error", "data_range")}
 
 

@@ -12,12 +12,12 @@ import zarr
 from dpca.cli.arguments import reading_options
 from dpca.cli.running import cluster, run_options, say
 from dpca.engine.memory import task_budget, thread_count
-from storage import ingest, open_stack, verify
-from storage.disk import folder_bytes
-from storage.progress import bar_progress
-from storage.readers import open_reader
-from storage.readers.zarr_array import ZarrReader
-from storage.reading import open_group, open_node, root_facts
+from dpca.storage import ingest, open_stack, verify
+from dpca.storage.disk import folder_bytes
+from dpca.storage.progress import bar_progress
+from dpca.storage.readers import open_reader
+from dpca.storage.readers.zarr_array import ZarrReader
+from dpca.storage.reading import open_group, open_node, root_facts
 
 
 def ingest_stack(options: argparse.Namespace) -> int:

@@ -11,8 +11,8 @@ from dpca.cli.arguments import add_cluster_options, add_overwrite, add_source_op
 from dpca.cli.running import run_options, say
 from dpca.jobs import CompressionSettings, compress, find_done, open_input
 from dpca.report.record import format_table, report_folder
-from storage.readers import Reader
-from storage.stack import Stack
+from dpca.storage.readers import Reader
+from dpca.storage.stack import Stack
 
 
 def job_parser(program: str, description: str | None) -> argparse.ArgumentParser:

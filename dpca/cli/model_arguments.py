@@ -165,7 +165,7 @@ def _given(options: argparse.Namespace, parameters: Mapping[str, str]) -> dict[s
 
 
 def _refuse(options: argparse.Namespace, flags: Mapping[str, str], why: str) -> None:
-    from storage.errors import DataError
+    from dpca.storage.errors import DataError
 
     for flag in flags:
         if getattr(options, flag) is not None:

@@ -10,8 +10,8 @@ from dpca.jobs import fit_store, reconstruct_store, transform_store
 from dpca.jobs.stages import NOTHING, StageCost
 from dpca.kernels.quality import WINDOW
 from dpca.report.words import kept_components
-from storage import open_stack
-from storage.reading import array_in, open_group
+from dpca.storage import open_stack
+from dpca.storage.reading import array_in, open_group
 
 
 def fit(options: argparse.Namespace) -> int:

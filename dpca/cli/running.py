@@ -55,7 +55,7 @@ def guarded(job: Callable[[], int]) -> int:
 @contextmanager
 def run_options(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield the keywords that every job takes: ``client``, ``overwrite`` and ``progress``."""
-    from storage.progress import bar_progress
+    from dpca.storage.progress import bar_progress
 
     with cluster(options) as client:
         yield {"client": client, "overwrite": options.overwrite, "progress": bar_progress}
@@ -65,7 +65,7 @@ def run_options(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def cluster(options: argparse.Namespace) -> Iterator[Any]:
     """Open the cluster that the options ask for and say where to watch it."""
     from dpca.engine.cluster import open_client
-    from storage.clusters import cluster_errors
+    from dpca.storage.clusters import cluster_errors
 
     with open_client(options.scheduler, workers=options.workers, memory=options.memory) as client:
         with cluster_errors(client):
@@ -84,7 +84,7 @@ def say(text: str) -> None:
 
 def _explained(error: Exception) -> int:
     """Say what went wrong; return the exit code."""
-    from storage.errors import ClusterError, DataError, PlanError, StoreError
+    from dpca.storage.errors import ClusterError, DataError, PlanError, StoreError
 
     codes: dict[type[Exception], int] = {DataError: 3, StoreError: 4, PlanError: 5, ClusterError: 6}
     for kind, code in codes.items():
@@ -130,7 +130,7 @@ def _output_errors() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        from storage.errors import StoreError
+        from dpca.storage.errors import StoreError
 
         _abandon(sys.stdout)
         raise StoreError(

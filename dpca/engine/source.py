@@ -17,10 +17,10 @@ from dask.delayed import delayed
 from scipy.sparse import issparse
 
 from dpca.kernels.types import Array, Region
-from storage import cf
-from storage.errors import DataError, one_line
-from storage.reading import array_identity, local_path, open_again, open_array, read_into
-from storage.stack import Stack, open_stack
+from dpca.storage import cf
+from dpca.storage.errors import DataError, one_line
+from dpca.storage.reading import array_identity, local_path, open_again, open_array, read_into
+from dpca.storage.stack import Stack, open_stack
 
 # Samples are read a few whole chunks at a time: Zarr holds the encoded bytes and a copy of all it is asked for at once.
 _READ_BYTES = 16 * 2**20
@@ -100,7 +100,7 @@ class ZarrSource(Source):
     """A Zarr array (v2 or v3) named by its path; samples on axis 0.
 
     ``array_identity`` tells the array from one that takes its place while tasks read it, see
-    `storage.reading.array_identity`.
+    `dpca.storage.reading.array_identity`.
     """
 
     def __init__(
@@ -235,7 +235,7 @@ def as_source(x: Any) -> Source:
 
     Parameters
     ----------
-    x : str, path-like, storage.Stack, zarr.Array or Group, dask.array.Array, array_like, or Source
+    x : str, path-like, dpca.storage.Stack, zarr.Array or Group, dask.array.Array, array_like, or Source
         Samples on axis 0. A source is returned as it is.
 
     Raises
@@ -315,7 +315,7 @@ def as_dense(x: Any) -> Array:
     if array.dtype.kind in "USTO" and array.ndim == 1:
         raise DataError(
             f"a list of {len(array)} names or other objects is no stack of samples: give one path, or make a stack of "
-            f"several sources with storage.ingest"
+            f"several sources with dpca.storage.ingest"
         )
     return array
 

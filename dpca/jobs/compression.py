@@ -21,14 +21,14 @@ from dpca.jobs.stages import StageRecord
 from dpca.jobs.transform import fill_scores
 from dpca.models.scores import SCORES_VERSION
 from dpca.report.record import read_report, report_folder
-from storage.errors import DataError
-from storage.ingest import plan_ingest
-from storage.outputs import check_output
-from storage.progress import Progress, no_progress
-from storage.readers import Reader, open_reader
-from storage.readers.zarr_array import ZarrReader
-from storage.stack import Stack, open_stack
-from storage.workspace import Workspace, fingerprint_of
+from dpca.storage.errors import DataError
+from dpca.storage.ingest import plan_ingest
+from dpca.storage.outputs import check_output
+from dpca.storage.progress import Progress, no_progress
+from dpca.storage.readers import Reader, open_reader
+from dpca.storage.readers.zarr_array import ZarrReader
+from dpca.storage.stack import Stack, open_stack
+from dpca.storage.workspace import Workspace, fingerprint_of
 
 PathLike = str | os.PathLike[str]
 
@@ -48,7 +48,7 @@ class CompressionSettings:
         Whether to measure the SSIM of every sample, where it is defined. Default: always for cells and bands; for
         components of whole samples, where it costs more than everything else, only with ``reconstruct``.
     color, resize, crop, on_error, key, axes, data_range
-        As for `storage.ingest`.
+        As for `dpca.storage.ingest`.
     """
 
     model: Any
@@ -64,7 +64,7 @@ class CompressionSettings:
 
     @property
     def reading(self) -> dict[str, Any]:
-        """Options of `storage.ingest` for a reader."""
+        """Options of `dpca.storage.ingest` for a reader."""
         return {name: getattr(self, name) for name in ("color", "resize", "crop", "on_error", "data_range")}
 
     @property
@@ -113,9 +113,9 @@ def compress(
 
     Parameters
     ----------
-    source : path-like, sequence of these, storage.Stack, or storage.readers.Reader
-        Images, archives or arrays, see `storage.ingest`. A Zarr array or stack store is read where it is, without a
-        copy.
+    source : path-like, sequence of these, dpca.storage.Stack, or dpca.storage.readers.Reader
+        Images, archives or arrays, see `dpca.storage.ingest`. A Zarr array or stack store is read where it is, without
+        a copy.
     output : path-like
         Store of the scores. It holds the model as ``model``, and the ingested stack as ``stack``. The report goes to
         ``<output stem>.report``.
@@ -215,7 +215,7 @@ def open_input(
     ----------
     source : as in `compress`
     key, axes, data_range
-        As for `storage.ingest`.
+        As for `dpca.storage.ingest`.
     """
     if isinstance(source, Reader | Stack):
         return source

@@ -14,10 +14,10 @@ from dpca.models.estimator import Estimator
 from dpca.models.rank import UnmetError
 from dpca.models.rank_choice import RankChoice
 from dpca.models.store import load_any, write_model
-from storage.outputs import check_output
-from storage.progress import Progress, no_progress
-from storage.stack import Stack
-from storage.workspace import Workspace, fingerprint_of
+from dpca.storage.outputs import check_output
+from dpca.storage.progress import Progress, no_progress
+from dpca.storage.stack import Stack
+from dpca.storage.workspace import Workspace, fingerprint_of
 
 
 class Fitted(NamedTuple):

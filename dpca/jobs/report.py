@@ -18,11 +18,11 @@ from dpca.models.store import load_any
 from dpca.partition.lapped import LappedGrid
 from dpca.report import plots
 from dpca.report.record import read_report, write_report
-from storage.disk import folder_bytes
-from storage.errors import StoreError
-from storage.manifest import CHECKSUMS
-from storage.reading import array_in, open_array, open_group
-from storage.stack import Stack
+from dpca.storage.disk import folder_bytes
+from dpca.storage.errors import StoreError
+from dpca.storage.manifest import CHECKSUMS
+from dpca.storage.reading import array_in, open_array, open_group
+from dpca.storage.stack import Stack
 
 # Samples of a comparison and of the worst ones; eigenvectors of parts and of whole samples.
 _SHOWN, _EIGENVECTORS, _EIGENIMAGES = 6, 8, 12

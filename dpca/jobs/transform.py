@@ -15,14 +15,14 @@ from dpca.jobs.stages import NOTHING, StageCost
 from dpca.models.scores import SCORES_VERSION
 from dpca.models.store import model_fingerprint, stored_basis
 from dpca.representation.base import MODEL_FACT
-from storage.arrays import create_root, write_strings
-from storage.disk import require_free_space
-from storage.errors import DataError
-from storage.layout import CHANNEL
-from storage.outputs import check_output
-from storage.progress import Progress, no_progress
-from storage.stack import Stack
-from storage.workspace import Workspace, fingerprint_of
+from dpca.storage.arrays import create_root, write_strings
+from dpca.storage.disk import require_free_space
+from dpca.storage.errors import DataError
+from dpca.storage.layout import CHANNEL
+from dpca.storage.outputs import check_output
+from dpca.storage.progress import Progress, no_progress
+from dpca.storage.stack import Stack
+from dpca.storage.workspace import Workspace, fingerprint_of
 
 
 def transform_store(

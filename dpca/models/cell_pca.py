@@ -18,8 +18,8 @@ from dpca.partition.base import Partition
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.partition.shared import SharedGrid
-from storage.errors import DataError
-from storage.layout import CHANNEL, axes_for
+from dpca.storage.errors import DataError
+from dpca.storage.layout import CHANNEL, axes_for
 
 
 @documented(**PARTITIONED, part="cell", parts="cells", grid="*grid_shape")

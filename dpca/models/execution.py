@@ -10,7 +10,7 @@ from dpca.engine.rounds import Averaging, DataParallel, Scheme
 from dpca.models.parameters import whole_number
 from dpca.rules.minibatch import InBatches
 from dpca.rules.rule import Wrapper
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 
 EXECUTIONS = ("auto", "chain", "averaged", "data-parallel")
 # The numbers of Amid & Warmuth (2020), section "Distributed Setting".

@@ -14,7 +14,7 @@ from dpca.engine.memory import usable_bytes
 from dpca.engine.plan import PlanError
 from dpca.kernels.types import Array
 from dpca.rules.rule import Rule
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 
 _FLAGS = ("center", "shuffle", "shared", "keep_channels")
 _NAMES = ("solver", "mapping", "execution")

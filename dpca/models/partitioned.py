@@ -28,9 +28,9 @@ from dpca.partition.base import Partition
 from dpca.representation.base import Representation
 from dpca.representation.linear import LinearRepresentation
 from dpca.rules.rule import Rule
-from storage.errors import DataError
-from storage.layout import CHANNEL, axes_for
-from storage.stack import Stack
+from dpca.storage.errors import DataError
+from dpca.storage.layout import CHANNEL, axes_for
+from dpca.storage.stack import Stack
 
 
 @dataclass(eq=False, repr=False)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from dpca.kernels.types import Array
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 
 
 class UnmetError(DataError):

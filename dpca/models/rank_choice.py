@@ -15,7 +15,7 @@ from dpca.kernels.quality import psnr_from_mse
 from dpca.kernels.types import Array
 from dpca.models import rank
 from dpca.models.parameters import whole_number
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 
 #: The parameters of an estimator that say how many components it keeps; None of them keeps all.
 CHOICES = ("n_components", "threshold", "total_components", "ratio", "target_mse", "target_psnr", "target_ssim")

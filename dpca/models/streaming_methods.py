@@ -12,7 +12,7 @@ from dpca.rules.basis import StreamingRule
 from dpca.rules.minibatch import InBatches
 from dpca.rules.schedules import SCHEDULES, FirstStrategy, Harmonic, Power
 from dpca.rules.watched import Watched
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 
 #: Each method's module and class in `dpca.rules`; a store names rules by these only.
 METHODS: dict[str, str] = {

@@ -40,7 +40,7 @@ from dpca.rules.incremental_svd import IncrementalSVD
 from dpca.rules.rule import Rule
 from dpca.rules.state import State
 from dpca.rules.watched import moved
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 
 # What `partial_fit` leaves to be found.
 _FOUND = (

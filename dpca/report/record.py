@@ -18,10 +18,10 @@ import numpy as np
 
 from dpca.report import words
 from dpca.report.page import DataTable, Picture, html_page
-from storage.disk import atomic_write_bytes, read_file, writing_errors
-from storage.errors import StoreError, one_line
-from storage.manifest import FOLDER_MANIFEST, read_manifest, write_folder_manifest
-from storage.outputs import resolved_output
+from dpca.storage.disk import atomic_write_bytes, read_file, writing_errors
+from dpca.storage.errors import StoreError, one_line
+from dpca.storage.manifest import FOLDER_MANIFEST, read_manifest, write_folder_manifest
+from dpca.storage.outputs import resolved_output
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

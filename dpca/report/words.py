@@ -11,7 +11,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from storage.errors import printable
+from dpca.storage.errors import printable
 
 NOTHING = "-"
 

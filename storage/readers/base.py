@@ -27,8 +27,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.errors import DataError
-from storage.errors import printable as printable
+from dpca.storage.errors import DataError
+from dpca.storage.errors import printable as printable
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff")
 

@@ -7,8 +7,8 @@ import stat
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from storage.errors import DataError
-from storage.readers.base import (
+from dpca.storage.errors import DataError
+from dpca.storage.readers.base import (
     IMAGE_SUFFIXES,
     MAX_ENCODED,
     Payload,
@@ -20,7 +20,7 @@ from storage.readers.base import (
     printable,
     too_large,
 )
-from storage.readers.format import FileHead, Format
+from dpca.storage.readers.format import FileHead, Format
 
 # A marker in the head of every report's page.
 REPORT_MARK = b'<meta name="generator" content="dask-dpca">'

@@ -17,8 +17,8 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.errors import DataError
-from storage.readers.base import Numbered, Reader, runs, stack_dtype
+from dpca.storage.errors import DataError
+from dpca.storage.readers.base import Numbered, Reader, runs, stack_dtype
 
 # names under which data sets keep their samples and their labels, in order of preference
 PREFERRED = ("samples", "images", "data")

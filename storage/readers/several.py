@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import accumulate
 
-from storage.readers.base import Block, Payload, Reader, digest
+from dpca.storage.readers.base import Block, Payload, Reader, digest
 
 
 class SeveralReader(Reader):

@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import IO
 
-from storage.errors import DataError, one_line
-from storage.readers.base import (
+from dpca.storage.errors import DataError, one_line
+from dpca.storage.readers.base import (
     MAX_ENCODED,
     Payload,
     Reader,
@@ -27,7 +27,7 @@ from storage.readers.base import (
     judge_member,
     printable,
 )
-from storage.readers.format import COMPRESSIONS, Format
+from dpca.storage.readers.format import COMPRESSIONS, Format
 
 _BLOCK = 512
 

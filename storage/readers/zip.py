@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from storage.errors import DataError, one_line
-from storage.readers.base import (
+from dpca.storage.errors import DataError, one_line
+from dpca.storage.readers.base import (
     Payload,
     Reader,
     Refused,
@@ -25,7 +25,7 @@ from storage.readers.base import (
     judge_member,
     printable,
 )
-from storage.readers.format import Format
+from dpca.storage.readers.format import Format
 
 _LOCAL_HEADER = 30
 

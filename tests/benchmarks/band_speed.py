@@ -16,7 +16,7 @@ from statistics import median
 from typing import Any
 
 from dpca import BandPCA, CellPCA
-from storage import open_stack
+from dpca.storage import open_stack
 
 
 def main() -> None:

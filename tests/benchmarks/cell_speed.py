@@ -42,11 +42,11 @@ from dpca.kernels.quality import ssim_per_sample
 from dpca.models.store import model_fingerprint
 from dpca.partition import CellGrid
 from dpca.rules.covariance import CovariancePCA
-from storage import Stack, ingest, open_stack
-from storage.arrays import create_array, create_root, write_shard
-from storage.layout import Layout, choose_layout
-from storage.progress import bar_progress
-from storage.reading import open_array
+from dpca.storage import Stack, ingest, open_stack
+from dpca.storage.arrays import create_array, create_root, write_shard
+from dpca.storage.layout import Layout, choose_layout
+from dpca.storage.progress import bar_progress
+from dpca.storage.reading import open_array
 
 THESIS_SECONDS = {5: 0.0427, 10: 0.16, 25: 7.87}
 COMPONENTS = {5: 5, 10: 20, 25: 125}

@@ -22,11 +22,11 @@ import zarr
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-from storage import open_stack
-from storage.arrays import Codec, create_array, create_root, write_shard
-from storage.layout import choose_layout
-from storage.manifest import write_manifest
-from storage.reading import open_array, read_into
+from dpca.storage import open_stack
+from dpca.storage.arrays import Codec, create_array, create_root, write_shard
+from dpca.storage.layout import choose_layout
+from dpca.storage.manifest import write_manifest
+from dpca.storage.reading import open_array, read_into
 
 AXES = ("sample", "y", "x", "channel")
 

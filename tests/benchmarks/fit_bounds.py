@@ -36,11 +36,11 @@ from dpca.kernels.linalg import gram_lower
 from dpca.kernels.quality import ssim_per_sample
 from dpca.partition import CellGrid
 from dpca.rules.covariance import CovariancePCA
-from storage import Stack, ingest, open_stack
-from storage.arrays import create_array, create_root, write_shard
-from storage.layout import Layout
-from storage.progress import bar_progress
-from storage.tasks import one_blas_thread
+from dpca.storage import Stack, ingest, open_stack
+from dpca.storage.arrays import create_array, create_root, write_shard
+from dpca.storage.layout import Layout
+from dpca.storage.progress import bar_progress
+from dpca.storage.tasks import one_blas_thread
 
 Seconds = dict[str, float]
 

@@ -20,9 +20,9 @@ from threadpoolctl import threadpool_info
 from dpca.engine.cluster import open_client
 from dpca.engine.device import find_device
 from dpca.engine.memory import thread_count
-from pipelines.studies.partitions.device_speed import TABLE_4_3, cell_speeds
-from storage import Stack, ingest, open_stack
-from storage.progress import bar_progress
+from dpca.pipelines.studies.partitions.device_speed import TABLE_4_3, cell_speeds
+from dpca.storage import Stack, ingest, open_stack
+from dpca.storage.progress import bar_progress
 
 LINE = "{:>12} {:>4} {:>12} {:>12} {:>12} {:>12}   {}"
 

@@ -41,9 +41,9 @@ from dpca.engine.plan import Group
 from dpca.engine.source import as_source, batches
 from dpca.models.streaming_methods import make_rule
 from dpca.partition.whole import Whole
+from dpca.pipelines.studies.convergence.reference import exact_reference
 from dpca.rules.incremental_svd import IncrementalSVD
-from pipelines.studies.convergence.reference import exact_reference
-from storage import open_stack
+from dpca.storage import open_stack
 
 Array = np.ndarray[Any, Any]
 

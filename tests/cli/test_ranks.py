@@ -13,7 +13,7 @@ import zarr
 
 from dpca import BandPCA, CellPCA
 from dpca.cli import main
-from pipelines.celeba_cpca import main as job
+from dpca.pipelines.celeba_cpca import main as job
 from tests.conftest import smooth_images
 
 pytestmark = pytest.mark.usefixtures("small_pictures")

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dpca.rules.covariance import CovariancePCA
-from storage.layout import choose_layout
+from dpca.storage.layout import choose_layout
 from tests.engine.test_memory_workers import stack
 from tests.forked import Programs, printed_by
 

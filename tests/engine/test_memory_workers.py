@@ -18,8 +18,8 @@ from dpca.engine.source import ZarrSource, as_source
 from dpca.partition import CellGrid
 from dpca.rules.covariance import CovariancePCA
 from dpca.rules.moments import Moments
-from storage.arrays import create_array, create_root, write_shard
-from storage.layout import Layout, choose_layout
+from dpca.storage.arrays import create_array, create_root, write_shard
+from dpca.storage.layout import Layout, choose_layout
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process forget its peak")
 

@@ -22,11 +22,11 @@ from dpca.jobs import (
     find_done,
     open_input,
 )
-from pipelines.celeba_cpca import main as job
-from pipelines.studies.convergence.study import ConvergenceSettings, report_convergence
-from pipelines.studies.partitions import PartitionSettings, report_partitions
-from storage import open_stack, verify
-from storage.errors import DataError, StoreError
+from dpca.pipelines.celeba_cpca import main as job
+from dpca.pipelines.studies.convergence.study import ConvergenceSettings, report_convergence
+from dpca.pipelines.studies.partitions import PartitionSettings, report_partitions
+from dpca.storage import open_stack, verify
+from dpca.storage.errors import DataError, StoreError
 from tests.conftest import smooth_images
 
 pytestmark = pytest.mark.usefixtures("small_pictures")

@@ -19,7 +19,7 @@ from dpca.cli import main
 from dpca.engine.plan import PlanError
 from dpca.models.pca_solvers import SOLVERS
 from dpca.models.streaming_methods import METHODS
-from storage import DataError
+from dpca.storage import DataError
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),

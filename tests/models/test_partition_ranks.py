@@ -13,7 +13,7 @@ from dask.delayed import delayed
 
 from dpca import BandPCA, CellPCA
 from dpca.models.rank_choice import RankWarning
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 from tests.conftest import smooth_images
 
 

@@ -15,7 +15,7 @@ import zarr
 from dpca import StreamingPCA
 from dpca.models import ConvergenceWarning, OrderWarning
 from dpca.models.streaming_methods import METHODS
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 from tests.rules.streams import lost_variance
 
 pytestmark = [

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage.layout import Layout
+from dpca.storage.layout import Layout
 from tests.engine.test_memory_workers import stack
 from tests.forked import Programs, printed_by
 

@@ -48,7 +48,7 @@ from dpca.rules import (
     SecondStrategy,
     SimilarityMatching,
 )
-from storage.errors import DataError, StoreError
+from dpca.storage.errors import DataError, StoreError
 from tests.rules.streams import fit, lost_variance, planted
 
 pytestmark = pytest.mark.filterwarnings("ignore::dpca.models.ConvergenceWarning")

@@ -15,7 +15,7 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 from dpca import StreamingPCA
 from dpca.models import OrderWarning
 from dpca.models.streaming_methods import METHODS
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 from tests.conftest import smooth_images
 
 SHAPE = (8, 9, 3)

@@ -18,7 +18,7 @@ from dpca import BandPCA, CellPCA
 from dpca.models import targets
 from dpca.models.targets import fewest
 from dpca.representation.linear import LinearRepresentation
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 from tests.conftest import smooth_images
 
 SHAPE = (12, 16, 3)

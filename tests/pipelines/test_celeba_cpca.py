@@ -15,9 +15,9 @@ from PIL import Image
 from skimage.metrics import structural_similarity
 from sklearn.decomposition import PCA
 
+from dpca.pipelines.celeba_cpca import main
 from dpca.report import drawing
-from pipelines.celeba_cpca import main
-from storage import open_stack, verify
+from dpca.storage import open_stack, verify
 
 pytestmark = pytest.mark.usefixtures("small_pictures")
 
@@ -172,7 +172,7 @@ def test_bands_of_vectors(tmp_path: Path, scheduler: str) -> None:
 def test_the_embedded_portraits_are_the_default(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scheduler: str
 ) -> None:
-    import pipelines.celeba_cpca as program
+    import dpca.pipelines.celeba_cpca as program
 
     full = program.Portraits()
     assert (len(full), full.sample_shape) == (2000, (218, 178, 3))

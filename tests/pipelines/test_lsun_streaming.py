@@ -20,9 +20,9 @@ from sklearn.decomposition import PCA
 from dpca import StreamingPCA
 from dpca.cli import main as dpca
 from dpca.jobs.report import some_scores
+from dpca.pipelines.lsun_streaming import main
 from dpca.report import drawing
-from pipelines.lsun_streaming import main
-from storage import open_stack, verify
+from dpca.storage import open_stack, verify
 from tests.conftest import smooth_images
 from tests.forked import Programs
 from tests.pipelines.test_celeba_cpca import tree
@@ -227,7 +227,7 @@ def test_bad_options_are_usage_errors(options: list[str], capsys: pytest.Capture
 def test_the_embedded_portraits_are_the_default(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scheduler: str
 ) -> None:
-    import pipelines.lsun_streaming as program
+    import dpca.pipelines.lsun_streaming as program
 
     portraits = program.Portraits
     monkeypatch.setattr(program, "Portraits", lambda: portraits(count=60))

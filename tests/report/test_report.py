@@ -12,7 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from dpca.report.record import format_table, write_report
-from storage.errors import StoreError
+from dpca.storage.errors import StoreError
 
 REPORT = {
     "stages": {

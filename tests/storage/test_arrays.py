@@ -13,10 +13,10 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.arrays import choose_codec, create_array, create_root, write_shard, write_strings
-from storage.errors import StoreError
-from storage.layout import Layout
-from storage.reading import is_dense, local_path, open_array, read_into, root_facts, what_is_wrong_with
+from dpca.storage.arrays import choose_codec, create_array, create_root, write_shard, write_strings
+from dpca.storage.errors import StoreError
+from dpca.storage.layout import Layout
+from dpca.storage.reading import is_dense, local_path, open_array, read_into, root_facts, what_is_wrong_with
 
 SHAPE, LAYOUT, AXES = (10, 6, 8), Layout((2, 3, 8), (4, 6, 8)), ("sample", "y", "x")
 

@@ -10,10 +10,10 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.arrays import create_array, create_root, write_shard
-from storage.direct import read_raw_shards
-from storage.layout import Layout
-from storage.reading import open_array
+from dpca.storage.arrays import create_array, create_root, write_shard
+from dpca.storage.direct import read_raw_shards
+from dpca.storage.layout import Layout
+from dpca.storage.reading import open_array
 
 
 def store(

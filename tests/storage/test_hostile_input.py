@@ -31,9 +31,9 @@ from made_sources import (
 )
 from PIL import Image
 
-from storage.errors import DataError, StoreError
-from storage.ingest import ingest
-from storage.stack import open_stack
+from dpca.storage.errors import DataError, StoreError
+from dpca.storage.ingest import ingest
+from dpca.storage.stack import open_stack
 
 GOOD = jpegs(4)
 
@@ -306,7 +306,7 @@ def test_a_disk_too_small_is_refused_before_the_work(tmp_path: Path, monkeypatch
 
 
 def test_a_disk_that_fills_up_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from storage import filling
+    from dpca.storage import filling
 
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
