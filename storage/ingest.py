@@ -73,7 +73,8 @@ def ingest(
     color : {"auto", "rgb", "grey"}
         See `dpca.storage.images.Rules`.
     resize, crop : tuple of int, optional
-        (height, width) in pixels that every image is stretched to, after it is cropped; see `dpca.storage.images.Rules`.
+        (height, width) in pixels that every image is stretched to, after it is cropped; see
+        `dpca.storage.images.Rules`.
     on_error : {"stop", "skip"}
         Whether a sample that cannot be read, does not fit or is not finite is an error, or left out and recorded
         with its reason in ``rejected``.

@@ -114,8 +114,8 @@ def compress(
     Parameters
     ----------
     source : path-like, sequence of these, dpca.storage.Stack, or dpca.storage.readers.Reader
-        Images, archives or arrays, see `dpca.storage.ingest`. A Zarr array or stack store is read where it is, without a
-        copy.
+        Images, archives or arrays, see `dpca.storage.ingest`. A Zarr array or stack store is read where it is, without
+        a copy.
     output : path-like
         Store of the scores. It holds the model as ``model``, and the ingested stack as ``stack``. The report goes to
         ``<output stem>.report``.
