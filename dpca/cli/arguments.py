@@ -115,13 +115,20 @@ def add_job_options(
 ) -> None:
     """Add the options of a whole job that follow those of the model.
 
-    ``default`` says when reconstructions are kept, and ``measured`` which quality is measured without them.
+    ``default`` says when reconstructions and the stack are kept, and ``measured`` which quality is measured without
+    reconstructions.
     """
     parser.add_argument(
         "--reconstruct",
         action=argparse.BooleanOptionalAction,
         default=None,
         help=f"keep the reconstructions (default: {default}; {measured})",
+    )
+    parser.add_argument(
+        "--keep-stack",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help=f"keep the ingested samples in the output, for jobs of other settings in its place (default: {default})",
     )
     add_source_options(parser)
     add_cluster_options(parser)

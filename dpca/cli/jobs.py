@@ -42,6 +42,7 @@ def run_job(options: argparse.Namespace, given: Stack | Reader, output: str, mod
     settings = CompressionSettings(
         model,
         reconstruct=not options.source if options.reconstruct is None else options.reconstruct,
+        keep_stack=not options.source if options.keep_stack is None else options.keep_stack,
         key=options.key,
         axes=options.axes,
         **reading_options(options),
