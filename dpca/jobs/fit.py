@@ -102,4 +102,5 @@ def _reached(model: Any) -> list[str]:
     choice, left_out = RankChoice.of(model.get_params()), getattr(model, "validation_samples_", None)
     where = "samples of the fit" if left_out is None else f"{len(left_out):,} samples that were left out of the fit"
     error = f" (standard error {model.target_standard_error_:.2g})" if model.target_standard_error_ else ""
-    return [f"{choice.name} is {choice.value:g}, and {reached:.6g} is reached on {where}{error}"]
+    kind = "" if choice.name == "target_ssim" else ", before values are rounded to those of the stack"
+    return [f"{choice.name} is {choice.value:g}, and {reached:.6g} is reached on {where}{error}{kind}"]

@@ -22,6 +22,7 @@ from dpca.models.convergence import check_result
 from dpca.models.estimator import ComponentModel
 from dpca.models.parameters import check_states_fit, checked_rank, no_values
 from dpca.models.partition_rule import by_partition, choose_rule, exact_rule
+from dpca.models.rank import UnmetError
 from dpca.models.rank_choice import RankChoice
 from dpca.models.targets import Check, check_for, keep_chosen, value_range_for
 from dpca.partition.base import Partition
@@ -93,10 +94,21 @@ class PartitionedPCA(ComponentModel):
         if choice.is_target:
             n_spatial = self._n_spatial(partition, axes or axes_for(source.shape[1:]))
             check = check_for(choice, whole, left_out, n_spatial, self._random(1), self.memory_budget)
-        rule, folded, plan, note = self._rule(choice, source, partition, running["client"])
-        results, report = fold(rule, source, folded, plan=plan, note=note, **running)
+        n, stage, why = source.shape[0], "fit", ""
+        computed = self._to_compute(choice, n, partition)
         settle = guarded(self._settle, source.name)
-        settle(choice, rule, partition, folded, results, source.shape[0], source.dtype, value_range, check, left_out)
+        while True:
+            rule, folded, plan, note = self._rule(choice, source, partition, running["client"])
+            results, report = fold(rule, source, folded, plan=plan, note=note + why, stage=stage, **running)
+            try:
+                settle(choice, rule, partition, folded, results, n, source.dtype, value_range, check, left_out)
+                break
+            except UnmetError as error:
+                before, choice = computed, choice.wider(error) or choice
+                if (computed := self._to_compute(choice, n, partition)) == before:
+                    raise
+            stage = f"fit again, {computed} components"
+            why = f"; {before} components of each {self.part_name} were too few, so up to {computed} were computed anew"
         self.fit_report_ = report
         self._states = None
 
