@@ -18,11 +18,11 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
 from dpca.cli.arguments import add_overwrite, add_source_options, job_parser, positive, reading_options
 from dpca.cli.jobs import given_input, output_path, tell_result
 from dpca.cli.running import guarded, say
+from dpca.cli.work import shown_progress
 from dpca.models.streaming_methods import METHODS
 from dpca.pipelines.portraits import Portraits
 from dpca.pipelines.studies.convergence.study import ConvergenceSettings, convergence_table, report_convergence
 from dpca.report.record import aligned
-from dpca.storage.progress import bar_progress
 from dpca.storage.readers import open_reader
 from dpca.storage.readers.permuted import Permuted
 
@@ -47,7 +47,7 @@ def _run(options: argparse.Namespace) -> int:
         settings,
         reading=reading_options(options),
         overwrite=options.overwrite,
-        progress=bar_progress,
+        progress=shown_progress,
         say=say,
     )
     tell_result(report, output, already_done, aligned(*convergence_table(report)))

@@ -28,7 +28,8 @@ from dpca.cli.arguments import (
     reading_options,
 )
 from dpca.cli.jobs import given_input, output_path, tell_result
-from dpca.cli.running import guarded, run_options, say
+from dpca.cli.running import guarded, say
+from dpca.cli.work import run_options
 from dpca.pipelines.portraits import Portraits
 from dpca.pipelines.studies.partitions import PartitionSettings, known_report, report_partitions
 from dpca.pipelines.studies.partitions.published import DATA_SETS

@@ -139,10 +139,11 @@ def ingest(
                     work, reader, form, layout, stop=stop, client=client, threads=threads, progress=progress
                 )
                 filling.run()
+                asked = {"cell_shape": cells, "color": color, "crop": rules.crop, "resize": rules.resize}
                 content = content_of(
                     reader, color=color, resize=rules.resize, crop=rules.crop, data_range=limits, axes=axes
                 )
-                _finish(work, reader, form, filling, content)
+                _finish(work, reader, form, filling, content, asked)
                 work.publish()
     stack = open_stack(target)
     if stop and stack.rejected:
@@ -278,7 +279,9 @@ def _bytes_to_write(work: Workspace, n_items: int, form: Form, layout: Layout) -
     return max(0, whole - folder_bytes(work.store))
 
 
-def _finish(work: Workspace, reader: Reader, form: Form, filling: Filling, content: str) -> None:
+def _finish(
+    work: Workspace, reader: Reader, form: Form, filling: Filling, content: str, settings: Mapping[str, Any]
+) -> None:
     """Write names, labels and rejections; an interrupted run writes all of them again."""
     low, high = filling.data_range()
     root = create_root(
@@ -289,6 +292,7 @@ def _finish(work: Workspace, reader: Reader, form: Form, filling: Filling, conte
         axes=list(form.axes),
         data_range=[low, high],
         source={"kind": reader.kind, "name": reader.name, "count": len(reader)},
+        settings=settings,
         color=form.color,
         ignored=reader.ignored,
         content=content,

@@ -9,7 +9,8 @@ from typing import Any
 
 from dpca.cli.arguments import reading_options
 from dpca.cli.model_arguments import partitioned_model
-from dpca.cli.running import run_options, say
+from dpca.cli.running import say
+from dpca.cli.work import run_options
 from dpca.jobs import CompressionSettings, compress, find_done, open_input
 from dpca.report.record import format_table, report_folder
 from dpca.storage.readers import Reader

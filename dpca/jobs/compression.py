@@ -173,6 +173,7 @@ def compress(
             work.scratch / "records",
             reconstruct=settings.reconstruct,
             ssim=settings.measures_ssim,
+            facts=_facts(settings, fitted.model),
             client=client,
             progress=progress,
         )
@@ -290,6 +291,12 @@ def _workspace(given: Stack | Reader, output: PathLike, settings: CompressionSet
         overwrite=overwrite,
         inherited=inherited_of(given, settings.reading),
     )
+
+
+def _facts(settings: CompressionSettings, model: Any) -> dict[str, Any]:
+    """Return what store and report say of the job: what was asked for, and what is reached of a target."""
+    reached = model.target_numbers()
+    return {"job": "compress", "settings": settings.as_dict(), **({"target": reached} if reached else {})}
 
 
 def _write_report(

@@ -22,13 +22,15 @@ from dpca.storage.disk import bytes_at, folder_bytes, readable_size
 from dpca.storage.errors import StoreError
 from dpca.storage.manifest import CHECKSUMS
 from dpca.storage.readers import Reader
-from dpca.storage.reading import array_in, open_array, open_group
+from dpca.storage.reading import array_in, open_array, open_group, root_facts
 from dpca.storage.stack import Stack
 
 # Samples of a comparison and of the worst ones; eigenvectors of parts and of whole samples.
 _SHOWN, _EIGENVECTORS, _EIGENIMAGES = 6, 8, 12
 # Points that a scatter plot can still show, and the runs of samples that they are read in.
 _POINTS, _RUNS = 10_000, 20
+# What a scores store states of the job that made it.
+_OF_THE_JOB = ("job", "settings", "target", "made_with")
 
 
 def write_job_report(
@@ -67,6 +69,7 @@ def write_job_report(
     """
     model = load_any(store / "model")
     group = open_group(store)
+    facts = {name: value for name, value in root_facts(group).items() if name in _OF_THE_JOB}
     quality = {name: array_in(group, name)[...] for name in ("mse", "ssim") if name in group}
     bounds = stack.data_range or (0.0, 1.0)
     sizes = _sizes(given, stack, store, parts)
@@ -75,6 +78,7 @@ def write_job_report(
         "sample_shape": stack.sample_shape,
         **model.report_numbers(),
         **sizes,
+        **facts,
         **_quality_numbers(stack, quality, ssim),
         "rejected": stack.rejected,
         "mse_expected": model.expected_mse(bounds),

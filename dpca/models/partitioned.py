@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from types import MappingProxyType
 from typing import Any, Self, cast
 
 import numpy as np
@@ -56,6 +57,8 @@ class PartitionedPCA(ComponentModel):
     data_range: tuple[float, float] | None = None
     random_state: Any = None
     memory_budget: int | None = None
+
+    _target = MappingProxyType[str, Any]({})  # what is reached of a target
 
     @abstractmethod
     def _partition(self, source: Source, axes: Sequence[str] | None, **running: Any) -> Partition:
@@ -216,13 +219,26 @@ class PartitionedPCA(ComponentModel):
             check_result(result, f"the analysis of a {self.part_name}")
         reached = keep_chosen(choice, partition, results, n, value_range, check, places)
         self._learned_parts(partition, self._in_place(choice, partition, results, working_dtype(dtype)), n)
-        # The attributes that only targets give; those of a fit with another choice go.
-        learned = {
-            "target_reached_": None if reached is None else reached.value,
-            "target_standard_error_": None if reached is None else reached.standard_error,
-            "validation_samples_": left_out,
-        }
-        self._know_only(learned)
+        target: dict[str, Any] = {}
+        if reached is not None:
+            target = {
+                "name": choice.name,
+                "asked": float(choice.value),
+                "reached": reached.value,
+                "standard_error": reached.standard_error,
+                "left_out": 0 if left_out is None else len(left_out),
+            }
+        self._know_target(target, left_out)
+
+    def _know_target(self, target: Mapping[str, Any], left_out: Array | None = None) -> None:
+        """Set the attributes that only targets give; those of a fit with another choice go."""
+        self._target = MappingProxyType(dict(target))
+        learned = {"target_reached_": target.get("reached"), "target_standard_error_": target.get("standard_error")}
+        self._know_only({**learned, "validation_samples_": left_out})
+
+    def target_numbers(self) -> dict[str, Any]:
+        """Return what was asked for as a target and what is reached, empty where there is none."""
+        return dict(self._target)
 
     def _to_compute(self, choice: RankChoice, n: int | None, partition: Partition) -> int | None:
         """Return how many components of each partition the rule is to find in n samples, None for all."""
@@ -327,7 +343,18 @@ class PartitionedPCA(ComponentModel):
     def _facts(self, **own: Any) -> dict[str, Any]:
         """Return what a store states."""
         counts = {"n_components": self.n_components_, "n_samples_seen": self.n_samples_seen_}
-        return {"sample_shape": list(self.sample_shape_), **own, **counts}
+        return {
+            "sample_shape": list(self.sample_shape_),
+            **own,
+            **counts,
+            **({"target": dict(self._target)} if self._target else {}),
+        }
+
+    def _remember_target(self, facts: Mapping[str, Any]) -> None:
+        """Take a target over from what a store states."""
+        if (stated := facts.get("target")) is not None:
+            kinds = {"name": str, "asked": float, "reached": float, "standard_error": float, "left_out": int}
+            self._know_target({name: kind(stated[name]) for name, kind in kinds.items()})
 
     @staticmethod
     def _shapes(sample_shape: tuple[int, ...], grid_shape: tuple[int, ...], k: int) -> dict[str, tuple[int, ...]]:

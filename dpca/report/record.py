@@ -56,6 +56,11 @@ KEYS = {
     "leading_ratios": "that of each of the first components",
     "captured_bound": "lower bound of the kept share of what the best components would keep; null if not known",
     "rejected": "samples left out: their number, or a list of (name, reason)",
+    "target": "{name, asked, reached, standard_error, left_out}: what was asked for, and what is reached on samples of "
+    "the fit, or on those that were left out of it",
+    "job": "which job made the store",
+    "settings": "what was asked for",
+    "made_with": "versions of this package and of the libraries that it computed with",
     "notes": "sentences that a reader should know of",
     "stages": "name -> {seconds, bytes, peak_memory}",
 }

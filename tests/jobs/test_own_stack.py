@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import dpca
 from dpca import PCA, BandPCA, CellPCA, StreamingPCA
 from dpca.jobs import (
     CompressionSettings,
@@ -180,6 +181,12 @@ def test_a_stack_that_nobody_asked_for_is_not_kept(made: Made, output: Path, mon
     assert sizes_with_stack.pop("stack") > 20 * 24 * 24 * 3
     assert sizes == sizes_with_stack
     assert run(made.source, output, settings)[0] == report
+    assert report["settings"] == settings.as_dict()
+    assert report["made_with"]["dpca"] == dpca.__version__
+    stated = json.loads((output / "zarr.json").read_text())["attributes"]["dpca"]
+    assert {name: stated[name] for name in ("job", "settings", "made_with")} == {
+        name: report[name] for name in ("job", "settings", "made_with")
+    }
 
 
 def test_an_output_that_is_larger_than_its_input_says_so(source: Path, tmp_path: Path, output: Path) -> None:

@@ -58,7 +58,7 @@ def curve(model: Any, seen: np.ndarray, unseen: np.ndarray) -> list[float]:
 
 
 @pytest.mark.parametrize("make", [cells, bands])
-def test_a_target_is_met_on_what_was_left_out_with_the_fewest_components(make: Any) -> None:
+def test_a_target_is_met_on_what_was_left_out_with_the_fewest_components(make: Any, tmp_path: Path) -> None:
     x = smooth_images(260, SHAPE)
     model = make(target_mse=3e-4, validation_fraction=0.25).fit(x)
     held = model.validation_samples_
@@ -70,6 +70,9 @@ def test_a_target_is_met_on_what_was_left_out_with_the_fewest_components(make: A
     count = int(model.ranks_.sum())
     assert errors[count] <= 3e-4 < errors[count - 1]
     assert model.target_reached_ == pytest.approx(errors[count], rel=1e-5)
+    model.save(tmp_path / "model.zarr")
+    assert type(model).load(tmp_path / "model.zarr").target_numbers() == model.target_numbers()
+    assert model.target_numbers()["left_out"] == 65
     rebuilt = model.inverse_transform(model.transform(x[held]))
     assert ((rebuilt - x[held]) ** 2).mean() / 255**2 == pytest.approx(model.target_reached_, rel=1e-4)
     groups = np.array_split(((rebuilt - x[held]) ** 2).reshape(65, -1).mean(1) / 255**2, 10)
