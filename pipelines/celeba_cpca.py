@@ -7,6 +7,7 @@ Without arguments it works on 2,000 portraits of CelebA's size that are cut from
 
 from __future__ import annotations
 
+import argparse
 import sys
 from collections.abc import Sequence
 
@@ -27,7 +28,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser = job_parser("celeba_cpca.py", __doc__)
     add_model_options(parser, required=False)
     add_job_options(parser)
-    return guarded(lambda: compress_source(parser.parse_args(argv), Portraits))
+    return guarded(lambda: _run(parser.parse_args(argv)))
+
+
+def _run(options: argparse.Namespace) -> int:
+    return compress_source(options, Portraits)
 
 
 if __name__ == "__main__":

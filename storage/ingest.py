@@ -54,7 +54,7 @@ def ingest(
     data_range: tuple[float, float] | None = None,
     client: Client | None = None,
     threads: int | None = None,
-    budget: int | None = None,
+    budget: int | Callable[[], int] | None = None,
     overwrite: bool = False,
     progress: Progress = no_progress,
 ) -> Stack:
@@ -86,8 +86,9 @@ def ingest(
         Where the tasks run; without one, on threads of this process.
     threads : int, optional
         Number of these threads, by default one a processor.
-    budget : int, optional
-        Bytes that a task may take, by default as many as it needs.
+    budget : int or callable, optional
+        Bytes that a task may take, or what returns them, called if there is something to do; by default as many as it
+        needs.
     overwrite : bool
         Whether to replace another Zarr store, or an unfinished one of other settings.
     progress : callable
@@ -131,7 +132,7 @@ def ingest(
             form = survey(reader, rules, stop=stop)
             form = form if limits is None else replace(form, data_range=limits)
             layout = _layout(len(reader), form, cells)
-            _check_memory(reader, form, layout, budget)
+            _check_memory(reader, form, layout, budget() if callable(budget) else budget)
             needed = _bytes_to_write(work, len(reader), form, layout)
             with writing_errors(target, needed):
                 require_free_space(target, needed, f"the stack of '{reader.name}'")

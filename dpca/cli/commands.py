@@ -29,7 +29,7 @@ def ingest_stack(options: argparse.Namespace) -> int:
             cell_shape=options.cell,
             key=options.key,
             axes=options.axes,
-            budget=task_budget(how["client"], thread_count()),
+            budget=lambda: task_budget(how["client"], thread_count()),
             **reading_options(options),
             **how,
         )
@@ -107,4 +107,4 @@ def _text(value: Any) -> str:
         return ", ".join(f"{k}: {_text(v)}" for k, v in value.items())
     if isinstance(value, list | tuple):
         return " x ".join(map(str, value)) if all(isinstance(v, int) for v in value) else ", ".join(map(_text, value))
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

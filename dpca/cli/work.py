@@ -5,8 +5,9 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
 from threading import Event, Thread
 from typing import Any
 
@@ -44,10 +45,21 @@ class _Log:
         say(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self._stage}: {what}")
 
 
+class _Later:
+    """A cluster's client that is opened when a job first asks it for something: one that is done never does."""
+
+    def __init__(self, opened: Callable[[], Any]) -> None:
+        self._opened = cache(opened)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._opened(), name)
+
+
 @contextmanager
 def run_options(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
     """Yield the keywords that every job takes: ``client``, ``overwrite`` and ``progress``."""
-    with cluster(options) as client:
+    with ExitStack() as stack:
+        client = _Later(lambda: stack.enter_context(cluster(options)))
         yield {"client": client, "overwrite": options.overwrite, "progress": shown_progress}
 
 

@@ -67,3 +67,22 @@ def test_compress_is_the_main_job(image_folder: Callable[..., Path], tmp_path: P
     same, *differ = filecmp.cmpfiles(ours, other, files, shallow=False)
     assert differ == [[], []]
     assert len(same) == len(files) > 10
+
+
+def test_what_is_done_starts_no_cluster(
+    image_folder: Callable[..., Path], tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = image_folder(12)
+    stack, model, scores, again = (str(tmp_path / f"{name}.zarr") for name in ("stack", "model", "scores", "again"))
+    commands = (
+        ["ingest", str(folder), stack],
+        ["fit", stack, model, "--cell", "10", "--components", "3"],
+        ["transform", model, stack, scores],
+        ["reconstruct", model, scores, again],
+    )
+    for command in commands:
+        assert main([*command, "--scheduler", scheduler]) == 0
+        capsys.readouterr()
+        assert main([*command, "--scheduler", "tcp://127.0.0.1:1"]) == 0
+        assert "worker" not in capsys.readouterr().out
+    assert main([*commands[1], "--seed", "1", "--overwrite", "--scheduler", "tcp://127.0.0.1:1"]) == 6
