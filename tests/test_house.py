@@ -21,6 +21,7 @@ CALLS: dict[str, set[str]] = {
     "kernels": set(),
     "storage": set(),
     "choices": set(),
+    "__main__": {"cli"},
     "metrics": {"kernels", "storage"},
     "rules": {"kernels"},
     "partition": {"kernels"},

@@ -244,6 +244,10 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def report_numbers(self) -> dict[str, Any]:
         """Return what a report says of the fitted model; see `dpca.report.record`."""
 
+    def target_numbers(self) -> dict[str, Any]:
+        """Return what was asked for as a target of quality and what is reached, empty where nothing was."""
+        return {}
+
     def expected_mse(self, data_range: tuple[float, float]) -> float | None:
         """Return the mean squared error of the samples of the fit, before rounding, or None if only a look tells.
 
