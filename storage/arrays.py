@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.metadata import version as installed
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -19,6 +21,7 @@ from numcodecs import Blosc  # type: ignore[import-untyped]
 from zarr.codecs import BloscCodec, Crc32cCodec, ZstdCodec
 from zarr.core.sync import sync
 
+from dpca import __version__
 from dpca.storage.checked import DENSE_KEY
 from dpca.storage.direct import write_raw_shard
 from dpca.storage.errors import StoreError
@@ -52,19 +55,25 @@ def create_root(
     version : int
         Version of the store's form.
     **facts
-        Further JSON-able attributes (axes, data range, source, ...).
+        Further JSON-able attributes (axes, data range, source, settings, ...).
 
     Returns
     -------
     zarr.Group
-        Its attributes are ``{"dpca": {"kind": ..., "version": ..., "fingerprint": ..., **facts}}`` and
-        nothing else.
+        Its attributes are ``{"dpca": {"kind": ..., "version": ..., "fingerprint": ..., **facts, "made_with": ...}}``
+        and nothing else; the last are `library_versions`.
     """
     group = zarr.open_group(os.fspath(path), mode="a", zarr_format=3)
-    stated = {"kind": kind, "version": version, "fingerprint": fingerprint, **facts}
+    stated = {"kind": kind, "version": version, "fingerprint": fingerprint, **facts, "made_with": library_versions()}
     # through JSON, so that what this process sees is what a later one reads
     group.attrs.put({ROOT_KEY: json.loads(json.dumps(stated, allow_nan=False))})
     return group
+
+
+@cache
+def library_versions() -> dict[str, str]:
+    """Return the versions of this package and of the libraries that numbers and bytes depend on."""
+    return {"dpca": __version__, **{name: installed(name) for name in ("dask", "numpy", "scipy", "zarr")}}
 
 
 def create_array(

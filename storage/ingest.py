@@ -55,7 +55,7 @@ def ingest(
     data_range: tuple[float, float] | None = None,
     client: Client | None = None,
     threads: int | None = None,
-    budget: int | None = None,
+    budget: int | Callable[[], int] | None = None,
     overwrite: bool = False,
     progress: Progress = no_progress,
 ) -> Stack:
@@ -73,7 +73,8 @@ def ingest(
     color : {"auto", "rgb", "grey"}
         See `dpca.storage.images.Rules`.
     resize, crop : tuple of int, optional
-        (height, width) in pixels that every image is stretched to, after it is cropped; see `dpca.storage.images.Rules`.
+        (height, width) in pixels that every image is stretched to, after it is cropped; see
+        `dpca.storage.images.Rules`.
     on_error : {"stop", "skip"}
         Whether a sample that cannot be read, does not fit or is not finite is an error, or left out and recorded
         with its reason in ``rejected``.
@@ -86,8 +87,9 @@ def ingest(
         Where the tasks run; without one, on threads of this process.
     threads : int, optional
         Number of these threads, by default one a processor.
-    budget : int, optional
-        Bytes that a task may take, by default as many as it needs.
+    budget : int or callable, optional
+        Bytes that a task may take, or what returns them, called if there is something to do; by default as many as it
+        needs.
     overwrite : bool
         Whether to replace another Zarr store, or an unfinished one of other settings.
     progress : callable
@@ -131,7 +133,7 @@ def ingest(
             form = survey(reader, rules, stop=stop)
             form = form if limits is None else replace(form, data_range=limits)
             layout = _layout(len(reader), form, cells)
-            _check_memory(reader, form, layout, budget)
+            _check_memory(reader, form, layout, budget() if callable(budget) else budget)
             needed = _bytes_to_write(work, len(reader), form, layout)
             with writing_errors(target, needed):
                 require_free_space(target, needed, f"the stack of '{reader.name}'")
@@ -139,10 +141,11 @@ def ingest(
                     work, reader, form, layout, stop=stop, client=client, threads=threads, progress=progress
                 )
                 filling.run()
+                asked = {"cell_shape": cells, "color": color, "crop": rules.crop, "resize": rules.resize}
                 content = content_of(
                     reader, color=color, resize=rules.resize, crop=rules.crop, data_range=limits, axes=axes
                 )
-                _finish(work, reader, form, filling, content)
+                _finish(work, reader, form, filling, content, asked)
                 work.publish()
     stack = open_stack(target)
     if stop and stack.rejected:
@@ -278,7 +281,9 @@ def _bytes_to_write(work: Workspace, n_items: int, form: Form, layout: Layout) -
     return max(0, whole - folder_bytes(work.store))
 
 
-def _finish(work: Workspace, reader: Reader, form: Form, filling: Filling, content: str) -> None:
+def _finish(
+    work: Workspace, reader: Reader, form: Form, filling: Filling, content: str, settings: Mapping[str, Any]
+) -> None:
     """Write names, labels and rejections; an interrupted run writes all of them again."""
     low, high = filling.data_range()
     root = create_root(
@@ -289,6 +294,7 @@ def _finish(work: Workspace, reader: Reader, form: Form, filling: Filling, conte
         axes=list(form.axes),
         data_range=[low, high],
         source={"kind": reader.kind, "name": reader.name, "count": len(reader)},
+        settings=settings,
         color=form.color,
         ignored=reader.ignored,
         content=content,

@@ -1,7 +1,7 @@
 """Opens and reads Zarr arrays of any origin with every check that their stores allow.
 
-Everything goes through a `dpca.storage.checked.CheckedStore`, or straight from the files where `dpca.storage.direct` can, and
-every error names its store.
+Everything goes through a `dpca.storage.checked.CheckedStore`, or straight from the files where `dpca.storage.direct`
+can, and every error names its store.
 """
 
 from __future__ import annotations

@@ -226,6 +226,12 @@ class Workspace:
             raise KeyError(unit)
         return dict(marker["record"])
 
+    def set_aside(self) -> None:
+        """Take what other jobs may inherit out of a store that is whole, and not to be published with it."""
+        if self._inherited is not None:
+            with writing_errors(self.target):
+                self._inherited.set_aside(self._folder, self.store)
+
     def publish(self) -> None:
         """Move the complete store to its target and remove the work folder.
 

@@ -10,11 +10,11 @@ from typing import Any
 import zarr
 
 from dpca.cli.arguments import reading_options
-from dpca.cli.running import cluster, run_options, say
+from dpca.cli.running import say
+from dpca.cli.work import cluster, run_options, shown_progress
 from dpca.engine.memory import task_budget, thread_count
 from dpca.storage import ingest, open_stack, verify
 from dpca.storage.disk import folder_bytes
-from dpca.storage.progress import bar_progress
 from dpca.storage.readers import open_reader
 from dpca.storage.readers.zarr_array import ZarrReader
 from dpca.storage.reading import open_group, open_node, root_facts
@@ -29,7 +29,7 @@ def ingest_stack(options: argparse.Namespace) -> int:
             cell_shape=options.cell,
             key=options.key,
             axes=options.axes,
-            budget=task_budget(how["client"], thread_count()),
+            budget=lambda: task_budget(how["client"], thread_count()),
             **reading_options(options),
             **how,
         )
@@ -55,7 +55,7 @@ def info(options: argparse.Namespace) -> int:
 def verify_store(options: argparse.Namespace) -> int:
     """``dpca verify``."""
     with cluster(options) as client:
-        problems = verify(options.path, client=client, progress=bar_progress)
+        problems = verify(options.path, client=client, progress=shown_progress)
     for problem in problems:
         say(problem)
     say(f"'{options.path}': " + (f"{len(problems)} problem(s)" if problems else "every chunk is whole"))
@@ -107,4 +107,4 @@ def _text(value: Any) -> str:
         return ", ".join(f"{k}: {_text(v)}" for k, v in value.items())
     if isinstance(value, list | tuple):
         return " x ".join(map(str, value)) if all(isinstance(v, int) for v in value) else ", ".join(map(_text, value))
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

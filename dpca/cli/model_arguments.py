@@ -63,7 +63,7 @@ _BOUNDS = (
         positive,
         "K",
         "keep at most K in one cell or band, where numbers differ (default: four times the mean, or a third of its "
-        "attributes; a note says where that is too few)",
+        "attributes, and more where a target is not met with these: the fit then reads the samples again)",
     ),
     _Flag(
         "--validation-fraction",

@@ -5,7 +5,8 @@ from __future__ import annotations
 import argparse
 
 from dpca.cli.model_arguments import partitioned_model
-from dpca.cli.running import run_options, say
+from dpca.cli.running import say
+from dpca.cli.work import run_options
 from dpca.jobs import fit_store, reconstruct_store, transform_store
 from dpca.jobs.stages import NOTHING, StageCost
 from dpca.kernels.quality import WINDOW

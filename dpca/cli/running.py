@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import gc
 import os
 import sys
@@ -50,28 +49,6 @@ def guarded(job: Callable[[], int]) -> int:
         return 128 + stop.number if isinstance(stop, Stopped) else 130
     except Exception as error:
         return _explained(error)
-
-
-@contextmanager
-def run_options(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yield the keywords that every job takes: ``client``, ``overwrite`` and ``progress``."""
-    from dpca.storage.progress import bar_progress
-
-    with cluster(options) as client:
-        yield {"client": client, "overwrite": options.overwrite, "progress": bar_progress}
-
-
-@contextmanager
-def cluster(options: argparse.Namespace) -> Iterator[Any]:
-    """Open the cluster that the options ask for and say where to watch it."""
-    from dpca.engine.cluster import open_client
-    from dpca.storage.clusters import cluster_errors
-
-    with open_client(options.scheduler, workers=options.workers, memory=options.memory) as client:
-        with cluster_errors(client):
-            threads, dashboard = client.nthreads(), client.dashboard_link
-        say(f"{len(threads)} worker(s), dashboard {dashboard}")
-        yield client
 
 
 def say(text: str) -> None:

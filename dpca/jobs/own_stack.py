@@ -81,6 +81,11 @@ def own_stack(
     return stack, StageCost(time.perf_counter() - began, stack.nbytes, held_by(client))
 
 
+def kept_stack(store: Path) -> Stack | None:
+    """Return the stack that a finished job kept, if it did."""
+    return open_stack(store / _NAME) if (store / _NAME).exists() else None
+
+
 def _serves(reader: Reader, reading: Mapping[str, Any]) -> Callable[[Path], bool]:
     """Return what tells whether a store holds all of a reader as these options read it."""
     content = content_of(reader, **{name: value for name, value in reading.items() if name != "on_error"})

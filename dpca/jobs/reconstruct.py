@@ -109,6 +109,7 @@ def reconstruct_store(
             fingerprint=fingerprint,
             axes=list(axes),
             data_range=facts["data_range"],
+            settings={"n_components": n_components},
             source={"kind": "reconstruction", "name": os.path.basename(os.path.normpath(scores)), "count": n},
         )
         low, high = map(float, facts["data_range"])

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -78,10 +79,14 @@ def fill_scores(
     *,
     reconstruct: bool,
     ssim: bool = True,
+    facts: Mapping[str, Any] | None = None,
     client: Any | None,
     progress: Progress,
 ) -> StageCost:
-    """Write what is still missing of a scores store in a workspace; ``records`` are kept of each finished shard."""
+    """Write what is still missing of a scores store in a workspace; ``records`` are kept of each finished shard.
+
+    The store states ``facts`` about the job.
+    """
     began, store = time.perf_counter(), work.store
     path, known, data_range = os.fspath(model), model_fingerprint(model), stated_range(stack)
     basis = stored_basis(path, known)
@@ -105,6 +110,7 @@ def fill_scores(
         sample_shape=list(stack.sample_shape),
         n_components=basis.score_shape[-1],
         source=stack.source,
+        **(facts or {"settings": {"reconstruct": reconstruct}}),
         **{MODEL_FACT: basis.fingerprint()},
         **({} if basis.cell_shape is None else {"cell_shape": list(basis.cell_shape)}),
     )

@@ -216,4 +216,5 @@ class BandPCA(PartitionedPCA):
         if bands.n_partitions != p:
             raise ValueError(f"{bands.n_partitions} bands, not {p}")
         model._learned_parts(bands, arrays, stored.n_samples)
+        model._remember_target(stored.facts)
         return model

@@ -215,6 +215,7 @@ class CellPCA(PartitionedPCA):
         # All components were asked for by None, which also fits where there are more of them than samples.
         model = cls(None if k == grid.max_features else k, cell_shape=cell, overlap=overlap, shared=shared)
         model._learned_parts(grid, arrays, stored.n_samples)
+        model._remember_target(stored.facts)
         return model
 
 

@@ -37,7 +37,7 @@ def test_everything_is_written_and_right(
     image_folder: Callable[..., Path], tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     folder, output = image_folder(30), tmp_path / "out.zarr"
-    argv = ["--source", str(folder), "--output", str(output), "--components", "4", "--reconstruct"]
+    argv = ["--source", str(folder), "--output", str(output), "--components", "4", "--reconstruct", "--keep-stack"]
     assert main([*argv, "--scheduler", scheduler]) == 0
 
     originals = np.stack([np.asarray(Image.open(p)) for p in sorted(folder.iterdir())])
@@ -114,7 +114,9 @@ def finished(tmp_path_factory: pytest.TempPathFactory, programs: Programs) -> Fi
         files[f"{i:05d}".encode()] = buffer.getvalue()
     source = write_lsun(folder / "church_train_lmdb", files)
     finished = Finished(
-        folder, ["--source", str(source), "--components", "3", "--workers", "1", "--memory", "1GB"], images
+        folder,
+        ["--source", str(source), "--components", "3", "--workers", "1", "--memory", "1GB", "--keep-stack"],
+        images,
     )
     program = programs.start([sys.executable, str(PROGRAM), *finished.argv, "--output", str(finished.output)])
     printed, errors = program.communicate()

@@ -25,7 +25,7 @@ from dpca.storage.layout import Layout
 from tests.conftest import smooth_images
 
 SHAPE = (40, 24, 20, 3)
-SETTINGS = CompressionSettings(CellPCA(2, cell_shape=8))
+SETTINGS = CompressionSettings(CellPCA(2, cell_shape=8), keep_stack=True)
 STORES = (
     "stack.zarr",
     "floats.zarr",
