@@ -10,7 +10,7 @@ import scipy.linalg
 
 from dpca.kernels.quality import mse_per_sample, psnr_from_mse, ssim_per_sample
 from dpca.kernels.types import Array
-from storage.layout import axes_for
+from dpca.storage.layout import axes_for
 
 _BLOCK_ROWS = 1024
 

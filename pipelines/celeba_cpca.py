@@ -16,22 +16,23 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
 
     start(__name__)
 
-from dpca.cli.jobs import add_common_options, job_parser, run_job
-from dpca.cli.model_arguments import add_model_options, partitioned_model
+from dpca.cli.arguments import add_job_options, job_parser
+from dpca.cli.jobs import compress_source
+from dpca.cli.model_arguments import add_model_options
 from dpca.cli.running import guarded
-from pipelines.portraits import Portraits
+from dpca.pipelines.portraits import Portraits
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code (see `dpca.cli.running`)."""
     parser = job_parser("celeba_cpca.py", __doc__)
     add_model_options(parser, required=False)
-    add_common_options(parser, measured="quality is measured in any case")
+    add_job_options(parser)
     return guarded(lambda: _run(parser.parse_args(argv)))
 
 
 def _run(options: argparse.Namespace) -> int:
-    return run_job(options, lambda: Portraits(), partitioned_model(options), suffix="-cpca" if options.source else "")
+    return compress_source(options, Portraits)
 
 
 if __name__ == "__main__":

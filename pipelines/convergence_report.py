@@ -15,16 +15,16 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
 
     start(__name__)
 
-from dpca.cli.arguments import add_overwrite, add_source_options, positive, reading_options
-from dpca.cli.jobs import given_input, job_parser, output_path, tell_result
+from dpca.cli.arguments import add_overwrite, add_source_options, job_parser, positive, reading_options
+from dpca.cli.jobs import given_input, output_path, tell_result
 from dpca.cli.running import guarded, say
+from dpca.cli.work import shown_progress
 from dpca.models.streaming_methods import METHODS
+from dpca.pipelines.portraits import Portraits
+from dpca.pipelines.studies.convergence.study import ConvergenceSettings, convergence_table, report_convergence
 from dpca.report.record import aligned
-from pipelines.portraits import Portraits
-from pipelines.studies.convergence.study import ConvergenceSettings, convergence_table, report_convergence
-from storage.progress import bar_progress
-from storage.readers import open_reader
-from storage.readers.permuted import Permuted
+from dpca.storage.readers import open_reader
+from dpca.storage.readers.permuted import Permuted
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -47,7 +47,7 @@ def _run(options: argparse.Namespace) -> int:
         settings,
         reading=reading_options(options),
         overwrite=options.overwrite,
-        progress=bar_progress,
+        progress=shown_progress,
         say=say,
     )
     tell_result(report, output, already_done, aligned(*convergence_table(report)))
@@ -58,7 +58,7 @@ def _given(options: argparse.Namespace) -> Any:
     if options.source and options.shuffle is not None:
         source = options.source[0] if len(options.source) == 1 else options.source
         return Permuted(open_reader(source, key=options.key, axes=options.axes), options.shuffle)
-    return given_input(options, lambda: Portraits())
+    return given_input(options, Portraits)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -16,19 +16,19 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
 
     start(__name__)
 
-from dpca.cli.arguments import add_seed, natural, positive
-from dpca.cli.jobs import add_common_options, job_parser, run_job
+from dpca.cli.arguments import add_job_options, add_seed, job_parser, natural, positive
+from dpca.cli.jobs import given_input, output_path, run_job
 from dpca.cli.running import guarded
 from dpca.models.streaming_methods import METHODS
 from dpca.models.streaming_pca import StreamingPCA
-from pipelines.portraits import Portraits
+from dpca.pipelines.portraits import Portraits
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code (see `dpca.cli.running`)."""
     parser = job_parser("lsun_streaming.py", __doc__)
     _add_streaming_options(parser)
-    add_common_options(parser, measured="their MSE and PSNR are measured in any case, their SSIM only if they are kept")
+    add_job_options(parser, measured="their MSE and PSNR are measured in any case, their SSIM only if they are kept")
     return guarded(lambda: _run(parser.parse_args(argv)))
 
 
@@ -53,7 +53,7 @@ def _add_streaming_options(parser: argparse.ArgumentParser) -> None:
     )
     group.add_argument("--batch", type=positive, metavar="N", help="samples of one update (default: the rule's own)")
     group.add_argument(
-        "--oversampling", type=natural, metavar="N", help="extra components that incremental-svd tracks (default: 50)"
+        "--oversampling", type=natural, metavar="N", help="extra components that incremental-svd tracks (default: 60)"
     )
     group.add_argument(
         "--shuffle",
@@ -73,7 +73,7 @@ def _run(options: argparse.Namespace) -> int:
         shuffle=options.shuffle,
         random_state=options.seed,
     )
-    return run_job(options, lambda: Portraits(), model, suffix="-eigenimages")
+    return run_job(options, given_input(options, Portraits), output_path(options, "-eigenimages"), model)
 
 
 if __name__ == "__main__":

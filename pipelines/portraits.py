@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from PIL import Image
 from scipy.ndimage import gaussian_filter
 
-from storage.errors import DataError
-from storage.readers.base import Block, Reader, digest
+from dpca.storage.errors import DataError
+from dpca.storage.readers.base import Block, Reader, digest
 
 HEIGHT, WIDTH = 218, 178
 

@@ -29,11 +29,11 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
 
 from dpca.cli.arguments import positive
 from dpca.cli.running import guarded, say
-from pipelines.studies.reproduction import TABLES, MissingData, Table, markdown
-from pipelines.studies.reproduction.data import Setting
-from storage.disk import atomic_write_bytes, writing_errors
-from storage.outputs import check_output
-from storage.progress import bar_progress
+from dpca.cli.work import shown_progress
+from dpca.pipelines.studies.reproduction import TABLES, MissingData, Table, markdown
+from dpca.pipelines.studies.reproduction.data import Setting
+from dpca.storage.disk import atomic_write_bytes, writing_errors
+from dpca.storage.outputs import check_output
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -51,7 +51,7 @@ def _run(options: argparse.Namespace) -> int:
         output.parent.mkdir(parents=True, exist_ok=True)
         temporary = tempfile.TemporaryDirectory(dir=output.parent) if options.workspace is None else None
     with temporary or nullcontext(options.workspace) as folder:
-        setting = Setting(Path(options.data), Path(folder), options.trials, bar_progress)
+        setting = Setting(Path(options.data), Path(folder), options.trials, shown_progress)
         for name in options.only or TABLES:
             say(f"{name} ...")
             try:

@@ -6,11 +6,11 @@ This room knows no PCA. Its parts: `readers`, `images` and `ingest` (what people
 `tasks` (calls in order on Dask or threads), `clusters` (what a cluster says when it fails, as errors of ours).
 """
 
-from storage.errors import ClusterError, DataError, StoreError
-from storage.ingest import ingest
-from storage.spiked import Spiked, write_spiked
-from storage.stack import Stack, open_stack
-from storage.verify import verify
+from dpca.storage.errors import ClusterError, DataError, StoreError
+from dpca.storage.ingest import ingest
+from dpca.storage.spiked import Spiked, write_spiked
+from dpca.storage.stack import Stack, open_stack
+from dpca.storage.verify import verify
 
 __all__ = [
     "ClusterError",

@@ -11,6 +11,8 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Mapping, Sequence
+from functools import cache
+from importlib.metadata import version as installed
 from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
@@ -19,10 +21,12 @@ from numcodecs import Blosc  # type: ignore[import-untyped]
 from zarr.codecs import BloscCodec, Crc32cCodec, ZstdCodec
 from zarr.core.sync import sync
 
-from storage.checked import DENSE_KEY
-from storage.errors import StoreError
-from storage.layout import Layout
-from storage.manifest import ROOT_KEY
+from dpca import __version__
+from dpca.storage.checked import DENSE_KEY
+from dpca.storage.direct import write_raw_shard
+from dpca.storage.errors import StoreError
+from dpca.storage.layout import Layout
+from dpca.storage.manifest import ROOT_KEY
 
 if TYPE_CHECKING:
     from zarr.core.array_spec import ArrayConfigParams
@@ -51,19 +55,25 @@ def create_root(
     version : int
         Version of the store's form.
     **facts
-        Further JSON-able attributes (axes, data range, source, ...).
+        Further JSON-able attributes (axes, data range, source, settings, ...).
 
     Returns
     -------
     zarr.Group
-        Its attributes are ``{"dpca": {"kind": ..., "version": ..., "fingerprint": ..., **facts}}`` and
-        nothing else.
+        Its attributes are ``{"dpca": {"kind": ..., "version": ..., "fingerprint": ..., **facts, "made_with": ...}}``
+        and nothing else; the last are `library_versions`.
     """
     group = zarr.open_group(os.fspath(path), mode="a", zarr_format=3)
-    stated = {"kind": kind, "version": version, "fingerprint": fingerprint, **facts}
+    stated = {"kind": kind, "version": version, "fingerprint": fingerprint, **facts, "made_with": library_versions()}
     # through JSON, so that what this process sees is what a later one reads
     group.attrs.put({ROOT_KEY: json.loads(json.dumps(stated, allow_nan=False))})
     return group
+
+
+@cache
+def library_versions() -> dict[str, str]:
+    """Return the versions of this package and of the libraries that numbers and bytes depend on."""
+    return {"dpca": __version__, **{name: installed(name) for name in ("dask", "numpy", "scipy", "zarr")}}
 
 
 def create_array(
@@ -100,7 +110,7 @@ def create_array(
         Inner codec: none; lz4 (level 5) behind a bit shuffle; or without one, for noise among many zeros, of which it
         leaves little (a shuffle would mix them: a third more bytes).
     attributes : mapping, optional
-        JSON-able attributes of the array. ``{"may_be_infinite": True}`` tells `storage.verify` that an
+        JSON-able attributes of the array. ``{"may_be_infinite": True}`` tells `dpca.storage.verify` that an
         infinity is no fault here.
 
     Returns
@@ -254,13 +264,15 @@ def write_shard(
             f"a write of {values.shape} {values.dtype} at {first} of '{array.store_path}' is not the "
             f"whole shard: give {whole} {array.dtype}"
         )
-    key = array.metadata.encode_chunk_key(tuple(s // edge for s, edge in zip(first, edges, strict=True)))
+    shard = tuple(s // edge for s, edge in zip(first, edges, strict=True))
+    key = array.metadata.encode_chunk_key(shard)
     region = tuple(slice(s, s + n) for s, n in zip(first, whole, strict=True))
     if sync((array.store_path / key).exists()):
         if whole[0] == edges[0] and _holds(array, region, values):
             return
         sync((array.store_path / key).delete())
-    array.with_config(_DENSE).set_basic_selection(region, values)
+    if not write_raw_shard(array, shard, values):
+        array.with_config(_DENSE).set_basic_selection(region, values)
 
 
 def _holds(array: zarr.Array[Any], region: tuple[slice, ...], values: np.ndarray[Any, Any]) -> bool:

@@ -27,7 +27,7 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 
 ATTRIBUTES = (
     *("_FillValue", "missing_value", "valid_min", "valid_max", "valid_range"),

@@ -24,11 +24,11 @@ from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Sto
 from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.storage import LocalStore
 
-from storage.checksums import Entry, ShardChecksums, crc_at, index_bytes, places_in
-from storage.codecs import check_codecs
-from storage.errors import StoreError
-from storage.manifest import CHECKSUMS, METADATA, Manifest, digest_of, read_manifest
-from storage.unchecked import content_of, missing_file, plain_store, require_file
+from dpca.storage.checksums import Entry, ShardChecksums, crc_at, index_bytes, places_in
+from dpca.storage.codecs import check_codecs
+from dpca.storage.errors import StoreError
+from dpca.storage.manifest import CHECKSUMS, METADATA, Manifest, digest_of, read_manifest
+from dpca.storage.unchecked import content_of, missing_file, plain_store, require_file
 
 _METADATA = (METADATA, ".zarray", ".zmetadata", ".zgroup")
 # How Zarr's version 3 names chunks, behind the path of their array.

@@ -1,7 +1,7 @@
 """The CRC-32C at the end of every chunk that this package writes, and where the chunks lie in a shard.
 
 The index of a shard stands at its end: offset and length of each inner chunk in C order, 8 bytes each, then its own
-CRC-32C. A chunk that is not stored has the largest length that 8 bytes can hold.
+CRC-32C. A chunk that is not stored has the largest offset and length that 8 bytes can hold.
 """
 
 from __future__ import annotations
@@ -19,10 +19,12 @@ from numpy.typing import NDArray
 from zarr.codecs import Crc32cCodec, ShardingCodec
 from zarr.core.metadata import ArrayV3Metadata
 
-from storage.errors import StoreError, one_line
+from dpca.storage.errors import StoreError, one_line
 
 #: Bytes of a CRC-32C.
 CRC_BYTES = 4
+#: Offset and length of a chunk that is not stored.
+NOT_STORED = np.iinfo(np.uint64).max
 _PIECE_BYTES = 1 << 20
 
 #: Size in bytes, and in hexadecimal digits the CRC-32C of each chunk and of the index.
@@ -76,7 +78,7 @@ def places_in(index: Any) -> NDArray[np.int64]:
         The index of a shard, with or without its checksum.
     """
     places = np.frombuffer(index, "<u8", len(index) // 16 * 2).reshape(-1, 2)
-    return np.where(places[:, 1:] != np.iinfo(np.uint64).max, places, 0).astype(np.int64)
+    return np.where(places[:, 1:] != NOT_STORED, places, 0).astype(np.int64)
 
 
 def crc_at(values: NDArray[np.uint8], end: int) -> int:
@@ -105,7 +107,9 @@ def stored_checksums(folder: Path) -> Mapping[str, Entry]:
     """
     array = zarr.open_array(os.fspath(folder), mode="r")
     if not ends_in_checksums(array):
-        raise StoreError(f"the chunks of '{folder}' end in no CRC-32C: make arrays with storage.arrays.create_array")
+        raise StoreError(
+            f"the chunks of '{folder}' end in no CRC-32C: make arrays with dpca.storage.arrays.create_array"
+        )
     per_shard = 0
     if array.shards is not None:
         per_shard = int(np.prod([shard // chunk for shard, chunk in zip(array.shards, array.chunks, strict=True)]))

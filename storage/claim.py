@@ -20,8 +20,8 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from storage.disk import read_file
-from storage.errors import StoreError, printable
+from dpca.storage.disk import read_file
+from dpca.storage.errors import StoreError, printable
 
 MARK = b"work folder of dpca: the output appears beside it when it is whole\n"
 LOCK, JOURNAL = "lock", "journal.json"

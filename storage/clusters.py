@@ -13,7 +13,7 @@ from contextlib import contextmanager, suppress
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from storage.errors import ClusterError, DataError, StoreError, one_line
+from dpca.storage.errors import ClusterError, DataError, StoreError, one_line
 
 _GO_ON = "the same command goes on with what is finished"
 # Messages of a process that lacks the function it should run.

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator
 from typing import Any
 
-from storage.errors import StoreError, one_line
+from dpca.storage.errors import StoreError, one_line
 
 # Codecs that this package and others use for numbers and text. "pickle" is left out: it executes what it reads.
 _CODECS = frozenset(

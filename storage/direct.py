@@ -1,9 +1,10 @@
-"""Reads the inner chunks of raw shards straight into the caller's memory.
+"""Reads the inner chunks of raw shards straight into the caller's memory, and writes them one by one to their file.
 
 Zarr hands every inner chunk through four buffers (the file's bytes, the chunk, the shard's selection, the caller's),
 most of them freshly mapped. For chunks that are nothing but little-endian values and a CRC-32C, the bytes in the file
 are the bytes of the answer: reading them in place is four times faster (2.7 against 0.65 GB/s on one core, from the
-page cache). Every checksum is still checked. Whatever has another form is left to Zarr.
+page cache), and writing them from one buffer takes two fifths of the time, little more than the file itself. Every
+checksum is still checked. Whatever has another form is left to Zarr.
 """
 
 from __future__ import annotations
@@ -12,8 +13,10 @@ import math
 import os
 import stat
 import sys
+import uuid
 from collections.abc import Iterator, Sequence
 from itertools import product
+from pathlib import Path
 from typing import Any, BinaryIO
 
 import google_crc32c
@@ -22,8 +25,8 @@ import zarr
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ShardingCodecIndexLocation
 from zarr.core.metadata import ArrayV3Metadata
 
-from storage.checked import CheckedStore
-from storage.checksums import CRC_BYTES, ShardChecksums, index_bytes, places_in
+from dpca.storage.checked import CheckedStore
+from dpca.storage.checksums import CRC_BYTES, NOT_STORED, ShardChecksums, index_bytes, places_in
 
 Array = np.ndarray[Any, Any]
 
@@ -76,6 +79,69 @@ def read_raw_shards(array: zarr.Array[Any], taken: Sequence[range], out: Array) 
                 belongs = None if known is None else int(known.chunks[place])
                 _read_chunk(file, chunk, inside, [r.start for r in taken], out, scratch, belongs)
     return True
+
+
+def write_raw_shard(array: zarr.Array[Any], shard: tuple[int, ...], values: Array) -> bool:
+    """Write one whole shard if its chunks are raw and it lies in a local file; it appears once it is whole.
+
+    Parameters
+    ----------
+    array : zarr.Array
+        Open for writing.
+    shard : tuple of int
+        Place of the shard along each axis.
+    values : ndarray
+        All that the shard holds inside the array, in its dtype.
+
+    Returns
+    -------
+    bool
+        False if the array has another form; nothing was written then.
+
+    Notes
+    -----
+    Holds one inner chunk beside the values. Chunks lie in C order; those without any value are not stored.
+    """
+    if not _is_raw(array):
+        return False
+    chunks = array.chunks
+    per_shard = [s // c for s, c in zip(array.shards or chunks, chunks, strict=True)]
+    key = array.store_path / array.metadata.encode_chunk_key(shard)
+    path = Path(os.fspath(key.store.root)) / key.path  # type: ignore[attr-defined]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # Zarr's name for what is not whole: the next run removes those of writers that were killed.
+    temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
+    places, scratch = np.full((*per_shard, 2), NOT_STORED, "<u8"), np.zeros(chunks, array.dtype)
+    try:
+        with open(temporary, "xb", buffering=0) as file:
+            for chunk in product(*(range(-(-n // c)) for n, c in zip(values.shape, chunks, strict=True))):
+                part = values[tuple(slice(i * c, i * c + c) for i, c in zip(chunk, chunks, strict=True))]
+                if part.shape != scratch.shape:
+                    scratch[...] = 0
+                scratch[tuple(slice(0, n) for n in part.shape)] = part
+                places[chunk] = file.tell(), scratch.nbytes + CRC_BYTES
+                _write(file, scratch)
+            _write(file, places)
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
+    return True
+
+
+def _write(file: BinaryIO, values: Array) -> None:
+    """Write the bytes of an array, and their checksum."""
+    checksum = 0
+    for piece in _pieces(values.data.cast("B")):
+        checksum = google_crc32c.extend(checksum, np.asarray(piece))
+        _write_all(file, piece)
+    _write_all(file, memoryview(checksum.to_bytes(CRC_BYTES, "little")))
+
+
+def _write_all(file: BinaryIO, content: memoryview) -> None:
+    # A disk that becomes full takes a part, and refuses the rest.
+    while content:
+        content = content[file.write(content) :]
 
 
 def _is_raw(array: zarr.Array[Any]) -> bool:

@@ -8,11 +8,11 @@ import re
 import shutil
 import stat
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
-from storage.errors import StoreError, printable
+from dpca.storage.errors import StoreError, printable
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -60,7 +60,9 @@ def refusal_of_disk(error: OSError, path: str | os.PathLike[str], needed: int | 
     """
     where = f"'{printable(os.fspath(path))}'"
     if is_full(error):
-        room = f"{_size(_free(path))} free" + (f" of {_size(needed)} needed" if needed is not None else "")
+        room = f"{readable_size(_free(path))} free" + (
+            f" of {readable_size(needed)} needed" if needed is not None else ""
+        )
         return StoreError(
             f"the disk is full while writing {where} ({error.strerror}, {room}): "
             f"make room and run the same command again to continue, or choose another output"
@@ -105,8 +107,8 @@ def require_free_space(path: str | os.PathLike[str], needed_bytes: int, what: st
     free = _free(path)
     if needed_bytes > free:
         raise StoreError(
-            f"{what} takes {_size(needed_bytes)} and the disk of '{os.fspath(path)}' has {_size(free)} free: "
-            f"make room or choose another output"
+            f"{what} takes {readable_size(needed_bytes)} and the disk of '{os.fspath(path)}' has {readable_size(free)} "
+            f"free: make room or choose another output"
         )
 
 
@@ -162,6 +164,22 @@ def folder_bytes(folder: str | os.PathLike[str], *, besides: str = "") -> int:
     return sum(file.stat().st_size for file in Path(folder).rglob("*") if file.name != besides and file.is_file())
 
 
+def bytes_at(paths: Sequence[str]) -> int | None:
+    """Return the bytes of files and of all files below folders; None where there is none, or one is not on a disk."""
+    if not paths or not all(map(os.path.exists, paths)):
+        return None
+    return sum(folder_bytes(path) if os.path.isdir(path) else os.path.getsize(path) for path in paths)
+
+
+def readable_size(n: float) -> str:
+    """Write a number of bytes in the largest unit that leaves at least 1, to three digits."""
+    for unit in ("bytes", "kB", "MB", "GB", "TB"):
+        if n < 999.5:
+            return f"{n:.3g} {unit}"
+        n /= 1000
+    return f"{n:,.3g} PB"
+
+
 def sweep(folder: Path) -> None:
     """Remove the temporary files of writers that were killed."""
     for inner, _, files in os.walk(folder):
@@ -175,12 +193,3 @@ def _free(path: str | os.PathLike[str]) -> int:
     while not folder.is_dir() and folder != folder.parent:
         folder = folder.parent
     return shutil.disk_usage(folder).free
-
-
-def _size(n: int) -> str:
-    value, unit = float(n), "bytes"
-    for bigger in ("kB", "MB", "GB", "TB", "PB"):
-        if value < 1000:
-            break
-        value, unit = value / 1000, bigger
-    return f"{value:.0f} {unit}" if unit == "bytes" else f"{value:.1f} {unit}"

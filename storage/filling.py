@@ -24,21 +24,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from storage import cf
-from storage.arrays import create_array, create_root, write_shard
-from storage.clusters import cluster_errors
-from storage.errors import ClusterError, DataError, one_line
-from storage.images import decode
-from storage.layout import Layout
-from storage.progress import Progress, Stage
-from storage.ranges import found_range
-from storage.readers import Block, Reader
-from storage.readers.base import within_memory
-from storage.reading import open_array
-from storage.stack import STACK_KIND, STACK_VERSION
-from storage.survey import Form, nothing_left, payload_or_refusal, refusal
-from storage.tasks import map_shards
-from storage.workspace import Workspace
+from dpca.storage import cf
+from dpca.storage.arrays import create_array, create_root, write_shard
+from dpca.storage.clusters import cluster_errors
+from dpca.storage.errors import ClusterError, DataError, one_line
+from dpca.storage.images import decode
+from dpca.storage.layout import Layout
+from dpca.storage.progress import Progress, Stage
+from dpca.storage.ranges import found_range
+from dpca.storage.readers import Block, Reader
+from dpca.storage.readers.base import within_memory
+from dpca.storage.reading import open_array
+from dpca.storage.stack import STACK_KIND, STACK_VERSION
+from dpca.storage.survey import Form, nothing_left, payload_or_refusal, refusal
+from dpca.storage.tasks import map_shards
+from dpca.storage.workspace import Workspace
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -152,7 +152,7 @@ class Filling:
     stop : bool
         Whether the first rejection is an error.
     client, threads, progress :
-        See `storage.ingest.ingest`.
+        See `dpca.storage.ingest.ingest`.
 
     Attributes
     ----------

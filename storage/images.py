@@ -2,7 +2,7 @@
 
 What becomes of an image:
 
-* The formats of `storage.pictures` are decoded, recognized by their first bytes and never by the file's name.
+* The formats of `dpca.storage.pictures` are decoded, recognized by their first bytes and never by the file's name.
 * The size is read from the header before anything is decoded; more than `MAX_PIXELS` pixels, or another size than the
   stack's, is refused there, so a decompression bomb costs nothing.
 * EXIF orientation is applied: pixels come out upright.
@@ -36,8 +36,8 @@ from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
 from PIL.TiffImagePlugin import TiffImageFile
 
-from storage.errors import DataError
-from storage.pictures import cut_depth, picture_of, plugin_of
+from dpca.storage.errors import DataError
+from dpca.storage.pictures import cut_depth, picture_of, plugin_of
 
 Color = Literal["auto", "rgb", "grey"]
 
@@ -104,7 +104,7 @@ def decode(payload: bytes, rules: Rules | None = None) -> NDArray[Any]:
     Parameters
     ----------
     payload : bytes
-        A whole file of a format of `storage.pictures`.
+        A whole file of a format of `dpca.storage.pictures`.
     rules : Rules, optional
         By default any size and color is taken as it is.
 

@@ -13,20 +13,20 @@ import numpy as np
 import zarr
 from numpy.typing import NDArray
 
-from storage.arrays import create_array, create_root, write_strings
-from storage.disk import folder_bytes, require_free_space, writing_errors
-from storage.errors import DataError, PlanError, StoreError
-from storage.filling import Filling
-from storage.images import Color, Rules
-from storage.layout import CHANNEL, SAMPLE, Layout, axes_for, choose_layout
-from storage.outputs import check_output
-from storage.progress import Progress, no_progress
-from storage.ranges import checked_range
-from storage.readers import Reader, Source, open_reader
-from storage.reading import open_group, root_facts
-from storage.stack import STACK_KIND, STACK_VERSION, Stack, open_stack
-from storage.survey import Form, require_samples, survey
-from storage.workspace import Workspace, fingerprint_of
+from dpca.storage.arrays import create_array, create_root, write_strings
+from dpca.storage.disk import folder_bytes, require_free_space, writing_errors
+from dpca.storage.errors import DataError, PlanError, StoreError
+from dpca.storage.filling import Filling
+from dpca.storage.images import Color, Rules
+from dpca.storage.layout import CHANNEL, SAMPLE, Layout, axes_for, choose_layout
+from dpca.storage.outputs import check_output
+from dpca.storage.progress import Progress, no_progress
+from dpca.storage.ranges import checked_range
+from dpca.storage.readers import Reader, Source, open_reader
+from dpca.storage.reading import open_group, root_facts
+from dpca.storage.stack import STACK_KIND, STACK_VERSION, Stack, open_stack
+from dpca.storage.survey import Form, require_samples, survey
+from dpca.storage.workspace import Workspace, fingerprint_of
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -34,7 +34,8 @@ if TYPE_CHECKING:
 # The least compression ratio at which the codec is chosen.
 _BLOSC_SAVES = 1.5
 _LABEL_CHUNK = 65536
-# Memory of a task in multiples of a shard (measured: 4.0): the values, the encoded chunks, these joined.
+# Memory of a task in multiples of a shard (measured with the codec: 4.0): the values, the encoded chunks, these joined.
+# Raw chunks, which Zarr does not write, take one.
 _SHARD_COPIES = 4
 _TASK_OVERHEAD = 24 << 20
 
@@ -53,7 +54,7 @@ def ingest(
     data_range: tuple[float, float] | None = None,
     client: Client | None = None,
     threads: int | None = None,
-    budget: int | None = None,
+    budget: int | Callable[[], int] | None = None,
     overwrite: bool = False,
     progress: Progress = no_progress,
 ) -> Stack:
@@ -62,21 +63,22 @@ def ingest(
     Parameters
     ----------
     source : path-like, sequence of these, or Reader
-        See `storage.readers.open_reader`.
+        See `dpca.storage.readers.open_reader`.
     target : path-like
         Where the store appears once it is whole; until then everything is in ``<target>.partial``, from which
         the same call continues after an interruption.
     cell_shape : int or sequence of int, optional
         Cells the stack will be cut into, one length for each spatial axis or for all of them; chunks are chosen to fit.
     color : {"auto", "rgb", "grey"}
-        See `storage.images.Rules`.
+        See `dpca.storage.images.Rules`.
     resize, crop : tuple of int, optional
-        (height, width) in pixels that every image is stretched to, after it is cropped; see `storage.images.Rules`.
+        (height, width) in pixels that every image is stretched to, after it is cropped; see
+        `dpca.storage.images.Rules`.
     on_error : {"stop", "skip"}
         Whether a sample that cannot be read, does not fit or is not finite is an error, or left out and recorded
         with its reason in ``rejected``.
     key, axes :
-        Of arrays, see `storage.readers.open_reader`.
+        Of arrays, see `dpca.storage.readers.open_reader`.
     data_range : tuple of float, optional
         Lowest and highest value a sample can hold. By default what the source states, that of the type for
         ``bool``, ``uint8`` and ``uint16``, else the lowest and highest value found.
@@ -84,12 +86,13 @@ def ingest(
         Where the tasks run; without one, on threads of this process.
     threads : int, optional
         Number of these threads, by default one a processor.
-    budget : int, optional
-        Bytes that a task may take, by default as many as it needs.
+    budget : int or callable, optional
+        Bytes that a task may take, or what returns them, called if there is something to do; by default as many as it
+        needs.
     overwrite : bool
         Whether to replace another Zarr store, or an unfinished one of other settings.
     progress : callable
-        See `storage.progress`.
+        See `dpca.storage.progress`.
 
     Returns
     -------
@@ -128,7 +131,7 @@ def ingest(
             form = survey(reader, rules, stop=stop)
             form = form if limits is None else replace(form, data_range=limits)
             layout = _layout(len(reader), form, cells)
-            _check_memory(reader, form, layout, budget)
+            _check_memory(reader, form, layout, budget() if callable(budget) else budget)
             needed = _bytes_to_write(work, len(reader), form, layout)
             with writing_errors(target, needed):
                 require_free_space(target, needed, f"the stack of '{reader.name}'")
@@ -136,10 +139,11 @@ def ingest(
                     work, reader, form, layout, stop=stop, client=client, threads=threads, progress=progress
                 )
                 filling.run()
+                asked = {"cell_shape": cells, "color": color, "crop": rules.crop, "resize": rules.resize}
                 content = content_of(
                     reader, color=color, resize=rules.resize, crop=rules.crop, data_range=limits, axes=axes
                 )
-                _finish(work, reader, form, filling, content)
+                _finish(work, reader, form, filling, content, asked)
                 work.publish()
     stack = open_stack(target)
     if stop and stack.rejected:
@@ -265,7 +269,9 @@ def _bytes_to_write(work: Workspace, n_items: int, form: Form, layout: Layout) -
     return max(0, whole - folder_bytes(work.store))
 
 
-def _finish(work: Workspace, reader: Reader, form: Form, filling: Filling, content: str) -> None:
+def _finish(
+    work: Workspace, reader: Reader, form: Form, filling: Filling, content: str, settings: Mapping[str, Any]
+) -> None:
     """Write names, labels and rejections; an interrupted run writes all of them again."""
     low, high = filling.data_range()
     root = create_root(
@@ -276,6 +282,7 @@ def _finish(work: Workspace, reader: Reader, form: Form, filling: Filling, conte
         axes=list(form.axes),
         data_range=[low, high],
         source={"kind": reader.kind, "name": reader.name, "count": len(reader)},
+        settings=settings,
         color=form.color,
         ignored=reader.ignored,
         content=content,

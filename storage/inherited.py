@@ -67,6 +67,13 @@ class Inherited:
             shutil.copytree(finished / self.name, copy, copy_function=_link_or_copy)
             os.rename(copy, kept)
 
+    def set_aside(self, work: Path, store: Path) -> None:
+        """Move a job's inner store to ``kept``: it is handed over again where the job goes on, else removed with it."""
+        if (store / self.name).exists():
+            kept = work / KEPT / self.name
+            self._make_way(kept)
+            os.rename(store / self.name, kept)
+
     def hand_over(self, work: Path, store: Path) -> None:
         """Move the kept inner store into a job's store, unless the job has its own."""
         kept = work / KEPT

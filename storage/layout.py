@@ -86,7 +86,7 @@ class Layout:
 
 
 def stacked_axes(names: Sequence[str], shape: Sequence[int]) -> tuple[str, ...] | None:
-    """Return names of all axes, ``"sample"`` among them, as `storage.readers` take them.
+    """Return names of all axes, ``"sample"`` among them, as `dpca.storage.readers` take them.
 
     Samples are counted by the first of these with several entries: time, z, any other axis but y, x and channels,
     channels. Samples of a pixel (red, green, blue) are its channels, and so are channels (c) where there are none.

@@ -33,9 +33,9 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from storage.checksums import stored_checksums
-from storage.disk import atomic_write_bytes, read_file
-from storage.errors import StoreError
+from dpca.storage.checksums import stored_checksums
+from dpca.storage.disk import atomic_write_bytes, read_file
+from dpca.storage.errors import StoreError
 
 METADATA = "zarr.json"
 CHECKSUMS = "checksums.json"

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from storage.disk import read_file, writing_errors
-from storage.errors import StoreError, printable
-from storage.manifest import FOLDER_MANIFEST, METADATA, has_manifest
+from dpca.storage.disk import read_file, writing_errors
+from dpca.storage.errors import StoreError, printable
+from dpca.storage.manifest import FOLDER_MANIFEST, METADATA, has_manifest
 
 __all__ = ["check_output", "resolved_output", "work_folder"]
 

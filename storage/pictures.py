@@ -13,7 +13,7 @@ from typing import NamedTuple, cast
 
 from PIL.ImageFile import ImageFile
 
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 
 #: As many first bytes as tell every format.
 HEAD = 64

@@ -38,7 +38,7 @@ class _Silence:
 
 class _Bar:
     def __init__(self, stage: str, total: int, unit: str) -> None:
-        # disable=None: a bar where standard error is a terminal, nothing in a log
+        # disable=None: a bar where standard error is a terminal, else nothing
         self._bar = tqdm(total=total, desc=stage, unit=f" {unit}", disable=None, dynamic_ncols=True)
 
     def advance(self, n: int) -> None:

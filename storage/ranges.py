@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 
 
 def checked_range(data_range: Sequence[Any] | Any) -> tuple[float, float]:

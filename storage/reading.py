@@ -1,7 +1,7 @@
 """Opens and reads Zarr arrays of any origin with every check that their stores allow.
 
-Everything goes through a `storage.checked.CheckedStore`, or straight from the files where `storage.direct` can, and
-every error names its store.
+Everything goes through a `dpca.storage.checked.CheckedStore`, or straight from the files where `dpca.storage.direct`
+can, and every error names its store.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from zarr.abc.store import SuffixByteRequest
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
-from storage.checked import DENSE_KEY, CheckedStore, checked_store
-from storage.direct import read_raw_shards
-from storage.errors import DataError, StoreError, one_line
-from storage.manifest import METADATA, ROOT_KEY, digest_of
+from dpca.storage.checked import DENSE_KEY, CheckedStore, checked_store
+from dpca.storage.direct import read_raw_shards
+from dpca.storage.errors import DataError, StoreError, one_line
+from dpca.storage.manifest import METADATA, ROOT_KEY, digest_of
 
 Node = TypeVar("Node")
 

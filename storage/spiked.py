@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import DTypeLike, NDArray
 
-from storage.errors import DataError
-from storage.ingest import ingest
-from storage.progress import Progress, no_progress
-from storage.readers import Reader
-from storage.readers.base import Numbered, digest
-from storage.stack import Stack
+from dpca.storage.errors import DataError
+from dpca.storage.ingest import ingest
+from dpca.storage.progress import Progress, no_progress
+from dpca.storage.readers import Reader
+from dpca.storage.readers.base import Numbered, digest
+from dpca.storage.stack import Stack
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -154,7 +154,7 @@ def write_spiked(
     n_samples, sample_shape, n_spikes, sigma, seed, dtype
         Of the model, see `Spiked`; the defaults are those of Alakkari 2020, table 3.2.
     client, overwrite, progress
-        As for `storage.ingest`.
+        As for `dpca.storage.ingest`.
 
     Returns
     -------
@@ -164,7 +164,7 @@ def write_spiked(
     Raises
     ------
     DataError, StoreError
-        As `Spiked` and `storage.ingest`.
+        As `Spiked` and `dpca.storage.ingest`.
     """
     model = Spiked(n_samples, sample_shape, n_spikes=n_spikes, sigma=sigma, seed=seed, dtype=dtype)
     return ingest(model, target, client=client, overwrite=overwrite, progress=progress)

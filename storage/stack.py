@@ -27,12 +27,12 @@ import zarr
 from zarr.core.buffer import default_buffer_prototype
 from zarr.errors import BaseZarrError
 
-from storage import cf
-from storage.errors import DataError, StoreError, one_line
-from storage.layout import CHANNEL, MAX_CHUNK, SAMPLE, axes_for, stacked_axes
-from storage.ranges import checked_range, found_range, type_range
-from storage.reading import array_in, open_node, root_facts
-from storage.workspace import fingerprint_of
+from dpca.storage import cf
+from dpca.storage.errors import DataError, StoreError, one_line
+from dpca.storage.layout import CHANNEL, MAX_CHUNK, SAMPLE, axes_for, stacked_axes
+from dpca.storage.ranges import checked_range, found_range, type_range
+from dpca.storage.reading import array_in, open_node, root_facts
+from dpca.storage.workspace import fingerprint_of
 
 STACK_KIND = "stack"
 STACK_VERSION = 1
@@ -51,7 +51,7 @@ class Stack:
     path : str
         As it was given to `open_stack`.
     array_path : str
-        Absolute path (or URL) of the samples, for ``storage.reading.open_array`` inside tasks.
+        Absolute path (or URL) of the samples, for ``dpca.storage.reading.open_array`` inside tasks.
     samples : zarr.Array
         Shape (n_samples, ...), any integer, truth-value or float dtype.
     axes : tuple of str
@@ -61,7 +61,7 @@ class Stack:
     source : dict
         What the stack was made from: kind, name, count.
     moved : bool
-        Whether the axes are those of the array and `storage.ingest` puts them in order; never of stacks for others.
+        Whether the axes are those of the array, which `dpca.storage.ingest` puts in order; only where that was asked.
     """
 
     path: str
@@ -171,10 +171,10 @@ def open_stack(
         array that of ``bool``, ``uint8`` and ``uint16``, and None for other types.
     axes : sequence of str, optional
         Names of the axes of one sample. By default what a stack store states; for a foreign array its
-        ``dimension_names`` (or xarray's ``_ARRAY_DIMENSIONS``), else those of `storage.layout.axes_for`.
+        ``dimension_names`` (or xarray's ``_ARRAY_DIMENSIONS``), else those of `dpca.storage.layout.axes_for`.
     decoded : bool
         Whether the stored values must be the data, samples first; False where the caller decodes them, see
-        `storage.cf`, and moves the axes of OME-Zarr.
+        `dpca.storage.cf`, and moves the axes of OME-Zarr.
 
     Returns
     -------

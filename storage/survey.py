@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.arrays import Codec, choose_codec
-from storage.errors import DataError
-from storage.images import Rules, decode
-from storage.layout import CHANNEL, SAMPLE, axes_for
-from storage.pictures import NAMES
-from storage.ranges import type_range
-from storage.readers import Payload, Reader, Refused
-from storage.readers.base import seen, within_memory
+from dpca.storage.arrays import Codec, choose_codec
+from dpca.storage.errors import DataError
+from dpca.storage.images import Rules, decode
+from dpca.storage.layout import CHANNEL, SAMPLE, axes_for
+from dpca.storage.pictures import NAMES
+from dpca.storage.ranges import type_range
+from dpca.storage.readers import Payload, Reader, Refused
+from dpca.storage.readers.base import seen, within_memory
 
 # the codec is tried on this many samples, or on as many as fit in this many bytes
 _TRIED, _TRIED_BYTES = 8, 4 << 20
@@ -35,7 +35,7 @@ class Form:
     axes : tuple of str
         Names of the stack's axes, ``"sample"`` first.
     codec : {"raw", "blosc"}
-        See `storage.arrays.choose_codec`.
+        See `dpca.storage.arrays.choose_codec`.
     data_range : tuple of float or None
         Lowest and highest value a sample can hold; None: to be found in the data.
     rules : Rules or None

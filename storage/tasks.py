@@ -25,8 +25,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from threadpoolctl import ThreadpoolController
 
-from storage.clusters import cluster_errors
-from storage.progress import Stage
+from dpca.storage.clusters import cluster_errors
+from dpca.storage.progress import Stage
 
 if TYPE_CHECKING:
     from distributed import Client

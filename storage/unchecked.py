@@ -12,8 +12,8 @@ from zarr.core.sync import sync
 from zarr.storage import LocalStore
 from zarr.storage._common import make_store
 
-from storage.disk import read_file
-from storage.errors import DataError, StoreError, one_line
+from dpca.storage.disk import read_file
+from dpca.storage.errors import DataError, StoreError, one_line
 
 
 def plain_store(where: str) -> Store:

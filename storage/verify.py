@@ -14,11 +14,11 @@ import numpy as np
 import zarr
 from zarr.errors import BaseZarrError
 
-from storage.checked import CheckedStore, checked_store
-from storage.checksums import compare_file, shard_grid
-from storage.disk import read_file
-from storage.errors import DataError, StoreError, one_line
-from storage.manifest import (
+from dpca.storage.checked import CheckedStore, checked_store
+from dpca.storage.checksums import compare_file, shard_grid
+from dpca.storage.disk import read_file
+from dpca.storage.errors import DataError, StoreError, one_line
+from dpca.storage.manifest import (
     CHECKSUMS,
     FOLDER_MANIFEST,
     METADATA,
@@ -26,10 +26,10 @@ from storage.manifest import (
     digest_of,
     read_manifest,
 )
-from storage.progress import Progress, no_progress
-from storage.reading import is_dense, is_vouched, open_array, open_node, root_facts, what_is_wrong_with
-from storage.stack import STACK_KIND, absolute, open_stack
-from storage.tasks import run_in_order
+from dpca.storage.progress import Progress, no_progress
+from dpca.storage.reading import is_dense, is_vouched, open_array, open_node, root_facts, what_is_wrong_with
+from dpca.storage.stack import STACK_KIND, absolute, open_stack
+from dpca.storage.tasks import run_in_order
 
 if TYPE_CHECKING:
     from distributed import Client

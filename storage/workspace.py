@@ -3,13 +3,13 @@
 ::
 
     out.zarr.partial/          while the job works                out.zarr/    when it is whole
-        lock                   held (flock) by the one that works, and the mark of the folder: see `storage.claim`
+        lock                   held (flock) by the one that works, and the mark of the folder: see `dpca.storage.claim`
         journal.json           kind and fingerprint of the job
         done/<unit>.json       one marker a finished unit of work
         scratch/               checkpoints
         store-<hash>/          becomes out.zarr by one rename
         replaced/              the old out.zarr, between two renames
-        kept/                  what a job of other settings leaves to this one, see `storage.inherited`
+        kept/                  what a job of other settings leaves to this one, see `dpca.storage.inherited`
 
 The order of the steps is what makes it safe. A journal appears after its folders and disappears before
 them, so a journal means that the rest can be trusted, and a folder without one is swept. A marker appears
@@ -18,7 +18,7 @@ byte that of an undisturbed one. The store's folder is named by the job, so that
 outlives its program can finish its last shard without harm to a job of other settings that has begun since.
 
 This guards against the death of processes. What a power cut took from the disk's cache is found by
-`storage.verify`. POSIX only (flock, rename over the same file system).
+`dpca.storage.verify`. POSIX only (flock, rename over the same file system).
 """
 
 from __future__ import annotations
@@ -32,8 +32,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from storage.claim import JOURNAL, LOCK, Claim, read_json
-from storage.disk import (
+from dpca.storage.claim import JOURNAL, LOCK, Claim, read_json
+from dpca.storage.disk import (
     atomic_write_bytes,
     is_full,
     refusal_of_disk,
@@ -42,10 +42,10 @@ from storage.disk import (
     sync_folder,
     writing_errors,
 )
-from storage.errors import StoreError
-from storage.inherited import KEPT, Inherited
-from storage.manifest import check_metadata, remove_manifest, write_manifest
-from storage.outputs import resolved_output, work_folder
+from dpca.storage.errors import StoreError
+from dpca.storage.inherited import KEPT, Inherited
+from dpca.storage.manifest import check_metadata, remove_manifest, write_manifest
+from dpca.storage.outputs import resolved_output, work_folder
 
 State = Literal["new", "resumed", "complete"]
 
@@ -85,7 +85,7 @@ class Workspace:
         Where the store is to appear; parents are created.
     kind : str
         What is made ("stack", "scores", ...). A complete target states it in its root attributes, see
-        `storage.arrays.create_root`.
+        `dpca.storage.arrays.create_root`.
     fingerprint : str
         Hash of everything that determines the content: input and settings.
     overwrite : bool
@@ -225,6 +225,12 @@ class Workspace:
         if marker is None:
             raise KeyError(unit)
         return dict(marker["record"])
+
+    def set_aside(self) -> None:
+        """Take what other jobs may inherit out of a store that is whole, and not to be published with it."""
+        if self._inherited is not None:
+            with writing_errors(self.target):
+                self._inherited.set_aside(self._folder, self.store)
 
     def publish(self) -> None:
         """Move the complete store to its target and remove the work folder.

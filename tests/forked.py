@@ -32,9 +32,9 @@ IMPORTED = [
     "dpca.cli.model_commands",
     "dpca.cli.program",
     "dpca.jobs.report",
-    "pipelines.celeba_cpca",
-    "pipelines.lsun_streaming",
-    "pipelines.studies.convergence.study",
+    "dpca.pipelines.celeba_cpca",
+    "dpca.pipelines.lsun_streaming",
+    "dpca.pipelines.studies.convergence.study",
 ]
 
 

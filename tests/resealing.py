@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from storage.manifest import write_manifest
+from dpca.storage.manifest import write_manifest
 
 
 def edit_metadata(store: Path, change: Callable[[dict[str, Any]], None], name: str = "") -> None:

@@ -12,11 +12,14 @@ from dpca.choices import NOISE
 
 T = TypeVar("T")
 
-
-#: What a source can be, for help.
+#: What a source can be.
 SOURCES = (
     "images of any format: a folder, .zip and .tar archives, LMDB; an array or several: Zarr, OME-Zarr, .npy, .npz, "
     "IDX, TIFF of several pages, HDF5, netCDF, NIfTI; a video; or a glob of them"
+)
+GOES_ON = (
+    "A run that was stopped goes on where it was when the same command is given again; a finished one is recognized "
+    "and not repeated."
 )
 
 
@@ -50,7 +53,7 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
 
 
 def reading_options(options: argparse.Namespace) -> dict[str, Any]:
-    """Return the options of `add_source_options` that `storage.ingest` takes for a reader."""
+    """Return the options of `add_source_options` that `dpca.storage.ingest` takes for a reader."""
     return {name: getattr(options, name) for name in ("color", "resize", "crop", "on_error", "data_range")}
 
 
@@ -88,6 +91,52 @@ def add_overwrite(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--overwrite", action="store_true", help="replace an output of other settings, once the new one is whole"
     )
+
+
+def job_parser(program: str, description: str | None) -> argparse.ArgumentParser:
+    """Return the parser of a program that runs a whole job, with the options for what to read and what to make."""
+    parser = argparse.ArgumentParser(
+        prog=program,
+        description=description,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog=GOES_ON,
+    )
+    parser.add_argument(
+        "--source",
+        nargs="+",
+        metavar="PATH",
+        help=f"{SOURCES} (default: the embedded portraits)",
+    )
+    parser.add_argument("--output", metavar="PATH", help="store to make (default: named after the source)")
+    return parser
+
+
+def add_job_options(
+    parser: argparse.ArgumentParser,
+    *,
+    default: str = "for the embedded portraits only",
+    measured: str = "quality is measured in any case",
+) -> None:
+    """Add the options of a whole job that follow those of the model.
+
+    ``default`` says when reconstructions and the stack are kept, and ``measured`` which quality is measured without
+    reconstructions.
+    """
+    parser.add_argument(
+        "--reconstruct",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help=f"keep the reconstructions (default: {default}; {measured})",
+    )
+    parser.add_argument(
+        "--keep-stack",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help=f"keep the ingested samples in the output, for jobs of other settings in its place (default: {default})",
+    )
+    add_source_options(parser)
+    add_cluster_options(parser)
+    add_overwrite(parser)
 
 
 def _parser(form: str, parse: Callable[[str], T]) -> Callable[[str], T]:

@@ -10,15 +10,15 @@ from typing import Any
 import zarr
 
 from dpca.cli.arguments import reading_options
-from dpca.cli.running import cluster, run_options, say
+from dpca.cli.running import say
+from dpca.cli.work import cluster, run_options, shown_progress
 from dpca.engine.memory import task_budget, thread_count
-from storage import ingest, open_stack, verify
-from storage.disk import folder_bytes
-from storage.progress import bar_progress
-from storage.readers import open_reader
-from storage.readers.zarr_array import ZarrReader
-from storage.reading import open_group, open_node, root_facts
-from storage.survey import require_samples
+from dpca.storage import ingest, open_stack, verify
+from dpca.storage.disk import folder_bytes
+from dpca.storage.readers import open_reader
+from dpca.storage.readers.zarr_array import ZarrReader
+from dpca.storage.reading import open_group, open_node, root_facts
+from dpca.storage.survey import require_samples
 
 
 def ingest_stack(options: argparse.Namespace) -> int:
@@ -32,7 +32,7 @@ def ingest_stack(options: argparse.Namespace) -> int:
             options.target,
             cell_shape=options.cell,
             axes=options.axes,
-            budget=task_budget(how["client"], thread_count()),
+            budget=lambda: task_budget(how["client"], thread_count()),
             **reading_options(options),
             **how,
         )
@@ -58,7 +58,7 @@ def info(options: argparse.Namespace) -> int:
 def verify_store(options: argparse.Namespace) -> int:
     """``dpca verify``."""
     with cluster(options) as client:
-        problems = verify(options.path, client=client, progress=bar_progress)
+        problems = verify(options.path, client=client, progress=shown_progress)
     for problem in problems:
         say(problem)
     say(f"'{options.path}': " + (f"{len(problems)} problem(s)" if problems else "every chunk is whole"))
@@ -110,4 +110,4 @@ def _text(value: Any) -> str:
         return ", ".join(f"{k}: {_text(v)}" for k, v in value.items())
     if isinstance(value, list | tuple):
         return " x ".join(map(str, value)) if all(isinstance(v, int) for v in value) else ", ".join(map(_text, value))
-    return f"{value:,}" if isinstance(value, int) else str(value)
+    return f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)

@@ -1,4 +1,4 @@
-"""What the programs that run a whole job share: their options, their input, and how they report the result."""
+"""What commands and programs that run a whole job share: their input, and how they report the result."""
 
 from __future__ import annotations
 
@@ -7,49 +7,20 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dpca.cli.arguments import SOURCES, add_cluster_options, add_overwrite, add_source_options, reading_options
-from dpca.cli.running import run_options, say
+from dpca.cli.arguments import reading_options
+from dpca.cli.model_arguments import partitioned_model
+from dpca.cli.running import say
+from dpca.cli.work import run_options
 from dpca.jobs import CompressionSettings, compress, find_done, open_input
 from dpca.report.record import format_table, report_folder
-from storage.readers import Reader
-from storage.stack import Stack
+from dpca.storage.readers import Reader
+from dpca.storage.stack import Stack
 
 
-def job_parser(program: str, description: str | None) -> argparse.ArgumentParser:
-    """Return a parser with the options for what to read and what to make."""
-    parser = argparse.ArgumentParser(
-        prog=program,
-        description=description,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-        epilog="A run that was stopped goes on where it was when the same command is given again; a finished one is "
-        "recognized and not repeated.",
-    )
-    parser.add_argument(
-        "--source",
-        nargs="+",
-        metavar="PATH",
-        help=f"{SOURCES} (default: the embedded portraits)",
-    )
-    parser.add_argument("--output", metavar="PATH", help="store to make (default: named after the source)")
-    return parser
-
-
-def add_common_options(parser: argparse.ArgumentParser, *, measured: str) -> None:
-    """Add the options that follow those of the model; ``measured`` says which quality is measured in any case."""
-    parser.add_argument(
-        "--reconstruct",
-        action=argparse.BooleanOptionalAction,
-        default=None,
-        help=f"keep the reconstructions (default: for the embedded portraits only; {measured})",
-    )
-    add_source_options(parser)
-    add_cluster_options(parser)
-    add_overwrite(parser)
-
-
-def given_input(options: argparse.Namespace, embedded: Callable[[], Reader]) -> Stack | Reader:
-    """Open the source that the options of `job_parser` name, or the embedded one where they name none."""
-    return open_input(options.source or embedded(), key=options.key, axes=options.axes, data_range=options.data_range)
+def given_input(options: argparse.Namespace, embedded: Callable[[], Reader] | None) -> Stack | Reader:
+    """Open the source that the options name, or the embedded one where they name none."""
+    source = options.source if embedded is None or options.source else embedded()
+    return open_input(source, key=options.key, axes=options.axes, data_range=options.data_range)
 
 
 def output_path(options: argparse.Namespace, suffix: str) -> str:
@@ -67,15 +38,12 @@ def tell_result(report: Mapping[str, Any], output: str, already_done: bool, *mor
     say(f"store   {output}\nreport  {report_folder(output) / 'index.html'}")
 
 
-def run_job(options: argparse.Namespace, embedded: Callable[[], Reader], model: Any, *, suffix: str) -> int:
-    """Run the main job with a model that is not fitted, as the options of `job_parser` and `add_common_options` say.
-
-    Where no source is given, ``embedded`` makes it; where no output is, its name is that of the source and ``suffix``.
-    """
-    given, output = given_input(options, embedded), output_path(options, suffix)
+def run_job(options: argparse.Namespace, given: Stack | Reader, output: str, model: Any) -> int:
+    """Run the main job with a model that is not fitted, as the options of `add_job_options` say."""
     settings = CompressionSettings(
         model,
         reconstruct=not options.source if options.reconstruct is None else options.reconstruct,
+        keep_stack=not options.source if options.keep_stack is None else options.keep_stack,
         key=options.key,
         axes=options.axes,
         **reading_options(options),
@@ -87,3 +55,9 @@ def run_job(options: argparse.Namespace, embedded: Callable[[], Reader], model: 
             done = compress(given, output, settings, say=say, **how)
     tell_result(done.report, output, done.already_done)
     return 0
+
+
+def compress_source(options: argparse.Namespace, embedded: Callable[[], Reader] | None = None) -> int:
+    """``dpca compress``; where no source is given, ``embedded`` makes it."""
+    output = output_path(options, "-cpca" if options.source else "")
+    return run_job(options, given_input(options, embedded), output, partitioned_model(options))

@@ -63,7 +63,7 @@ _BOUNDS = (
         positive,
         "K",
         "keep at most K in one cell or band, where numbers differ (default: four times the mean, or a third of its "
-        "attributes; a note says where that is too few)",
+        "attributes, and more where a target is not met with these: the fit then reads the samples again)",
     ),
     _Flag(
         "--validation-fraction",
@@ -165,7 +165,7 @@ def _given(options: argparse.Namespace, parameters: Mapping[str, str]) -> dict[s
 
 
 def _refuse(options: argparse.Namespace, flags: Mapping[str, str], why: str) -> None:
-    from storage.errors import DataError
+    from dpca.storage.errors import DataError
 
     for flag in flags:
         if getattr(options, flag) is not None:

@@ -5,15 +5,16 @@ from __future__ import annotations
 import argparse
 
 from dpca.cli.model_arguments import partitioned_model
-from dpca.cli.running import run_options, say
+from dpca.cli.running import say
+from dpca.cli.work import run_options
 from dpca.jobs import fit_store, reconstruct_store, transform_store
 from dpca.jobs.stages import NOTHING, StageCost
 from dpca.kernels.quality import WINDOW
 from dpca.report.words import kept_components
-from storage import DataError, Stack, open_stack
-from storage.readers.opening import is_zarr, open_reader
-from storage.reading import array_in, open_group
-from storage.survey import require_samples
+from dpca.storage import DataError, Stack, open_stack
+from dpca.storage.readers.opening import is_zarr, open_reader
+from dpca.storage.reading import array_in, open_group
+from dpca.storage.survey import require_samples
 
 
 def fit(options: argparse.Namespace) -> int:

@@ -6,9 +6,14 @@ import argparse
 from collections.abc import Sequence
 from pkgutil import resolve_name
 
+import shtab
+
+from dpca import __version__
 from dpca.cli.arguments import (
+    GOES_ON,
     SOURCES,
     add_cluster_options,
+    add_job_options,
     add_overwrite,
     add_range_option,
     add_source_options,
@@ -19,9 +24,11 @@ from dpca.cli.model_arguments import add_model_options
 from dpca.cli.running import MEANINGS, guarded
 from dpca.engine.stopping import unstopped
 
-_DESCRIPTION = """\
+_DESCRIPTION = (
+    """\
 Principal component analysis of image and volume stacks of any size.
 
+  dpca compress faces.zip out.zarr                      images -> model, scores, quality and a report, or step by step:
   dpca ingest faces.zip faces.zarr                      images -> stack store
   dpca info faces.zarr                                  what is in a store
   dpca fit faces.zarr model.zarr --cell 10 --components 20             or --band-size 1875
@@ -29,8 +36,9 @@ Principal component analysis of image and volume stacks of any size.
   dpca reconstruct model.zarr scores.zarr again.zarr    scores -> stack store
   dpca verify again.zarr                                every chunk against its checksum
 
-Every output appears under its name only when it is whole. A command that was stopped goes on where it was when it is
-given again; one that finished is recognized and not repeated."""
+Every output appears under its name only when it is whole. """
+    + GOES_ON
+)
 
 _EPILOG = "exit codes:\n" + "\n".join(f"  {code:<15}  {meaning}" for code, meaning in MEANINGS.items())
 _STACK = "stack store, or a Zarr array with samples on its first axis"
@@ -58,6 +66,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="dpca", description=_DESCRIPTION, epilog=_EPILOG, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.set_defaults(run=None)
+    parser.add_argument("--version", action="version", version=f"dpca {__version__}")
+    shtab.add_argument_to(parser, help="print a script that completes commands, options and paths in a shell")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
 
     def command(name: str, run: str, text: str, example: str, **paths: str) -> argparse.ArgumentParser:
@@ -70,9 +80,22 @@ def _parser() -> argparse.ArgumentParser:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         for path, what in paths.items():
-            sub.add_argument(path, nargs="+" if path == "source" else None, help=what)
+            argument = sub.add_argument(path, nargs="+" if path == "source" else None, help=what)
+            argument.complete = shtab.FILE  # type: ignore[attr-defined]
         sub.set_defaults(run=f"dpca.cli.{run}")
         return sub
+
+    compress = command(
+        "compress",
+        "jobs:compress_source",
+        "make a model, scores and a report of their quality from images, archives or arrays",
+        "dpca compress photos/ out.zarr --cell 10 --components 20 --reconstruct\n"
+        "         dpca compress faces.zip out.zarr --target-psnr 33",
+        source=SOURCES,
+        output="store to make; the report goes beside it, into OUTPUT.report",
+    )
+    add_model_options(compress, required=False)
+    add_job_options(compress, default="no")
 
     ingest = command(
         "ingest",

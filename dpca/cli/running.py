@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import gc
 import os
 import sys
@@ -52,28 +51,6 @@ def guarded(job: Callable[[], int]) -> int:
         return _explained(error)
 
 
-@contextmanager
-def run_options(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yield the keywords that every job takes: ``client``, ``overwrite`` and ``progress``."""
-    from storage.progress import bar_progress
-
-    with cluster(options) as client:
-        yield {"client": client, "overwrite": options.overwrite, "progress": bar_progress}
-
-
-@contextmanager
-def cluster(options: argparse.Namespace) -> Iterator[Any]:
-    """Open the cluster that the options ask for and say where to watch it."""
-    from dpca.engine.cluster import open_client
-    from storage.clusters import cluster_errors
-
-    with open_client(options.scheduler, workers=options.workers, memory=options.memory) as client:
-        with cluster_errors(client):
-            threads, dashboard = client.nthreads(), client.dashboard_link
-        say(f"{len(threads)} worker(s), dashboard {dashboard}")
-        yield client
-
-
 def say(text: str) -> None:
     """Print a line at once, also into a pipe."""
     encoding = getattr(sys.stdout, "encoding", None) or "utf-8"
@@ -84,7 +61,7 @@ def say(text: str) -> None:
 
 def _explained(error: Exception) -> int:
     """Say what went wrong; return the exit code."""
-    from storage.errors import ClusterError, DataError, PlanError, StoreError
+    from dpca.storage.errors import ClusterError, DataError, PlanError, StoreError
 
     codes: dict[type[Exception], int] = {DataError: 3, StoreError: 4, PlanError: 5, ClusterError: 6}
     for kind, code in codes.items():
@@ -130,7 +107,7 @@ def _output_errors() -> Iterator[None]:
     except BrokenPipeError:
         raise
     except OSError as error:
-        from storage.errors import StoreError
+        from dpca.storage.errors import StoreError
 
         _abandon(sys.stdout)
         raise StoreError(

@@ -8,7 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from dpca.engine.plan import PlanError
-from storage.errors import DataError, one_line
+from dpca.storage.errors import DataError, one_line
 
 T = TypeVar("T")
 

@@ -15,7 +15,7 @@ import numpy as np
 
 from dpca.kernels.types import Array
 from dpca.rules.state import State
-from storage.disk import writing_errors
+from dpca.storage.disk import writing_errors
 
 T = TypeVar("T")
 _COUNTS, _LENGTH = "counts.json", "n_partitions"

@@ -18,8 +18,8 @@ import dpca
 from dpca.engine.memory import thread_count, usable_bytes
 from dpca.engine.stopping import unstopped
 from dpca.engine.worker_setup import SILENCE, quiet
-from storage.clusters import cluster_errors, watched
-from storage.errors import ClusterError, DataError, one_line
+from dpca.storage.clusters import cluster_errors, watched
+from dpca.storage.errors import ClusterError, DataError, one_line
 
 # glibc returns large blocks to the system at once and so pays a page fault for every 4 KiB of every chunk read:
 # keeping them makes reading a store a third faster. Threads that keep heaps of their own would keep too much.

@@ -24,8 +24,8 @@ from dpca.engine.source import Source
 from dpca.partition.base import Partition
 from dpca.rules.rule import Rule
 from dpca.rules.state import State
-from storage.clusters import cluster_errors
-from storage.progress import Progress, Stage, no_progress
+from dpca.storage.clusters import cluster_errors
+from dpca.storage.progress import Progress, Stage, no_progress
 
 Watch = Callable[[int, list[State]], None]
 """Is shown the states of a group of partitions after so many samples; it copies what it keeps or finishes."""

@@ -20,7 +20,7 @@ from dpca.kernels.linalg import release_scratch
 from dpca.kernels.types import Array
 from dpca.partition.base import Partition
 from dpca.rules.state import State
-from storage.tasks import one_blas_thread, run_in_order
+from dpca.storage.tasks import one_blas_thread, run_in_order
 
 Results = list[dict[str, Array]]
 Outcome = tuple[Results, int]

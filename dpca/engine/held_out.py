@@ -10,7 +10,7 @@ from dpca.engine.sampling import spread_samples
 from dpca.engine.source import DaskSource, DerivedSource, Reader, Source
 from dpca.engine.windows import WINDOW_BYTES, chunk_edges, windowed_reader
 from dpca.kernels.types import Array
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 
 #: About so many samples are held out at most: their mean error is known to half a percent where that of single samples
 #: varies by half.

@@ -8,8 +8,8 @@ from typing import Any
 
 import psutil
 
-from storage.clusters import cluster_errors
-from storage.errors import ClusterError
+from dpca.storage.clusters import cluster_errors
+from dpca.storage.errors import ClusterError
 
 # distributed spills a worker's results to disk from 60 % of its limit on and restarts it at 95 %: plan to stay below.
 _USABLE = 0.6

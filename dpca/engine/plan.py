@@ -29,7 +29,7 @@ from dpca.engine.source import Reader, Source
 from dpca.kernels.types import Region
 from dpca.partition.base import Partition
 from dpca.rules.rule import Rule
-from storage.errors import PlanError as PlanError
+from dpca.storage.errors import PlanError as PlanError
 
 # A task should outlast the scheduler's cost of 1.5 ms a thousand times, and a checkpoint should not be far away.
 SEGMENT_BYTES = 16 * 2**30

@@ -12,16 +12,16 @@ import numpy as np
 from dask.delayed import delayed
 
 from dpca.kernels.types import Array
-from storage import cf
-from storage.errors import DataError
-from storage.readers import open_reader
-from storage.survey import require_samples
+from dpca.storage import cf
+from dpca.storage.errors import DataError
+from dpca.storage.readers import open_reader
+from dpca.storage.survey import require_samples
 
 _BLOCK_BYTES = 32 * 2**20
 
 
 def open_rows(path: str | os.PathLike[str]) -> tuple[da.Array, str, tuple[str, ...] | None]:
-    """Open an array that `storage.ingest` reads, without copying it.
+    """Open an array that `dpca.storage.ingest` reads, without copying it.
 
     Parameters
     ----------
@@ -53,7 +53,7 @@ def open_rows(path: str | os.PathLike[str]) -> tuple[da.Array, str, tuple[str, .
         )
         raise DataError(
             f"'{os.fspath(path)}' {why} once: make a stack of it first, `dpca ingest {os.fspath(path)} STACK.zarr` "
-            f"(storage.ingest)"
+            f"(dpca.storage.ingest)"
         )
     shape, n = reader.sample_shape, len(reader)
     step = max(1, _BLOCK_BYTES // (math.prod(shape) * reader.dtype.itemsize))

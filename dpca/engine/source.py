@@ -18,11 +18,11 @@ from scipy.sparse import issparse
 
 from dpca.engine.rows import open_rows
 from dpca.kernels.types import Array, Region
-from storage import cf
-from storage.errors import DataError, one_line
-from storage.readers.opening import is_zarr
-from storage.reading import array_identity, local_path, open_again, open_array, read_into
-from storage.stack import Stack, open_stack
+from dpca.storage import cf
+from dpca.storage.errors import DataError, one_line
+from dpca.storage.readers.opening import is_zarr
+from dpca.storage.reading import array_identity, local_path, open_again, open_array, read_into
+from dpca.storage.stack import Stack, open_stack
 
 # Samples are read a few whole chunks at a time: Zarr holds the encoded bytes and a copy of all it is asked for at once.
 _READ_BYTES = 16 * 2**20
@@ -102,7 +102,7 @@ class ZarrSource(Source):
     """A Zarr array (v2 or v3) named by its path; samples on axis 0.
 
     ``array_identity`` tells the array from one that takes its place while tasks read it, see
-    `storage.reading.array_identity`.
+    `dpca.storage.reading.array_identity`.
     """
 
     def __init__(
@@ -237,7 +237,7 @@ def as_source(x: Any) -> Source:
 
     Parameters
     ----------
-    x : str, path-like, storage.Stack, zarr.Array or Group, dask.array.Array, array_like, or Source
+    x : str, path-like, dpca.storage.Stack, zarr.Array or Group, dask.array.Array, array_like, or Source
         Samples on axis 0. A source is returned as it is.
 
     Raises
@@ -255,9 +255,7 @@ def as_source(x: Any) -> Source:
     source: Source
     if isinstance(x, zarr.Array):
         path = path or local_path(x)
-        source = ArraySource(x)
-        if path:
-            source = ZarrSource(path, x.shape, x.dtype, x.chunks, array_identity(x))
+        source = ZarrSource(path, x.shape, x.dtype, x.chunks, array_identity(x)) if path else ArraySource(x)
     elif isinstance(x, da.Array):
         if any(np.isnan(length) for length in x.shape):
             raise DataError(f"the Dask array has shape {x.shape}, of unknown lengths: call compute_chunk_sizes() on it")
@@ -286,11 +284,9 @@ def opened(x: Any) -> Any:
         return open_stack(path)
     if isinstance(x, zarr.Array):
         cf.require_plain(str(x.store_path), x)
-    if not isinstance(x, str | os.PathLike):
-        return x
-    if is_zarr(os.fspath(x)):
-        return open_stack(x)
-    return DaskSource(*open_rows(x))
+    if isinstance(x, str | os.PathLike):
+        return open_stack(x) if is_zarr(os.fspath(x)) else DaskSource(*open_rows(x))
+    return x
 
 
 def as_dense(x: Any) -> Array:
@@ -321,7 +317,7 @@ def as_dense(x: Any) -> Array:
     if array.dtype.kind in "USTO" and array.ndim == 1:
         raise DataError(
             f"a list of {len(array)} names or other objects is no stack of samples: give one path, or make a stack of "
-            f"several sources with storage.ingest"
+            f"several sources with dpca.storage.ingest"
         )
     return array
 

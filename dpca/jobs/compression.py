@@ -15,21 +15,21 @@ from dpca.engine.memory import task_budget, thread_count
 from dpca.engine.plan import Outline, PlanError
 from dpca.engine.source import as_source
 from dpca.jobs.fit import fit_store
-from dpca.jobs.own_stack import inherited_of, own_stack
+from dpca.jobs.own_stack import inherited_of, kept_stack, own_stack
 from dpca.jobs.score_write import plan_scores
 from dpca.jobs.stages import StageRecord
 from dpca.jobs.transform import fill_scores
 from dpca.models.scores import SCORES_VERSION
 from dpca.report.record import read_report, report_folder
-from storage.errors import DataError
-from storage.ingest import plan_ingest
-from storage.outputs import check_output
-from storage.progress import Progress, no_progress
-from storage.readers import Reader, open_reader
-from storage.readers.zarr_array import ZarrReader
-from storage.stack import Stack, open_stack
-from storage.survey import require_samples
-from storage.workspace import Workspace, fingerprint_of
+from dpca.storage.errors import DataError, StoreError
+from dpca.storage.ingest import plan_ingest
+from dpca.storage.outputs import check_output
+from dpca.storage.progress import Progress, no_progress
+from dpca.storage.readers import Reader, open_reader
+from dpca.storage.readers.zarr_array import ZarrReader
+from dpca.storage.stack import Stack, open_stack
+from dpca.storage.survey import require_samples
+from dpca.storage.workspace import Workspace, fingerprint_of
 
 PathLike = str | os.PathLike[str]
 
@@ -45,15 +45,19 @@ class CompressionSettings:
         ``random_state``, that must be an integer.
     reconstruct : bool
         Whether to keep the reconstructions.
+    keep_stack : bool
+        Whether to keep what was ingested, as ``stack`` in the output: jobs of other settings in its place then need not
+        ingest again. A Zarr array or stack store is read where it is, in any case.
     ssim : bool, optional
         Whether to measure the SSIM of every sample, where it is defined. Default: always for cells and bands; for
         components of whole samples, where it costs more than everything else, only with ``reconstruct``.
     color, resize, crop, on_error, key, axes, data_range
-        As for `storage.ingest`.
+        As for `dpca.storage.ingest`.
     """
 
     model: Any
     reconstruct: bool = False
+    keep_stack: bool = False
     ssim: bool | None = None
     color: Literal["auto", "rgb", "grey"] = "auto"
     resize: tuple[int, int] | None = None
@@ -65,7 +69,7 @@ class CompressionSettings:
 
     @property
     def reading(self) -> dict[str, Any]:
-        """Options of `storage.ingest` for a reader."""
+        """Options of `dpca.storage.ingest` for a reader."""
         return {name: getattr(self, name) for name in ("color", "resize", "crop", "on_error", "data_range")}
 
     @property
@@ -76,8 +80,9 @@ class CompressionSettings:
     def as_dict(self) -> dict[str, Any]:
         """Return the settings in values that JSON holds, the same as those of jobs that earlier versions did."""
         settings = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "model"}
-        if self.ssim is None:
-            del settings["ssim"]
+        for name, usual in (("ssim", None), ("keep_stack", False)):
+            if settings[name] is usual:
+                del settings[name]
         return settings | self.model.job_settings()  # type: ignore[no-any-return]
 
 
@@ -114,12 +119,12 @@ def compress(
 
     Parameters
     ----------
-    source : path-like, sequence of these, storage.Stack, or storage.readers.Reader
-        Images, archives or arrays, see `storage.ingest`. A Zarr array or stack store is read where it is, without a
-        copy.
+    source : path-like, sequence of these, dpca.storage.Stack, or dpca.storage.readers.Reader
+        Images, archives or arrays, see `dpca.storage.ingest`. A Zarr array or stack store is read where it is, without
+        a copy.
     output : path-like
-        Store of the scores. It holds the model as ``model``, and the ingested stack as ``stack``. The report goes to
-        ``<output stem>.report``.
+        Store of the scores. It holds the model as ``model``, and the ingested stack as ``stack`` if that is asked for.
+        The report goes to ``<output stem>.report``.
     settings : CompressionSettings
     client : distributed.Client, optional
         Cluster to run on; without one, threads of this process.
@@ -169,12 +174,15 @@ def compress(
             work.scratch / "records",
             reconstruct=settings.reconstruct,
             ssim=settings.measures_ssim,
+            facts=_facts(settings, fitted.model),
             client=client,
             progress=progress,
         )
         record.keep("scores", cost)
         # Before the store: a store under its final name always has its report.
-        report = _write_report(stack, work.store, folder, settings, record.numbers())
+        report = _write_report(given, stack, work.store, folder, settings, record.numbers())
+        if not settings.keep_stack:
+            work.set_aside()
         work.publish()
     return Compressed(report, folder, False)
 
@@ -198,8 +206,13 @@ def find_done(
         if work.state != "complete":
             return None
     if (report := read_report(folder)) is None:
-        stack = given if isinstance(given, Stack) else open_stack(Path(output) / "stack")
-        report = _write_report(stack, Path(output), folder, settings, {"stages": {}, "notes": []})
+        stack = given if isinstance(given, Stack) else kept_stack(Path(output))
+        if stack is None:
+            raise StoreError(
+                f"the report '{folder}' is gone, and the samples that its pictures show were not kept in '{output}': "
+                f"run the job again with overwrite, which makes both"
+            )
+        report = _write_report(given, stack, Path(output), folder, settings, {"stages": {}, "notes": []})
     return Compressed(report, folder, True)
 
 
@@ -216,7 +229,7 @@ def open_input(
     ----------
     source : as in `compress`
     key, axes, data_range
-        As for `storage.ingest`.
+        As for `dpca.storage.ingest`.
 
     Raises
     ------
@@ -287,10 +300,22 @@ def _workspace(given: Stack | Reader, output: PathLike, settings: CompressionSet
     )
 
 
+def _facts(settings: CompressionSettings, model: Any) -> dict[str, Any]:
+    """Return what store and report say of the job: what was asked for, and what is reached of a target."""
+    reached = model.target_numbers()
+    return {"job": "compress", "settings": settings.as_dict(), **({"target": reached} if reached else {})}
+
+
 def _write_report(
-    stack: Stack, store: Path, folder: Path, settings: CompressionSettings, record: Mapping[str, Any]
+    given: Stack | Reader,
+    stack: Stack,
+    store: Path,
+    folder: Path,
+    settings: CompressionSettings,
+    record: Mapping[str, Any],
 ) -> dict[str, Any]:
     # matplotlib takes a second to import, and only a report draws.
     from dpca.jobs.report import write_job_report
 
-    return write_job_report(stack, store, folder, record, ssim=settings.measures_ssim)
+    parts = (*(["stack"] if settings.keep_stack else []), "scores", "model", "reconstructions")
+    return write_job_report(given, stack, store, folder, record, ssim=settings.measures_ssim, parts=parts)

@@ -12,12 +12,11 @@ from dpca.engine.checkpoint import Checkpoints
 from dpca.jobs.stages import NOTHING, StageCost, held_by
 from dpca.models.estimator import Estimator
 from dpca.models.rank import UnmetError
-from dpca.models.rank_choice import RankChoice
 from dpca.models.store import load_any, write_model
-from storage.outputs import check_output
-from storage.progress import Progress, no_progress
-from storage.stack import Stack
-from storage.workspace import Workspace, fingerprint_of
+from dpca.storage.outputs import check_output
+from dpca.storage.progress import Progress, no_progress
+from dpca.storage.stack import Stack
+from dpca.storage.workspace import Workspace, fingerprint_of
 
 
 class Fitted(NamedTuple):
@@ -92,14 +91,15 @@ def fit_store(
     peak = report.peak_memory if n_passes == 1 or client is None else max(report.peak_memory, held_by(client))
     cost = StageCost(time.perf_counter() - began, n_passes * report.plan.read_bytes, peak)
     warned = dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning))
-    return Fitted(model, cost, [*([report.note] if report.note else []), *_reached(model), *warned])
+    return Fitted(model, cost, [*([report.note] if report.note else []), *_reached(model.target_numbers()), *warned])
 
 
-def _reached(model: Any) -> list[str]:
+def _reached(target: dict[str, Any]) -> list[str]:
     """Say how a target of quality was met, if there was one."""
-    if (reached := getattr(model, "target_reached_", None)) is None:
+    if not target:
         return []
-    choice, left_out = RankChoice.of(model.get_params()), getattr(model, "validation_samples_", None)
-    where = "samples of the fit" if left_out is None else f"{len(left_out):,} samples that were left out of the fit"
-    error = f" (standard error {model.target_standard_error_:.2g})" if model.target_standard_error_ else ""
-    return [f"{choice.name} is {choice.value:g}, and {reached:.6g} is reached on {where}{error}"]
+    name, asked, reached, error, left_out = target.values()
+    where = f"{left_out:,} samples that were left out of the fit" if left_out else "samples of the fit"
+    spread = f" (standard error {error:.2g})" if error else ""
+    kind = "" if name == "target_ssim" else ", before values are rounded to those of the stack"
+    return [f"{name} is {asked:g}, and {reached:.6g} is reached on {where}{spread}{kind}"]

@@ -13,14 +13,14 @@ from typing import Any
 
 from dpca.engine.memory import task_budget, thread_count
 from dpca.jobs.stages import NOTHING, StageCost, held_by
-from storage.ingest import content_of, ingest, is_made_of
-from storage.inherited import Inherited
-from storage.layout import axes_for
-from storage.progress import Progress
-from storage.readers import Reader
-from storage.stack import Stack, open_stack
-from storage.verify import verify
-from storage.workspace import Workspace
+from dpca.storage.ingest import content_of, ingest, is_made_of
+from dpca.storage.inherited import Inherited
+from dpca.storage.layout import axes_for
+from dpca.storage.progress import Progress
+from dpca.storage.readers import Reader
+from dpca.storage.stack import Stack, open_stack
+from dpca.storage.verify import verify
+from dpca.storage.workspace import Workspace
 
 _NAME, _CHECKED = "stack", "stack checked"
 
@@ -32,7 +32,7 @@ def inherited_of(given: Stack | Reader, reading: Mapping[str, Any]) -> Inherited
     ----------
     given : Stack or Reader
     reading : mapping
-        Options of `storage.ingest`: ``color``, ``resize``, ``crop``, ``on_error``, ``data_range``.
+        Options of `dpca.storage.ingest`: ``color``, ``resize``, ``crop``, ``on_error``, ``data_range``.
     """
     return None if isinstance(given, Stack) else Inherited(_NAME, _serves(given, reading))
 
@@ -79,6 +79,11 @@ def own_stack(
     )
     work.mark_done(_CHECKED)
     return stack, StageCost(time.perf_counter() - began, stack.nbytes, held_by(client))
+
+
+def kept_stack(store: Path) -> Stack | None:
+    """Return the stack that a finished job kept, if it did."""
+    return open_stack(store / _NAME) if (store / _NAME).exists() else None
 
 
 def _serves(reader: Reader, reading: Mapping[str, Any]) -> Callable[[Path], bool]:

@@ -20,15 +20,15 @@ from dpca.kernels.types import Array
 from dpca.models.scores import check_match, read_scores_facts
 from dpca.models.store import model_fingerprint, stored_basis
 from dpca.representation.base import Representation
-from storage.arrays import choose_codec, create_array, create_root, write_shard, write_strings
-from storage.disk import require_free_space
-from storage.layout import choose_layout
-from storage.outputs import check_output
-from storage.progress import Progress, no_progress
-from storage.reading import array_identity, open_again, open_array, read_into
-from storage.stack import STACK_KIND, STACK_VERSION
-from storage.tasks import map_shards
-from storage.workspace import Workspace, fingerprint_of
+from dpca.storage.arrays import choose_codec, create_array, create_root, write_shard, write_strings
+from dpca.storage.disk import require_free_space
+from dpca.storage.layout import choose_layout
+from dpca.storage.outputs import check_output
+from dpca.storage.progress import Progress, no_progress
+from dpca.storage.reading import array_identity, open_again, open_array, read_into
+from dpca.storage.stack import STACK_KIND, STACK_VERSION
+from dpca.storage.tasks import map_shards
+from dpca.storage.workspace import Workspace, fingerprint_of
 
 # Floating-point copies of one block of samples.
 _BLOCK_BYTES = 2**24
@@ -109,6 +109,7 @@ def reconstruct_store(
             fingerprint=fingerprint,
             axes=list(axes),
             data_range=facts["data_range"],
+            settings={"n_components": n_components},
             source={"kind": "reconstruction", "name": os.path.basename(os.path.normpath(scores)), "count": n},
         )
         low, high = map(float, facts["data_range"])

@@ -18,25 +18,37 @@ from dpca.models.store import load_any
 from dpca.partition.lapped import LappedGrid
 from dpca.report import plots
 from dpca.report.record import read_report, write_report
-from storage.disk import folder_bytes
-from storage.errors import StoreError
-from storage.manifest import CHECKSUMS
-from storage.reading import array_in, open_array, open_group
-from storage.stack import Stack
+from dpca.storage.disk import bytes_at, folder_bytes, readable_size
+from dpca.storage.errors import StoreError
+from dpca.storage.manifest import CHECKSUMS
+from dpca.storage.readers import Reader
+from dpca.storage.reading import array_in, open_array, open_group, root_facts
+from dpca.storage.stack import Stack
 
 # Samples of a comparison and of the worst ones; eigenvectors of parts and of whole samples.
 _SHOWN, _EIGENVECTORS, _EIGENIMAGES = 6, 8, 12
 # Points that a scatter plot can still show, and the runs of samples that they are read in.
 _POINTS, _RUNS = 10_000, 20
+# What a scores store states of the job that made it.
+_OF_THE_JOB = ("job", "settings", "target", "made_with")
 
 
 def write_job_report(
-    stack: Stack, store: Path, folder: Path, record: Mapping[str, Any], *, ssim: bool
+    given: Stack | Reader,
+    stack: Stack,
+    store: Path,
+    folder: Path,
+    record: Mapping[str, Any],
+    *,
+    ssim: bool,
+    parts: Sequence[str],
 ) -> dict[str, Any]:
     """Gather the numbers of a scores store, draw its pictures, write both, and return the numbers.
 
     Parameters
     ----------
+    given : Stack or Reader
+        What the job was given.
     stack : Stack
         The originals.
     store : Path
@@ -47,6 +59,8 @@ def write_job_report(
         ``stages``, name of each stage to its seconds, bytes and peak memory; ``notes``, what the fit has to say.
     ssim : bool
         Whether the SSIM was to be measured: where there is none, it is then said to be undefined.
+    parts : sequence of str
+        Names of what is kept in the store, as far as it is there.
 
     Raises
     ------
@@ -55,26 +69,52 @@ def write_job_report(
     """
     model = load_any(store / "model")
     group = open_group(store)
+    facts = {name: value for name, value in root_facts(group).items() if name in _OF_THE_JOB}
     quality = {name: array_in(group, name)[...] for name in ("mse", "ssim") if name in group}
     bounds = stack.data_range or (0.0, 1.0)
+    sizes = _sizes(given, stack, store, parts)
     report = {
         "samples": stack.n_samples,
         "sample_shape": stack.sample_shape,
         **model.report_numbers(),
-        # Not counting lists of checksums, which a store gets only when it is finished.
-        "bytes_ratio": stack.nbytes
-        / sum(folder_bytes(store / part, besides=CHECKSUMS) for part in ("scores", "model")),
+        **sizes,
+        **facts,
         **_quality_numbers(stack, quality, ssim),
         "rejected": stack.rejected,
         "mse_expected": model.expected_mse(bounds),
         "data_range": bounds,
         **record,
     }
+    if warning := _too_large(sizes):
+        report["notes"] = [*record["notes"], warning]
     title = f"{model.report_title} of {stack.source.get('name') or 'a stack'}"
     write_report(folder, report, _figures(stack, store, model, quality, report), title=title)
     if (written := read_report(folder)) is None:
         raise StoreError(f"the report in '{folder}' cannot be read back: remove that folder and run again")
     return written
+
+
+def _sizes(given: Stack | Reader, stack: Stack, store: Path, parts: Sequence[str]) -> dict[str, Any]:
+    # Not counting lists of checksums, which a store gets only when it is finished.
+    written = {part: folder_bytes(store / part, besides=CHECKSUMS) for part in parts if (store / part).exists()}
+    return {
+        "bytes_ratio": stack.nbytes / (written["scores"] + written["model"]),
+        "bytes_given": bytes_at([given.path] if isinstance(given, Stack) else given.paths),
+        "bytes_decoded": stack.nbytes,
+        "bytes_written": {**written, "total": sum(written.values())},
+    }
+
+
+def _too_large(sizes: Mapping[str, Any]) -> str | None:
+    """Say that what was written takes more room than what was given, if it does."""
+    given, written = sizes["bytes_given"], sizes["bytes_written"]["total"]
+    if given is None or written <= given:
+        return None
+    return (
+        f"the output has {readable_size(written)}, more than the {readable_size(given)} that were given, since scores "
+        "are numbers of 4 bytes and nothing is coded as JPEG codes it: keep fewer components, and neither the stack "
+        "nor the reconstructions, where room counts"
+    )
 
 
 def _quality_numbers(stack: Stack, quality: Mapping[str, Array], ssim: bool) -> dict[str, Any]:

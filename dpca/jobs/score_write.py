@@ -23,12 +23,12 @@ from dpca.kernels.types import Array
 from dpca.models.store import stored_basis
 from dpca.representation.base import Representation
 from dpca.representation.score_layout import score_layout
-from storage.arrays import Codec, choose_codec, create_array, write_shard
-from storage.errors import StoreError
-from storage.layout import Layout, choose_layout
-from storage.progress import Progress, no_progress
-from storage.reading import open_array
-from storage.tasks import map_shards
+from dpca.storage.arrays import Codec, choose_codec, create_array, write_shard
+from dpca.storage.errors import StoreError
+from dpca.storage.layout import Layout, choose_layout
+from dpca.storage.progress import Progress, no_progress
+from dpca.storage.reading import open_array
+from dpca.storage.tasks import map_shards
 
 # Floating-point copies of one block of samples: enough rows for each cell's matrix products to be worth their calls.
 _BLOCK_BYTES = 48 * 2**20

@@ -7,8 +7,8 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 from dpca.engine.memory import peak_resident_bytes
-from storage.clusters import cluster_errors
-from storage.workspace import Workspace
+from dpca.storage.clusters import cluster_errors
+from dpca.storage.workspace import Workspace
 
 
 @dataclass(frozen=True)

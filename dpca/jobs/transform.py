@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,14 +16,14 @@ from dpca.jobs.stages import NOTHING, StageCost
 from dpca.models.scores import SCORES_VERSION
 from dpca.models.store import model_fingerprint, stored_basis
 from dpca.representation.base import MODEL_FACT
-from storage.arrays import create_root, write_strings
-from storage.disk import require_free_space
-from storage.errors import DataError
-from storage.layout import CHANNEL
-from storage.outputs import check_output
-from storage.progress import Progress, no_progress
-from storage.stack import Stack
-from storage.workspace import Workspace, fingerprint_of
+from dpca.storage.arrays import create_root, write_strings
+from dpca.storage.disk import require_free_space
+from dpca.storage.errors import DataError
+from dpca.storage.layout import CHANNEL
+from dpca.storage.outputs import check_output
+from dpca.storage.progress import Progress, no_progress
+from dpca.storage.stack import Stack
+from dpca.storage.workspace import Workspace, fingerprint_of
 
 
 def transform_store(
@@ -78,10 +79,14 @@ def fill_scores(
     *,
     reconstruct: bool,
     ssim: bool = True,
+    facts: Mapping[str, Any] | None = None,
     client: Any | None,
     progress: Progress,
 ) -> StageCost:
-    """Write what is still missing of a scores store in a workspace; ``records`` are kept of each finished shard."""
+    """Write what is still missing of a scores store in a workspace; ``records`` are kept of each finished shard.
+
+    The store states ``facts`` about the job.
+    """
     began, store = time.perf_counter(), work.store
     path, known, data_range = os.fspath(model), model_fingerprint(model), stated_range(stack)
     basis = stored_basis(path, known)
@@ -105,6 +110,7 @@ def fill_scores(
         sample_shape=list(stack.sample_shape),
         n_components=basis.score_shape[-1],
         source=stack.source,
+        **(facts or {"settings": {"reconstruct": reconstruct}}),
         **{MODEL_FACT: basis.fingerprint()},
         **({} if basis.cell_shape is None else {"cell_shape": list(basis.cell_shape)}),
     )

@@ -26,8 +26,8 @@ from dpca.partition.bands import Bands, map_at_random, map_by_moments, map_in_ra
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
 from dpca.rules.moments import Moments
-from storage.errors import DataError
-from storage.layout import CHANNEL, axes_for
+from dpca.storage.errors import DataError
+from dpca.storage.layout import CHANNEL, axes_for
 
 # More of them than there are attributes mean nothing, and each takes memory.
 _MOST_INTERVALS = 10_000_000
@@ -216,4 +216,5 @@ class BandPCA(PartitionedPCA):
         if bands.n_partitions != p:
             raise ValueError(f"{bands.n_partitions} bands, not {p}")
         model._learned_parts(bands, arrays, stored.n_samples)
+        model._remember_target(stored.facts)
         return model

@@ -18,8 +18,8 @@ from dpca.partition.base import Partition
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.partition.shared import SharedGrid
-from storage.errors import DataError
-from storage.layout import CHANNEL, axes_for
+from dpca.storage.errors import DataError
+from dpca.storage.layout import CHANNEL, axes_for
 
 
 @documented(**PARTITIONED, part="cell", parts="cells", grid="*grid_shape")
@@ -215,6 +215,7 @@ class CellPCA(PartitionedPCA):
         # All components were asked for by None, which also fits where there are more of them than samples.
         model = cls(None if k == grid.max_features else k, cell_shape=cell, overlap=overlap, shared=shared)
         model._learned_parts(grid, arrays, stored.n_samples)
+        model._remember_target(stored.facts)
         return model
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import sklearn.exceptions
 
 from dpca.kernels.types import Array
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 
 #: What every fit finds.
 RESULT = ("components", "explained_variance", "total_variance", "mean")

@@ -28,8 +28,8 @@ from dpca.representation.base import Representation
 from dpca.representation.lazy import as_lazy, default_client, is_lazy, map_samples
 from dpca.representation.reconstruction import samples_of
 from dpca.rules.state import State
-from storage.errors import DataError
-from storage.progress import Progress, no_progress
+from dpca.storage.errors import DataError
+from dpca.storage.progress import Progress, no_progress
 
 
 class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -138,8 +138,8 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array (n_samples, *sample_shape), numpy, Dask or Zarr; storage.Stack; or path of a stack store or Zarr array
-            Or a source of the engine, such as `dpca.engine.held_out.RemainingSource`.
+        X : array (n_samples, *sample_shape), numpy, Dask or Zarr; dpca.storage.Stack; or path of a stack store or
+            Zarr array. Or a source of the engine, such as `dpca.engine.held_out.RemainingSource`.
         y : ignored
         client : distributed.Client, optional
             Default: the current one, if any.
@@ -243,6 +243,10 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     @abstractmethod
     def report_numbers(self) -> dict[str, Any]:
         """Return what a report says of the fitted model; see `dpca.report.record`."""
+
+    def target_numbers(self) -> dict[str, Any]:
+        """Return what was asked for as a target of quality and what is reached, empty where nothing was."""
+        return {}
 
     def expected_mse(self, data_range: tuple[float, float]) -> float | None:
         """Return the mean squared error of the samples of the fit, before rounding, or None if only a look tells.

@@ -10,7 +10,7 @@ from dpca.engine.rounds import Averaging, DataParallel, Scheme
 from dpca.models.parameters import whole_number
 from dpca.rules.minibatch import InBatches
 from dpca.rules.rule import Wrapper
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 
 EXECUTIONS = ("auto", "chain", "averaged", "data-parallel")
 # The numbers of Amid & Warmuth (2020), section "Distributed Setting".
@@ -75,4 +75,6 @@ def _data_parallel(rule: InBatches, n_streams: int | None, batch_size: int | Non
 
 def _name(rule: InBatches) -> str:
     inner = rule.rule
-    return type(inner.rule if isinstance(inner, Wrapper) else inner).__name__
+    while isinstance(inner, Wrapper):
+        inner = inner.rule
+    return type(inner).__name__

@@ -25,7 +25,7 @@ from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
 from dpca.representation.lazy import is_lazy
 from dpca.representation.linear import LinearRepresentation
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 
 # Shares of the variance that a report gives one by one.
 _LEADING = 5

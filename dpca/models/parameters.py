@@ -12,9 +12,10 @@ from sklearn.utils import check_random_state
 
 from dpca.engine.memory import usable_bytes
 from dpca.engine.plan import PlanError
+from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
 from dpca.rules.rule import Rule
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 
 _FLAGS = ("center", "shuffle", "shared", "keep_channels")
 _NAMES = ("solver", "mapping", "execution")
@@ -95,3 +96,11 @@ def whole_number(value: Any, name: str, least: int, otherwise: str = "") -> int:
 def no_values(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
     """Return zeros that take no memory, in the place of an array that a fit will find."""
     return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+def are_ordinary(rows: Array) -> bool:
+    """Say whether the sum of squares of samples is a number of their working dtype, so that no rule has trouble."""
+    if rows.dtype.kind not in "buif":
+        return False
+    with np.errstate(over="ignore"):
+        return bool(np.isfinite(np.einsum("ij,ij->", rows, rows, dtype=working_dtype(rows.dtype))))

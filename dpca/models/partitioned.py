@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
+from types import MappingProxyType
 from typing import Any, Self, cast
 
 import numpy as np
@@ -22,15 +23,16 @@ from dpca.models.convergence import check_result
 from dpca.models.estimator import ComponentModel
 from dpca.models.parameters import check_states_fit, checked_rank, no_values
 from dpca.models.partition_rule import by_partition, choose_rule, exact_rule
+from dpca.models.rank import UnmetError
 from dpca.models.rank_choice import RankChoice
 from dpca.models.targets import Check, check_for, keep_chosen, value_range_for
 from dpca.partition.base import Partition
 from dpca.representation.base import Representation
 from dpca.representation.linear import LinearRepresentation
 from dpca.rules.rule import Rule
-from storage.errors import DataError
-from storage.layout import CHANNEL, axes_for
-from storage.stack import Stack
+from dpca.storage.errors import DataError
+from dpca.storage.layout import CHANNEL, axes_for
+from dpca.storage.stack import Stack
 
 
 @dataclass(eq=False, repr=False)
@@ -55,6 +57,8 @@ class PartitionedPCA(ComponentModel):
     data_range: tuple[float, float] | None = None
     random_state: Any = None
     memory_budget: int | None = None
+
+    _target = MappingProxyType[str, Any]({})  # what is reached of a target
 
     @abstractmethod
     def _partition(self, source: Source, axes: Sequence[str] | None, **running: Any) -> Partition:
@@ -93,10 +97,21 @@ class PartitionedPCA(ComponentModel):
         if choice.is_target:
             n_spatial = self._n_spatial(partition, axes or axes_for(source.shape[1:]))
             check = check_for(choice, whole, left_out, n_spatial, self._random(1), self.memory_budget)
-        rule, folded, plan, note = self._rule(choice, source, partition, running["client"])
-        results, report = fold(rule, source, folded, plan=plan, note=note, **running)
+        n, stage, why = source.shape[0], "fit", ""
+        computed = self._to_compute(choice, n, partition)
         settle = guarded(self._settle, source.name)
-        settle(choice, rule, partition, folded, results, source.shape[0], source.dtype, value_range, check, left_out)
+        while True:
+            rule, folded, plan, note = self._rule(choice, source, partition, running["client"])
+            results, report = fold(rule, source, folded, plan=plan, note=note + why, stage=stage, **running)
+            try:
+                settle(choice, rule, partition, folded, results, n, source.dtype, value_range, check, left_out)
+                break
+            except UnmetError as error:
+                before, choice = computed, choice.wider(error) or choice
+                if (computed := self._to_compute(choice, n, partition)) == before:
+                    raise
+            stage = f"fit again, {computed} components"
+            why = f"; {before} components of each {self.part_name} were too few, so up to {computed} were computed anew"
         self.fit_report_ = report
         self._states = None
 
@@ -204,13 +219,26 @@ class PartitionedPCA(ComponentModel):
             check_result(result, f"the analysis of a {self.part_name}")
         reached = keep_chosen(choice, partition, results, n, value_range, check, places)
         self._learned_parts(partition, self._in_place(choice, partition, results, working_dtype(dtype)), n)
-        # The attributes that only targets give; those of a fit with another choice go.
-        learned = {
-            "target_reached_": None if reached is None else reached.value,
-            "target_standard_error_": None if reached is None else reached.standard_error,
-            "validation_samples_": left_out,
-        }
-        self._know_only(learned)
+        target: dict[str, Any] = {}
+        if reached is not None:
+            target = {
+                "name": choice.name,
+                "asked": float(choice.value),
+                "reached": reached.value,
+                "standard_error": reached.standard_error,
+                "left_out": 0 if left_out is None else len(left_out),
+            }
+        self._know_target(target, left_out)
+
+    def _know_target(self, target: Mapping[str, Any], left_out: Array | None = None) -> None:
+        """Set the attributes that only targets give; those of a fit with another choice go."""
+        self._target = MappingProxyType(dict(target))
+        learned = {"target_reached_": target.get("reached"), "target_standard_error_": target.get("standard_error")}
+        self._know_only({**learned, "validation_samples_": left_out})
+
+    def target_numbers(self) -> dict[str, Any]:
+        """Return what was asked for as a target and what is reached, empty where there is none."""
+        return dict(self._target)
 
     def _to_compute(self, choice: RankChoice, n: int | None, partition: Partition) -> int | None:
         """Return how many components of each partition the rule is to find in n samples, None for all."""
@@ -315,7 +343,18 @@ class PartitionedPCA(ComponentModel):
     def _facts(self, **own: Any) -> dict[str, Any]:
         """Return what a store states."""
         counts = {"n_components": self.n_components_, "n_samples_seen": self.n_samples_seen_}
-        return {"sample_shape": list(self.sample_shape_), **own, **counts}
+        return {
+            "sample_shape": list(self.sample_shape_),
+            **own,
+            **counts,
+            **({"target": dict(self._target)} if self._target else {}),
+        }
+
+    def _remember_target(self, facts: Mapping[str, Any]) -> None:
+        """Take a target over from what a store states."""
+        if (stated := facts.get("target")) is not None:
+            kinds = {"name": str, "asked": float, "reached": float, "standard_error": float, "left_out": int}
+            self._know_target({name: kind(stated[name]) for name, kind in kinds.items()})
 
     @staticmethod
     def _shapes(sample_shape: tuple[int, ...], grid_shape: tuple[int, ...], k: int) -> dict[str, tuple[int, ...]]:

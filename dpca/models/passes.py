@@ -16,7 +16,7 @@ from dpca.engine.source import Source
 from dpca.kernels.types import Array
 from dpca.partition.base import Partition
 from dpca.partition.whole import Whole
-from storage.progress import Progress, no_progress
+from dpca.storage.progress import Progress, no_progress
 
 # Samples of the first look at a source.
 _FIRST_BYTES = 2**24

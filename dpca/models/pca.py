@@ -31,7 +31,7 @@ from dpca.models.pca_solvers import (
 )
 from dpca.models.store import Kept, StoredModel
 from dpca.representation.base import Representation
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 
 # Solvers that find every component there is.
 _COMPLETE = ("covariance", "dual")

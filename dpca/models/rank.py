@@ -10,11 +10,22 @@ from __future__ import annotations
 import numpy as np
 
 from dpca.kernels.types import Array
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 
 
 class UnmetError(DataError):
-    """A target cannot be met with the components that a fit found, and another fit would find the same ones."""
+    """A target cannot be met with the components that a fit found, and another fit would find the same ones.
+
+    Parameters
+    ----------
+    message : str
+    computed : int, optional
+        Components of each partition that were computed, where more of them may meet the target.
+    """
+
+    def __init__(self, message: str, computed: int | None = None) -> None:
+        super().__init__(message)
+        self.computed = computed
 
 
 def ranks_by_threshold(variances: Array, totals: Array, threshold: float, max_components: int | None = None) -> Array:
@@ -47,7 +58,8 @@ def ranks_by_threshold(variances: Array, totals: Array, threshold: float, max_co
             raise UnmetError(
                 f"{int((~enough).sum())} partitions need more than {variances.shape[1]} components to explain "
                 f"{threshold:.4g} of their variance: raise --max-components K (max_components=K) above "
-                f"{variances.shape[1]}, or lower --threshold SHARE (threshold=SHARE)"
+                f"{variances.shape[1]}, or lower --threshold SHARE (threshold=SHARE)",
+                variances.shape[1],
             )
         ranks[~enough] = most
     clipped: Array = np.minimum(ranks, most)
@@ -78,7 +90,8 @@ def spread(variances: Array, total_components: int) -> Array:
     if total_components > len(order):
         raise UnmetError(
             f"total_components is {total_components:,} but only {len(order):,} components have variance: ask for at "
-            "most that many, or raise --max-components K (max_components=K)"
+            "most that many, or raise --max-components K (max_components=K)",
+            variances.shape[1],
         )
     return np.bincount(order[:total_components] // variances.shape[1], minlength=len(variances))
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import warnings
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,7 +15,7 @@ from dpca.kernels.quality import psnr_from_mse
 from dpca.kernels.types import Array
 from dpca.models import rank
 from dpca.models.parameters import whole_number
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 
 #: The parameters of an estimator that say how many components it keeps; None of them keeps all.
 CHOICES = ("n_components", "threshold", "total_components", "ratio", "target_mse", "target_psnr", "target_ssim")
@@ -108,6 +108,8 @@ class RankChoice:
     value: Any
     max_components: int | None
     validation_fraction: float | None
+    least: int = 0
+    """Components of each partition to compute at least, where ``max_components`` does not say how many."""
 
     @classmethod
     def of(cls, parameters: Mapping[str, Any]) -> RankChoice:
@@ -164,7 +166,7 @@ class RankChoice:
         if not self.adapts:
             return None if self.value is None else int(self.value)
         mean = self.mean_rank(n_features, n_partitions)
-        most = math.ceil(largest * _SHARE if mean is None else _TIMES_MEAN * mean)
+        most = max(self.least, math.ceil(largest * _SHARE if mean is None else _TIMES_MEAN * mean))
         return max(1, min(self.max_components or most, largest, largest if n is None else n))
 
     def mean_rank(self, n_features: int, n_partitions: int) -> float | None:
@@ -242,9 +244,16 @@ class RankChoice:
         short = most < min(int(known.sizes.max()), known.n_samples)
         remedy = f"raise --max-components K (max_components=K) above {most}" if short else "fit more samples"
         return rank.UnmetError(
-            f"{self.name} is {self.value:g} but all {n:,} components that were computed reach only {best:.6g} on "
-            f"{samples}: {remedy}, or relax the target"
+            f"{_option(self.name)} is {self.value:g} but all {n:,} components that were computed reach only {best:.6g} "
+            f"on {samples}: {remedy}, or relax the target",
+            most if short else None,
         )
+
+    def wider(self, unmet: rank.UnmetError) -> RankChoice | None:
+        """Return the choice with twice as many components to compute, None where that is bounded or of no use."""
+        if unmet.computed is None or self.max_components is not None:
+            return None
+        return replace(self, least=2 * unmet.computed)
 
     def warn_where_short(self, chosen: Array, known: Spectrum) -> None:
         """Warn if partitions might have kept more components than were computed, and nobody asked for that bound."""

@@ -15,8 +15,8 @@ from dpca.kernels.pixels import Pixels
 from dpca.models.store import load_any
 from dpca.representation.base import Representation
 from dpca.representation.reconstruction import check_stated_model, leading_scores, samples_of
-from storage.errors import DataError, StoreError
-from storage.reading import open_array, open_group, root_facts
+from dpca.storage.errors import DataError, StoreError
+from dpca.storage.reading import open_array, open_group, root_facts
 
 SCORES_VERSION = 1
 

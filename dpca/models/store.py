@@ -12,11 +12,11 @@ import numpy as np
 
 from dpca.kernels.types import Array
 from dpca.representation.base import Representation, array_digest
-from storage.arrays import create_array, create_root, write_shard
-from storage.errors import StoreError, one_line
-from storage.layout import Layout
-from storage.reading import open_array, open_group, read_into, root_facts
-from storage.workspace import Workspace, fingerprint_of
+from dpca.storage.arrays import create_array, create_root, write_shard
+from dpca.storage.errors import StoreError, one_line
+from dpca.storage.layout import Layout
+from dpca.storage.reading import open_array, open_group, read_into, root_facts
+from dpca.storage.workspace import Workspace, fingerprint_of
 
 #: Every estimator by the kind that its stores state; a class that states a ``store_kind`` is entered by its base.
 ESTIMATORS: dict[str, type[Any]] = {}

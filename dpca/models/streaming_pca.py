@@ -16,16 +16,17 @@ from dpca.engine.boundary import guarded
 from dpca.engine.fold import plan_for
 from dpca.engine.shuffled import shuffle
 from dpca.engine.source import Source
-from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
 from dpca.models.convergence import ConvergenceWarning, OrderWarning, check_result, unsettled
 from dpca.models.docs import documented
 from dpca.models.execution import executed
 from dpca.models.linear_model import LinearModel
-from dpca.models.parameters import check_states_fit, checked_rank, whole_number
+from dpca.models.parameters import are_ordinary, check_states_fit, checked_rank, whole_number
 from dpca.models.passes import Passes
 from dpca.models.streaming_methods import (
+    AUTO,
     FORMER_OPTIONS,
+    default_method,
     describe_option,
     make_rule,
     method_name,
@@ -35,34 +36,17 @@ from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
 from dpca.representation.lazy import is_lazy
 from dpca.rules.basis import StreamingRule
-from dpca.rules.covariance_product import RayleighRitz, Refinement, refined
+from dpca.rules.covariance_product import refined, refinement
 from dpca.rules.incremental_svd import IncrementalSVD
-from dpca.rules.rule import Rule
 from dpca.rules.state import State
 from dpca.rules.watched import moved
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 
+# What a fit knows of its own error.
+_CERTIFICATE = ("captured_bound", "captured_estimate", "captured_estimate_error", "angle_moved", "variance_moved")
+_COMPONENTS = ("components", "mean", "explained_variance", "explained_variance_ratio", "singular_values")
 # What `partial_fit` leaves to be found.
-_FOUND = (
-    "components_",
-    "mean_",
-    "explained_variance_",
-    "explained_variance_ratio_",
-    "singular_values_",
-    "total_variance_",
-    "n_components_",
-    "captured_bound_",
-    "angle_moved_",
-    "variance_moved_",
-)
-
-
-def _are_ordinary(rows: Array) -> bool:
-    """Say whether the sum of squares of samples is a number of their working dtype, so that no rule has trouble."""
-    if rows.dtype.kind not in "buif":
-        return False
-    with np.errstate(over="ignore"):
-        return bool(np.isfinite(np.einsum("ij,ij->", rows, rows, dtype=working_dtype(rows.dtype))))
+_FOUND = {f"{name}_" for name in (*_COMPONENTS, "total_variance", "n_components", *_CERTIFICATE)}
 
 
 @documented()
@@ -77,15 +61,16 @@ class StreamingPCA(LinearModel):
     method : str or rule
         The update rule, by name or as an object of `dpca.rules` with options of its own, such as
         ``Oja(schedule=Harmonic(1.0))``, in which the estimator fills in ``n_components``, ``center`` and ``seed``.
-        "incremental-svd" (Brand 2002; Ross et al. 2008) is close to exact after one pass in any order
-        of samples and merges, so that segments are folded side by side. The others are the sequential rules of the
-        field, each described where it is defined in `dpca.rules`: "oja", "oja-subspace", "krasulina", "sanger",
-        "implicit-krasulina", "block-power", "accelerated-block-power", "accelerated-oja", "ccipca", "ipca" and
-        "similarity-matching". They assume samples in random order and run as a chain, one segment after the other,
-        unless ``execution`` says otherwise.
+        "auto" is "covariance" for samples of few attributes and "incremental-svd" for others, see
+        `dpca.models.streaming_methods.default_method`. "covariance" is exact; "incremental-svd" (Brand 2002; Ross et
+        al. 2008) is close to that after one pass in any order of samples. Both merge, so that segments are folded side
+        by side. The others are the sequential rules of the field, each described where it is defined in `dpca.rules`:
+        "oja", "oja-subspace", "krasulina", "sanger", "implicit-krasulina", "block-power", "accelerated-block-power",
+        "accelerated-oja", "ccipca", "ipca" and "similarity-matching". They assume samples in random order and run as a
+        chain, one segment after the other, unless ``execution`` says otherwise.
     batch_size : int, optional
-        Samples of one update, whatever the chunks of the store; default what the rule does best with: 1,024 for
-        "incremental-svd" and 100 for most others, but at most 256 MiB in float32.
+        Samples of one update, whatever the chunks of the store; default what the rule does best with: 4,096 for
+        "covariance", 1,024 for "incremental-svd" and 100 for most others, but at most 256 MiB in float32.
     n_passes : int
         Passes over the data. Each one after the first multiplies the components by the covariance (orthogonal
         iteration with Rayleigh-Ritz, Alakkari 2020, section 3.4.5; Arora 2015, section 5.3) and measures exactly what
@@ -93,10 +78,10 @@ class StreamingPCA(LinearModel):
         is captured: ``captured_bound_`` lacks about what the components lack, where the variance falls behind the last
         one (MNIST, k = 20, random order: 4e-7, .09 after one pass).
     center : bool
-        Whether to subtract the mean: exactly in one pass by "incremental-svd", the running mean by other rules.
+        Whether to subtract the mean: exactly in one pass by the rules that merge, the running mean by others.
     shuffle : bool
         Take the samples in a random order in the first pass: whole chunks in a random order, the samples of several of
-        them mixed. Stores of sorted images need that for all rules but "incremental-svd".
+        them mixed. Stores of sorted images need that for all rules but those that merge.
     execution : str
         How samples are shared among workers. "auto": segments side by side, merged as a tree, by a rule that merges,
         and a chain otherwise. "chain": one stream, whatever the rule. "averaged": ``n_streams`` streams of samples,
@@ -113,7 +98,8 @@ class StreamingPCA(LinearModel):
         Seed of the random start, of random schedules and of the order. A fit that is to be resumed needs an int.
     {memory_budget}
     oversampling, forgetting
-        Options of "incremental-svd": extra directions to keep, default 50; weight of a sample relative to the next.
+        Options of "incremental-svd", which "auto" is where they are given: extra directions to keep, default 60; weight
+        of a sample relative to the next.
 
     Attributes
     ----------
@@ -121,9 +107,15 @@ class StreamingPCA(LinearModel):
     explained_variance_, explained_variance_ratio_, singular_values_ : array (n_components,), float64
         Variances along the components as the rule estimates them (divisor n - 1); measured exactly where
         ``n_passes`` > 1, for the components before the last multiplication.
+    method_ : str
+        What the update rule is called.
     captured_bound_ : float
         Certificate: the captured variance is at least this share of what the best components would capture; nan where
         the rule knows no bound.
+    captured_estimate_, captured_estimate_error_ : float
+        The same share as it is estimated from up to 512 samples that were drawn at random, and its standard error, see
+        `dpca.rules.sampled`; nan where the rule keeps no samples: only "incremental-svd" does, in one pass without
+        forgetting. "covariance" has 1 and 0.
     residual_norms_ : array (n_components,), float64
         ||C v - lambda v|| of the components measured in the last pass; only with ``n_passes`` > 1.
     angle_moved_ : float
@@ -136,7 +128,7 @@ class StreamingPCA(LinearModel):
     Notes
     -----
     One pass costs n d (4 q + 200) operations for "incremental-svd", q = n_components + oversampling, and memory for
-    2 q rows of d and one batch.
+    2 q rows of d and one batch; n d^2 for "covariance", 8 d^2 bytes and a batch.
     {where}
 
     A fit that has not converged gives a `ConvergenceWarning`: where ``variance_moved_`` is more than 2 %, and, for
@@ -153,12 +145,12 @@ class StreamingPCA(LinearModel):
     """
 
     store_kind: ClassVar[str] = "streaming-pca"
-    kept_facts: ClassVar[dict[str, type]] = {"captured_bound": float, "angle_moved": float, "variance_moved": float}
+    kept_facts: ClassVar[dict[str, type]] = dict.fromkeys(_CERTIFICATE, float) | {"method": str}
     parameters_not_kept: ClassVar[tuple[str, ...]] = ("n_components", *LinearModel.parameters_not_kept)
 
     n_components: int
     _: KW_ONLY
-    method: str | StreamingRule = "incremental-svd"
+    method: str | StreamingRule = AUTO
     batch_size: int | None = None
     n_passes: int = 1
     center: bool = True
@@ -178,10 +170,11 @@ class StreamingPCA(LinearModel):
         source = self._source(X)
         shape, seed = tuple(source.shape[1:]), self._seed()
         rule = self._rule(math.prod(shape), source.shape[0], seed)
+        self.method_ = method_name(self._method(math.prod(shape)))
         work, scheme = executed(rule, self, running["client"])
         if rule.random_order and is_lazy(X) and not self.shuffle:
             warnings.warn(
-                f"{method_name(self.method)} assumes samples in random order and the order of {source.name} is not "
+                f"{self.method_} assumes samples in random order and the order of {source.name} is not "
                 f"known to be: use shuffle=True, or method='incremental-svd', which takes any order",
                 OrderWarning,
                 stacklevel=3,
@@ -191,19 +184,15 @@ class StreamingPCA(LinearModel):
         (found,) = first.over(whole, work, scheme=scheme, stage="fit")
         self.fit_report_ = first.report
         settle = guarded(self._settle, source.name)
-        settle(found, method_name(self.method), shape, source.shape[0])
+        settle(found, self.method_, shape, source.shape[0])
         self._states = self._looked_at = None
         for turn in range(1, n_passes):
-            before, center = self.components_, bool(self.center)
-            refine: Rule = Refinement(before, self.mean_, center)
-            if directions := "directions" in found:
-                outside = float(found["outside"]) if rule.forgetting == 1 else math.inf
-                known = found["directions"]
-                refine = RayleighRitz(known, self.mean_, center, n_components=len(before), outside=outside)
-            further, stage = Passes(source, memory_budget=self.memory_budget, **running), f"pass {turn + 1}"
+            before, stage = self.components_, f"pass {turn + 1}"
+            refine = refinement(found, before, self.mean_, bool(self.center))
+            further = Passes(source, memory_budget=self.memory_budget, **running)
             (found,) = further.over(whole, refine, stage=stage)
-            settle(refined(found, before) if directions else found, stage, shape, source.shape[0], before)
-        if advice := unsettled(method_name(self.method), self.variance_moved_, self.angle_moved_, self.captured_bound_):
+            settle(refined(found, before), stage, shape, source.shape[0], before)
+        if advice := unsettled(self.method_, self.variance_moved_, self.angle_moved_, self.captured_bound_):
             warnings.warn(advice, ConvergenceWarning, stacklevel=3)
 
     def partial_fit(self, X: Any, y: Any = None) -> Self:
@@ -232,6 +221,7 @@ class StreamingPCA(LinearModel):
         if fresh:
             self._stream_rule = self._rule(rows.shape[1], None, self._seed())
             check_states_fit(self._stream_rule, [rows.shape[1]], rows.dtype)
+            self.method_ = method_name(self._method(rows.shape[1]))
             self._stream_dtype, self.sample_shape_ = rows.dtype, tuple(X.shape[1:])
         if rows.dtype != self._stream_dtype or tuple(X.shape[1:]) != self.sample_shape_:
             raise DataError(
@@ -239,7 +229,7 @@ class StreamingPCA(LinearModel):
                 f"{self.sample_shape_} {self._stream_dtype}: all batches must agree"
             )
         state = self._states[0] if self._states else guarded(self._stream_rule.init, "X")(rows.shape[1], rows.dtype)
-        if _are_ordinary(rows):
+        if are_ordinary(rows):
             self._go_on(self._taken(state, rows))
         else:
             # Whether the rule bears such values its result tells.
@@ -277,7 +267,7 @@ class StreamingPCA(LinearModel):
             )
         rule = self._stream_rule
         if not rule.mergeable:
-            raise DataError(f"{method_name(self.method)} cannot merge: use method='incremental-svd'")
+            raise DataError(f"{self.method_} cannot merge: use method='incremental-svd'")
         alike = other._stream_rule == rule and other._stream_dtype == self._stream_dtype
         if not alike or other.sample_shape_ != self.sample_shape_:
             raise DataError("the two estimators differ in parameters, sample shape or dtype: they must be alike")
@@ -302,35 +292,42 @@ class StreamingPCA(LinearModel):
         n, before = state.counts["n_samples"] + state.counts["n_held"], vars(self).get("components_", self._looked_at)
         # ``finish`` uses a state up.
         found = guarded(self._stream_rule.finish, "X")(state.copy())
-        guarded(self._settle, "X")(found, method_name(self.method), self.sample_shape_, n, before)
+        guarded(self._settle, "X")(found, self.method_, self.sample_shape_, n, before)
         self._states = [state]
 
     def _settle(
         self, found: dict[str, Array], what: str, sample_shape: tuple[int, ...], n: int, before: Array | None = None
     ) -> None:
         """Learn what was found, unless it is not finite; ``before`` are the components until then, if any."""
-        remedy = "" if self.method == "incremental-svd" else ", or use method='incremental-svd'"
+        remedy = "" if self.method_ in ("incremental-svd", "covariance") else ", or use method='incremental-svd'"
         self._learned(check_result(found, what, otherwise=remedy), sample_shape, n)
         if before is not None:
             self.angle_moved_, self.variance_moved_ = moved(before, self.components_, self.explained_variance_)
 
     def _rule(self, d: int, n: int | None, seed: int) -> Any:
         k = checked_rank(self.n_components, d, n)
+        method = self._method(d)
+        # The second pass multiplies all directions of the first, which bounds what all others hold.
+        known = method == "incremental-svd" or isinstance(method, IncrementalSVD)
+        wide = True if known and self.n_passes > 1 else None
         return make_rule(
-            self.method,
+            method,
             k,
             center=bool(self.center),
             batch_size=self.batch_size,
             seed=seed,
-            options={"oversampling": self.oversampling, "forgetting": self.forgetting, "wide": self._is_wide() or None},
+            options={**self._options(), "wide": wide},
             n_samples=n,
             n_features=d,
+            sampled=self.n_passes == 1,
         )
 
-    def _is_wide(self) -> bool:
-        """Say whether the second pass multiplies all directions of the first, which bounds what all others hold."""
-        known = self.method == "incremental-svd" or isinstance(self.method, IncrementalSVD)
-        return known and self.n_passes > 1
+    def _options(self) -> dict[str, Any]:
+        return {"oversampling": self.oversampling, "forgetting": self.forgetting}
+
+    def _method(self, d: int) -> str | StreamingRule:
+        """Return the method for samples of ``d`` attributes."""
+        return default_method(int(self.n_components), d, self._options()) if self.method == AUTO else self.method
 
     def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""
@@ -342,6 +339,8 @@ class StreamingPCA(LinearModel):
 
     def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
         super()._learned(found, sample_shape, n)
+        if not hasattr(self, "method_"):  # stores did not state it before there was a choice
+            self.method_ = method_name(self.method)
         total = self.total_variance_
         captured = float(self.explained_variance_.sum())
         if "residual_norms" in found:
@@ -351,8 +350,8 @@ class StreamingPCA(LinearModel):
             self.captured_bound_ = min(captured / min(self._optimum, total), 1.0) if total > 0 else 1.0
         else:
             self._optimum = captured / self.captured_bound_ if "captured_bound" in found else math.inf
-        self.angle_moved_ = float(found.get("angle_moved", np.nan))
-        self.variance_moved_ = float(found.get("variance_moved", np.nan))
+        for name in _CERTIFICATE[1:]:
+            setattr(self, f"{name}_", float(found.get(name, np.nan)))
 
     # -- what jobs and reports ask
 
@@ -364,7 +363,8 @@ class StreamingPCA(LinearModel):
     def announced(self, axes: Sequence[str]) -> str:
         """Say what is fitted."""
         passes = "1 pass" if self.n_passes == 1 else f"{self.n_passes} passes"
-        return f"{self.n_components} components by {method_name(self.method)} in {passes}"
+        by = "" if self.method == AUTO else f" by {method_name(self.method)}"
+        return f"{self.n_components} components{by} in {passes}"
 
     def job_settings(self) -> dict[str, Any]:
         """Return what identifies a job on this estimator, in the form that jobs have always had."""
@@ -376,7 +376,10 @@ class StreamingPCA(LinearModel):
 
     def report_numbers(self) -> dict[str, Any]:
         """Return what a report says of the fitted model; see `dpca.report.record`."""
-        return super().report_numbers() | {"method": method_name(self.method), "passes": self.n_passes}
+        numbers = super().report_numbers() | {"method": self.method_, "passes": self.n_passes}
+        # What is exact needs no estimate.
+        names = ("captured_estimate", "captured_estimate_error") if self.captured_estimate_error_ > 0 else ()
+        return numbers | {name: getattr(self, f"{name}_") for name in names}
 
     def fit_settings(self) -> dict[str, Any]:
         """Return what identifies a stored fit; options of rules were parameters once, and stay None in it."""

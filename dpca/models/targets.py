@@ -28,9 +28,9 @@ from dpca.kernels.types import Array
 from dpca.models.rank import spread
 from dpca.models.rank_choice import Captured, RankChoice, Reached, Spectrum, standard_error
 from dpca.representation.linear import LinearRepresentation
-from storage.errors import DataError
-from storage.ranges import checked_range
-from storage.tasks import run_in_order
+from dpca.storage.errors import DataError
+from dpca.storage.ranges import checked_range
+from dpca.storage.tasks import run_in_order
 
 #: Samples that SSIM is measured on: their mean is known to .001, where single images vary by .02.
 SSIM_SAMPLES = 500

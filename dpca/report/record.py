@@ -18,10 +18,10 @@ import numpy as np
 
 from dpca.report import words
 from dpca.report.page import DataTable, Picture, html_page
-from storage.disk import atomic_write_bytes, read_file, writing_errors
-from storage.errors import StoreError, one_line
-from storage.manifest import FOLDER_MANIFEST, read_manifest, write_folder_manifest
-from storage.outputs import resolved_output
+from dpca.storage.disk import atomic_write_bytes, read_file, writing_errors
+from dpca.storage.errors import StoreError, one_line
+from dpca.storage.manifest import FOLDER_MANIFEST, read_manifest, write_folder_manifest
+from dpca.storage.outputs import resolved_output
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
@@ -43,7 +43,10 @@ KEYS = {
     "method": "update rule of a streaming PCA, or solver of an exact one",
     "passes": "how often the fit read the samples",
     "scalars_ratio": "compression as the thesis counts it: attributes to kept scalars of a sample",
-    "bytes_ratio": "bytes of the input to bytes of scores and model on disk",
+    "bytes_ratio": "bytes of the decoded samples to bytes of scores and model on disk",
+    "bytes_given": "bytes of the files that were given; null where they are not on this disk",
+    "bytes_decoded": "bytes of all samples, decoded",
+    "bytes_written": "{stack, scores, model, reconstructions, total}: bytes of what was written and is kept",
     "mse": "mean over all samples of the squared error of intensities in 0..1",
     "psnr": "of that, in dB",
     "ssim_mean": "structural similarity, mean over all samples",
@@ -52,7 +55,14 @@ KEYS = {
     "explained_variance_ratio": "share of the variance that is kept",
     "leading_ratios": "that of each of the first components",
     "captured_bound": "lower bound of the kept share of what the best components would keep; null if not known",
+    "captured_estimate": "that share as it is estimated from samples drawn at random, where the fit keeps some",
+    "captured_estimate_error": "the standard error of that",
     "rejected": "samples left out: their number, or a list of (name, reason)",
+    "target": "{name, asked, reached, standard_error, left_out}: what was asked for, and what is reached on samples of "
+    "the fit, or on those that were left out of it",
+    "job": "which job made the store",
+    "settings": "what was asked for",
+    "made_with": "versions of this package and of the libraries that it computed with",
     "notes": "sentences that a reader should know of",
     "stages": "name -> {seconds, bytes, peak_memory}",
 }

@@ -11,7 +11,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
-from storage.errors import printable
+from dpca.storage.disk import readable_size
+from dpca.storage.errors import printable
 
 NOTHING = "-"
 
@@ -78,8 +79,7 @@ def highlights(report: Mapping[str, Any]) -> list[Highlight]:
         found.append(Highlight(_psnr(report), "PSNR", "" if error is None else f"MSE {error:.3g}"))
     if (ratio := get("scalars_ratio")) is not None:
         found.append(Highlight(_ratio(ratio), "compression, scalars", "attributes to kept scalars"))
-    if (ratio := get("bytes_ratio")) is not None:
-        found.append(Highlight(_ratio(ratio), "compression, bytes", "input to scores and model on disk"))
+    found += [Highlight(_ratio(ratio), "compression, bytes", against) for ratio, against in _byte_ratios(report)[:1]]
     return found
 
 
@@ -116,10 +116,19 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
             "compression, scalars",
             told("scalars_ratio", lambda r: f"{_ratio(r)} (attributes to kept scalars, as the thesis counts it)"),
         ),
-        ("compression, bytes", told("bytes_ratio", lambda r: f"{_ratio(r)} (input to scores and model on disk)")),
+        *(("compression, bytes", f"{_ratio(ratio)} ({against})") for ratio, against in _byte_ratios(report)),
+        ("bytes, as given", told("bytes_given", readable_size)),
+        ("bytes, decoded", told("bytes_decoded", readable_size)),
+        ("bytes, written", told("bytes_written", _written)),
         ("explained variance", told("explained_variance_ratio", lambda share: _percent(share) + of_total)),
         ("of the first components", told("leading_ratios", lambda shares: " ".join(f"{s:.2%}" for s in shares))),
         ("certificate", _certificate(report["captured_bound"]) if "captured_bound" in report else None),
+        (
+            "estimate",
+            told(
+                "captured_estimate", lambda s: f"{_percent(s)}, standard error {report['captured_estimate_error']:.2%}"
+            ),
+        ),
         ("MSE", told("mse", "{:.3g} (intensities in 0..1)".format)),
         ("PSNR", _psnr(report) if "psnr" in report else None),
         *_ssim_rows(report),
@@ -127,6 +136,22 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
         *(("note", printable(str(note))) for note in report.get("notes") or ()),
     ]
     return [(label, value) for label, value in rows if value]
+
+
+def _byte_ratios(report: Mapping[str, Any]) -> list[tuple[float, str]]:
+    """Compare scores and model on disk with the files that were given, where they are known, and with the pixels."""
+    found = []
+    if (ratio := report.get("bytes_ratio")) is not None:
+        given, decoded = report.get("bytes_given"), report.get("bytes_decoded")
+        if given and decoded:
+            found.append((ratio * given / decoded, "files as given to scores and model"))
+        found.append((ratio, "decoded samples to scores and model"))
+    return found
+
+
+def _written(parts: Mapping[str, int]) -> str:
+    each = ", ".join(f"{name} {readable_size(size)}" for name, size in parts.items() if name != "total")
+    return f"{readable_size(parts['total'])} ({each})"
 
 
 def stages(report: Mapping[str, Any]) -> list[Stage]:
@@ -218,6 +243,4 @@ def _seconds(seconds: float | None) -> str:
 
 
 def _size(size: int | None) -> str:
-    if size is None:
-        return NOTHING
-    return f"{size / 1e9:,.2f} GB" if size >= 1e9 else f"{size / 1e6:,.0f} MB"
+    return NOTHING if size is None else readable_size(size)

@@ -16,8 +16,8 @@ from dpca.engine.source import check_finite
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.kernels.types import Array
-from storage.errors import DataError
-from storage.layout import CHANNEL
+from dpca.storage.errors import DataError
+from dpca.storage.layout import CHANNEL
 
 #: Under this name a store of scores states the fingerprint of the representation that they were made with.
 MODEL_FACT = "model"

@@ -16,8 +16,8 @@ from dask.delayed import delayed
 from dpca.engine.source import Source, opened
 from dpca.kernels.types import Array
 from dpca.representation.base import Representation
-from storage.reading import array_identity, local_path, open_again, read_into
-from storage.stack import Stack
+from dpca.storage.reading import array_identity, local_path, open_again, read_into
+from dpca.storage.stack import Stack
 
 # Decoded bytes of one chunk of a lazy array: enough work for a task, little enough to hold several.
 _CHUNK_BYTES = 64 * 2**20
@@ -33,7 +33,7 @@ def as_lazy(x: Any) -> da.Array:
 
 
 def lazy_chunks(array: zarr.Array[Any], chunks: tuple[Any, ...]) -> da.Array:
-    """Return a Dask array over a Zarr array, whose tasks check what they read as `storage.reading.read_into` does.
+    """Return a Dask array over a Zarr array, whose tasks check what they read as `dpca.storage.reading.read_into` does.
 
     An array in a local store is opened again by its path in each process that reads it.
     """

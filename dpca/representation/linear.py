@@ -20,7 +20,7 @@ from dpca.partition.base import Partition
 from dpca.partition.cells import CellGrid
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation, array_digest
-from storage.workspace import fingerprint_of
+from dpca.storage.workspace import fingerprint_of
 
 # Floating-point values of a tile that are mapped at once: enough samples for matrix products, few enough for the cache.
 _BLOCK_BYTES = 2**25

@@ -15,8 +15,8 @@ from dpca.engine.source import as_samples
 from dpca.kernels.pixels import Pixels
 from dpca.representation.base import MODEL_FACT, Representation
 from dpca.representation.lazy import is_lazy, lazily_opened, lazy_chunks, map_samples, rows_of_a_task
-from storage.errors import DataError
-from storage.reading import group_facts
+from dpca.storage.errors import DataError
+from dpca.storage.reading import group_facts
 
 
 def samples_of(basis: Representation, x: Any, n_components: int | None = None, pixels: Pixels | None = None) -> Any:

@@ -32,7 +32,7 @@ from __future__ import annotations
 
 import math
 
-from storage.layout import Layout
+from dpca.storage.layout import Layout
 
 _CHUNK_BYTES = 4 * 2**20
 _LEAST_CHUNK_BYTES = 2**16

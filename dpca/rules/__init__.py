@@ -14,6 +14,7 @@ from dpca.rules.ipca import IPCA
 from dpca.rules.oja import Krasulina, Oja, OjaSubspace, Sanger
 from dpca.rules.schedules import Constant, Delayed, FirstStrategy, Harmonic, Increasing, Power, SecondStrategy
 from dpca.rules.similarity_matching import SimilarityMatching
+from dpca.rules.streaming_covariance import StreamingCovariance
 
 __all__ = [
     "CCIPCA",
@@ -36,4 +37,5 @@ __all__ = [
     "Sanger",
     "SecondStrategy",
     "SimilarityMatching",
+    "StreamingCovariance",
 ]

@@ -121,11 +121,11 @@ class Covariance(Rule):
                 stop = min(start + BAND_ROWS, total.shape[-1])
                 rows = cross[..., start:stop, :stop]
                 rows -= _outer(total[..., start:stop] / n, total[..., :stop], cross.ndim)
-                rows /= n - 1
+                rows /= max(n - 1, 1)
         else:
             mean = xp.zeros_like(total)
             _displace(cross, total, n, state.arrays["shift"])
-            cross /= n - 1
+            cross /= max(n - 1, 1)
         if any_of(~xp.isfinite(linalg.diagonal(cross))):
             raise ValueError("a variance exceeds what float64 holds: divide all values by a constant first")
         return mean, cross

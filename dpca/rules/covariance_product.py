@@ -192,14 +192,24 @@ class RayleighRitz(CovarianceProduct):
         return 8 * n_features * (2 * len(self.components) + 1)
 
 
+def refinement(found: dict[str, Array], components: Array, mean: Array, center: bool) -> CovarianceProduct:
+    """Return the rule of the pass after one that found these: of all directions, where these are among it."""
+    if "directions" not in found:
+        return Refinement(components, mean, center)
+    outside = float(found["outside"])
+    return RayleighRitz(found["directions"], mean, center, n_components=len(components), outside=outside)
+
+
 def refined(found: dict[str, Array], like: Array) -> dict[str, Array]:
-    """Return what `Refinement` of the k leading Ritz vectors finds, from a result of `RayleighRitz`.
+    """Return what `Refinement` of the k leading Ritz vectors finds, from its result or one of `RayleighRitz`.
 
     Parameters
     ----------
     like : array (k, d)
         As many components, of the dtype that is wanted.
     """
+    if "product" not in found:
+        return found
     k = len(like)
     rows = next_iterate(found["product"][:k], found["components"][:k])
     leading = {name: found[name][:k] for name in ("explained_variance", "residual_norms")}

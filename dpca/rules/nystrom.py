@@ -82,7 +82,7 @@ def absorb(
         return None
     for gram, rows in zip(grams, _groups(len(cross)), strict=True):
         gram -= cross[rows] @ cross[rows].T
-    strongest = sum(min(largest(gram), largest_sum(gram, 1)) for gram in grams)
+    strongest = sum(min(largest_sum(gram, 1), largest(gram)) for gram in grams)
     if strongest > energy[n_counted - 1]:
         return None
     inner = cross.T @ cross

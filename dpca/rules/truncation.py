@@ -51,9 +51,10 @@ def largest_sum(gram: Array, k: int) -> float:
     Cauchy's inequality; exact where the k are equal to each other, and so are the rest. Costs O(n^2).
     """
     n, trace = len(gram), max(float(np.trace(gram)), 0.0)
-    k = min(k, n)
-    variance = max(float(np.vdot(gram, gram)) / n - (trace / n) ** 2, 0.0)
-    return min(k * trace / n + math.sqrt(k * (n - k) * variance), trace)
+    k, mean = min(k, n), trace / n
+    variance = max(float(np.vdot(gram, gram)) / n - mean * mean, 0.0)
+    # The trace comes first: it stays where squares exceed what float64 holds.
+    return min(trace, k * mean + math.sqrt(k * (n - k) * variance))
 
 
 def largest(gram: Array) -> float:

@@ -3,7 +3,7 @@
 Readers deliver encoded images or rows of an array in a fixed order, and know nothing of pixels, Zarr stores or Dask.
 """
 
-from storage.readers.base import Block, Payload, Reader, Refused
-from storage.readers.opening import Source, open_reader
+from dpca.storage.readers.base import Block, Payload, Reader, Refused
+from dpca.storage.readers.opening import Source, open_reader
 
 __all__ = ["Block", "Payload", "Reader", "Refused", "Source", "open_reader"]

@@ -27,9 +27,9 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.errors import DataError
-from storage.errors import printable as printable
-from storage.pictures import SUFFIXES, picture_of
+from dpca.storage.errors import DataError
+from dpca.storage.errors import printable as printable
+from dpca.storage.pictures import SUFFIXES, picture_of
 
 # Far above any photograph, far below memory: bounds what a hostile header can make a task allocate.
 MAX_ENCODED = 512 << 20

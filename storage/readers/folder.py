@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from storage.errors import DataError
-from storage.pictures import HEAD, NAMES
-from storage.readers.base import (
+from dpca.storage.errors import DataError
+from dpca.storage.pictures import HEAD, NAMES
+from dpca.storage.readers.base import (
     MAX_ENCODED,
     Payload,
     Reader,
@@ -22,7 +22,7 @@ from storage.readers.base import (
     suffix_of,
     too_large,
 )
-from storage.readers.format import Format
+from dpca.storage.readers.format import Format
 
 # A marker in the head of every report's page.
 REPORT_MARK = b'<meta name="generator" content="dask-dpca">'

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
-from storage.errors import DataError
-from storage.readers.base import Reader
+from dpca.storage.errors import DataError
+from dpca.storage.readers.base import Reader
 
 #: First bytes of a compressed file, and what opens it.
 COMPRESSIONS: dict[bytes, Callable[[str], Any]] = {

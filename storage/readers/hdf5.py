@@ -11,12 +11,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from storage import cf
-from storage.errors import DataError, one_line
-from storage.layout import MAX_CHUNK
-from storage.readers.base import digest, digest_file, require, runs
-from storage.readers.format import Format
-from storage.readers.raw import LABELS, ArrayReader, choose_key, gather
+from dpca.storage import cf
+from dpca.storage.errors import DataError, one_line
+from dpca.storage.layout import MAX_CHUNK
+from dpca.storage.readers.base import digest, digest_file, require, runs
+from dpca.storage.readers.format import Format
+from dpca.storage.readers.raw import LABELS, ArrayReader, choose_key, gather
 
 # By their registered numbers: HDF5's own (deflate, shuffle, Fletcher-32, szip, n-bit, scale-offset), lzf, blosc, lz4,
 # bitshuffle, zfp, zstd and blosc2. Others could be any program that lies in a folder of plugins.
@@ -37,7 +37,7 @@ class Hdf5Reader(ArrayReader):
     path : str
         The file.
     key : str, optional
-        Path of the dataset inside, see `storage.readers.raw.choose_key`. Only datasets of numbers count; a dataset
+        Path of the dataset inside, see `dpca.storage.readers.raw.choose_key`. Only datasets of numbers count; a dataset
         ``labels`` (or ``label``, ``y``, ``targets``) beside it with one entry a sample becomes the labels. Links that
         are not hard ones are not followed.
     axes : sequence of str, optional

@@ -14,10 +14,10 @@ from typing import IO, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.errors import DataError
-from storage.readers.base import Reader, digest_file
-from storage.readers.format import Format
-from storage.readers.raw import Raw, RawReader, StreamReader, require_possible
+from dpca.storage.errors import DataError
+from dpca.storage.readers.base import Reader, digest_file
+from dpca.storage.readers.format import Format
+from dpca.storage.readers.raw import Raw, RawReader, StreamReader, require_possible
 
 _TYPES = {0x08: ">u1", 0x09: ">i1", 0x0B: ">i2", 0x0C: ">i4", 0x0D: ">f4", 0x0E: ">f8"}
 _ERRORS = (EOFError, OSError, zlib.error)
@@ -35,7 +35,7 @@ def open_idx(path: str, axes: Sequence[str] | None = None) -> Reader:
     path : str
         The file.
     axes : sequence of str, optional
-        See `storage.readers.raw.ArrayReader`.
+        See `dpca.storage.readers.raw.ArrayReader`.
 
     Raises
     ------

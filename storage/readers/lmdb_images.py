@@ -23,8 +23,8 @@ from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any, NamedTuple
 
-from storage.errors import DataError
-from storage.readers.base import MAX_ENCODED, Payload, Reader, Refused, digest, printable, too_large
+from dpca.storage.errors import DataError
+from dpca.storage.readers.base import MAX_ENCODED, Payload, Reader, Refused, digest, printable, too_large
 
 _DATA = "data.mdb"
 _MAGIC, _VERSION = 0xBEEFC0DE, 1

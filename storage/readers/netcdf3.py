@@ -14,12 +14,12 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from storage import cf
-from storage.errors import DataError, one_line
-from storage.layout import SAMPLE
-from storage.readers.base import Reader, digest, digest_file
-from storage.readers.format import Format
-from storage.readers.raw import Raw, RawReader, choose_key
+from dpca.storage import cf
+from dpca.storage.errors import DataError, one_line
+from dpca.storage.layout import SAMPLE
+from dpca.storage.readers.base import Reader, digest, digest_file
+from dpca.storage.readers.format import Format
+from dpca.storage.readers.raw import Raw, RawReader, choose_key
 
 # what the library writes before anybody has written something, by type; of single bytes nothing is one
 _FILLS = {"i2": -32767, "i4": -2147483647, "f4": 9.969209968386869e36, "f8": 9.969209968386869e36}
@@ -40,10 +40,10 @@ def open_netcdf3(path: str, key: str | None = None, axes: Sequence[str] | None =
     path : str
         The file.
     key : str, optional
-        Name of the variable, see `storage.readers.raw.choose_key`.
+        Name of the variable, see `dpca.storage.readers.raw.choose_key`.
     axes : sequence of str, optional
-        See `storage.readers.raw.ArrayReader`; by default the names of the dimensions, the first of which counts the
-        samples.
+        See `dpca.storage.readers.raw.ArrayReader`; by default the names of the dimensions, the first of which counts
+        the samples.
 
     Raises
     ------

@@ -18,11 +18,11 @@ from typing import IO, Any, NamedTuple
 
 import numpy as np
 
-from storage import cf
-from storage.errors import DataError
-from storage.readers.base import Reader, digest_file
-from storage.readers.format import Format
-from storage.readers.raw import Raw, RawReader, StreamReader
+from dpca.storage import cf
+from dpca.storage.errors import DataError
+from dpca.storage.readers.base import Reader, digest_file
+from dpca.storage.readers.format import Format
+from dpca.storage.readers.raw import Raw, RawReader, StreamReader
 
 _TYPES = {2: "u1", 4: "i2", 8: "i4", 16: "f4", 64: "f8", 256: "i1", 512: "u2", 768: "u4", 1024: "i8", 1280: "u8"}
 _GZIP = b"\x1f\x8b"
@@ -61,7 +61,7 @@ def open_nifti(path: str, axes: Sequence[str] | None = None) -> Reader:
     path : str
         The file.
     axes : sequence of str, optional
-        See `storage.readers.raw.ArrayReader`; by default samples are counted by the fourth axis of the header.
+        See `dpca.storage.readers.raw.ArrayReader`; by default samples are counted by the fourth axis of the header.
 
     Raises
     ------

@@ -13,11 +13,11 @@ from typing import IO, Any, Literal, NamedTuple
 import numpy as np
 from numpy.lib import format as npy_format
 
-from storage.errors import DataError, one_line
-from storage.readers.base import Reader, digest, digest_file, printable
-from storage.readers.format import Format
-from storage.readers.raw import LABELS, Raw, RawReader, StreamReader, choose_key, require_possible
-from storage.readers.zip import data_start, entries, place_of
+from dpca.storage.errors import DataError, one_line
+from dpca.storage.readers.base import Reader, digest, digest_file, printable
+from dpca.storage.readers.format import Format
+from dpca.storage.readers.raw import LABELS, Raw, RawReader, StreamReader, choose_key, require_possible
+from dpca.storage.readers.zip import data_start, entries, place_of
 
 _BLOCK = 4 << 20
 
@@ -56,10 +56,10 @@ def open_npz(path: str, key: str | None = None, axes: Sequence[str] | None = Non
     path : str
         The file.
     key : str, optional
-        Name of the array, by default as `storage.readers.raw.choose_key` says. An array called ``labels`` (or
+        Name of the array, by default as `dpca.storage.readers.raw.choose_key` says. An array called ``labels`` (or
         ``label``, ``y``, ``targets``) with one entry a sample becomes the labels.
     axes : sequence of str, optional
-        See `storage.readers.raw.ArrayReader`.
+        See `dpca.storage.readers.raw.ArrayReader`.
 
     Raises
     ------

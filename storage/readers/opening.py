@@ -10,20 +10,20 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TypeAlias
 
-from storage.errors import DataError, one_line
-from storage.readers.base import Reader, is_hidden, is_image, seen, suffix_of, within_memory
-from storage.readers.folder import FilesReader, FolderReader
-from storage.readers.format import FileHead, Format
-from storage.readers.lmdb_images import LmdbReader, is_lmdb
-from storage.readers.several import SeveralReader
-from storage.readers.tiff import is_stack
-from storage.readers.zarr_array import ZarrReader
+from dpca.storage.errors import DataError, one_line
+from dpca.storage.readers.base import Reader, is_hidden, is_image, seen, suffix_of, within_memory
+from dpca.storage.readers.folder import FilesReader, FolderReader
+from dpca.storage.readers.format import FileHead, Format
+from dpca.storage.readers.lmdb_images import LmdbReader, is_lmdb
+from dpca.storage.readers.several import SeveralReader
+from dpca.storage.readers.tiff import is_stack
+from dpca.storage.readers.zarr_array import ZarrReader
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 # Modules beside this one that state formats of files, asked in this order.
 _FILES = ("hdf5", "netcdf3", "npy", "zip", "tiff", "folder", "video", "nifti", "idx", "tar")
-_FORMATS: list[Format] = [one for name in _FILES for one in import_module(f"storage.readers.{name}").FORMATS]
+_FORMATS: list[Format] = [one for name in _FILES for one in import_module(f"dpca.storage.readers.{name}").FORMATS]
 _ZARR_METADATA = ("zarr.json", ".zarray", ".zgroup")
 
 

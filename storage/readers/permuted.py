@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from storage.errors import DataError
-from storage.readers.base import Block, Reader, digest
+from dpca.storage.errors import DataError
+from dpca.storage.readers.base import Block, Reader, digest
 
 
 class Permuted(Reader):

@@ -17,10 +17,10 @@ from typing import IO, Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from storage import cf
-from storage.errors import DataError
-from storage.layout import CHANNEL, SAMPLE
-from storage.readers.base import Numbered, Reader, runs, stack_dtype
+from dpca.storage import cf
+from dpca.storage.errors import DataError
+from dpca.storage.layout import CHANNEL, SAMPLE
+from dpca.storage.readers.base import Numbered, Reader, runs, stack_dtype
 
 # names under which data sets keep their samples and their labels, in order of preference
 PREFERRED = ("samples", "images", "data")
@@ -143,7 +143,7 @@ class RawReader(ArrayReader):
         Where the values must end, by default with the file.
     check : callable, optional
         Raises a DataError if the values are damaged; called once, before any are read.
-    coding : storage.cf.Coding, optional
+    coding : dpca.storage.cf.Coding, optional
         How the values become data, where they are not what they seem.
     """
 

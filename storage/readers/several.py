@@ -10,8 +10,8 @@ from itertools import accumulate
 
 import numpy as np
 
-from storage.errors import DataError
-from storage.readers.base import Block, Reader, digest
+from dpca.storage.errors import DataError
+from dpca.storage.readers.base import Block, Reader, digest
 
 
 class SeveralReader(Reader):

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from functools import cached_property, partial
 from typing import IO
 
-from storage.errors import DataError, one_line
-from storage.pictures import HEAD
-from storage.readers.base import (
+from dpca.storage.errors import DataError, one_line
+from dpca.storage.pictures import HEAD
+from dpca.storage.readers.base import (
     MAX_ENCODED,
     Payload,
     Reader,
@@ -30,7 +30,7 @@ from storage.readers.base import (
     printable,
     suffix_of,
 )
-from storage.readers.format import COMPRESSIONS, Format
+from dpca.storage.readers.format import COMPRESSIONS, Format
 
 _BLOCK = 512
 

@@ -17,14 +17,14 @@ from xml.etree import ElementTree
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.errors import DataError, one_line
-from storage.images import MAX_PIXELS
-from storage.layout import stacked_axes
-from storage.pictures import picture_of
-from storage.readers.base import Reader, digest_file, within_memory
-from storage.readers.folder import FilesReader
-from storage.readers.format import FileHead, Format
-from storage.readers.raw import ArrayReader, Raw, RawReader
+from dpca.storage.errors import DataError, one_line
+from dpca.storage.images import MAX_PIXELS
+from dpca.storage.layout import stacked_axes
+from dpca.storage.pictures import picture_of
+from dpca.storage.readers.base import Reader, digest_file, within_memory
+from dpca.storage.readers.folder import FilesReader
+from dpca.storage.readers.format import FileHead, Format
+from dpca.storage.readers.raw import ArrayReader, Raw, RawReader
 
 if TYPE_CHECKING:
     from tifffile import TiffFile, TiffPageSeries

@@ -14,12 +14,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from storage.errors import DataError, one_line
-from storage.images import MAX_PIXELS
-from storage.layout import CHANNEL
-from storage.readers.base import digest_file, require
-from storage.readers.format import FileHead, Format
-from storage.readers.raw import ArrayReader
+from dpca.storage.errors import DataError, one_line
+from dpca.storage.images import MAX_PIXELS
+from dpca.storage.layout import CHANNEL
+from dpca.storage.readers.base import digest_file, require
+from dpca.storage.readers.format import FileHead, Format
+from dpca.storage.readers.raw import ArrayReader
 
 # FFmpeg's names of the containers, by their first bytes from a place on
 _CONTAINERS = {

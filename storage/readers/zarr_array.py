@@ -12,21 +12,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from storage import cf
-from storage.checksums import shard_grid
-from storage.errors import DataError, StoreError, one_line
-from storage.layout import SAMPLE
-from storage.readers.base import runs
-from storage.readers.raw import ArrayReader, gather
-from storage.reading import is_dense, open_array
-from storage.stack import Stack, open_stack
+from dpca.storage import cf
+from dpca.storage.checksums import shard_grid
+from dpca.storage.errors import DataError, StoreError, one_line
+from dpca.storage.layout import SAMPLE
+from dpca.storage.readers.base import runs
+from dpca.storage.readers.raw import ArrayReader, gather
+from dpca.storage.reading import is_dense, open_array
+from dpca.storage.stack import Stack, open_stack
 
 # Chunks of zeros need not be stored; an array with fewer than one stored chunk in so many was never written.
 _CHUNKS_A_FILE = 1000
 
 
 class ZarrReader(ArrayReader):
-    """Rows of an array, chosen as `storage.open_stack` does, and decoded by the conventions of netCDF.
+    """Rows of an array, chosen as `dpca.storage.open_stack` does, and decoded by the conventions of netCDF.
 
     Rows are read in the shards of the new store, so a chunk of the source that spans several of them is
     decoded several times.
@@ -48,7 +48,7 @@ class ZarrReader(ArrayReader):
     Raises
     ------
     DataError, StoreError
-        See `storage.open_stack`; and if hardly any of its chunks is there.
+        See `dpca.storage.open_stack`; and if hardly any of its chunks is there.
     """
 
     kind = "zarr"

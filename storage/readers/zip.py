@@ -15,9 +15,9 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
-from storage.errors import DataError, one_line
-from storage.pictures import HEAD
-from storage.readers.base import (
+from dpca.storage.errors import DataError, one_line
+from dpca.storage.pictures import HEAD
+from dpca.storage.readers.base import (
     Payload,
     Reader,
     Refused,
@@ -28,7 +28,7 @@ from storage.readers.base import (
     printable,
     suffix_of,
 )
-from storage.readers.format import Format
+from dpca.storage.readers.format import Format
 
 _LOCAL_HEADER = 30
 

@@ -1,55 +1,41 @@
 """What it costs to compare every chunk with the manifest, beside reading the same store without; in CPU time.
 
-    python tests/benchmarks/checked_reading.py                       (a made stack of 0.5 GB)
-    python tests/benchmarks/checked_reading.py --stack lfw.zarr
+    python tests/benchmarks/checked_reading.py
 
-Both sides take turns on one thread, from the page cache: whole shards, single chunks, and opening. The last line is the
-cost of writing the manifest beside that of reading the store once.
+Both sides take turns on one thread, from the page cache: whole shards, single chunks, and opening 20 times. The last
+line of each codec is the cost of writing the manifest beside that of reading the store once.
 """
 
 from __future__ import annotations
 
-import argparse
 import sys
-import tempfile
-import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
-from statistics import median
 
 import numpy as np
 import zarr
 
-sys.path.insert(0, str(Path(__file__).parents[2]))
-
-from storage import open_stack
-from storage.arrays import Codec, create_array, create_root, write_shard
-from storage.layout import choose_layout
-from storage.manifest import write_manifest
-from storage.reading import open_array, read_into
+from dpca.storage import open_stack
+from dpca.storage.arrays import Codec, create_array, create_root, write_shard
+from dpca.storage.layout import choose_layout
+from dpca.storage.manifest import write_manifest
+from dpca.storage.reading import open_array, read_into
+from tests.benchmarks.inputs import Inputs
+from tests.benchmarks.sides import Line, alone, at_most, in_turn, ratio_of
 
 AXES = ("sample", "y", "x", "channel")
 
 
-def main() -> int:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--stack", help="stack store with a manifest (default: a made one)")
-    parser.add_argument("--rounds", type=int, default=7)
-    options = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder:
-        if options.stack:
-            stores = {"stack": Path(options.stack)}
-        else:
-            codecs: tuple[Codec, ...] = ("raw", "blosc")
-            stores = {codec: _made(Path(folder) / f"{codec}.zarr", codec) for codec in codecs}
-        for name, store in stores.items():
-            _compare(name, store, options.rounds)
-    return 0
+def lines(inputs: Inputs) -> Iterator[Line]:
+    """Measure."""
+    codecs: tuple[Codec, ...] = ("raw", "blosc")
+    for codec in codecs:
+        store = _made(inputs.folder / f"{codec}.zarr", codec, 20 if inputs.quick else 2700)
+        yield from _compared(codec, store, inputs.rounds)
 
 
-def _made(path: Path, codec: Codec) -> Path:
-    shape = (2700, 250, 250, 3)
+def _made(path: Path, codec: Codec, n: int) -> Path:
+    shape = (n, 250, 250, 3)
     layout = choose_layout(shape, 1, AXES, (10, 10))
     root = create_root(path, kind="stack", fingerprint="f", version=1, axes=AXES, data_range=[0, 255], source={})
     array = create_array(root, "samples", shape, np.uint8, layout, AXES, codec=codec)
@@ -62,7 +48,7 @@ def _made(path: Path, codec: Codec) -> Path:
     return path
 
 
-def _compare(name: str, store: Path, rounds: int) -> None:
+def _compared(codec: str, store: Path, rounds: int) -> Iterator[Line]:
     path = str(open_stack(store).array_path)
     checked, plain = open_array(path), zarr.open_array(path, mode="r")
     n, rows, shard = checked.shape[0], checked.chunks[0], (checked.shards or checked.chunks)[0]
@@ -85,29 +71,23 @@ def _compare(name: str, store: Path, rounds: int) -> None:
             stop = min(start + rows, n)
             read_into(array, (slice(start, stop), *middle), part[: stop - start])
 
-    for what, read in (("whole shards", shards), ("single chunks", chunks)):
-        ours, theirs = _in_turn(lambda read=read: read(checked), lambda read=read: read(plain), rounds)
-        print(f"{name}: {what}: {ours * 1e3:.1f} ms with the manifest, {theirs * 1e3:.1f} without: {ours / theirs:.3f}")
-    ours, theirs = _in_turn(lambda: open_array(path), lambda: zarr.open_array(path, mode="r"), rounds, 20)
-    print(f"{name}: opening: {ours / 20 * 1e3:.2f} ms with the manifest, {theirs / 20 * 1e3:.2f} without")
-    ours, theirs = _in_turn(lambda: write_manifest(store), lambda: shards(plain), rounds)
-    print(f"{name}: writing the manifest: {ours * 1e3:.1f} ms, reading all {theirs * 1e3:.1f} ms: {ours / theirs:.3f}")
+    sides: dict[str, tuple[Callable[[], object], Callable[[], object], float | None]] = {
+        "reading shards": (lambda: shards(checked), lambda: shards(plain), 1.05),
+        "reading chunks": (lambda: chunks(checked), lambda: chunks(plain), 1.05),
+        "opening": (lambda: _often(open_array, path), lambda: _often(zarr.open_array, path, mode="r"), None),
+        "writing the manifest": (lambda: write_manifest(store), lambda: shards(plain), None),
+    }
+    for what, (ours, theirs, asked) in sides.items():
+        both = {"with the manifest": ours, "without": theirs}
+        in_turn(both, 1)  # warms
+        found = ratio_of(in_turn(both, rounds), ["with the manifest"], ["without"])
+        yield at_most(asked, name=f"manifest, {what}, {codec}", where=f"{n:,} made images, {codec}", n=n, **found)
 
 
-def _in_turn(
-    ours: Callable[[], object], theirs: Callable[[], object], rounds: int, times: int = 1
-) -> tuple[float, float]:
-    """Return the median CPU seconds of both sides, run in turn."""
-    seconds: tuple[list[float], list[float]] = ([], [])
-    for turn in range(rounds + 1):
-        for side, call in enumerate((ours, theirs)):
-            began = time.process_time()
-            for _ in range(times):
-                call()
-            if turn:  # the first one warms
-                seconds[side].append(time.process_time() - began)
-    return median(seconds[0]), median(seconds[1])
+def _often(function: Callable[..., object], *arguments: object, **options: object) -> None:
+    for _ in range(20):
+        function(*arguments, **options)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(alone(lines, __doc__))

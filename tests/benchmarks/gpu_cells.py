@@ -17,12 +17,11 @@ from pathlib import Path
 
 from threadpoolctl import threadpool_info
 
-from dpca.engine.cluster import open_client
 from dpca.engine.device import find_device
 from dpca.engine.memory import thread_count
-from pipelines.studies.partitions.device_speed import TABLE_4_3, cell_speeds
-from storage import Stack, ingest, open_stack
-from storage.progress import bar_progress
+from dpca.pipelines.studies.partitions.device_speed import TABLE_4_3, cell_speeds
+from dpca.storage import open_stack
+from tests.benchmarks.inputs import Inputs
 
 LINE = "{:>12} {:>4} {:>12} {:>12} {:>12} {:>12}   {}"
 
@@ -39,7 +38,7 @@ def main() -> int:
     else:
         print(f"GPU: {device.model}, by {device.library}")
     with tempfile.TemporaryDirectory(dir=".") as folder:
-        stack = open_stack(options.stack) if options.stack else _lfw(Path(folder))
+        stack = open_stack(options.stack) if options.stack else Inputs(Path(folder).resolve()).stack
         kinds = {info.get("architecture", "?") for info in threadpool_info() if info["user_api"] == "blas"}
         print(f"{stack.n_samples:,} samples of {stack.sample_shape}; {thread_count()} processors, BLAS for {kinds}")
         print(LINE.format("cell", "k", "CPU, s", "GPU, s", "thesis CPU", "thesis GPU", "captured variance apart by"))
@@ -51,14 +50,6 @@ def main() -> int:
             ours, theirs = (f"{found.cpu:.5f}", gpu), (case.published.cpu, case.published.gpu)
             print(LINE.format(cell, case.n_components, *ours, *theirs, apart))
     return 0
-
-
-def _lfw(folder: Path) -> Stack:
-    tars = sorted((Path(__file__).parents[3] / "shared" / "data").glob("lfw-deepfunneled-*.tar"))
-    if not tars:
-        sys.exit("LFW is not in ../shared/data: give a stack store with --stack")
-    with open_client() as client:
-        return ingest(tars, folder / "lfw.zarr", cell_shape=(10, 10), client=client, progress=bar_progress)
 
 
 if __name__ == "__main__":

@@ -22,8 +22,8 @@ import numpy as np
 from dpca import CellPCA
 from dpca.kernels.pixels import to_pixels
 from dpca.kernels.quality import mse_per_sample, psnr_from_mse, ssim_per_sample
-from storage import open_stack
-from storage.tasks import run_in_order
+from dpca.storage import open_stack
+from dpca.storage.tasks import run_in_order
 
 Array = np.ndarray[Any, Any]
 

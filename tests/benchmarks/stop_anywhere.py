@@ -26,7 +26,7 @@ import numpy as np
 import psutil
 
 from dpca.engine.stopping import STOPPED
-from storage import ingest
+from dpca.storage import ingest
 
 ROOT = Path(__file__).parents[2]
 DPCA = [sys.executable, "-c", "import sys; from dpca.cli import main; sys.exit(main())"]

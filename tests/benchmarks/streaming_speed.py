@@ -1,30 +1,27 @@
-"""What one pass of StreamingPCA costs and finds beside its peers: one store, one run, one thread each.
+"""What StreamingPCA costs and finds beside its peers, and its rule beside the products that it makes.
 
-    python tests/benchmarks/streaming_speed.py                       (CIFAR-10 subset from ../shared/data)
-    python tests/benchmarks/streaming_speed.py --source photos.zarr --components 50 --rounds 5
+    python tests/benchmarks/streaming_speed.py
 
-Peers: processor time a row, reading included; the captured variance is measured on all rows in float64 and divided by
-the largest there is. scikit-learn's IncrementalPCA with batches of 200, at which it is fastest, Dask's svd_compressed
-with two power iterations, and xeofs where it is installed. They take turns; the least time of each counts.
+Peers: processor time of one pass over one store, one thread each, reading included, and the variance of rows that no
+fit has seen. scikit-learn's IncrementalPCA with batches of 200, at which it is fastest, Dask's svd_compressed with two
+power iterations, and xeofs where it is installed.
 
-Memory: most that a process of its own ever held for a tenth of the stack and for all of it.
+Rule: a step of a settled stream beside its two products alone, batch with basis and projection with batch. The Gram
+matrices of 200 rows each, from which it bounds what it leaves out, are told beside them.
 
-Arithmetic: processor time of a step of a settled stream beside that of its two products alone, batch with basis and
-projection with batch.
+partial_fit: frames given one by one, beside the rule that is given all at once.
 
-Reading: seconds of a pass that reads ahead, beside those of reading alone and of arithmetic alone.
+Reading: a pass that reads ahead, beside reading alone and arithmetic alone; seconds on the wall.
 """
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
-import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import chain
 from typing import Any
 
 import dask
@@ -36,100 +33,76 @@ from threadpoolctl import threadpool_limits
 
 from dpca import StreamingPCA
 from dpca.engine.fold_tasks import Work, fold_segment
-from dpca.engine.memory import peak_resident_bytes
 from dpca.engine.plan import Group
 from dpca.engine.source import as_source, batches
 from dpca.models.streaming_methods import make_rule
 from dpca.partition.whole import Whole
 from dpca.rules.incremental_svd import IncrementalSVD
-from pipelines.studies.convergence.reference import exact_reference
-from storage import open_stack
+from tests.benchmarks.inputs import Array, Inputs
+from tests.benchmarks.sides import Line, alone, at_least, at_most, in_turn, ratio_of
 
-Array = np.ndarray[Any, Any]
-
+_K = 50
 #: How many times the processor time of StreamingPCA each peer is asked to take at least.
-ASKED = {"IncrementalPCA": 10, "svd_compressed": 1, "xeofs": 4}
+_ASKED = {"IncrementalPCA": 20, "svd_compressed": 3, "xeofs": 12}
 
 
-def main() -> int:
-    """Measure and print."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--source", help="stack store or Zarr array (default: the CIFAR-10 subset, twelve times over)")
-    parser.add_argument("--components", type=int, default=50)
-    parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--skip", nargs="*", default=(), choices=("peers", "memory", "arithmetic", "reading"))
-    parser.add_argument("--peak-of", help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    k = options.components
-    if options.peak_of:
-        StreamingPCA(k).fit(options.peak_of)
-        print(peak_resident_bytes())
-        return 0
-    with tempfile.TemporaryDirectory(dir=".") as folder, threadpool_limits(1):
-        path = options.source or str(_cifar(Path(folder)))
-        stored = open_stack(path).samples
-        parts: dict[str, Callable[[], None]] = {
-            "peers": lambda: _compare(stored, k, options.rounds),
-            "memory": lambda: _grow(path, stored, Path(folder), k),
-            "arithmetic": lambda: _arithmetic(stored, k, options.rounds),
-            "reading": lambda: _overlap(path, k, options.rounds),
-        }
-        for name, measure in parts.items():
-            if name not in options.skip:
-                measure()
-    return 0
+def peer_lines(inputs: Inputs) -> Iterator[Line]:
+    """Compare with the peers, on many rows of few attributes, on few of them, and on few rows of many."""
+    rng = np.random.default_rng(0)
+    small, wide = rng.permutation(inputs.small), inputs.wide
+    many, few = (100, 60) if inputs.quick else (10_000, 1_000)
+    next(_compare(inputs, small[: few // 2], small[few:], 1))  # loads code
+    # Where the first batches, which no basis has seen, count little.
+    often = rng.permutation(np.tile(small[:many], (4, 1)))
+    for seen, unseen in ((often, small[many:]), (small[:many], small[many:]), (small[:few], small[few:])):
+        yield from _compare(inputs, seen, unseen, inputs.rounds)
+    # IncrementalPCA takes a minute.
+    yield from _compare(inputs, wide[: len(wide) * 2 // 3], wide[len(wide) * 2 // 3 :], 1)
 
 
-# -- peers
-
-
-def _compare(stored: Any, k: int, rounds: int) -> None:
-    fits = {
-        "StreamingPCA": lambda: StreamingPCA(k).fit(stored).components_,
-        "IncrementalPCA": lambda: _incremental(stored, k),
-        "svd_compressed": lambda: _compressed(stored, k),
+def _compare(inputs: Inputs, seen: Array, unseen: Array, rounds: int) -> Iterator[Line]:
+    (n, d), k = seen.shape, min(_K, len(seen) // 4)
+    where = f"photographs of {d:,} attributes, k = {k}"
+    path = str(inputs.folder / f"rows-{n}-{d}.zarr")
+    stored = zarr.create_array(path, data=seen, chunks=(min(512, n), d))
+    fits: dict[str, Callable[[Any, int], Array]] = {
+        "StreamingPCA": lambda x, k: StreamingPCA(k).fit(x).components_,
+        "IncrementalPCA": _incremental,
+        "svd_compressed": _compressed,
     }
     if importlib.util.find_spec("xeofs"):
-        fits["xeofs"] = lambda: _xeofs(stored, k)
-    seconds = dict.fromkeys(fits, np.inf)
+        fits["xeofs"] = _xeofs
     found: dict[str, Array] = {}
-    with dask.config.set(scheduler="synchronous"):
-        for _ in range(rounds):
-            for name, fit in fits.items():
-                began = time.process_time()
-                found[name] = fit()
-                seconds[name] = min(seconds[name], time.process_time() - began)
-    shares = _captured(stored, found, k)
-    for name in fits:
-        cost, ratio = seconds[name] / stored.shape[0] * 1e3, seconds[name] / seconds["StreamingPCA"]
-        asked = f"  (asked: {ASKED[name]} x, captured at most ours)" if name in ASKED else ""
-        print(f"{name:16} {cost:8.3f} ms a row  {ratio:6.2f} x  captured / best {shares[name]:.7f}{asked}", flush=True)
 
+    def fit(name: str) -> None:
+        found[name] = fits[name](stored, k)
 
-def _cifar(folder: Path) -> Path:
-    file = Path(__file__).parents[3] / "shared" / "data" / "cifar10-5085.npz"
-    if not file.exists():
-        sys.exit("the CIFAR-10 subset is not in ../shared/data: give a stack store with --source")
-    with np.load(file) as bundle:
-        images = bundle["images"]
-    images = np.concatenate([images[np.random.default_rng(i).permutation(len(images))] for i in range(12)])
-    zarr.create_array(str(folder / "cifar.zarr"), data=images, chunks=(512, *images.shape[1:]))
-    return folder / "cifar.zarr"
+    with dask.config.set(scheduler="synchronous"), threadpool_limits(1):
+        seconds = in_turn({name: partial(fit, name) for name in fits}, rounds)
+    shares = _captured(seen, unseen, found)
+    for name, asked in _ASKED.items():
+        speed, quality = (f"{what} against {name}, n = {n}, d = {d}" for what in ("streaming", "captured"))
+        missing = {"ratio": None, "what": f"{name} is not installed", "sides": {}}
+        if name not in found:
+            yield at_least(asked, name=speed, where=where, n=n, unit="CPU s", **missing)
+            continue
+        yield at_least(asked, name=speed, where=where, n=n, **ratio_of(seconds, [name], ["StreamingPCA"]))
+        both = ["StreamingPCA"], [name]
+        held_out = f"{len(unseen):,} other {where}"
+        yield at_least(1.0, name=quality, where=held_out, n=n, **ratio_of([shares], *both, unit="share"))
 
 
 def _incremental(stored: Any, k: int) -> Array:
-    model = IncrementalPCA(k, batch_size=max(200, k))
-    step = model.batch_size
-    for start in range(0, stored.shape[0] - step + 1, step):
-        rows = stored[start : start + step]
-        model.partial_fit(rows.reshape(step, -1).astype(np.float32))
+    model, step = IncrementalPCA(k), max(200, k)
+    # It refuses a last batch of fewer rows than components.
+    for start in range(0, max(1, stored.shape[0] - k), step):
+        model.partial_fit(stored[start : start + step].astype(np.float32))
     components: Array = model.components_
     return components
 
 
 def _rows(stored: Any) -> da.Array:
-    x = da.from_zarr(stored, chunks=(2048, *stored.shape[1:])).astype(np.float32)
-    return x.reshape(x.shape[0], -1)
+    return da.from_zarr(stored, chunks=(2048, stored.shape[1])).astype(np.float32)
 
 
 def _compressed(stored: Any, k: int) -> Array:
@@ -151,60 +124,92 @@ def _xeofs(stored: Any, k: int) -> Array:
     return found
 
 
-def _captured(stored: Any, found: dict[str, Array], k: int) -> dict[str, float]:
-    """Captured variance of each, divided by that of the leading eigenvectors of the covariance."""
-    reference = exact_reference(as_source(stored), k)
-    captured, _ = reference.captured([reference.components, *found.values()])
-    return {name: share / captured[0] for name, share in zip(found, captured[1:], strict=True)}
+def _captured(seen: Array, unseen: Array, found: dict[str, Array]) -> dict[str, float]:
+    """Share of the variance of rows about the mean of those that were fitted, captured by orthonormal rows."""
+    mean = seen.mean(axis=0, dtype=np.float64).astype(np.float32)
+    captured, total = dict.fromkeys(found, 0.0), 0.0
+    bases = {name: np.linalg.qr(rows.T.astype(np.float64))[0].astype(np.float32) for name, rows in found.items()}
+    for start in range(0, len(unseen), 256):
+        block = unseen[start : start + 256] - mean
+        total += float(np.einsum("ij,ij->", block, block, dtype=np.float64))
+        for name, basis in bases.items():
+            captured[name] += float(np.square(block @ basis, dtype=np.float64).sum())
+    return {name: value / total for name, value in captured.items()}
 
 
-# -- memory
+# -- the rule
 
 
-def _grow(path: str, stored: Any, folder: Path, k: int) -> None:
-    tenth = folder / "tenth.zarr"
-    n = stored.shape[0] // 10
-    zarr.create_array(str(tenth), data=stored[:n], chunks=stored.chunks)
-    command = [sys.executable, __file__, "--components", str(k), "--peak-of"]
-    for name, rows in ((str(tenth), n), (path, stored.shape[0])):
-        peak = int(subprocess.run([*command, name], check=True, capture_output=True, text=True).stdout)
-        print(f"peak memory of a fit to {rows:9,} samples {peak / 1e6:8.1f} MB", flush=True)
+def rule_lines(inputs: Inputs) -> Iterator[Line]:
+    """Compare the rule with its products at several numbers of attributes."""
+    dims = (144, 600) if inputs.quick else (784, 3072, 12_288, 49_152, 196_608, 1_000_000)
+    for d in dims:
+        rule = IncrementalSVD(8 if inputs.quick else _K)
+        # As many as StreamingPCA gives it.
+        n = min(rule.batch_rows(np.float32), max(100, 2**26 // d))
+        with threadpool_limits(1):
+            x = _waves(4 * n, d)
+            state = rule.init(d, x.dtype)
+            for start in range(0, 3 * n, n):  # a stream that has settled
+                rule.update(state, x[start : start + n])
+        last = x[3 * n :]
+        basis, rows = state.arrays["basis"].copy(), last.astype(np.float32)
+        projected, image = rows @ basis.T, np.empty_like(basis)
+
+        def products(rows: Array = rows, basis: Array = basis, out: tuple[Array, Array] = (projected, image)) -> None:
+            np.matmul(rows, basis.T, out=out[0])
+            np.matmul(out[0].T, rows, out=out[1])
+
+        def grams(rows: Array = rows) -> None:
+            for start in range(0, len(rows), 200):
+                rows[start : start + 200] @ rows[start : start + 200].T
+
+        sides = {"step": partial(rule.update, state, last), "products": products, "Gram matrices": grams}
+        with threadpool_limits(1):
+            rounds = in_turn(sides, inputs.rounds)
+        where = f"made waves of {d:,} attributes, q = {len(basis)}"
+        yield at_most(1.6, name=f"rule, d = {d}", where=where, n=n, **ratio_of(rounds, ["step"], ["products"]))
 
 
-# -- arithmetic
+def _waves(n: int, d: int) -> Array:
+    """8-bit rows with a spectrum that decays, as those of photographs do."""
+    rng, rank = np.random.default_rng(0), 60
+    directions = rng.standard_normal((rank, d), np.float32) * (40 / np.arange(1, rank + 1, dtype=np.float32))[:, None]
+    rows = np.empty((n, d), np.uint8)
+    for start in range(0, n, 64):
+        part = rng.standard_normal((min(64, n - start), rank), np.float32) @ directions
+        part += 4 * rng.standard_normal(part.shape, np.float32)
+        rows[start : start + 64] = np.clip(part + 128, 0, 255)
+    return rows
 
 
-def _arithmetic(stored: Any, k: int, rounds: int) -> None:
-    rule = IncrementalSVD(k)
-    step = rule.batch_rows("float32")
-    count = max(2, min(stored.shape[0], 2**28 // int(np.prod(stored.shape[1:]))) // step)
-    x = np.asarray(stored[: count * step]).reshape(count * step, -1)
-    state = rule.init(x.shape[1], x.dtype)
-    for _ in range(3):  # a stream that has settled
-        rule.update(state, x)
-    basis, rows = state.arrays["basis"].copy(), x[:step].astype(np.float32)
-    projected, image = rows @ basis.T, np.empty_like(basis)
-    alone, ours = np.inf, np.inf
-    for _ in range(rounds):
-        began = time.process_time()
-        for _ in range(count):
-            np.matmul(rows, basis.T, out=projected)
-            np.matmul(projected.T, rows, out=image)
-        alone = min(alone, (time.process_time() - began) / count)
-        began = time.process_time()
-        rule.update(state, x)
-        ours = min(ours, (time.process_time() - began) / count)
-    print(
-        f"a step of {step} rows of {x.shape[1]:,}: {ours * 1e3:.2f} ms, {ours / alone:.2f} x its two products alone",
-        flush=True,
-    )
+def partial_fit_lines(inputs: Inputs) -> Iterator[Line]:
+    """Compare frames that are given one by one with the rule that is given all of them."""
+    side, n, k, batch = (8, 60, 8, 20) if inputs.quick else (64, 512, _K, None)
+    frames = _waves(n, side**3)
+
+    def one_by_one() -> None:
+        model = StreamingPCA(k, batch_size=batch)
+        for i in range(n):
+            model.partial_fit(frames[i : i + 1])
+
+    def at_once() -> None:
+        rule = make_rule("incremental-svd", k, center=True, options={}, batch_size=batch, seed=0, n_features=side**3)
+        rule.update(rule.init(side**3, frames.dtype), frames)
+
+    with threadpool_limits(1):
+        rounds = in_turn({"partial_fit": one_by_one, "rule": at_once}, inputs.rounds)
+    found = ratio_of(rounds, ["partial_fit"], ["rule"])
+    yield at_most(2.0, name="partial_fit", where=f"frames of {side} x {side} x {side}, k = {k}", n=n, **found)
 
 
 # -- reading
 
 
-def _overlap(path: str, k: int, rounds: int) -> None:
-    source = as_source(open_stack(path))
+def reading_lines(inputs: Inputs) -> Iterator[Line]:
+    """Compare a pass with the longer of its parts."""
+    k = 8 if inputs.quick else _K
+    source = as_source(inputs.stack)
     whole = Whole(tuple(source.shape[1:]))
     group, span = Group((0,), whole.region(0)), (0, source.shape[0])
     rule = make_rule("incremental-svd", k, center=True, options={}, batch_size=None, seed=0)
@@ -225,16 +230,19 @@ def _overlap(path: str, k: int, rounds: int) -> None:
     def both() -> None:
         fold_segment(Work(rule, whole, group, rows, 1, source.shape[0], source.name, source.dtype, ""), source, span)
 
-    best = {"reading": np.inf, "arithmetic": np.inf, "both": np.inf}
-    for _ in range(rounds):
-        for name, job in zip(best, (read, compute, both), strict=True):
-            began = time.perf_counter()
-            job()
-            best[name] = min(best[name], time.perf_counter() - began)
-    longer = max(best["reading"], best["arithmetic"])
-    told = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in best.items())
-    print(f"{told}: {best['both'] / longer:.2f} x the longer of the two alone", flush=True)
+    with threadpool_limits(1):
+        rounds = in_turn({"pass": both, "reading": read, "arithmetic": compute}, inputs.rounds, time.perf_counter)
+    longer = max("reading", "arithmetic", key=lambda name: rounds[0][name])
+    where = f"stack of {whole.sample_shape}, k = {k}"
+    found = ratio_of(rounds, ["pass"], [longer], unit="wall s")
+    yield at_most(None, name="reading ahead", where=where, n=span[1], **found)
+
+
+def lines(inputs: Inputs) -> Iterator[Line]:
+    """Measure all."""
+    stages = (peer_lines, rule_lines, partial_fit_lines, reading_lines)
+    return chain.from_iterable(stage(inputs) for stage in stages)
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(alone(lines, __doc__))

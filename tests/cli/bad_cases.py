@@ -17,8 +17,8 @@ import numpy as np
 import zarr
 from PIL import Image
 
-from storage import ingest
-from storage.workspace import Workspace
+from dpca.storage import ingest
+from dpca.storage.workspace import Workspace
 from tests.conftest import smooth_images
 from tests.resealing import edit_facts
 

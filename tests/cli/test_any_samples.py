@@ -11,7 +11,7 @@ import zarr
 
 from dpca import BandPCA, CellPCA
 from dpca.cli import main
-from storage import open_stack
+from dpca.storage import open_stack
 
 
 def waves(n: int, shape: tuple[int, ...], dtype: type, seed: int = 0) -> np.ndarray:

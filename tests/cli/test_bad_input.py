@@ -14,8 +14,8 @@ import pytest
 import zarr
 
 from dpca.cli import main as dpca_main
-from pipelines.celeba_cpca import main as job
-from storage import ingest
+from dpca.pipelines.celeba_cpca import main as job
+from dpca.storage import ingest
 from tests.cli.bad_cases import CASES, HELD, make_photos, make_stack
 from tests.conftest import smooth_images
 
@@ -119,7 +119,7 @@ def test_a_disk_that_is_full(tmp_path: Path) -> None:
     program = (
         "import resource, signal, sys; signal.signal(signal.SIGXFSZ, signal.SIG_IGN);"
         "resource.setrlimit(resource.RLIMIT_FSIZE, (150_000, 150_000));"
-        "from dpca.cli import main; from storage import ingest, StoreError;"
+        "from dpca.cli import main; from dpca.storage import ingest, StoreError;"
         f"ingest({str(tmp_path / 'a.npy')!r}, {str(tmp_path / 'out.zarr')!r}, threads=1)"
     )
     run = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
@@ -139,7 +139,7 @@ def test_a_disk_too_small_is_told_before_anything_is_written(
     argv = ["--source", str(photos), "--output", str(tmp_path / "out.zarr"), "--components", "2"]
     assert job([*argv, "--scheduler", scheduler]) == 4
     error = capsys.readouterr().err
-    assert "1.0 kB free" in error
+    assert "1 kB free" in error
     _is_one_sentence(error)
     assert [p.name for p in tmp_path.iterdir()] == ["photos"]
 

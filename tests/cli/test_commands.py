@@ -13,7 +13,7 @@ from PIL import Image
 
 from dpca import CellPCA
 from dpca.cli import main
-from storage import open_stack
+from dpca.storage import open_stack
 
 
 def test_from_images_to_scores_and_back(

@@ -19,8 +19,8 @@ from dpca.cli import main, running
 from dpca.cli.running import guarded, say
 from dpca.engine.plan import PlanError
 from dpca.engine.stopping import Stopped
-from pipelines import celeba_cpca, convergence_report, lsun_streaming, partition_report, reproduce_streaming
-from storage import ClusterError, DataError, StoreError
+from dpca.pipelines import celeba_cpca, convergence_report, lsun_streaming, partition_report, reproduce_streaming
+from dpca.storage import ClusterError, DataError, StoreError
 from tests.benchmarks.stop_anywhere import DPCA, ROOT
 from tests.cli.bad_cases import make_stack
 

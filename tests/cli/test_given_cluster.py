@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from dpca.cli import main
-from pipelines.celeba_cpca import main as run_job
+from dpca.pipelines.celeba_cpca import main as run_job
 from tests.benchmarks.stop_anywhere import DPCA, ROOT
 from tests.forked import Programs
 from tests.given_cluster import GivenCluster
@@ -139,7 +139,7 @@ sys.meta_path.insert(0, Without())
 def test_workers_without_this_package_or_with_a_part_of_it(made: Path, tmp_path: Path, programs: Programs) -> None:
     """Workers that cannot import it, or one of its modules, however it is installed here."""
     with GivenCluster(0, tmp_path / "log", programs) as given:
-        for name in ("dpca", "storage.tasks"):
+        for name in ("dpca", "dpca.storage.tasks"):
             shadow = tmp_path / f"without-{name}"
             shadow.mkdir()
             (shadow / "sitecustomize.py").write_text(_WITHOUT.format(name=name))

@@ -13,7 +13,7 @@ import zarr
 
 from dpca import BandPCA, CellPCA
 from dpca.cli import main
-from pipelines.celeba_cpca import main as job
+from dpca.pipelines.celeba_cpca import main as job
 from tests.conftest import smooth_images
 
 pytestmark = pytest.mark.usefixtures("small_pictures")
@@ -116,7 +116,7 @@ def test_a_bound_that_costs_something_is_noted(
 
 @pytest.mark.parametrize(
     "asked",
-    [["--target-mse", "1e-9", "--max-components", "2"], ["--threshold", "0.99999"], ["--total-components", "1000"]],
+    [["--target-mse", "1e-9", "--max-components", "2"], ["--total-components", "1000"]],
 )
 def test_what_cannot_be_met_is_told_and_leaves_no_trace(
     asked: list[str], tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]

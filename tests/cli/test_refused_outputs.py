@@ -12,12 +12,12 @@ import pytest
 from dpca.cli import main as dpca_main
 from dpca.jobs import fit_store, transform_store
 from dpca.models.cell_pca import CellPCA
-from pipelines.celeba_cpca import main as cells
-from pipelines.convergence_report import main as convergence
-from pipelines.lsun_streaming import main as streaming
-from pipelines.partition_report import main as partitions
-from pipelines.reproduce_streaming import main as reproduce
-from storage import ingest, open_stack
+from dpca.pipelines.celeba_cpca import main as cells
+from dpca.pipelines.convergence_report import main as convergence
+from dpca.pipelines.lsun_streaming import main as streaming
+from dpca.pipelines.partition_report import main as partitions
+from dpca.pipelines.reproduce_streaming import main as reproduce
+from dpca.storage import ingest, open_stack
 from tests.cli.bad_cases import make_photos
 from tests.conftest import smooth_images
 

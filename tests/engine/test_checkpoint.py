@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from dpca.engine.checkpoint import Checkpoints
-from storage import StoreError
+from dpca.storage import StoreError
 
 ARRAYS = {
     "0.cross": np.arange(12.0).reshape(3, 4),

@@ -22,7 +22,7 @@ from threadpoolctl import threadpool_info
 
 from dpca.engine.cluster import open_client
 from dpca.engine.memory import parallel_tasks, task_budget, usable_bytes
-from storage import ClusterError, DataError
+from dpca.storage import ClusterError, DataError
 from tests.forked import Programs, printed_by
 
 

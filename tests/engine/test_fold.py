@@ -22,7 +22,7 @@ from dpca.engine.source import as_source
 from dpca.partition import CellGrid, map_at_random
 from dpca.rules.covariance import CovariancePCA
 from dpca.rules.state import State
-from storage import DataError
+from dpca.storage import DataError
 from tests.conftest import smooth_images
 
 GRID = CellGrid((40, 36, 3), (10, 10))

@@ -16,7 +16,7 @@ from dpca.partition import CellGrid, LappedGrid, Whole, map_at_random
 from dpca.rules import IncrementalSVD
 from dpca.rules.covariance import Covariance, CovariancePCA
 from dpca.rules.moments import Moments
-from storage import DataError
+from dpca.storage import DataError
 from tests.conftest import smooth_images
 
 

@@ -24,7 +24,7 @@ from dpca.partition import CellGrid, Whole
 from dpca.rules import BlockPower, ImplicitKrasulina, Oja, Power
 from dpca.rules.minibatch import InBatches
 from dpca.rules.state import State
-from storage import DataError
+from dpca.storage import DataError
 from tests.conftest import smooth_images
 
 N, CHUNK, SHAPE = 230, 16, (10, 12, 3)

@@ -24,7 +24,7 @@ from dpca.partition import CellGrid, Whole
 from dpca.rules.covariance import Covariance, CovariancePCA
 from dpca.rules.moments import Moments
 from dpca.rules.state import State
-from storage import DataError
+from dpca.storage import DataError
 from tests.conftest import smooth_images
 
 GRID = CellGrid((20, 18, 3), (10, 9))

@@ -20,7 +20,7 @@ from dpca.engine.held_out import MOST_HELD_OUT, RemainingSource, hold_out, witho
 from dpca.engine.source import DerivedSource, ZarrSource, as_source, batches
 from dpca.partition import CellGrid
 from dpca.rules.covariance import CovariancePCA
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 
 SHAPE = (3, 2)
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from dpca.rules.covariance import CovariancePCA
-from storage.layout import choose_layout
-from tests.engine.test_memory_workers import stack
+from dpca.storage.layout import choose_layout
+from tests.engine.worker_memory import linked_stack
 from tests.forked import Programs, printed_by
 
 # Cells of 1,200 attributes: matrices of 11 MB, whose products and eigenvectors take a few seconds.
@@ -62,7 +62,7 @@ print(json.dumps({"grown": peak_resident_bytes() - before, "planned": report.pla
 def made(folder: Path, n: int, dtype: type) -> str:
     """Make a store of n samples of SHAPE."""
     layout = choose_layout((n, *SHAPE), np.dtype(dtype).itemsize, ("sample", "y", "x", "channel"), (20, 20))
-    return stack(folder, n, SHAPE, dtype, layout)
+    return linked_stack(folder, n, SHAPE, dtype, layout)
 
 
 @pytest.mark.parametrize(

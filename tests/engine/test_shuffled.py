@@ -22,7 +22,7 @@ from dpca.partition import CellGrid, Whole
 from dpca.rules.covariance import CovariancePCA
 from dpca.rules.minibatch import InBatches
 from dpca.rules.oja import Oja
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 from tests.engine.test_fold_chain import Fragile
 
 

@@ -19,9 +19,9 @@ from zarr.storage import ZipStore
 import dpca.engine.source
 from dpca.engine.fold_device import ThreadedSource
 from dpca.engine.source import ArraySource, DaskSource, ZarrSource, as_source, batches, check_finite
-from storage import DataError, StoreError, open_stack
-from storage.arrays import create_array, create_root, write_shard
-from storage.layout import Layout
+from dpca.storage import DataError, StoreError, open_stack
+from dpca.storage.arrays import create_array, create_root, write_shard
+from dpca.storage.layout import Layout
 
 VALUES = np.random.default_rng(0).integers(0, 256, (53, 11, 13, 3), dtype=np.uint8)
 Make = Callable[[Path, np.ndarray], Any]

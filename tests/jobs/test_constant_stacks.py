@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from dpca.cli import main
 from dpca.metrics import mse
-from pipelines import celeba_cpca, lsun_streaming
-from storage import DataError, ingest, open_stack, verify
-from storage.ranges import checked_range, found_range
+from dpca.pipelines import celeba_cpca, lsun_streaming
+from dpca.storage import DataError, ingest, open_stack, verify
+from dpca.storage.ranges import checked_range, found_range
 from tests.resealing import edit_facts
 
 pytestmark = pytest.mark.usefixtures("small_pictures")

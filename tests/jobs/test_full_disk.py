@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from dpca.cli import main as dpca_main
-from pipelines.celeba_cpca import main as job
+from dpca.pipelines.celeba_cpca import main as job
 from tests.conftest import smooth_images
 from tests.forked import Programs, printed_by
 

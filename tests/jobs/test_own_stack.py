@@ -15,6 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image
 
+import dpca
 from dpca import PCA, BandPCA, CellPCA, StreamingPCA
 from dpca.jobs import (
     CompressionSettings,
@@ -22,17 +23,18 @@ from dpca.jobs import (
     find_done,
     open_input,
 )
-from pipelines.celeba_cpca import main as job
-from pipelines.studies.convergence.study import ConvergenceSettings, report_convergence
-from pipelines.studies.partitions import PartitionSettings, report_partitions
-from storage import open_stack, verify
-from storage.errors import DataError, StoreError
+from dpca.pipelines.celeba_cpca import main as job
+from dpca.pipelines.studies.convergence.study import ConvergenceSettings, report_convergence
+from dpca.pipelines.studies.partitions import PartitionSettings, report_partitions
+from dpca.storage import open_stack, verify
+from dpca.storage.errors import DataError, StoreError
+from dpca.storage.workspace import Workspace
 from tests.conftest import smooth_images
 
 pytestmark = pytest.mark.usefixtures("small_pictures")
 
-FEW = CompressionSettings(CellPCA(2, cell_shape=8))
-MORE = CompressionSettings(CellPCA(3, cell_shape=8))
+FEW = CompressionSettings(CellPCA(2, cell_shape=8), keep_stack=True)
+MORE = CompressionSettings(CellPCA(3, cell_shape=8), keep_stack=True)
 CANNOT = CompressionSettings(CellPCA(target_psnr=45.0, max_components=1, cell_shape=8))
 
 
@@ -100,7 +102,7 @@ def files(folder: Path) -> dict[str, bytes]:
 def fail(source: Path, output: Path, settings: Any = CANNOT, **options: Any) -> list[str]:
     """Run a job that fails in its fit, which takes no time for scores and pictures; return what it said until then."""
     said: list[str] = []
-    with pytest.raises(DataError, match="target_psnr is 45"):
+    with pytest.raises(DataError, match=r"target_psnr\) is 45"):
         run(source, output, settings, said=said, **options)
     assert (output.parent / f"{output.name}.partial").is_dir()
     return said
@@ -152,6 +154,53 @@ def _no_links(source: Any, target: Any, link: Any = os.link, **options: Any) -> 
     link(source, target, **options)
 
 
+def test_a_stack_that_nobody_asked_for_is_not_kept(made: Made, output: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings, publish = replace(MORE, keep_stack=False), Workspace.publish
+
+    def stop(work: Workspace) -> None:
+        if work.kind != "stack":
+            raise KeyboardInterrupt
+        publish(work)
+
+    monkeypatch.setattr(Workspace, "publish", stop)
+    with pytest.raises(KeyboardInterrupt):
+        run(made.source, output, settings)
+    monkeypatch.setattr(Workspace, "publish", publish)
+    report, said = run(made.source, output, settings)
+    assert not ingests(said)
+    kept = {name: content for name, content in files(made.more).items() if not name.startswith("stack/")}
+    assert files(output).keys() == kept.keys()
+    assert {name for name in kept if files(output)[name] != kept[name]} == {"zarr.json"}
+    assert verify(output) == []
+    assert not output.with_name("out.zarr.partial").exists()
+    assert report["bytes_given"] == made.source.stat().st_size
+    assert report["bytes_decoded"] == 20 * 24 * 24 * 3
+    sizes, sizes_with_stack = dict(report["bytes_written"]), dict(made.report["bytes_written"])
+    for written in (sizes, sizes_with_stack):
+        assert written.pop("total") == sum(written.values())
+    assert sizes_with_stack.pop("stack") > 20 * 24 * 24 * 3
+    assert sizes == sizes_with_stack
+    assert run(made.source, output, settings)[0] == report
+    assert report["settings"] == settings.as_dict()
+    assert report["made_with"]["dpca"] == dpca.__version__
+    stated = json.loads((output / "zarr.json").read_text())["attributes"]["dpca"]
+    assert {name: stated[name] for name in ("job", "settings", "made_with")} == {
+        name: report[name] for name in ("job", "settings", "made_with")
+    }
+
+
+def test_an_output_that_is_larger_than_its_input_says_so(source: Path, tmp_path: Path, output: Path) -> None:
+    folder = photos(tmp_path / "photos")
+    report, _ = run(folder, output, CompressionSettings(CellPCA(None, cell_shape=8)))
+    assert report["bytes_given"] == sum(path.stat().st_size for path in folder.iterdir())
+    assert [note for note in report["notes"] if note.startswith("the output has ") and "that were given" in note]
+    long = tmp_path / "long.npy"
+    np.save(long, np.tile(np.load(source), (20, 1, 1, 1)))
+    report, _ = run(long, tmp_path / "few.zarr", replace(FEW, keep_stack=False))
+    assert report["bytes_given"] == long.stat().st_size
+    assert not [note for note in report["notes"] if "that were given" in note]
+
+
 def test_other_cells_and_other_kinds_of_model_use_the_same_stack(source: Path, finished: Path) -> None:
     for settings in (
         CompressionSettings(CellPCA(2, cell_shape=5)),
@@ -159,7 +208,7 @@ def test_other_cells_and_other_kinds_of_model_use_the_same_stack(source: Path, f
         CompressionSettings(StreamingPCA(3, random_state=0)),
         CompressionSettings(PCA(3, random_state=0)),
     ):
-        report, said = run(source, finished, settings, overwrite=True)
+        report, said = run(source, finished, replace(settings, keep_stack=True), overwrite=True)
         assert not ingests(said)
         assert report["samples"] == 20
         assert verify(finished) == []
@@ -224,7 +273,7 @@ def test_another_source_makes_another_stack(made: Made, finished: Path, tmp_path
 
 
 def test_other_names_of_axes_make_another_stack(source: Path, finished: Path) -> None:
-    named = CompressionSettings(StreamingPCA(2, random_state=0), axes=("z", "y", "x"))
+    named = CompressionSettings(StreamingPCA(2, random_state=0), axes=("z", "y", "x"), keep_stack=True)
     assert ingests(run(source, finished, named, overwrite=True)[1])
     assert open_stack(finished / "stack").axes == ("sample", "z", "y", "x")
 

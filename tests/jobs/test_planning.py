@@ -21,10 +21,10 @@ from dpca.engine.source import as_source
 from dpca.jobs import CompressionSettings, compress, open_input
 from dpca.jobs.compression import plan_compression
 from dpca.jobs.score_write import plan_scores
-from pipelines.celeba_cpca import main as job
-from storage import ingest
-from storage.ingest import plan_ingest
-from storage.readers import open_reader
+from dpca.pipelines.celeba_cpca import main as job
+from dpca.storage import ingest
+from dpca.storage.ingest import plan_ingest
+from dpca.storage.readers import open_reader
 from tests.conftest import smooth_images
 
 ALL = CompressionSettings(CellPCA(None, cell_shape=10))

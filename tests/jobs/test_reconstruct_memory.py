@@ -16,8 +16,8 @@ from dpca.jobs import reconstruct
 from dpca.jobs.reconstruct import reconstruct_store
 from dpca.jobs.transform import transform_store
 from dpca.kernels import linalg
-from storage import Stack, ingest, open_stack
-from storage.reading import open_array
+from dpca.storage import Stack, ingest, open_stack
+from dpca.storage.reading import open_array
 from tests.conftest import smooth_images
 
 MODELS = {

@@ -22,9 +22,9 @@ from dpca.jobs import score_write
 from dpca.jobs.score_write import WriteJob, write_scores
 from dpca.kernels import linalg
 from dpca.models.store import model_fingerprint
-from storage import DataError, StoreError
-from storage.arrays import create_root
-from storage.layout import Layout, axes_for
+from dpca.storage import DataError, StoreError
+from dpca.storage.arrays import create_root
+from dpca.storage.layout import Layout, axes_for
 from tests.conftest import smooth_images
 
 

@@ -19,7 +19,7 @@ from dpca import BandPCA, CellPCA
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.plan import PlanError
 from dpca.partition import map_by_moments
-from storage import DataError
+from dpca.storage import DataError
 from tests.conftest import smooth_images
 
 MAPPINGS = ("mean-variance", "mean", "random", "raster")

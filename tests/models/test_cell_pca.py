@@ -16,7 +16,7 @@ from sklearn.base import clone
 from sklearn.decomposition import PCA
 
 from dpca import CellPCA
-from storage import DataError
+from dpca.storage import DataError
 from tests.conftest import smooth_images
 
 

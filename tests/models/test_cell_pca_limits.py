@@ -19,9 +19,9 @@ from sklearn.preprocessing import FunctionTransformer
 from sklearn.utils.estimator_checks import check_estimator
 
 from dpca import CellPCA
-from storage import DataError, open_stack
-from storage.arrays import create_array, create_root, write_shard
-from storage.layout import Layout
+from dpca.storage import DataError, open_stack
+from dpca.storage.arrays import create_array, create_root, write_shard
+from dpca.storage.layout import Layout
 from tests.conftest import smooth_images
 
 

@@ -15,10 +15,10 @@ import zarr
 
 from dpca import CellPCA
 from dpca.models.store import model_fingerprint
-from storage import StoreError
-from storage.arrays import create_array, write_shard
-from storage.layout import Layout
-from storage.manifest import write_manifest
+from dpca.storage import StoreError
+from dpca.storage.arrays import create_array, write_shard
+from dpca.storage.layout import Layout
+from dpca.storage.manifest import write_manifest
 from tests.resealing import edit_metadata
 
 

@@ -28,7 +28,7 @@ from dpca.engine.plan import PlanError
 from dpca.engine.source import as_source
 from dpca.jobs.fit import fit_store
 from dpca.models.store import ESTIMATORS, load_any, model_fingerprint, stored_basis
-from storage import DataError, StoreError, open_stack
+from dpca.storage import DataError, StoreError, open_stack
 from tests.resealing import edit_facts
 
 pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")

@@ -15,7 +15,7 @@ from sklearn.base import clone
 from dpca import BandPCA, CellPCA, StreamingPCA
 from dpca.models.streaming_methods import METHODS
 from dpca.rules import Constant, Sanger
-from storage import DataError
+from dpca.storage import DataError
 from tests.conftest import smooth_images
 
 MODELS: dict[str, Callable[[], Any]] = {

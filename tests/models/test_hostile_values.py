@@ -19,7 +19,7 @@ from dpca.cli import main
 from dpca.engine.plan import PlanError
 from dpca.models.pca_solvers import SOLVERS
 from dpca.models.streaming_methods import METHODS
-from storage import DataError
+from dpca.storage import DataError
 
 pytestmark = [
     pytest.mark.filterwarnings("ignore::sklearn.exceptions.ConvergenceWarning"),
@@ -138,7 +138,9 @@ def test_finite_and_orthonormal_or_one_sentence(name: str, x: np.ndarray, in_bat
     check(model, x)
 
 
-@pytest.mark.parametrize("solver", ["covariance", "dual", "randomized", "incremental-svd", "cells", "bands"])
+@pytest.mark.parametrize(
+    "solver", ["covariance", "dual", "randomized", "incremental-svd", "streaming covariance", "cells", "bands"]
+)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("power", [-0.45, -0.2, 0.2, 0.45, 0.6, 0.95])
 def test_what_is_answered_is_right(solver: str, dtype: type, power: float) -> None:
@@ -146,7 +148,8 @@ def test_what_is_answered_is_right(solver: str, dtype: type, power: float) -> No
     x = np.random.default_rng(0).normal(size=(40, 4, 4)) * np.linspace(1, 3, 16).reshape(4, 4)
     scale = float(np.finfo(dtype).max) ** power
     model = {
-        "incremental-svd": StreamingPCA(2),
+        "incremental-svd": StreamingPCA(2, method="incremental-svd"),
+        "streaming covariance": StreamingPCA(2),
         "cells": CellPCA(2, cell_shape=2),
         "bands": BandPCA(2, band_size=4, mapping="raster"),
     }.get(solver) or PCA(2, solver=solver, random_state=0, n_iter=9 if solver == "randomized" else None)

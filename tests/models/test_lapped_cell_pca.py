@@ -19,7 +19,7 @@ from dpca.kernels.pixels import to_pixels
 from dpca.kernels.quality import ssim_per_sample
 from dpca.partition import CellGrid, LappedGrid
 from dpca.representation.linear import LinearRepresentation
-from storage import DataError
+from dpca.storage import DataError
 from tests.conftest import smooth_images
 from tests.partition.dense_prefilter import dense_prefilter
 

@@ -11,8 +11,8 @@ import pytest
 from dpca import CellPCA
 from dpca.models.store import load_any, model_fingerprint, stored_basis
 from dpca.partition import LappedGrid
-from storage import StoreError
-from storage.reading import open_group, root_facts
+from dpca.storage import StoreError
+from dpca.storage.reading import open_group, root_facts
 from tests.resealing import edit_facts
 
 

@@ -26,8 +26,8 @@ from dpca.models.partitioned import PartitionedPCA
 from dpca.models.store import Kept, StoredModel, load_any
 from dpca.partition.base import Partition
 from dpca.report.record import read_report
-from storage import open_stack, verify
-from storage.layout import axes_for
+from dpca.storage import open_stack, verify
+from dpca.storage.layout import axes_for
 from tests.conftest import smooth_images
 
 SHAPE = (14, 12, 3)

@@ -34,8 +34,8 @@ from dpca.report.record import read_report
 from dpca.representation.base import Representation, array_digest
 from dpca.rules.rule import Rule
 from dpca.rules.state import Layout, State
-from storage import DataError, open_stack, verify
-from storage.workspace import fingerprint_of
+from dpca.storage import DataError, open_stack, verify
+from dpca.storage.workspace import fingerprint_of
 from tests.conftest import smooth_images
 
 SHAPE = (14, 12, 3)

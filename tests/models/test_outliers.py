@@ -11,7 +11,7 @@ import pytest
 import zarr
 
 from dpca import PCA, StreamingPCA
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 
 
 @pytest.fixture(scope="module")

@@ -13,7 +13,7 @@ from dask.delayed import delayed
 
 from dpca import BandPCA, CellPCA
 from dpca.models.rank_choice import RankWarning
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 from tests.conftest import smooth_images
 
 
@@ -131,7 +131,7 @@ def test_too_few_components_computed_is_told() -> None:
         ({"total_components": 500, "max_components": 4}, r"or raise --max-components K \(max_components=K\)"),
         (
             {"target_mse": 1e-9, "max_components": 2},
-            "target_mse is 1e-09 but all 24 components that were computed reach only .* on the samples of the fit: "
+            r"target_mse\) is 1e-09 but all 24 components that were computed reach only .* on the samples of the fit: "
             r"raise --max-components K \(max_components=K\) above 2, or relax the target",
         ),
         ({"threshold": 1.5}, "at least 0 and below 1"),

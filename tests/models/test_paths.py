@@ -18,7 +18,7 @@ from sklearn.base import clone
 
 from dpca import PCA, BandPCA, CellPCA, StreamingPCA
 from dpca.cli import main
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 
 Array = np.ndarray[Any, Any]
 X = np.random.default_rng(0).integers(0, 255, (60, 8, 10)).astype("u1")

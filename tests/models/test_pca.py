@@ -19,7 +19,7 @@ from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.plan import PlanError
 from dpca.models.pca_solvers import SOLVERS
 from dpca.rules.covariance_product import CovarianceProduct
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 from tests.conftest import smooth_images
 
 SHAPE = (8, 9, 3)

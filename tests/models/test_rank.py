@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dpca.models import rank
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 
 VARIANCES = np.array([[8.0, 1.0, 0.5], [4.0, 3.0, 2.0], [0.0, 0.0, 0.0]])
 TOTALS = np.array([10.0, 9.0, 0.0])

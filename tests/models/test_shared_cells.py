@@ -21,7 +21,7 @@ from dpca.engine.plan import PlanError
 from dpca.engine.source import as_source
 from dpca.models.rank import ranks_by_noise, whole_counts
 from dpca.rules.covariance import CovariancePCA
-from storage import DataError, StoreError
+from dpca.storage import DataError, StoreError
 from tests.conftest import smooth_images
 from tests.resealing import edit_facts
 

@@ -12,8 +12,8 @@ from dpca import PCA, BandPCA, CellPCA, StreamingPCA
 from dpca.models.store import load_any, model_fingerprint, stored_basis
 from dpca.partition import Whole
 from dpca.representation.linear import LinearRepresentation
-from storage.arrays import create_root
-from storage.errors import StoreError
+from dpca.storage.arrays import create_root
+from dpca.storage.errors import StoreError
 
 
 @pytest.fixture

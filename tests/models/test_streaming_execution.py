@@ -13,7 +13,7 @@ from sklearn.base import clone
 
 from dpca import StreamingPCA
 from dpca.models.streaming_methods import METHODS
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 from tests.conftest import smooth_images
 
 SHAPE = (8, 9, 3)

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage.layout import Layout
-from tests.engine.test_memory_workers import stack
+from dpca.storage.layout import Layout
+from tests.engine.worker_memory import linked_stack
 from tests.forked import Programs, printed_by
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the helper that makes stores is for Linux")
@@ -39,7 +39,7 @@ SHAPE, SHARD = (48, 48, 1), 2_000
 def stacks(tmp_path_factory: pytest.TempPathFactory) -> dict[int, str]:
     folder = tmp_path_factory.mktemp("stacks")
     layout = Layout((500, *SHAPE), (SHARD, *SHAPE))
-    return {n: stack(folder, n, SHAPE, np.uint8, layout) for n in (16_000, 80_000)}
+    return {n: linked_stack(folder, n, SHAPE, np.uint8, layout) for n in (16_000, 80_000)}
 
 
 @pytest.mark.parametrize(

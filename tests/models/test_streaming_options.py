@@ -48,7 +48,7 @@ from dpca.rules import (
     SecondStrategy,
     SimilarityMatching,
 )
-from storage.errors import DataError, StoreError
+from dpca.storage.errors import DataError, StoreError
 from tests.rules.streams import fit, lost_variance, planted
 
 pytestmark = pytest.mark.filterwarnings("ignore::dpca.models.ConvergenceWarning")
@@ -122,7 +122,10 @@ def test_an_option_of_the_default_is_no_option_of_others(method: str) -> None:
 @pytest.mark.parametrize(
     ("parameters", "sentence"),
     [
-        ({"method": "oya"}, "method is 'oya': choose one of incremental-svd, oja, .*, or give a rule of dpca.rules"),
+        (
+            {"method": "oya"},
+            "method is 'oya': choose one of auto, incremental-svd, covariance, oja, .*, or give a rule of dpca.rules",
+        ),
         ({"method": Oja}, "method is <class .*: choose one of"),
         ({"method": Harmonic(1.0)}, "method is Harmonic.*: choose one of"),
         ({"forgetting": 2.0}, "forgetting is 2.0: give a weight above 0"),

@@ -14,8 +14,8 @@ from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dpca import StreamingPCA
 from dpca.models import OrderWarning
-from dpca.models.streaming_methods import METHODS
-from storage.errors import DataError
+from dpca.models.streaming_methods import METHODS, default_method, rule_class
+from dpca.storage.errors import DataError
 from tests.conftest import smooth_images
 
 SHAPE = (8, 9, 3)
@@ -92,7 +92,7 @@ def test_a_second_pass_measures_and_improves(images: np.ndarray, exact: PCA) -> 
 
 
 @pytest.mark.filterwarnings("ignore::dpca.models.ConvergenceWarning")
-@pytest.mark.parametrize("method", [m for m in METHODS if m != "incremental-svd"])
+@pytest.mark.parametrize("method", [m for m in METHODS if not rule_class(m).mergeable])
 def test_sequential_rules_find_most_of_the_variance(images: np.ndarray, exact: PCA, method: str) -> None:
     # Steps of the gradient rules are made for variances below 1.
     best = exact.explained_variance_.sum()
@@ -105,6 +105,56 @@ def test_sequential_rules_find_most_of_the_variance(images: np.ndarray, exact: P
     assert np.isnan(model.captured_bound_)
     again = StreamingPCA(5, method=method, random_state=0, batch_size=20).fit(np.tile(x, (3, 1)))
     assert model.components_.tobytes() == again.components_.tobytes()
+
+
+def test_few_attributes_are_fitted_exactly(images: np.ndarray, exact: PCA, tmp_path: Path) -> None:
+    """Whatever the batches, the order and the merges, and to the last bit for 8-bit images."""
+    first = StreamingPCA(5).fit(images)
+    backwards = StreamingPCA(5, batch_size=7).fit(images[::-1].copy())
+    halves = [StreamingPCA(5).partial_fit(part) for part in (images[:311], images[311:])]
+    merged = halves[0].merge(halves[1])
+    for model in (first, backwards, merged):
+        assert model.method_ == "covariance"
+        assert model.captured_bound_ == 1
+        assert model.components_.dtype == np.float32
+        np.testing.assert_array_equal(model.components_, first.components_)
+        np.testing.assert_allclose(model.explained_variance_, exact.explained_variance_, rtol=1e-9)
+    other = StreamingPCA(5, oversampling=15).fit(images)
+    assert other.method_ == "incremental-svd"
+    for model in (first, other):
+        model.save(tmp_path / model.method_)
+        loaded = StreamingPCA.load(tmp_path / model.method_)
+        assert (loaded.method, loaded.method_) == ("auto", model.method_)
+        assert loaded.report_numbers()["method"] == model.method_
+
+
+def test_the_estimate_beside_the_bound(images: np.ndarray, exact: PCA, tmp_path: Path) -> None:
+    model = StreamingPCA(5, **STREAMED).fit(images)
+    share = captured(model, images) / exact.explained_variance_.sum()
+    assert abs(model.captured_estimate_ - share) <= 2 * model.captured_estimate_error_ + 1e-9
+    assert model.captured_bound_ <= model.captured_estimate_ <= 1
+    stated = {"captured_estimate": model.captured_estimate_, "captured_estimate_error": model.captured_estimate_error_}
+    model.save(tmp_path / "m")
+    for other in (model, StreamingPCA.load(tmp_path / "m")):
+        assert stated.items() <= other.report_numbers().items()
+    stream = StreamingPCA(5, **STREAMED).partial_fit(images[:200]).partial_fit(images[200:])
+    assert model.captured_bound_ <= stream.captured_estimate_ <= 1
+    few = StreamingPCA(5).fit(images)
+    assert (few.captured_estimate_, few.captured_estimate_error_) == (1, 0)
+    for unknown in ({"n_passes": 2, **STREAMED}, {"forgetting": 0.99}, {"method": "ccipca"}):
+        model = StreamingPCA(5, **unknown).fit(images)
+        assert np.isnan([model.captured_estimate_, model.captured_estimate_error_]).all()
+        assert "captured_estimate" not in model.report_numbers()
+
+
+def test_the_method_that_is_chosen() -> None:
+    none = {"oversampling": None, "forgetting": None}
+    assert default_method(5, 920, none) == "covariance"
+    assert default_method(5, 921, none) == "incremental-svd"
+    assert default_method(1000, 4096, none) == "covariance"
+    assert default_method(1000, 4097, none) == "incremental-svd"
+    for name, value in (("oversampling", 0), ("forgetting", 1.0)):
+        assert default_method(5, 10, {**none, name: value}) == "incremental-svd"
 
 
 def test_batches_of_any_size_and_merging(images: np.ndarray, exact: PCA) -> None:
@@ -175,7 +225,12 @@ REFUSED = {"check_fit_score_takes_y": "calls partial_fit on what fit has fitted,
 
 @pytest.mark.filterwarnings("ignore::dpca.models.ConvergenceWarning")
 @parametrize_with_checks(
-    [StreamingPCA(1), StreamingPCA(1, method="ccipca"), StreamingPCA(1, method="sanger", shuffle=True)],
+    [
+        StreamingPCA(1),
+        StreamingPCA(1, method="incremental-svd"),
+        StreamingPCA(1, method="ccipca"),
+        StreamingPCA(1, method="sanger", shuffle=True),
+    ],
     expected_failed_checks=lambda estimator: REFUSED,
 )
 def test_scikit_learn_estimator_checks(estimator: Any, check: Any) -> None:

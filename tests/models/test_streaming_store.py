@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from dpca import CellPCA, StreamingPCA
-from storage.errors import StoreError
+from dpca.storage.errors import StoreError
 from tests.resealing import edit_facts
 
 

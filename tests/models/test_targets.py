@@ -18,7 +18,8 @@ from dpca import BandPCA, CellPCA
 from dpca.models import targets
 from dpca.models.targets import fewest
 from dpca.representation.linear import LinearRepresentation
-from storage.errors import DataError
+from dpca.storage.errors import DataError
+from dpca.storage.progress import Stage, no_progress
 from tests.conftest import smooth_images
 
 SHAPE = (12, 16, 3)
@@ -57,7 +58,7 @@ def curve(model: Any, seen: np.ndarray, unseen: np.ndarray) -> list[float]:
 
 
 @pytest.mark.parametrize("make", [cells, bands])
-def test_a_target_is_met_on_what_was_left_out_with_the_fewest_components(make: Any) -> None:
+def test_a_target_is_met_on_what_was_left_out_with_the_fewest_components(make: Any, tmp_path: Path) -> None:
     x = smooth_images(260, SHAPE)
     model = make(target_mse=3e-4, validation_fraction=0.25).fit(x)
     held = model.validation_samples_
@@ -69,6 +70,9 @@ def test_a_target_is_met_on_what_was_left_out_with_the_fewest_components(make: A
     count = int(model.ranks_.sum())
     assert errors[count] <= 3e-4 < errors[count - 1]
     assert model.target_reached_ == pytest.approx(errors[count], rel=1e-5)
+    model.save(tmp_path / "model.zarr")
+    assert type(model).load(tmp_path / "model.zarr").target_numbers() == model.target_numbers()
+    assert model.target_numbers()["left_out"] == 65
     rebuilt = model.inverse_transform(model.transform(x[held]))
     assert ((rebuilt - x[held]) ** 2).mean() / 255**2 == pytest.approx(model.target_reached_, rel=1e-4)
     groups = np.array_split(((rebuilt - x[held]) ** 2).reshape(65, -1).mean(1) / 255**2, 10)
@@ -276,17 +280,17 @@ def test_the_seed_decides_what_is_left_out() -> None:
         ({"target_ssim": 0}, "target_ssim is 0: give a positive number"),
         (
             {"target_ssim": 0.99, "max_components": 2},
-            r"target_ssim is 0.99 but all 24 components that were computed reach only 0\.\d+ on the 40 samples "
+            r"target_ssim\) is 0.99 but all 24 components that were computed reach only 0\.\d+ on the 40 samples "
             r"measured: raise --max-components K \(max_components=K\) above 2, or relax the target",
         ),
         (
             {"target_psnr": 60, "validation_fraction": 0.25},
-            r"target_psnr is 60 but all \d+ components that were computed reach only 3\d\.\d+ on the 10 samples held "
+            r"target_psnr\) is 60 but all \d+ components that were computed reach only 3\d\.\d+ on the 10 samples held "
             "out: fit more samples, or relax the target",
         ),
         (
             {"target_mse": 1e-5, "validation_fraction": 0.25, "max_components": 20},
-            r"target_mse is 1e-05 but all \d+ .* on the 10 samples held out: raise --max-components K "
+            r"target_mse\) is 1e-05 but all \d+ .* on the 10 samples held out: raise --max-components K "
             r"\(max_components=K\) above 20",
         ),
     ],
@@ -316,3 +320,23 @@ def test_floats_without_a_range_and_batches() -> None:
     for start in (0, 20):
         model.partial_fit(x[start : start + 20])
     assert model.target_reached_ == pytest.approx(cells(target_psnr=30).fit(x).target_reached_)
+
+
+def test_a_third_of_the_components_is_not_enough_and_the_search_goes_on() -> None:
+    noise = np.random.default_rng(0).integers(0, 256, (60, *SHAPE), dtype=np.uint8)
+    stages: list[str] = []
+
+    def progress(stage: str, total: int, unit: str) -> Stage:
+        stages.append(stage)
+        return no_progress(stage, total, unit)
+
+    for asked in ({"target_psnr": 16.0}, {"target_psnr": 16.0, "validation_fraction": 0.2}, {"threshold": 0.95}):
+        stages.clear()
+        searched = CellPCA(cell_shape=4, random_state=0, **asked)
+        searched.fit(noise, progress=progress)
+        assert stages == ["fit", "fit again, 32 components", "fit again, 48 components"][: len(stages)]
+        assert len(stages) > 1
+        assert "; 16 components of each cell were too few" in searched.fit_report_.note.replace("32", "16")
+        np.testing.assert_array_equal(searched.ranks_, cells(**asked).fit(noise).ranks_)
+    with pytest.raises(DataError, match=r"reach only .*: fit more samples, or relax the target"):
+        CellPCA(cell_shape=4, target_psnr=60.0, validation_fraction=0.2, random_state=0).fit(noise)

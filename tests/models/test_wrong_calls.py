@@ -17,7 +17,7 @@ from sklearn.exceptions import NotFittedError
 
 from dpca import PCA, BandPCA, CellPCA, StreamingPCA
 from dpca.engine.plan import PlanError
-from storage import DataError, StoreError
+from dpca.storage import DataError, StoreError
 
 REFUSALS = (DataError, StoreError, PlanError, NotFittedError)
 KINDS: dict[type, dict[str, Any]] = {

@@ -15,9 +15,9 @@ from PIL import Image
 from skimage.metrics import structural_similarity
 from sklearn.decomposition import PCA
 
+from dpca.pipelines.celeba_cpca import main
 from dpca.report import drawing
-from pipelines.celeba_cpca import main
-from storage import open_stack, verify
+from dpca.storage import open_stack, verify
 
 pytestmark = pytest.mark.usefixtures("small_pictures")
 
@@ -33,6 +33,7 @@ def test_everything_is_written_and_right(
 ) -> None:
     folder, output = image_folder(30), tmp_path / "out.zarr"
     argv = ["--source", str(folder), "--output", str(output), "--cell", "10", "--components", "4", "--reconstruct"]
+    argv += ["--keep-stack"]
     assert main([*argv, "--scheduler", scheduler]) == 0
 
     originals = np.stack([np.asarray(Image.open(p)) for p in sorted(folder.iterdir())])
@@ -95,7 +96,14 @@ def test_the_same_command_twice_does_nothing_and_a_report_that_was_deleted_is_ma
     assert {p: p.stat().st_mtime_ns for p in tmp_path.rglob("*")} == stamps
     page = tmp_path / "out.report" / "index.html"
     page.unlink()
-    assert main(argv) == 0
+    capsys.readouterr()
+    assert main(argv) == 4
+    assert "the samples that its pictures show were not kept" in capsys.readouterr().err
+    assert main([*argv, "--overwrite", "--keep-stack"]) == 0
+    page.unlink()
+    capsys.readouterr()
+    assert main([*argv, "--keep-stack"]) == 0
+    assert "nothing to do" in capsys.readouterr().out
     assert page.exists()
 
 
@@ -172,7 +180,7 @@ def test_bands_of_vectors(tmp_path: Path, scheduler: str) -> None:
 def test_the_embedded_portraits_are_the_default(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, scheduler: str
 ) -> None:
-    import pipelines.celeba_cpca as program
+    import dpca.pipelines.celeba_cpca as program
 
     full = program.Portraits()
     assert (len(full), full.sample_shape) == (2000, (218, 178, 3))
@@ -193,7 +201,7 @@ def test_a_broken_image_is_skipped_and_recorded(
     broken = folder / "photo-0003.png"
     broken.write_bytes(broken.read_bytes()[:200])
     argv = ["--source", str(folder), "--output", str(output), "--components", "3", "--scheduler", scheduler]
-    assert main([*argv, "--on-error", "skip"]) == 0
+    assert main([*argv, "--on-error", "skip", "--keep-stack"]) == 0
     stack = open_stack(output / "stack")
     assert stack.n_samples == 11
     assert [name for name, _ in stack.rejected] == ["photo-0003.png"]

@@ -16,11 +16,11 @@ import zarr
 from PIL import Image
 
 from dpca.metrics import convergence
-from pipelines.convergence_report import main
-from pipelines.studies.convergence import study as job
-from pipelines.studies.convergence.study import ConvergenceSettings, report_convergence
-from storage import open_stack, verify
-from storage.errors import DataError
+from dpca.pipelines.convergence_report import main
+from dpca.pipelines.studies.convergence import study as job
+from dpca.pipelines.studies.convergence.study import ConvergenceSettings, report_convergence
+from dpca.storage import open_stack, verify
+from dpca.storage.errors import DataError
 from tests.conftest import smooth_images
 
 METHODS = ("incremental-svd", "accelerated-block-power", "oja")

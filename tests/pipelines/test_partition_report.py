@@ -15,14 +15,14 @@ from skimage.metrics import structural_similarity
 from sklearn.decomposition import PCA
 
 from dpca import BandPCA
+from dpca.pipelines import partition_report as program
+from dpca.pipelines.partition_report import main
+from dpca.pipelines.studies.partitions import PartitionSettings, records, report_partitions, samples
+from dpca.pipelines.studies.partitions.pictures import CAPTIONS
 from dpca.report import drawing
-from pipelines import partition_report as program
-from pipelines.partition_report import main
-from pipelines.studies.partitions import PartitionSettings, records, report_partitions, samples
-from pipelines.studies.partitions.pictures import CAPTIONS
-from storage import open_stack, verify
-from storage.errors import DataError
-from storage.readers import open_reader
+from dpca.storage import open_stack, verify
+from dpca.storage.errors import DataError
+from dpca.storage.readers import open_reader
 from tests.conftest import smooth_images
 
 pytestmark = pytest.mark.usefixtures("small_pictures")

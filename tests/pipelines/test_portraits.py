@@ -9,9 +9,9 @@ import socket
 import numpy as np
 import pytest
 
-from pipelines.portraits import HEIGHT, WIDTH, Jitter, Portraits, cut_portrait, draw_jitter
-from storage.errors import DataError
-from storage.readers.base import Reader
+from dpca.pipelines.portraits import HEIGHT, WIDTH, Jitter, Portraits, cut_portrait, draw_jitter
+from dpca.storage.errors import DataError
+from dpca.storage.readers.base import Reader
 
 ALIGNED = Jitter(shift=(0, 0), scale=1, angle=0, gamma=1, gain=(1, 1, 1), slope=(0, 0))
 

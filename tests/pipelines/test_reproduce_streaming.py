@@ -16,11 +16,11 @@ import pytest
 from PIL import Image
 
 from dpca.metrics import convergence
-from pipelines.reproduce_streaming import main
-from pipelines.studies.reproduction import TABLES, Entry, Table, digits, markdown, spiked
-from pipelines.studies.reproduction.data import MissingData, Setting
-from pipelines.studies.reproduction.tables import Published
-from storage.spiked import write_spiked
+from dpca.pipelines.reproduce_streaming import main
+from dpca.pipelines.studies.reproduction import TABLES, Entry, Table, digits, markdown, spiked
+from dpca.pipelines.studies.reproduction.data import MissingData, Setting
+from dpca.pipelines.studies.reproduction.tables import Published
+from dpca.storage.spiked import write_spiked
 from tests.conftest import smooth_images
 
 

@@ -12,7 +12,7 @@ from types import ModuleType
 import pytest
 import zarr
 
-from pipelines import celeba_cpca, lsun_streaming
+from dpca.pipelines import celeba_cpca, lsun_streaming
 from tests.forked import Programs
 
 

@@ -12,7 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from dpca.report.record import format_table, write_report
-from storage.errors import StoreError
+from dpca.storage.errors import StoreError
 
 REPORT = {
     "stages": {
@@ -221,6 +221,8 @@ STREAMING = {
     "explained_variance_ratio": 0.8761,
     "leading_ratios": np.array([0.3, 0.05]),
     "captured_bound": 0.99998,
+    "captured_estimate": 0.999996,
+    "captured_estimate_error": 0.00112,
     "notes": ["<b>mind</b> the order"],
 }
 
@@ -237,6 +239,7 @@ def test_components_of_whole_samples_have_words_of_their_own(tmp_path):
         "explained variance": "87.61% of the total",
         "of the first components": "30.00% 5.00%",
         "certificate": "at least 99.99% of what the best components would explain",
+        "estimate": "99.99%, standard error 0.11%",
         "note": "<b>mind</b> the order",
     }
     write_report(tmp_path, STREAMING, {})

@@ -19,10 +19,10 @@ import dpca
 from dpca import PCA, BandPCA, CellPCA, StreamingPCA
 from dpca.cli import main
 from dpca.jobs import fit_store, reconstruct_store, transform_store
+from dpca.pipelines.celeba_cpca import main as job
 from dpca.representation.lazy import as_lazy
-from pipelines.celeba_cpca import main as job
-from storage import DataError, StoreError, open_stack, verify
-from storage.reading import read_into
+from dpca.storage import DataError, StoreError, open_stack, verify
+from dpca.storage.reading import read_into
 from tests.conftest import smooth_images
 
 K = 6

@@ -15,7 +15,7 @@ from dpca.partition import Bands, CellGrid, LappedGrid, Whole, map_at_random
 from dpca.partition.base import Partition
 from dpca.representation import linear
 from dpca.representation.linear import LinearRepresentation, _rank
-from storage.errors import DataError
+from dpca.storage.errors import DataError
 
 HALF = np.sqrt(0.5)
 SHAPE = (10, 9, 2)

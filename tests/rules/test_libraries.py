@@ -12,12 +12,14 @@ import pytest
 from dpca.engine.checkpoint import Checkpoints
 from dpca.kernels import linalg_int8
 from dpca.kernels.namespace import to_numpy
-from dpca.rules import IncrementalSVD
+from dpca.rules import IncrementalSVD, StreamingCovariance
 from dpca.rules.covariance import Covariance, CovariancePCA
 from dpca.rules.moments import Moments
+from dpca.rules.sampled import Sampled
 from dpca.rules.state import State
 
 Send = Callable[[np.ndarray], Any]
+WHOLE = [CovariancePCA(2), Moments(), IncrementalSVD(2), StreamingCovariance(2), Sampled(IncrementalSVD(2))]
 
 
 def as_given(x: np.ndarray) -> np.ndarray:
@@ -130,7 +132,7 @@ def test_one_sample_is_refused(send: Send) -> None:
 def test_a_batch_is_left_as_it_was(send: Send, dtype: type) -> None:
     x = np.arange(60, dtype=dtype).reshape(20, 3)
     batch = send(x.copy())
-    for rule in (CovariancePCA(2), Moments(), IncrementalSVD(2)):
+    for rule in WHOLE:
         rule.finish(rule.update(rule.init(3, x.dtype), batch))
     np.testing.assert_array_equal(to_numpy(batch), x)
 
@@ -189,7 +191,7 @@ def test_incremental_svd_of_few_samples_in_tiny_units(send: Send) -> None:
     np.testing.assert_allclose(there["components"] @ there["components"].T, np.eye(3), atol=1e-5)
 
 
-@pytest.mark.parametrize("rule", [CovariancePCA(2), Moments(), IncrementalSVD(2)], ids=lambda rule: type(rule).__name__)
+@pytest.mark.parametrize("rule", WHOLE, ids=lambda rule: type(rule).__name__)
 def test_a_state_that_was_kept_goes_on_anywhere(send: Send, rule: Any, tmp_path: Path) -> None:
     x = np.random.default_rng(11).normal(size=(120, 6)).astype(np.float32) * [6, 5, 4, 3, 2, 1]
     kept = Checkpoints(str(tmp_path))

@@ -13,7 +13,7 @@ import pytest
 from dpca.engine.checkpoint import Checkpoints
 from dpca.kernels import linalg
 from dpca.models.streaming_methods import METHODS, rule_class
-from dpca.rules import BlockPower, ExplicitKrasulina, ImplicitKrasulina, Oja
+from dpca.rules import BlockPower, ExplicitKrasulina, ImplicitKrasulina, IncrementalSVD, Oja
 from dpca.rules.covariance import Covariance, CovariancePCA
 from dpca.rules.covariance_product import CovarianceProduct, RayleighRitz, Refinement
 from dpca.rules.dual import BlockGram, DualComponents
@@ -22,6 +22,7 @@ from dpca.rules.moments import Moments
 from dpca.rules.pooled_covariance import PooledCovariancePCA
 from dpca.rules.power_iteration import PowerIteration
 from dpca.rules.rule import Wrapper
+from dpca.rules.sampled import Sampled
 from dpca.rules.schedules import SCHEDULES
 from dpca.rules.state import State
 from dpca.rules.vr_pca import VRPCA
@@ -46,6 +47,7 @@ BASIS = np.linalg.qr(_rng.normal(size=(D, 4)))[0].T.copy()
 RULES: dict[str, Callable[[int, int], Any]] = {
     **{name: lambda d, n, make=make: make(3) for name, make in STREAMING.items()},
     "in-batches": lambda d, n: InBatches(Watched(rule_class("incremental-svd")(3, 5), n), 50),
+    "sampled": lambda d, n: InBatches(Sampled(Watched(IncrementalSVD(3, 5), n)), 50),
     "in-batches-sequential": lambda d, n: InBatches(Watched(Oja(3), n), 50),
     "covariance": lambda d, n: Covariance(),
     "covariance-pca": lambda d, n: CovariancePCA(3, n_least=2),

@@ -44,3 +44,10 @@ def test_the_bounds_are_exact_for_two_levels_and_for_one_direction() -> None:
     np.testing.assert_allclose(largest_sum(with_eigenvalues([5.0, 5, 1, 1, 1]), 2), 10)
     np.testing.assert_allclose(largest_sum(with_eigenvalues([0.5] * 100), 30), 15)
     np.testing.assert_allclose(largest(with_eigenvalues([3.0, 0, 0, 0])), 3)
+
+
+def test_bounds_of_numbers_whose_squares_overflow() -> None:
+    """float64 samples of 1e100: the trace still bounds what was left out."""
+    gram = np.diag([1e200, 2e200])
+    with np.errstate(all="ignore"):
+        assert largest_sum(gram, 1) == 3e200

@@ -10,8 +10,8 @@ import pytest
 from distributed import Client, LocalCluster
 from ingest_to_kill import small_shards
 
-from storage.arrays import create_array, create_root, write_shard, write_strings
-from storage.layout import Layout
+from dpca.storage.arrays import create_array, create_root, write_shard, write_strings
+from dpca.storage.layout import Layout
 
 MakeStack = Callable[..., Path]
 
@@ -28,7 +28,7 @@ def client() -> Iterator[Client]:
 
 @pytest.fixture
 def _many_shards(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importlib.import_module("storage.ingest"), "choose_layout", small_shards)
+    monkeypatch.setattr(importlib.import_module("dpca.storage.ingest"), "choose_layout", small_shards)
 
 
 @pytest.fixture

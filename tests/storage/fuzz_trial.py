@@ -39,8 +39,8 @@ class Fault(NamedTuple):
 def trial(source: Path, folder: Path) -> str:
     """Use a source in every way; return what is wrong with how that ended, nothing if all is well."""
     from dpca.cli import main
-    from storage import DataError, StoreError, ingest, open_stack
-    from storage.readers import open_reader
+    from dpca.storage import DataError, StoreError, ingest, open_stack
+    from dpca.storage.readers import open_reader
 
     names = [path.name for path in source.parent.iterdir()]
     try:
@@ -160,7 +160,7 @@ def run_given(sources: list[Path], folder: Path) -> list[str]:
 
 
 def _given(given: Path, told: Path) -> None:
-    from storage import DataError, StoreError, ingest
+    from dpca.storage import DataError, StoreError, ingest
 
     _limit()
     ends = []

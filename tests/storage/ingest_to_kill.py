@@ -11,7 +11,7 @@ import time
 from collections.abc import Sequence
 from typing import Any
 
-from storage.layout import Layout
+from dpca.storage.layout import Layout
 
 
 def small_shards(shape: Sequence[int], itemsize: int, axes: Sequence[str], cell_shape: Any = None) -> Layout:
@@ -22,8 +22,8 @@ def small_shards(shape: Sequence[int], itemsize: int, axes: Sequence[str], cell_
 def main(source: str, target: str, on_error: Any) -> None:
     """Ingest with a pause in every task."""
     # the module, which the function of the same name hides in the package
-    ingest: Any = importlib.import_module("storage.ingest")
-    filling: Any = importlib.import_module("storage.filling")
+    ingest: Any = importlib.import_module("dpca.storage.ingest")
+    filling: Any = importlib.import_module("dpca.storage.filling")
     ingest.choose_layout = small_shards
     decode = filling.decode
 

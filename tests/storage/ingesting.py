@@ -21,11 +21,11 @@ from made_sources import (
     write_zip,
 )
 
-from storage.readers import Reader
+from dpca.storage.readers import Reader
 
 # the module, which the function of the same name hides in the package
-INGEST: Any = importlib.import_module("storage.ingest")
-FILLING: Any = importlib.import_module("storage.filling")
+INGEST: Any = importlib.import_module("dpca.storage.ingest")
+FILLING: Any = importlib.import_module("dpca.storage.filling")
 
 BROKEN = encoded(pixels(99), "JPEG")[:300]
 

@@ -18,13 +18,13 @@ from pathlib import Path
 
 import numpy as np
 
-from storage.arrays import create_array, create_root, write_shard, write_strings
-from storage.claim import MARK
-from storage.inherited import Inherited
-from storage.layout import Layout
-from storage.reading import open_array
-from storage.tasks import run_in_order
-from storage.workspace import Workspace
+from dpca.storage.arrays import create_array, create_root, write_shard, write_strings
+from dpca.storage.claim import MARK
+from dpca.storage.inherited import Inherited
+from dpca.storage.layout import Layout
+from dpca.storage.reading import open_array
+from dpca.storage.tasks import run_in_order
+from dpca.storage.workspace import Workspace
 
 INNER = ("take over", "inherit", "inherit and discard")
 CHANGES = {"os.rename", "os.remove", "os.mkdir", "os.rmdir", "os.link"}

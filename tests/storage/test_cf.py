@@ -14,11 +14,11 @@ import zarr
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage import cf
-from storage.errors import DataError
-from storage.ingest import ingest
-from storage.readers import open_reader
-from storage.stack import open_stack
+from dpca.storage import cf
+from dpca.storage.errors import DataError
+from dpca.storage.ingest import ingest
+from dpca.storage.readers import open_reader
+from dpca.storage.stack import open_stack
 
 SHAPE = (6, 4, 5)
 

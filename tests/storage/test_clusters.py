@@ -16,9 +16,9 @@ import pytest
 from dpca.engine.cluster import open_client
 from dpca.engine.memory import parallel_tasks, task_budget
 from dpca.jobs.stages import held_by
-from storage.clusters import cluster_errors, watched
-from storage.errors import ClusterError, DataError
-from storage.tasks import run_in_order
+from dpca.storage.clusters import cluster_errors, watched
+from dpca.storage.errors import ClusterError, DataError
+from dpca.storage.tasks import run_in_order
 from tests.forked import Programs
 from tests.given_cluster import GivenCluster
 

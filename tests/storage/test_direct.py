@@ -1,7 +1,9 @@
-"""The direct way to read must give what Zarr gives, and notice what Zarr notices."""
+"""The direct way to read and write must give what Zarr gives, and notice what Zarr notices."""
 
 from __future__ import annotations
 
+import os
+import resource
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +12,11 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.arrays import create_array, create_root, write_shard
-from storage.direct import read_raw_shards
-from storage.layout import Layout
-from storage.reading import open_array
+from dpca.storage.arrays import create_array, create_root, write_shard
+from dpca.storage.checksums import places_in
+from dpca.storage.direct import read_raw_shards, write_raw_shard
+from dpca.storage.layout import Layout
+from dpca.storage.reading import open_array
 
 
 def store(
@@ -55,6 +58,49 @@ def test_any_box_equals_what_zarr_reads(tmp_path_factory, case):
     np.testing.assert_array_equal(out, array[tuple(slice(r.start, r.stop) for r in box)])
 
 
+def stored_chunks(shard: Path, n_chunks: int) -> list[bytes]:
+    """Return the bytes of each chunk of a shard and of its size, whatever their order in the file."""
+    content = shard.read_bytes()
+    places = places_in(content[-16 * n_chunks - 4 :])
+    return [content[start : start + length] for start, length in places.tolist()] + [b"%d" % len(content)]
+
+
+@given(cases(), st.booleans())
+@settings(deadline=None, max_examples=60)
+def test_what_is_written_is_what_zarr_writes(tmp_path_factory, case, swapped):
+    shape, dtype, chunks, times, _ = case
+    folder, shards = tmp_path_factory.mktemp("s"), tuple(c * t for c, t in zip(chunks, times, strict=True))
+    group = create_root(folder / "s.zarr", kind="stack", fingerprint="f")
+    ours, zarrs = (
+        create_array(group, name, shape, dtype, Layout(chunks, shards), "sabcd"[: len(shape)]) for name in ("a", "b")
+    )
+    values = np.random.default_rng(0).integers(0, 200, shape).astype(dtype)
+    for i, start in enumerate(range(0, shape[0], shards[0])):
+        part = values[start : start + shards[0]]
+        given = part.astype(part.dtype.newbyteorder()) if swapped else np.asfortranarray(part)
+        assert write_raw_shard(ours, (i,) + (0,) * (len(shape) - 1), given)
+        zarrs[start : start + shards[0]] = part
+    np.testing.assert_array_equal(ours[:], values)
+    n_chunks = int(np.prod(times))
+    for i in range(-(-shape[0] // shards[0])):
+        key = ours.metadata.encode_chunk_key((i,) + (0,) * (len(shape) - 1))
+        mine, theirs = (stored_chunks(folder / "s.zarr" / name / key, n_chunks) for name in ("a", "b"))
+        assert mine == theirs
+
+
+def test_a_shard_that_cannot_be_written_whole_leaves_nothing(tmp_path):
+    group = create_root(tmp_path / "s.zarr", kind="stack", fingerprint="f")
+    array = create_array(group, "samples", (4, 5000), "u1", Layout((4, 5000), (4, 5000)), "sa")
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (10_000, before[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            write_shard(array, 0, np.ones((4, 5000), "u1"))
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert not os.listdir(tmp_path / "s.zarr" / "samples" / "c" / "0")
+
+
 def test_whole_chunks_of_many_pieces(tmp_path):
     """Chunks longer than one piece of the checksum, the last one only half full."""
     array = store(tmp_path / "s.zarr", (300, 50, 50), "u1", (256, 50, 50), (2, 1, 1))
@@ -85,6 +131,7 @@ def test_a_short_file_is_noticed(tmp_path):
 def test_other_forms_are_left_to_zarr(tmp_path):
     packed = store(tmp_path / "p.zarr", (10, 8), "u1", (5, 8), (1, 1), codec="blosc")
     assert not read_raw_shards(packed, [range(10), range(8)], np.empty((10, 8), "u1"))
+    assert not write_raw_shard(packed, (0, 0), np.empty((5, 8), "u1"))
     plain = zarr.create_array(str(tmp_path / "z.zarr"), data=np.ones((4, 4)), chunks=(2, 2))
     assert not read_raw_shards(plain, [range(4), range(4)], np.empty((4, 4)))
     memory = zarr.create_array({}, data=np.ones((4, 4), "u1"), chunks=(2, 2), shards=(4, 4))

@@ -7,8 +7,8 @@ import os
 
 import pytest
 
-from storage.disk import require_free_space, writing_errors
-from storage.errors import StoreError
+from dpca.storage.disk import require_free_space, writing_errors
+from dpca.storage.errors import StoreError
 
 
 @pytest.mark.parametrize(

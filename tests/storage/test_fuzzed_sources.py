@@ -24,7 +24,7 @@ def test_damaged_sources_of_every_format(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("form", FORMATS)
 def test_the_sources_are_sound_before(form: str, tmp_path: Path) -> None:
-    from storage.ingest import ingest
+    from dpca.storage.ingest import ingest
 
     (tmp_path / "in").mkdir()
     assert ingest(FORMATS[form](tmp_path / "in"), tmp_path / "out.zarr", threads=1).n_samples >= 4

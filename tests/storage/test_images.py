@@ -13,8 +13,8 @@ from made_sources import encoded, jpeg_bomb, pixels, png_bomb, tiff_bomb, truth,
 from PIL import Image, ImageFile, ImageOps
 from PIL.JpegImagePlugin import JpegImageFile
 
-from storage.errors import DataError
-from storage.images import MAX_PIXELS, Rules, decode
+from dpca.storage.errors import DataError
+from dpca.storage.images import MAX_PIXELS, Rules, decode
 
 GREY, RGB = pixels(channels=1), pixels()
 ALPHA = np.linspace(0, 255, 24 * 20).astype(np.uint8).reshape(24, 20)

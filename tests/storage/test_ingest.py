@@ -30,12 +30,12 @@ from made_sources import (
     write_zip,
 )
 
-from storage.errors import DataError, StoreError
-from storage.images import Rules
-from storage.ingest import ingest
-from storage.readers import open_reader
-from storage.survey import survey
-from storage.verify import verify
+from dpca.storage.errors import DataError, StoreError
+from dpca.storage.images import Rules
+from dpca.storage.ingest import ingest
+from dpca.storage.readers import open_reader
+from dpca.storage.survey import survey
+from dpca.storage.verify import verify
 from tests.forked import Programs
 
 # -- what arrives

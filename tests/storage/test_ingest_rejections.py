@@ -16,13 +16,13 @@ from made_sources import (
     write_folder,
 )
 
-from storage.cf import REMEDY
-from storage.errors import DataError
-from storage.ingest import ingest
-from storage.layout import Layout
-from storage.readers import open_reader
-from storage.stack import open_stack
-from storage.verify import verify
+from dpca.storage.cf import REMEDY
+from dpca.storage.errors import DataError
+from dpca.storage.ingest import ingest
+from dpca.storage.layout import Layout
+from dpca.storage.readers import open_reader
+from dpca.storage.stack import open_stack
+from dpca.storage.verify import verify
 
 
 @pytest.mark.usefixtures("_many_shards")

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from storage.layout import Layout, axes_for, choose_layout
+from dpca.storage.layout import Layout, axes_for, choose_layout
 
 MIB = 1 << 20
 RANGES = {1: (16384, 8192, 32768), 2: (64, 32, 128), 3: (32, 16, 64)}

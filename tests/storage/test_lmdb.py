@@ -13,9 +13,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from made_sources import write_lsun
 
-from storage.errors import DataError
-from storage.readers import Refused, open_reader
-from storage.readers.lmdb_images import LmdbReader
+from dpca.storage.errors import DataError
+from dpca.storage.readers import Refused, open_reader
+from dpca.storage.readers.lmdb_images import LmdbReader
 
 # inline values of all sizes, and some that have pages of their own
 MANY = {b"%05d" % i: bytes([i % 251]) * (i * 37 % 1900) for i in range(3000)}

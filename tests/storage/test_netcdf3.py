@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 from scipy.io import netcdf_file
 
-from storage import ingest
-from storage.errors import DataError
-from storage.readers import open_reader
+from dpca.storage import ingest
+from dpca.storage.errors import DataError
+from dpca.storage.readers import open_reader
 
 Array = np.ndarray[Any, Any]
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from storage import ingest
-from storage.errors import DataError
-from storage.readers import open_reader
+from dpca.storage import ingest
+from dpca.storage.errors import DataError
+from dpca.storage.readers import open_reader
 
 nibabel = pytest.importorskip("nibabel")
 

@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from dpca.cli import main
 from dpca.engine.source import as_source
-from storage import ingest, open_stack
-from storage.errors import DataError, StoreError
-from storage.readers import open_reader
+from dpca.storage import ingest, open_stack
+from dpca.storage.errors import DataError, StoreError
+from dpca.storage.readers import open_reader
 
 
 def write(path: Path, values: Any, axes: str | None, version: str = "0.4", dataset: str = "0") -> Path:

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from storage.errors import DataError
-from storage.readers import open_reader
+from dpca.storage.errors import DataError
+from dpca.storage.readers import open_reader
 
 VALUES = np.random.default_rng(0).integers(0, 256, (11, 6, 5, 3), dtype=np.uint8)
 

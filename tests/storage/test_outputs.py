@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from storage.errors import StoreError
-from storage.manifest import write_manifest
-from storage.outputs import check_output
-from storage.workspace import Workspace
+from dpca.storage.errors import StoreError
+from dpca.storage.manifest import write_manifest
+from dpca.storage.outputs import check_output
+from dpca.storage.workspace import Workspace
 
 
 def everything(root):

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from storage import DataError, ingest
-from storage.readers import open_reader
-from storage.readers.permuted import Permuted
+from dpca.storage import DataError, ingest
+from dpca.storage.readers import open_reader
+from dpca.storage.readers.permuted import Permuted
 
 
 def _digits(tmp_path: Path) -> tuple[Path, np.ndarray, np.ndarray]:

@@ -17,11 +17,11 @@ from hypothesis import strategies as st
 from made_sources import encoded, pixels, truth, write_folder, write_lsun, write_tar, write_zip
 from PIL import Image
 
-from storage import ingest
-from storage.errors import DataError
-from storage.images import decode
-from storage.pictures import PICTURES, picture_of, plugin_of
-from storage.readers import open_reader
+from dpca.storage import ingest
+from dpca.storage.errors import DataError
+from dpca.storage.images import decode
+from dpca.storage.pictures import PICTURES, picture_of, plugin_of
+from dpca.storage.readers import open_reader
 
 GREY, RGB = pixels(channels=1), pixels()
 

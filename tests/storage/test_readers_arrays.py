@@ -19,8 +19,8 @@ import pytest
 import zarr
 from made_sources import LFW, write_idx
 
-from storage.errors import DataError, StoreError
-from storage.readers import Reader, open_reader
+from dpca.storage.errors import DataError, StoreError
+from dpca.storage.readers import Reader, open_reader
 
 VALUES = np.random.default_rng(0).integers(0, 256, (11, 6, 5, 3), dtype=np.uint8)
 Array = np.ndarray[Any, Any]
@@ -328,7 +328,7 @@ def test_a_missing_library_names_its_extra(tmp_path: Path, monkeypatch: pytest.M
 def test_optional_libraries_are_not_imported_early() -> None:
     import subprocess
 
-    code = "import sys, storage.ingest; sys.exit(bool({'h5py', 'lmdb'} & set(sys.modules)))"
+    code = "import sys, dpca.storage.ingest; sys.exit(bool({'h5py', 'lmdb'} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", code], cwd=Path(__file__).parents[2], check=False).returncode == 0
 
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from storage.readers import open_reader
-from storage.readers.base import Numbered, judge_member, printable, runs
+from dpca.storage.readers import open_reader
+from dpca.storage.readers.base import Numbered, judge_member, printable, runs
 
 
 def test_undecodable_and_control_characters_are_escaped() -> None:

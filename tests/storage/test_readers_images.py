@@ -24,8 +24,8 @@ from made_sources import (
     write_zip,
 )
 
-from storage.errors import DataError
-from storage.readers import Reader, Refused, open_reader
+from dpca.storage.errors import DataError
+from dpca.storage.readers import Reader, Refused, open_reader
 
 FILES = {**jpegs(5), "img/readme.txt": b"hello", **pngs(3)}
 IMAGES = {name: payload for name, payload in FILES.items() if not name.endswith(".txt")}

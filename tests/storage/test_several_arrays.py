@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 from made_sources import encoded, pixels
 from scipy.io import netcdf_file
 
-from storage import ingest
-from storage.errors import DataError
-from storage.readers import open_reader
+from dpca.storage import ingest
+from dpca.storage.errors import DataError
+from dpca.storage.readers import open_reader
 
 
 @settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])

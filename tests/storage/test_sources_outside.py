@@ -14,9 +14,9 @@ from made_sources import encoded, jpegs, pixels, pngs, write_folder
 from matplotlib.figure import Figure
 
 from dpca.report.record import write_report
-from storage.errors import DataError
-from storage.ingest import ingest
-from storage.readers import open_reader
+from dpca.storage.errors import DataError
+from dpca.storage.ingest import ingest
+from dpca.storage.readers import open_reader
 
 VALUES = np.arange(6 * 4 * 5, dtype=np.uint8).reshape(6, 4, 5)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import zarr
 
-from storage import DataError, Spiked, open_stack, write_spiked
+from dpca.storage import DataError, Spiked, open_stack, write_spiked
 
 
 def test_the_covariance_is_the_closed_form() -> None:

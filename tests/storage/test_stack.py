@@ -7,10 +7,10 @@ import pytest
 import xarray
 import zarr
 
-from storage.arrays import create_root, write_strings
-from storage.errors import DataError, StoreError
-from storage.reading import open_array
-from storage.stack import open_stack
+from dpca.storage.arrays import create_root, write_strings
+from dpca.storage.errors import DataError, StoreError
+from dpca.storage.reading import open_array
+from dpca.storage.stack import open_stack
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from itertools import count
 import pytest
 from threadpoolctl import threadpool_limits
 
-from storage.errors import DataError
-from storage.tasks import map_shards, one_blas_thread, run_in_order
+from dpca.storage.errors import DataError
+from dpca.storage.tasks import map_shards, one_blas_thread, run_in_order
 from tests.blas import blas_threads
 
 

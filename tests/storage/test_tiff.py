@@ -16,10 +16,10 @@ from hypothesis import strategies as st
 from made_sources import encoded, pixels, write_folder
 from PIL import Image
 
-from storage import ingest
-from storage.errors import DataError
-from storage.layout import stacked_axes
-from storage.readers import open_reader
+from dpca.storage import ingest
+from dpca.storage.errors import DataError
+from dpca.storage.layout import stacked_axes
+from dpca.storage.readers import open_reader
 
 Array = np.ndarray[Any, Any]
 

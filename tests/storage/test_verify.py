@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import zarr
 
-from storage.arrays import create_array, create_root, write_shard, write_strings
-from storage.errors import DataError, StoreError
-from storage.layout import Layout
-from storage.verify import verify
+from dpca.storage.arrays import create_array, create_root, write_shard, write_strings
+from dpca.storage.errors import DataError, StoreError
+from dpca.storage.layout import Layout
+from dpca.storage.verify import verify
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 from made_sources import pixels
 
-from storage import ingest
-from storage.errors import DataError
-from storage.readers import open_reader
+from dpca.storage import ingest
+from dpca.storage.errors import DataError
+from dpca.storage.readers import open_reader
 
 av = pytest.importorskip("av")
 

@@ -9,9 +9,9 @@ import pytest
 from jobs_to_kill import tree
 from workspaces import finish, leave_unfinished
 
-from storage.claim import MARK
-from storage.errors import StoreError
-from storage.workspace import Workspace
+from dpca.storage.claim import MARK
+from dpca.storage.errors import StoreError
+from dpca.storage.workspace import Workspace
 
 
 def test_a_work_folder_that_is_none_of_ours_is_refused(tmp_path):

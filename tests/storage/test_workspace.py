@@ -21,11 +21,11 @@ from hypothesis import strategies as st
 from jobs_to_kill import tree
 from workspaces import finish, leave_unfinished
 
-from storage.arrays import create_array, create_root, write_shard
-from storage.disk import writing_errors
-from storage.errors import StoreError
-from storage.layout import Layout
-from storage.workspace import Workspace, fingerprint_of
+from dpca.storage.arrays import create_array, create_root, write_shard
+from dpca.storage.disk import writing_errors
+from dpca.storage.errors import StoreError
+from dpca.storage.layout import Layout
+from dpca.storage.workspace import Workspace, fingerprint_of
 from tests.forked import ROOT
 
 JOBS = Path(__file__).with_name("jobs_to_kill.py")

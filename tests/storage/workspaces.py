@@ -5,8 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from storage.arrays import create_root
-from storage.workspace import Workspace
+from dpca.storage.arrays import create_root
+from dpca.storage.workspace import Workspace
 
 
 def finish(target: Path, fingerprint: str = "f", kind: str = "stack", **options: Any) -> str:

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpca.partition import CellGrid
+from dpca.pipelines.studies.partitions.dct_moments import BlockDCTMoments, block_dct, cell_waves, low_frequencies
 from dpca.rules.state import State
-from pipelines.studies.partitions.dct_moments import BlockDCTMoments, block_dct, cell_waves, low_frequencies
 
 
 @settings(deadline=None, max_examples=30)

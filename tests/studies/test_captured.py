@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpca.metrics import convergence
-from pipelines.studies.captured import Captured
+from dpca.pipelines.studies.captured import Captured
 
 
 def measured(rule: Captured, x: np.ndarray, cuts: list[int]) -> dict[str, np.ndarray]:

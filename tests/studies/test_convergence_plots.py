@@ -7,7 +7,7 @@ import io
 import numpy as np
 import pytest
 
-from pipelines.studies.convergence.plots import convergence_curves
+from dpca.pipelines.studies.convergence.plots import convergence_curves
 
 
 def test_lines_are_the_points_and_the_legend_ends_with_the_best() -> None:

@@ -11,8 +11,8 @@ import pytest
 
 from dpca.engine import device as devices
 from dpca.engine.device import Device
-from pipelines.studies.partitions.device_speed import TABLE_4_3, cell_seconds, cell_speeds
-from storage import ingest
+from dpca.pipelines.studies.partitions.device_speed import TABLE_4_3, cell_seconds, cell_speeds
+from dpca.storage import ingest
 from tests.conftest import smooth_images
 
 CASES = TABLE_4_3[:2]

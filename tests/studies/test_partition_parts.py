@@ -17,15 +17,15 @@ from dpca import BandPCA
 from dpca.engine.plan import PlanError
 from dpca.engine.source import as_source
 from dpca.partition import CellGrid
-from pipelines.studies.partitions.analogy import Analogy, angles_between, combined
-from pipelines.studies.partitions.block_dct import dct_basis
-from pipelines.studies.partitions.dct_moments import BlockDCTMoments
-from pipelines.studies.partitions.published import FIRST_EXAMPLE, QUALITY, SECONDS
-from pipelines.studies.partitions.settings import PartitionSettings, design
-from pipelines.studies.partitions.strategies import Training, fitting, strategies
-from pipelines.studies.partitions.tables import Bound, Table, in_text
-from storage.errors import DataError
-from storage.progress import no_progress
+from dpca.pipelines.studies.partitions.analogy import Analogy, angles_between, combined
+from dpca.pipelines.studies.partitions.block_dct import dct_basis
+from dpca.pipelines.studies.partitions.dct_moments import BlockDCTMoments
+from dpca.pipelines.studies.partitions.published import FIRST_EXAMPLE, QUALITY, SECONDS
+from dpca.pipelines.studies.partitions.settings import PartitionSettings, design
+from dpca.pipelines.studies.partitions.strategies import Training, fitting, strategies
+from dpca.pipelines.studies.partitions.tables import Bound, Table, in_text
+from dpca.storage.errors import DataError
+from dpca.storage.progress import no_progress
 from tests.conftest import smooth_images
 
 IMAGE = ("y", "x", "channel")

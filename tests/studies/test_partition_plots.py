@@ -7,7 +7,7 @@ import io
 import numpy as np
 import pytest
 
-from pipelines.studies.partitions.plots import gallery, variance_curves
+from dpca.pipelines.studies.partitions.plots import gallery, variance_curves
 
 
 @pytest.mark.parametrize("shape", [(12, 10), (12, 10, 3), (40,), (300, 4)])

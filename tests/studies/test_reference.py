@@ -11,9 +11,9 @@ import zarr
 from dpca.engine.plan import PlanError
 from dpca.engine.source import Source, as_source
 from dpca.metrics import convergence, principal_angles
-from pipelines.studies.convergence import reference as module
-from pipelines.studies.convergence.reference import exact_reference
-from storage.errors import DataError
+from dpca.pipelines.studies.convergence import reference as module
+from dpca.pipelines.studies.convergence.reference import exact_reference
+from dpca.storage.errors import DataError
 from tests.conftest import smooth_images
 
 K = 4

@@ -20,12 +20,12 @@ from dpca.jobs import (
     fit_store,
     transform_store,
 )
-from storage import ingest
-from storage.layout import Layout
+from dpca.storage import ingest
+from dpca.storage.layout import Layout
 from tests.conftest import smooth_images
 
 SHAPE = (40, 24, 20, 3)
-SETTINGS = CompressionSettings(CellPCA(2, cell_shape=8))
+SETTINGS = CompressionSettings(CellPCA(2, cell_shape=8), keep_stack=True)
 STORES = (
     "stack.zarr",
     "floats.zarr",
@@ -47,7 +47,7 @@ def make_stores(folder: Path, client: Any) -> None:
     """Make a store of every kind in ``a``, and others of the same shapes in ``b``."""
     drawing: Any = importlib.import_module("dpca.report.drawing")
     score_write: Any = importlib.import_module("dpca.jobs.score_write")
-    ingesting: Any = importlib.import_module("storage.ingest")
+    ingesting: Any = importlib.import_module("dpca.storage.ingest")
     with (
         patch.object(score_write, "choose_layout", small_shards),
         patch.object(ingesting, "choose_layout", small_shards),

@@ -16,8 +16,8 @@ import zarr
 
 import dpca
 from dpca import CellPCA
-from storage import DataError, StoreError, ingest, open_stack, verify
-from storage.readers import open_reader
+from dpca.storage import DataError, StoreError, ingest, open_stack, verify
+from dpca.storage.readers import open_reader
 from tests.conftest import smooth_images
 
 

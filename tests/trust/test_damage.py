@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from storage import StoreError, open_stack
+from dpca.storage import StoreError, open_stack
 from tests.trust.damage import STORES
 from tests.trust.ways import Trial
 

@@ -12,7 +12,7 @@ import dpca
 from dpca.jobs import fit_store
 from dpca.jobs.stages import NOTHING
 from dpca.models.store import load_any
-from storage import open_stack, verify
+from dpca.storage import open_stack, verify
 
 FIXTURES = Path(__file__).parents[1] / "fixtures"
 with zipfile.ZipFile(FIXTURES / "with-manifest.zip") as _archive, _archive.open("expected.npz") as _file:

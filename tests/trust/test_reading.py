@@ -18,8 +18,8 @@ import dpca
 from dpca import PCA, CellPCA, StreamingPCA
 from dpca.cli import main as command
 from dpca.jobs import fit_store, reconstruct_store, transform_store
-from storage import DataError, StoreError, ingest, open_stack, verify
-from storage.reading import open_array
+from dpca.storage import DataError, StoreError, ingest, open_stack, verify
+from dpca.storage.reading import open_array
 from tests.conftest import smooth_images
 from tests.trust.damage import SHAPE, change_value, json_places
 

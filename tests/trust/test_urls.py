@@ -9,7 +9,7 @@ import fsspec
 import pytest
 
 from dpca.jobs import transform_store
-from storage import StoreError, open_stack, verify
+from dpca.storage import StoreError, open_stack, verify
 
 
 def test_an_input_behind_a_url_of_a_file_is_an_input(stores: Path) -> None:

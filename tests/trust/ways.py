@@ -1,6 +1,6 @@
 """Every public way of reading finished stores, and what each gives of a damaged one.
 
-A way of reading must give what it gave before, or say no in a sentence; `storage.verify` must name the file.
+A way of reading must give what it gave before, or say no in a sentence; `dpca.storage.verify` must name the file.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ import dpca
 from dpca import PCA, CellPCA, StreamingPCA
 from dpca.jobs import find_done, open_input, reconstruct_store, transform_store
 from dpca.models.store import load_any
-from storage import ingest, open_stack, verify
-from storage.errors import DataError, StoreError
+from dpca.storage import ingest, open_stack, verify
+from dpca.storage.errors import DataError, StoreError
 from tests.conftest import smooth_images
 from tests.trust.damage import SETTINGS, SHAPE, draw_damage
 

@@ -17,11 +17,11 @@ from dpca.engine.source import Source
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
 from dpca.partition.whole import Whole
+from dpca.pipelines.studies.convergence.reference import Reference
 from dpca.rules.rule import Wrapper
 from dpca.rules.state import State
-from pipelines.studies.convergence.reference import Reference
-from storage.errors import DataError
-from storage.progress import Progress, no_progress
+from dpca.storage.errors import DataError
+from dpca.storage.progress import Progress, no_progress
 
 
 @dataclass(frozen=True)

@@ -10,9 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 from numpy.typing import ArrayLike
 
+from dpca.pipelines.studies.lines import leave_room, legend_beside, line_styles
 from dpca.report import drawing
 from dpca.report.drawing import MUTED
-from pipelines.studies.lines import leave_room, legend_beside, line_styles
 
 _LEGEND_INCHES = 2.75
 # Below this float64 tells nothing apart.

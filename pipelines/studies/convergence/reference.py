@@ -18,10 +18,10 @@ from dpca.kernels.types import Array
 from dpca.models.passes import Passes
 from dpca.models.pca_solvers import Problem, dual
 from dpca.partition.whole import Whole
+from dpca.pipelines.studies.captured import Captured
 from dpca.rules.covariance import Covariance
-from pipelines.studies.captured import Captured
-from storage.errors import DataError
-from storage.progress import Progress, no_progress
+from dpca.storage.errors import DataError
+from dpca.storage.progress import Progress, no_progress
 
 
 @dataclass(frozen=True, eq=False)

@@ -15,19 +15,19 @@ import zarr
 from dpca.engine.source import as_source
 from dpca.jobs.own_stack import inherited_of, own_stack
 from dpca.models.streaming_methods import METHODS, make_rule
+from dpca.pipelines.studies.convergence.courses import Course, marks_for, run_rule
+from dpca.pipelines.studies.convergence.plots import convergence_curves
+from dpca.pipelines.studies.convergence.reference import Reference, exact_reference
 from dpca.report.page import DataTable
 from dpca.report.record import read_report, report_folder, write_report
-from pipelines.studies.convergence.courses import Course, marks_for, run_rule
-from pipelines.studies.convergence.plots import convergence_curves
-from pipelines.studies.convergence.reference import Reference, exact_reference
-from storage.arrays import create_array, create_root, write_shard, write_strings
-from storage.errors import DataError, StoreError
-from storage.layout import Layout
-from storage.outputs import check_output
-from storage.progress import Progress, no_progress
-from storage.readers import Reader
-from storage.stack import Stack
-from storage.workspace import Workspace, fingerprint_of
+from dpca.storage.arrays import create_array, create_root, write_shard, write_strings
+from dpca.storage.errors import DataError, StoreError
+from dpca.storage.layout import Layout
+from dpca.storage.outputs import check_output
+from dpca.storage.progress import Progress, no_progress
+from dpca.storage.readers import Reader
+from dpca.storage.stack import Stack
+from dpca.storage.workspace import Workspace, fingerprint_of
 
 KIND, VERSION = "convergence", 1
 _HEAD = ("rule", "convergence", "of the best variance", "CPU s", "CPU ms a sample", "remark")
@@ -74,13 +74,13 @@ def report_convergence(
     ----------
     given : Stack or Reader
         Samples in the order in which the rules get them; most rules assume a random one
-        (`storage.readers.permuted.Permuted` makes one). A reader is ingested, into the output.
+        (`dpca.storage.readers.permuted.Permuted` makes one). A reader is ingested, into the output.
     output : path-like
         Store to make: ``samples`` (point), ``convergence`` and ``seconds`` (rule, point), ``rule``, and the ingested
         ``stack``. The report goes to ``<output stem>.report``.
     settings : ConvergenceSettings
     reading : mapping, optional
-        Options of `storage.ingest` for a reader: ``color``, ``resize``, ``crop``, ``on_error``, ``data_range``.
+        Options of `dpca.storage.ingest` for a reader: ``color``, ``resize``, ``crop``, ``on_error``, ``data_range``.
     overwrite : bool
         Whether an output of other settings may be replaced.
     progress, say

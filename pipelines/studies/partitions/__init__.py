@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from pipelines.studies.partitions.run import known_report, report_partitions
-from pipelines.studies.partitions.settings import PartitionSettings
+from dpca.pipelines.studies.partitions.run import known_report, report_partitions
+from dpca.pipelines.studies.partitions.settings import PartitionSettings
 
 __all__ = ["PartitionSettings", "known_report", "report_partitions"]

@@ -8,8 +8,8 @@ import numpy as np
 
 from dpca.kernels.types import Array
 from dpca.partition.cells import CellGrid
+from dpca.pipelines.studies.partitions.dct_moments import cell_waves, low_frequencies
 from dpca.representation.linear import LinearRepresentation
-from pipelines.studies.partitions.dct_moments import cell_waves, low_frequencies
 
 
 def dct_basis(
@@ -22,14 +22,14 @@ def dct_basis(
     grid : CellGrid
     moments : mapping
         ``mean`` and ``variance`` of the coefficients in their places (*sample_shape), as
-        `pipelines.studies.partitions.dct_moments.BlockDCTMoments` measured them.
+        `dpca.pipelines.studies.partitions.dct_moments.BlockDCTMoments` measured them.
     n_components : int
         Coefficients kept of every cell; one of fewer attributes keeps them all.
     chosen : bool
         Keep those of most variance in each cell, the best that any set that is the same for all samples can do;
         otherwise those of low frequency.
     across_channels : bool
-        As in `pipelines.studies.partitions.dct_moments.block_dct`.
+        As in `dpca.pipelines.studies.partitions.dct_moments.block_dct`.
 
     Returns
     -------

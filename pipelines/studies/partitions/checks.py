@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from pipelines.studies.partitions.contents import Findings
-from pipelines.studies.partitions.records import Record
-from pipelines.studies.partitions.strategies import HOLISTIC, RANDOM
+from dpca.pipelines.studies.partitions.contents import Findings
+from dpca.pipelines.studies.partitions.records import Record
+from dpca.pipelines.studies.partitions.strategies import HOLISTIC, RANDOM
 
 _MEAN, _BOTH = "bands by mean, ", "bands by mean and variance, "
 #: Points of explained variance within which bands at random are called like whole samples.

@@ -7,13 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dpca.kernels.dtypes import working_dtype
-from pipelines.studies.partitions.analogy import Analogy
-from pipelines.studies.partitions.published import FIRST_EXAMPLE, QUALITY, SECONDS, PublishedQuality
-from pipelines.studies.partitions.records import Record
-from pipelines.studies.partitions.samples import Samples
-from pipelines.studies.partitions.settings import USUAL_HOLISTIC, Design, PartitionSettings
-from pipelines.studies.partitions.strategies import HOLISTIC, RANDOM, size_of
-from pipelines.studies.partitions.tables import Bound, Table, Value
+from dpca.pipelines.studies.partitions.analogy import Analogy
+from dpca.pipelines.studies.partitions.published import FIRST_EXAMPLE, QUALITY, SECONDS, PublishedQuality
+from dpca.pipelines.studies.partitions.records import Record
+from dpca.pipelines.studies.partitions.samples import Samples
+from dpca.pipelines.studies.partitions.settings import USUAL_HOLISTIC, Design, PartitionSettings
+from dpca.pipelines.studies.partitions.strategies import HOLISTIC, RANDOM, size_of
+from dpca.pipelines.studies.partitions.tables import Bound, Table, Value
 
 # Alakkari 2020, section 4.5.3: what the published bands were made with.
 _THEIR_BANDS = (1875, 50)

@@ -15,8 +15,8 @@ from dpca.engine.source import as_source
 from dpca.kernels.types import Array
 from dpca.models.cell_pca import CellPCA
 from dpca.partition.cells import CellGrid
+from dpca.pipelines.studies.partitions.published import SECONDS, PublishedTime
 from dpca.rules.covariance import CovariancePCA
-from pipelines.studies.partitions.published import SECONDS, PublishedTime
 
 
 @dataclass(frozen=True)

@@ -8,14 +8,14 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dpca.kernels.types import Array
+from dpca.pipelines.studies.partitions.contents import Findings
+from dpca.pipelines.studies.partitions.plots import Line, gallery, variance_curves
+from dpca.pipelines.studies.partitions.records import Record, fewer_of
+from dpca.pipelines.studies.partitions.samples import panels
+from dpca.pipelines.studies.partitions.settings import count_spatial
+from dpca.pipelines.studies.partitions.strategies import CURVE, HOLISTIC, RANDOM
 from dpca.report import plots
 from dpca.report.panels import centered, intensity
-from pipelines.studies.partitions.contents import Findings
-from pipelines.studies.partitions.plots import Line, gallery, variance_curves
-from pipelines.studies.partitions.records import Record, fewer_of
-from pipelines.studies.partitions.samples import panels
-from pipelines.studies.partitions.settings import count_spatial
-from pipelines.studies.partitions.strategies import CURVE, HOLISTIC, RANDOM
 
 _COMPARED = 6
 CAPTIONS = {

@@ -9,9 +9,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator, PercentFormatter
 from numpy.typing import ArrayLike, NDArray
 
+from dpca.pipelines.studies.lines import leave_room, legend_beside, line_styles
 from dpca.report import drawing
 from dpca.report.drawing import INK, MUTED, WIDTH
-from pipelines.studies.lines import leave_room, legend_beside, line_styles
 
 _MARGIN, _GAP, _HEADING, _LABEL = 0.08, 0.06, 0.48, 0.26
 _TALLEST = 2.9

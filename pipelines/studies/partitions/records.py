@@ -13,9 +13,9 @@ import numpy as np
 
 from dpca.engine.checkpoint import Checkpoints
 from dpca.kernels.types import Array
-from pipelines.studies.partitions.analogy import combined
-from pipelines.studies.partitions.samples import Samples, panels
-from pipelines.studies.partitions.strategies import (
+from dpca.pipelines.studies.partitions.analogy import combined
+from dpca.pipelines.studies.partitions.samples import Samples, panels
+from dpca.pipelines.studies.partitions.strategies import (
     CURVE,
     HOLISTIC,
     RANDOM,
@@ -25,9 +25,9 @@ from pipelines.studies.partitions.strategies import (
     exactly,
     fit_noting,
 )
-from storage.clusters import cluster_errors
-from storage.progress import Progress
-from storage.workspace import Workspace, fingerprint_of
+from dpca.storage.clusters import cluster_errors
+from dpca.storage.progress import Progress
+from dpca.storage.workspace import Workspace, fingerprint_of
 
 #: Shares of the components of the largest cells that a picture shows (Alakkari 2020, figure 4.6), all of them last.
 FEWER = (0.04, 0.2, 0.5, 1.0)

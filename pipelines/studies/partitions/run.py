@@ -15,16 +15,14 @@ import zarr
 from dpca.jobs.own_stack import inherited_of, own_stack
 from dpca.jobs.transform import stated_range
 from dpca.kernels.types import Array
-from dpca.report.page import DataTable
-from dpca.report.record import read_report, report_folder, write_report
-from pipelines.studies.partitions.analogy import Analogy, angles_between
-from pipelines.studies.partitions.checks import Check, all_checks
-from pipelines.studies.partitions.contents import Findings, all_tables, conditions
-from pipelines.studies.partitions.pictures import CAPTIONS, all_figures
-from pipelines.studies.partitions.records import Record, record_of, training_of
-from pipelines.studies.partitions.samples import Samples, gather
-from pipelines.studies.partitions.settings import Design, PartitionSettings, check, design
-from pipelines.studies.partitions.strategies import (
+from dpca.pipelines.studies.partitions.analogy import Analogy, angles_between
+from dpca.pipelines.studies.partitions.checks import Check, all_checks
+from dpca.pipelines.studies.partitions.contents import Findings, all_tables, conditions
+from dpca.pipelines.studies.partitions.pictures import CAPTIONS, all_figures
+from dpca.pipelines.studies.partitions.records import Record, record_of, training_of
+from dpca.pipelines.studies.partitions.samples import Samples, gather
+from dpca.pipelines.studies.partitions.settings import Design, PartitionSettings, check, design
+from dpca.pipelines.studies.partitions.strategies import (
     CURVE,
     HOLISTIC,
     RANDOM,
@@ -33,15 +31,17 @@ from pipelines.studies.partitions.strategies import (
     shares,
     strategies,
 )
-from pipelines.studies.partitions.tables import Table, in_text
-from storage.arrays import create_array, create_root, write_shard, write_strings
-from storage.errors import StoreError
-from storage.layout import Layout
-from storage.outputs import check_output
-from storage.progress import Progress, no_progress
-from storage.readers import Reader
-from storage.stack import Stack
-from storage.workspace import Workspace, fingerprint_of
+from dpca.pipelines.studies.partitions.tables import Table, in_text
+from dpca.report.page import DataTable
+from dpca.report.record import read_report, report_folder, write_report
+from dpca.storage.arrays import create_array, create_root, write_shard, write_strings
+from dpca.storage.errors import StoreError
+from dpca.storage.layout import Layout
+from dpca.storage.outputs import check_output
+from dpca.storage.progress import Progress, no_progress
+from dpca.storage.readers import Reader
+from dpca.storage.stack import Stack
+from dpca.storage.workspace import Workspace, fingerprint_of
 
 Say = Callable[[str], None]
 
@@ -71,7 +71,7 @@ def report_partitions(
         component); ``strategy``; and the ingested ``stack``. The report goes to ``<output stem>.report``.
     settings : PartitionSettings
     reading : mapping, optional
-        Options of `storage.ingest` for a reader: ``color``, ``resize``, ``crop``, ``on_error``, ``data_range``.
+        Options of `dpca.storage.ingest` for a reader: ``color``, ``resize``, ``crop``, ``on_error``, ``data_range``.
     client : distributed.Client, optional
         Cluster that fits run on; without one, threads of this process. Reconstructions are measured by threads of this
         process in any case: their number is bounded.

@@ -19,11 +19,11 @@ from dpca.jobs.transform import stated_range
 from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.kernels.quality import has_ssim, mse_per_sample, ssim_per_sample
 from dpca.kernels.types import Array
+from dpca.pipelines.studies.partitions.settings import Design, PartitionSettings, count_spatial
 from dpca.report.panels import panel, thinned
-from pipelines.studies.partitions.settings import Design, PartitionSettings, count_spatial
-from storage.disk import require_free_space, writing_errors
-from storage.stack import Stack
-from storage.tasks import run_in_order
+from dpca.storage.disk import require_free_space, writing_errors
+from dpca.storage.stack import Stack
+from dpca.storage.tasks import run_in_order
 
 # Floating-point copies of the samples that are reconstructed at once.
 _BLOCK_BYTES = 32 * 2**20

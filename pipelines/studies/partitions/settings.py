@@ -10,9 +10,9 @@ import numpy as np
 
 from dpca.models.parameters import checked_rank
 from dpca.partition.cells import CellGrid
-from pipelines.studies.partitions.published import DATA_SETS
-from storage.errors import DataError
-from storage.layout import CHANNEL
+from dpca.pipelines.studies.partitions.published import DATA_SETS
+from dpca.storage.errors import DataError
+from dpca.storage.layout import CHANNEL
 
 #: Pixels of the cells of Alakkari 2020, table 4.2: squares of 5, 10 and 25.
 _CELL_PIXELS = (25, 100, 625)

@@ -20,12 +20,12 @@ from dpca.models.streaming_methods import make_rule
 from dpca.models.streaming_pca import StreamingPCA
 from dpca.partition.cells import CellGrid
 from dpca.partition.whole import Whole
-from pipelines.studies.captured import Captured
-from pipelines.studies.partitions.block_dct import dct_basis
-from pipelines.studies.partitions.dct_moments import BlockDCTMoments
-from pipelines.studies.partitions.settings import Design, PartitionSettings
-from storage.progress import Progress
-from storage.stack import Stack
+from dpca.pipelines.studies.captured import Captured
+from dpca.pipelines.studies.partitions.block_dct import dct_basis
+from dpca.pipelines.studies.partitions.dct_moments import BlockDCTMoments
+from dpca.pipelines.studies.partitions.settings import Design, PartitionSettings
+from dpca.storage.progress import Progress
+from dpca.storage.stack import Stack
 
 #: Components whose explained variance is looked at one by one (Alakkari 2020, figure 4.9).
 CURVE = 20

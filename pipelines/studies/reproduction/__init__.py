@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pipelines.studies.reproduction.data import MissingData
-from pipelines.studies.reproduction.digits import default_table, digits_table, krasulina_table
-from pipelines.studies.reproduction.faces import faces_table
-from pipelines.studies.reproduction.margin import cifar_margin, faces_margin
-from pipelines.studies.reproduction.spiked import spiked_table
-from pipelines.studies.reproduction.tables import Entry, Table, markdown
+from dpca.pipelines.studies.reproduction.data import MissingData
+from dpca.pipelines.studies.reproduction.digits import default_table, digits_table, krasulina_table
+from dpca.pipelines.studies.reproduction.faces import faces_table
+from dpca.pipelines.studies.reproduction.margin import cifar_margin, faces_margin
+from dpca.pipelines.studies.reproduction.spiked import spiked_table
+from dpca.pipelines.studies.reproduction.tables import Entry, Table, markdown
 
 TABLES = {
     "krasulina": krasulina_table,

@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 
 from dpca.kernels.types import Array
-from storage.ingest import ingest
-from storage.progress import Progress, no_progress
-from storage.readers import open_reader
-from storage.readers.permuted import Permuted
-from storage.stack import Stack
+from dpca.storage.ingest import ingest
+from dpca.storage.progress import Progress, no_progress
+from dpca.storage.readers import open_reader
+from dpca.storage.readers.permuted import Permuted
+from dpca.storage.stack import Stack
 
 
 class MissingData(Exception):

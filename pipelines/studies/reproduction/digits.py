@@ -9,6 +9,10 @@ import numpy as np
 
 from dpca.engine.source import Source, as_source
 from dpca.kernels.types import Array
+from dpca.pipelines.studies.convergence.reference import Reference, exact_reference
+from dpca.pipelines.studies.reproduction.data import Setting
+from dpca.pipelines.studies.reproduction.tables import Entry, Published, Table
+from dpca.pipelines.studies.reproduction.trials import entry
 from dpca.rules import (
     CCIPCA,
     IPCA,
@@ -26,10 +30,6 @@ from dpca.rules import (
 )
 from dpca.rules.minibatch import InBatches
 from dpca.rules.state import State
-from pipelines.studies.convergence.reference import Reference, exact_reference
-from pipelines.studies.reproduction.data import Setting
-from pipelines.studies.reproduction.tables import Entry, Published, Table
-from pipelines.studies.reproduction.trials import entry
 
 PIXELS = (0.0, 255.0)
 BATCH = 100
@@ -235,7 +235,7 @@ def default_table(setting: Setting) -> Table:
             )
     return Table(
         "default",
-        "MNIST, the default: incremental SVD with oversampling 50",
+        "MNIST, the default: incremental SVD with oversampling 60",
         "Convergence, log10(1 - captured / best)",
         f"60,000 training images, pixels in [0, 1], one pass, batches of {BATCH}; {setting.trials} random orders.",
         tuple(entries),

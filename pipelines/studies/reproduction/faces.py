@@ -5,11 +5,11 @@ from __future__ import annotations
 import math
 
 from dpca.engine.source import as_source
-from pipelines.studies.convergence.courses import run_rule
-from pipelines.studies.convergence.reference import exact_reference
-from pipelines.studies.reproduction.data import Setting
-from pipelines.studies.reproduction.digits import BATCH, PIXELS, in_batches, thesis_rules
-from pipelines.studies.reproduction.tables import Entry, Published, Table
+from dpca.pipelines.studies.convergence.courses import run_rule
+from dpca.pipelines.studies.convergence.reference import exact_reference
+from dpca.pipelines.studies.reproduction.data import Setting
+from dpca.pipelines.studies.reproduction.digits import BATCH, PIXELS, in_batches, thesis_rules
+from dpca.pipelines.studies.reproduction.tables import Entry, Published, Table
 
 _MANY, _LONG = 200, 1000
 _THESIS = {

@@ -9,12 +9,12 @@ import numpy as np
 
 from dpca.engine.source import Source, as_source
 from dpca.models.streaming_methods import METHODS, make_rule
+from dpca.pipelines.studies.convergence.courses import Run, run_rule
+from dpca.pipelines.studies.convergence.reference import Reference, exact_reference
+from dpca.pipelines.studies.reproduction.data import Setting
+from dpca.pipelines.studies.reproduction.digits import BATCH, PIXELS, in_batches
+from dpca.pipelines.studies.reproduction.tables import Entry, Table
 from dpca.rules import Delayed, ImplicitKrasulina, Krasulina, Oja, OjaSubspace, Power, Sanger, SimilarityMatching
-from pipelines.studies.convergence.courses import Run, run_rule
-from pipelines.studies.convergence.reference import Reference, exact_reference
-from pipelines.studies.reproduction.data import Setting
-from pipelines.studies.reproduction.digits import BATCH, PIXELS, in_batches
-from pipelines.studies.reproduction.tables import Entry, Table
 
 _K = 50
 _DEFAULT = "incremental-svd"

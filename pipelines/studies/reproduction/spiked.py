@@ -8,6 +8,11 @@ from typing import Any
 import numpy as np
 
 from dpca.engine.source import Source, as_source
+from dpca.pipelines.studies.convergence.reference import Reference, exact_reference
+from dpca.pipelines.studies.reproduction.data import Setting
+from dpca.pipelines.studies.reproduction.digits import ACCELERATION, SCHEDULE_OF_SM, in_batches
+from dpca.pipelines.studies.reproduction.tables import Published, Table
+from dpca.pipelines.studies.reproduction.trials import entry
 from dpca.rules import (
     CCIPCA,
     IPCA,
@@ -21,12 +26,7 @@ from dpca.rules import (
     SecondStrategy,
     SimilarityMatching,
 )
-from pipelines.studies.convergence.reference import Reference, exact_reference
-from pipelines.studies.reproduction.data import Setting
-from pipelines.studies.reproduction.digits import ACCELERATION, SCHEDULE_OF_SM, in_batches
-from pipelines.studies.reproduction.tables import Published, Table
-from pipelines.studies.reproduction.trials import entry
-from storage.spiked import write_spiked
+from dpca.storage.spiked import write_spiked
 
 _K = 5
 _SM = Delayed(0.2, 2.5)

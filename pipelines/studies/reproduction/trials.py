@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from dpca.engine.source import Source
-from pipelines.studies.convergence.courses import run_rule
-from pipelines.studies.convergence.reference import Reference
-from pipelines.studies.reproduction.tables import Entry, Published
+from dpca.pipelines.studies.convergence.courses import run_rule
+from dpca.pipelines.studies.convergence.reference import Reference
+from dpca.pipelines.studies.reproduction.tables import Entry, Published
 
 Measure = Callable[[float, Reference], float]
 """From a convergence to what the table holds."""
@@ -43,7 +43,7 @@ def entry(
     streams : iterable of (Source, Reference)
         One a trial.
     value_range
-        As for `pipelines.studies.convergence.courses.run_rule`.
+        As for `dpca.pipelines.studies.convergence.courses.run_rule`.
     measure : callable
         From convergence to the number of the table.
     """

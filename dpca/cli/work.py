@@ -1,0 +1,83 @@
+"""Where the work of a command runs, and how it shows how far it is: a bar in a terminal, lines in a log."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager, suppress
+from functools import cache
+from threading import Event, Thread
+from typing import Any
+
+from dpca.cli.running import say
+from dpca.storage.errors import StoreError
+from dpca.storage.progress import Stage, bar_progress
+
+# Seconds between the lines of a stage.
+_HEARTBEAT = 60.0
+
+
+class _Log:
+    """A line when a stage begins, and one a minute while it runs, however long a task takes."""
+
+    def __init__(self, stage: str, total: int, unit: str) -> None:
+        self._stage, self._total, self._unit, self._n = stage, total, unit, 0
+        self._ended = Event()
+        self._tell(f"{total:,} {unit}")
+        self._heart = Thread(target=self._beat, name="progress", daemon=True)
+        self._heart.start()
+
+    def advance(self, n: int) -> None:
+        self._n += n
+
+    def close(self) -> None:
+        self._ended.set()
+        self._heart.join()
+
+    def _beat(self) -> None:
+        with suppress(StoreError, BrokenPipeError):  # which the main thread will meet, too
+            while not self._ended.wait(_HEARTBEAT):
+                self._tell(f"{self._n:,} of {self._total:,} {self._unit}")
+
+    def _tell(self, what: str) -> None:
+        say(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self._stage}: {what}")
+
+
+class _Later:
+    """A cluster's client that is opened when a job first asks it for something: one that is done never does."""
+
+    def __init__(self, opened: Callable[[], Any]) -> None:
+        self._opened = cache(opened)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._opened(), name)
+
+
+@contextmanager
+def run_options(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    """Yield the keywords that every job takes: ``client``, ``overwrite`` and ``progress``."""
+    with ExitStack() as stack:
+        client = _Later(lambda: stack.enter_context(cluster(options)))
+        yield {"client": client, "overwrite": options.overwrite, "progress": shown_progress}
+
+
+@contextmanager
+def cluster(options: argparse.Namespace) -> Iterator[Any]:
+    """Open the cluster that the options ask for and say where to watch it."""
+    # Which takes seconds to import, and not all that is asked for here needs a cluster.
+    from dpca.engine.cluster import open_client
+    from dpca.storage.clusters import cluster_errors
+
+    with open_client(options.scheduler, workers=options.workers, memory=options.memory) as client:
+        with cluster_errors(client):
+            threads, dashboard = client.nthreads(), client.dashboard_link
+        say(f"{len(threads)} worker(s), dashboard {dashboard}")
+        yield client
+
+
+def shown_progress(stage: str, total: int, unit: str) -> Stage:
+    """Draw a bar on standard error if it is a terminal; else print lines with the time."""
+    terminal = sys.stderr is not None and sys.stderr.isatty()
+    return bar_progress(stage, total, unit) if terminal else _Log(stage, total, unit)

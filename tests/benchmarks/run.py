@@ -1,0 +1,74 @@
+"""Print every ratio that speed is judged by, a line of JSON each; compare them with those of an earlier run.
+
+    python tests/benchmarks/run.py > now.jsonl                              (complete LFW: about half an hour)
+    python tests/benchmarks/run.py --source lfw-deepfunneled-00.tar --only fit scores
+    python tests/benchmarks/run.py --compare before.jsonl
+
+Times are processor seconds, but for two workers against one and for reading ahead. All sides of a ratio take turns in
+one run, and medians count. With --compare, sentences on standard error say what changed, and the exit code is 1 if a
+ratio became worse by more than the margin of its unit. `taskset -c 0` keeps threads of one side from disturbing each
+other, for every stage but `workers`.
+"""
+
+from __future__ import annotations
+
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.benchmarks import (
+    checked_reading,
+    cluster_speed,
+    fit_speed,
+    ingest_speed,
+    partition_speed,
+    scores_speed,
+    streaming_quality,
+    streaming_speed,
+)
+from tests.benchmarks.sides import Stage, compared, inputs_of, options_of, print_line, read_lines
+
+STAGES: dict[str, Stage] = {
+    "ingest": ingest_speed.lines,
+    "fit": fit_speed.lines,
+    "scores": scores_speed.lines,
+    "job": scores_speed.job_lines,
+    "peers": streaming_speed.peer_lines,
+    "rule": streaming_speed.rule_lines,
+    "partial-fit": streaming_speed.partial_fit_lines,
+    "reading": streaming_speed.reading_lines,
+    "quality": streaming_quality.lines,
+    "bands": partition_speed.band_lines,
+    "overlap": partition_speed.overlap_lines,
+    "in-memory": partition_speed.in_memory_lines,
+    "manifest": checked_reading.lines,
+    "workers": cluster_speed.worker_lines,
+    "memory": cluster_speed.memory_lines,
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Measure, print and compare; return the exit code."""
+    parser = options_of(__doc__)
+    parser.add_argument(
+        "--only", nargs="+", metavar="NAME", choices=STAGES, default=list(STAGES), help=", ".join(STAGES)
+    )
+    parser.add_argument("--compare", type=Path, metavar="FILE", help="what an earlier run printed")
+    options = parser.parse_args(argv)
+    before = read_lines(options.compare) if options.compare else {}
+    failed = False
+    with tempfile.TemporaryDirectory(dir=".") as folder:
+        inputs = inputs_of(options, folder)
+        for stage in options.only:
+            for line in STAGES[stage](inputs):
+                print_line(line)
+                if line.name in before:
+                    said, worse = compared(before[line.name], line)
+                    failed |= worse
+                    print(said, file=sys.stderr, flush=True)
+    return int(failed)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,88 @@
+"""What people try first: the version, the package as a program, completion, and the whole job as one command."""
+
+from __future__ import annotations
+
+import filecmp
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+import dpca
+from dpca.cli import main
+from dpca.pipelines.celeba_cpca import main as celeba
+
+
+def python(folder: Path, *argv: str) -> subprocess.CompletedProcess[str]:
+    """Run Python as a user does in a folder of his own."""
+    return subprocess.run([sys.executable, *argv], cwd=folder, capture_output=True, text=True, check=False)
+
+
+def test_files_of_the_user_are_not_taken_for_ours(tmp_path: Path) -> None:
+    for name in ("storage", "pipelines", "kernels"):
+        (tmp_path / f"{name}.py").write_text("raise SystemExit('a file of the user was imported')")
+    ended = python(tmp_path, "-m", "dpca", "info", "storage.py")
+    assert ended.returncode == 3, ended.stderr
+    assert "error: " in ended.stderr
+    assert "of the user" not in ended.stderr + ended.stdout
+
+
+def test_the_version(tmp_path: Path) -> None:
+    ended = python(tmp_path, "-m", "dpca", "--version")
+    assert (ended.returncode, ended.stdout) == (0, f"dpca {dpca.__version__}\n")
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
+def test_completion(shell: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(["--print-completion", shell])
+    assert ended.value.code == 0
+    script = capsys.readouterr().out
+    assert "compress" in script
+    assert "target-psnr" in script
+
+
+@pytest.mark.skipif(shutil.which("bash") is None, reason="bash is not installed")
+def test_completion_in_bash(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["--print-completion", "bash"])
+    asked = "COMP_WORDS=(dpca compress --target-p); COMP_CWORD=2; _shtab_dpca; echo ${COMPREPLY[@]}"
+    script = f"{capsys.readouterr().out}\n{asked}\n"
+    ended = subprocess.run(["bash"], input=script, capture_output=True, text=True, check=True)
+    assert ended.stdout == "--target-psnr\n"
+
+
+@pytest.mark.usefixtures("small_pictures")
+def test_compress_is_the_main_job(image_folder: Callable[..., Path], tmp_path: Path, scheduler: str) -> None:
+    folder, (ours, other) = image_folder(12), (tmp_path / name / "out.zarr" for name in "ab")
+    options = ["--components", "3", "--reconstruct", "--scheduler", scheduler]
+    for output in (ours, other):
+        output.parent.mkdir()
+    assert main(["compress", str(folder), str(ours), *options]) == 0
+    assert celeba(["--source", str(folder), "--output", str(other), *options]) == 0
+    files = sorted(path.relative_to(ours) for path in ours.rglob("*") if path.is_file())
+    same, *differ = filecmp.cmpfiles(ours, other, files, shallow=False)
+    assert differ == [[], []]
+    assert len(same) == len(files) > 10
+
+
+def test_what_is_done_starts_no_cluster(
+    image_folder: Callable[..., Path], tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = image_folder(12)
+    stack, model, scores, again = (str(tmp_path / f"{name}.zarr") for name in ("stack", "model", "scores", "again"))
+    commands = (
+        ["ingest", str(folder), stack],
+        ["fit", stack, model, "--cell", "10", "--components", "3"],
+        ["transform", model, stack, scores],
+        ["reconstruct", model, scores, again],
+    )
+    for command in commands:
+        assert main([*command, "--scheduler", scheduler]) == 0
+        capsys.readouterr()
+        assert main([*command, "--scheduler", "tcp://127.0.0.1:1"]) == 0
+        assert "worker" not in capsys.readouterr().out
+    assert main([*commands[1], "--seed", "1", "--overwrite", "--scheduler", "tcp://127.0.0.1:1"]) == 6

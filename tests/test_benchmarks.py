@@ -1,0 +1,108 @@
+"""The benchmarks run, say what they divided by what, and notice what became worse."""
+
+from __future__ import annotations
+
+import json
+import runpy
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.benchmarks import cluster_speed, run
+from tests.benchmarks.inputs import Inputs
+from tests.benchmarks.sides import Line, at_least, at_most, compared, ratio_of
+
+# Both start clusters.
+ON_CLUSTERS = ("workers", "memory")
+
+
+@pytest.fixture(autouse=True)
+def _here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+
+
+def quotient(line: dict[str, Any]) -> float:
+    """Compute a ratio from what the line says of it."""
+    above, below = (part.strip("()").split(" + ") for part in line["what"].split(" / "))
+    sides = line["sides"]
+    return float(sum(sides[name] for name in above) / sum(sides[name] for name in below))
+
+
+@pytest.mark.usefixtures("small_pictures")
+def test_every_stage_prints_the_ratios_of_its_sides(capsys: pytest.CaptureFixture[str]) -> None:
+    stages = [name for name in run.STAGES if name not in ON_CLUSTERS]
+    assert run.main(["--quick", "--rounds", "1", "--only", *stages]) == 0
+    lines = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
+    assert len({line["name"] for line in lines}) == len(lines) > 40
+    for line in lines:
+        assert line["where"]
+        assert line["n"] > 0
+        if line["sides"]:
+            assert line["ratio"] == pytest.approx(quotient(line), rel=1e-3)
+        elif "convergence" not in line["name"]:
+            assert line["ratio"] is None
+            assert "not installed" in line["what"]
+    asked = {line["name"]: line["asked"] for line in lines}
+    assert (asked["ingest"], asked["fit, cells of 10"], asked["scores pass"]) == (1.5, 1.4, 1.8)
+
+
+def test_workers_are_compared(cluster: Any, tmp_path: Path) -> None:
+    lines = list(cluster_speed.compared_workers(Inputs(tmp_path, rounds=1, quick=True), cluster, cluster))
+    assert [line.unit for line in lines] == ["wall s"] * 3 + ["CPU s"]
+    dask = lines[-1].sides
+    assert dask["Dask"] == pytest.approx(dask["on a cluster"] - dask["in this process"], rel=1e-3)
+
+
+def test_what_became_worse_ends_with_1(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    command = ["--quick", "--rounds", "1", "--only", "partial-fit"]
+    assert run.main(command) == 0
+    line = json.loads(capsys.readouterr().out)
+    for factor, code in ((0.01, 1), (100, 0)):
+        (tmp_path / "before.jsonl").write_text(json.dumps(line | {"ratio": line["ratio"] * factor}) + "\n")
+        assert run.main([*command, "--compare", "before.jsonl"]) == code
+        assert ("worse by more than 15%" in capsys.readouterr().err) == bool(code)
+
+
+def line_of(ratio: float | None, better: str, unit: str) -> Line:
+    make = at_most if better == "lower" else at_least
+    return make(1.0, name="a", ratio=ratio, what="a / b", sides={}, unit=unit, where="there", n=1)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "better", "unit", "worse"),
+    [
+        (1.0, 1.14, "lower", "CPU s", False),
+        (1.0, 1.16, "lower", "CPU s", True),
+        (1.0, 0.5, "lower", "CPU s", False),
+        (20.0, 16.0, "higher", "CPU s", True),
+        (20.0, 40.0, "higher", "CPU s", False),
+        (1.9, 1.5, "higher", "wall s", False),
+        (-7.4, -7.2, "lower", "variance", True),
+        (-7.4, -9.0, "lower", "variance", False),
+        (1.0, 0.9990, "higher", "share", True),
+        (1.0, None, "higher", "CPU s", False),
+    ],
+)
+def test_a_change_for_the_worse_beyond_the_margin(
+    old: float, new: float | None, better: str, unit: str, worse: bool
+) -> None:
+    before = line_of(old, better, unit)
+    assert compared(before, replace(before, ratio=new))[1] is worse
+
+
+def test_the_median_of_the_rounds_counts() -> None:
+    rounds = [{"a": 1.0, "b": 1.0, "c": 1.0}, {"a": 6.0, "b": 1.0, "c": 2.0}, {"a": 90.0, "b": 1.0, "c": 2.0}]
+    found = ratio_of(rounds, ["a"], ["b", "c"])
+    assert (found["ratio"], found["what"], found["sides"]["a"]) == (2.0, "a / (b + c)", 6.0)
+
+
+def test_a_benchmark_runs_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    program = Path(__file__).parent / "benchmarks" / "ingest_speed.py"
+    monkeypatch.setattr(sys, "argv", [str(program), "--quick", "--rounds", "1"])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_path(str(program), run_name="__main__")
+    assert ended.value.code == 0
+    assert json.loads(capsys.readouterr().out)["name"] == "ingest"

@@ -1,0 +1,82 @@
+"""The rooms of `dpca/ARCHITECTURE.md`: which imports which, and how long a file is."""
+
+import ast
+import sys
+from collections.abc import Iterator
+from graphlib import TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+import dpca
+
+ROOT = Path(dpca.__file__).parent
+FILES = {
+    ".".join(("dpca", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): path
+    for room in (ROOT, *(entry for entry in ROOT.iterdir() if entry.is_dir()))  # a link is not followed further down
+    for path in (room.glob("*.py") if room == ROOT else room.rglob("*.py"))
+}
+#: What each room may call, from the ground up.
+CALLS: dict[str, set[str]] = {
+    "kernels": set(),
+    "storage": set(),
+    "choices": set(),
+    "__main__": {"cli"},
+    "metrics": {"kernels", "storage"},
+    "rules": {"kernels"},
+    "partition": {"kernels"},
+    "engine": {"kernels", "rules", "partition", "storage"},
+    "representation": {"kernels", "partition", "engine", "storage"},
+    "models": {"kernels", "rules", "partition", "engine", "representation", "storage", "choices"},
+    "report": {"storage"},
+    "jobs": {"kernels", "partition", "engine", "representation", "models", "report", "storage", "metrics"},
+    "cli": {"kernels", "engine", "models", "report", "jobs", "storage", "choices"},
+}
+# Programs and studies may use all of the library; nothing uses them.
+CALLS["pipelines"] = set(CALLS)
+
+
+def room_of(module: str) -> str:
+    return module.split(".")[1] if "." in module else ""
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Yield the modules that a file imports, those that only the type checker sees included."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, path
+            assert node.module is not None
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                yield name if name in FILES else node.module
+
+
+EDGES = {module: {name for name in imports(path) if name in FILES} - {module} for module, path in FILES.items()}
+
+
+def test_all_rooms_are_seen() -> None:
+    assert {room_of(module) for module in FILES} == {*CALLS, ""}
+
+
+@pytest.mark.parametrize("room", CALLS)
+def test_no_arrow_points_upward(room: str) -> None:
+    # The package itself holds the version, and its public names, which it imports on first use.
+    called = {(module, name) for module in FILES if room_of(module) == room for name in EDGES[module] if "." in name}
+    assert not {(module, name) for module, name in called if room_of(name) not in {room, *CALLS[room]}}
+
+
+def test_nothing_is_imported_in_a_circle() -> None:
+    TopologicalSorter({module: names for module, names in EDGES.items() if module != "dpca"}).prepare()
+
+
+def test_no_file_has_more_than_400_lines() -> None:
+    assert not {module for module, path in FILES.items() if len(path.read_text().splitlines()) > 400}
+
+
+def test_the_library_takes_no_names_but_its_own() -> None:
+    """Files in a user's folder may be called storage.py or pipelines.py."""
+    ours = {"storage", "pipelines", "tests"}
+    assert not {module for module, path in FILES.items() for name in imports(path) if name.split(".")[0] in ours}
+    assert not {"storage", "pipelines"} & sys.modules.keys()
