@@ -28,7 +28,7 @@ from dpca.storage.stack import Stack, open_stack
 _READ_BYTES = 16 * 2**20
 # Values of one look for NaN, whose answers take a byte each.
 _CHECKED_AT_ONCE = 2**20
-_NOT_FINITE = f"holds a value that is not finite: {cf.REMEDY}"
+_NOT_FINITE = f"holds a value that is not finite (NaN or infinity): {cf.REMEDY}"
 
 
 class Reader(Protocol):
