@@ -115,7 +115,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
         return LinearRepresentation(Whole(self.sample_shape_), self.mean_, self.components_)
 
     def score_samples(self, X: Any) -> Any:
-        """Return minus the squared reconstruction error of each sample, -|x - x^|^2: the lower, the more an outlier.
+        """Return minus the squared reconstruction error of each sample: the lower, the more an outlier.
 
         Parameters
         ----------
