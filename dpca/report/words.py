@@ -220,6 +220,8 @@ def _shape(shape: Sequence[int], times: str) -> str:
 
 
 def _ratio(ratio: float) -> str:
+    if 0 < ratio < 0.95:
+        return f"1 : {1 / ratio:,.1f}"
     return f"{ratio:.1f} : 1" if ratio < 100 else f"{ratio:,.0f} : 1"
 
 

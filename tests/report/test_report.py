@@ -305,3 +305,9 @@ def test_bad_places_and_names_are_refused_before_anything_is_written(tmp_path):
         with pytest.raises(ValueError, match="cannot name a file"):
             write_report(tmp_path / "new", REPORT, {"comparison": figure(), name: figure()})
     assert not (tmp_path / "new").exists()
+
+
+def test_what_grew_is_not_called_a_compression():
+    told = format_table({"bytes_ratio": 3.7, "bytes_given": 10**6, "bytes_decoded": 20 * 10**6})
+    assert "1 : 5.4 (files as given to scores and model)" in told
+    assert "3.7 : 1 (decoded samples to scores and model)" in told
