@@ -74,6 +74,7 @@ class BandPCA(PartitionedPCA):
         Seed of the random mapping, of the estimating subset, and of the samples that a target is met on.
     {choices}
     {memory_budget}
+    {flatten}
 
     Attributes
     ----------
@@ -216,5 +217,5 @@ class BandPCA(PartitionedPCA):
         if bands.n_partitions != p:
             raise ValueError(f"{bands.n_partitions} bands, not {p}")
         model._learned_parts(bands, arrays, stored.n_samples)
-        model._remember_target(stored.facts)
+        model._remember(stored.facts)
         return model

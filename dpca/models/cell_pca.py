@@ -56,6 +56,7 @@ class CellPCA(PartitionedPCA):
     random_state : int, RandomState or None
         Seed of the samples that a target is met on. An integer lets a fit that was stopped go on.
     {memory_budget}
+    {flatten}
 
     Attributes
     ----------
@@ -215,7 +216,7 @@ class CellPCA(PartitionedPCA):
         # All components were asked for by None, which also fits where there are more of them than samples.
         model = cls(None if k == grid.max_features else k, cell_shape=cell, overlap=overlap, shared=shared)
         model._learned_parts(grid, arrays, stored.n_samples)
-        model._remember_target(stored.facts)
+        model._remember(stored.facts)
         return model
 
 

@@ -68,6 +68,11 @@ PARTITIONED = {
     data_range : tuple of float, optional
         Smallest and largest possible value, for the targets; default that of the stack or of the integer type.
 """,
+    "flatten": """\
+    flatten : bool
+        Whether `transform` returns the scores of a sample along one axis, (n_samples, {parts} * n_components), as the
+        steps of a scikit-learn ``Pipeline`` expect it. `inverse_transform` takes both.
+""",
     "components": """\
     components_ : array (n_components, *sample_shape), float32 (float64 for float64 and integers of over 16 bits)
         Component j of every {part} at the places of its attributes: ``components_[j]`` looks like a sample. Rows of a

@@ -8,22 +8,20 @@ from inspect import signature
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-import zarr
 from sklearn.base import ClassNamePrefixFeaturesOutMixin
-from sklearn.utils import check_array
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from dpca.engine.source import Source, as_dense, as_source, check_finite, check_numeric, opened
+from dpca.engine.source import Source, check_finite
 from dpca.kernels import linalg
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
-from dpca.models.estimator import ComponentModel
+from dpca.models.component_model import ComponentModel
 from dpca.models.parameters import no_values
+from dpca.models.samples import fitted_source
 from dpca.models.store import Kept, StoredModel
 from dpca.models.streaming_methods import describe_option, restore_option
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
-from dpca.representation.lazy import is_lazy
 from dpca.representation.linear import LinearRepresentation
 from dpca.storage.errors import DataError
 
@@ -54,43 +52,10 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
     # -- learning
 
     def _source(self, X: Any) -> Source:
-        if is_lazy(X) or isinstance(X, Source):
-            source = as_source(opened(X))
-            self.n_features_in_ = math.prod(source.shape[1:])
-        else:
-            source = as_source(np.ascontiguousarray(self._dense(X, reset=True)))
+        _, source = fitted_source(self, X)
         if source.shape[0] < 2:
             raise DataError(f"{source.shape[0]} sample has no variance: a fit needs at least 2 samples")
         return source
-
-    def _dense(self, X: Any, *, reset: bool) -> Array:
-        """Check samples in memory by scikit-learn's conventions, which count features along a single axis only."""
-        dense = as_dense(X)
-        if isinstance(X, zarr.Array):
-            X = dense
-        shape = dense.shape
-        if len(shape) < 2:
-            raise DataError(
-                f"X has shape {shape} but samples on axis 0 and at least one axis of attributes are needed: Reshape "
-                f"your data"
-            )
-        if dense.dtype.kind not in "buifO":
-            check_numeric(shape, dense.dtype, "X")
-        samples: Array
-        try:
-            # Values that are not finite are for our own sentence, which names the sample.
-            if len(shape) == 2:
-                samples = validate_data(self, X, dtype="numeric", reset=reset, ensure_all_finite=False)
-            else:
-                samples = check_array(
-                    X, dtype="numeric", allow_nd=True, ensure_all_finite=False, estimator=self, input_name="X"
-                )
-        except ValueError as error:
-            raise DataError(str(error)) from error
-        check_finite(samples, 0, "X")
-        if reset and len(shape) > 2:
-            self.n_features_in_ = math.prod(samples.shape[1:])
-        return samples
 
     def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
         """Set the learned attributes from the result of a rule or the arrays of a store."""
@@ -104,9 +69,6 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
         return LinearRepresentation(Whole(shape), no_values((d,), np.float64), no_values((k, d), dtype))
 
     # -- using
-
-    def _in_memory(self, X: Any) -> Array:
-        return self._dense(X, reset=False)
 
     @property
     def basis_(self) -> LinearRepresentation:

@@ -6,7 +6,6 @@ import math
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass
-from types import MappingProxyType
 from typing import Any, Self, cast
 
 import numpy as np
@@ -16,15 +15,17 @@ from dpca.engine.boundary import guarded
 from dpca.engine.fold import fold
 from dpca.engine.held_out import hold_out
 from dpca.engine.plan import FoldPlan
-from dpca.engine.source import Source, as_samples, as_source, check_finite, opened
+from dpca.engine.source import Source, as_source
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
+from dpca.models.component_model import ComponentModel
 from dpca.models.convergence import check_result
-from dpca.models.estimator import ComponentModel
-from dpca.models.parameters import check_states_fit, checked_rank, no_values
+from dpca.models.going_on import WhereStateIsKept
+from dpca.models.parameters import check_parameters, check_states_fit, checked_rank, no_values
 from dpca.models.partition_rule import by_partition, choose_rule, exact_rule
 from dpca.models.rank import UnmetError
 from dpca.models.rank_choice import RankChoice
+from dpca.models.samples import dense_samples, fitted_source
 from dpca.models.targets import Check, check_for, keep_chosen, value_range_for
 from dpca.partition.base import Partition
 from dpca.representation.base import Representation
@@ -57,8 +58,9 @@ class PartitionedPCA(ComponentModel):
     data_range: tuple[float, float] | None = None
     random_state: Any = None
     memory_budget: int | None = None
+    flatten: bool = False
 
-    _target = MappingProxyType[str, Any]({})  # what is reached of a target
+    _target = cast("Mapping[str, Any]", {})  # what is reached of a target; a fit sets its own
 
     @abstractmethod
     def _partition(self, source: Source, axes: Sequence[str] | None, **running: Any) -> Partition:
@@ -83,8 +85,8 @@ class PartitionedPCA(ComponentModel):
     # -- learning
 
     def _fit(self, X: Any, **running: Any) -> None:
-        stack = opened(X)
-        source = whole = as_source(stack)
+        stack, whole = fitted_source(self, X)
+        source = whole
         choice, left_out = RankChoice.of(self.get_params()), None
         value_range = value_range_for(choice, self.data_range, stack, whole.dtype)
         if choice.validation_fraction is not None:
@@ -140,6 +142,7 @@ class PartitionedPCA(ComponentModel):
         rule, plan, note = chosen
         return rule, folded, plan, note
 
+    @WhereStateIsKept
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Take in further samples, held in memory, and decompose again.
 
@@ -162,8 +165,8 @@ class PartitionedPCA(ComponentModel):
             not go with those before.
         """
         if self._states is None:
-            self._begin_stream()
-        X = np.ascontiguousarray(as_samples(X, "X"))
+            check_parameters(self)
+        X = np.ascontiguousarray(dense_samples(self, X, reset=self._states is None))
         choice = RankChoice.of(self.get_params())
         if choice.validation_fraction is not None or choice.name == "target_ssim":
             raise DataError(
@@ -171,7 +174,6 @@ class PartitionedPCA(ComponentModel):
                 f"target_psnr without validation_fraction"
             )
         value_range = value_range_for(choice, self.data_range, X, X.dtype)
-        check_finite(X, 0, "X")
         if self._states is None:
             partition = self._partition(as_source(X), None)
             folded = self._folded(partition)
@@ -187,8 +189,7 @@ class PartitionedPCA(ComponentModel):
                 f"this batch has samples of {X.shape[1:]} {X.dtype} but the first one had "
                 f"{partition.sample_shape} {dtype}: all batches must agree"
             )
-        everywhere, buffer = (0,) * (X.ndim - 1), np.empty(X.size, folded.split_dtype(dtype))
-        parts = guarded(folded.split, "X")(X, range(len(before)), everywhere, buffer)
+        parts = guarded(folded.all_parts, "X")(X)
         update, finish = guarded(rule.update, "X"), guarded(rule.finish, "X")
         # What is updated is a copy: a batch that turns out to be beyond arithmetic leaves no trace.
         states = [update(state.copy(), part) for state, part in zip(before, parts, strict=True)]
@@ -232,7 +233,7 @@ class PartitionedPCA(ComponentModel):
 
     def _know_target(self, target: Mapping[str, Any], left_out: Array | None = None) -> None:
         """Set the attributes that only targets give; those of a fit with another choice go."""
-        self._target = MappingProxyType(dict(target))
+        self._target = dict(target)
         learned = {"target_reached_": target.get("reached"), "target_standard_error_": target.get("standard_error")}
         self._know_only({**learned, "validation_samples_": left_out})
 
@@ -291,9 +292,6 @@ class PartitionedPCA(ComponentModel):
 
     # -- using
 
-    def _in_memory(self, X: Any) -> Array:
-        return as_samples(X, "X")
-
     @property
     def basis_(self) -> LinearRepresentation:
         """The mean and the components with their partition: what tasks are sent."""
@@ -309,12 +307,7 @@ class PartitionedPCA(ComponentModel):
     @property
     def ranks_(self) -> Array:
         """Components that each partition keeps, integers (*grid_shape). Rows of ``components_`` beyond are zero."""
-        partition, rows = self.partition_, np.ascontiguousarray(self.components_)
-        everywhere, buffer = (0,) * (rows.ndim - 1), np.empty_like(rows).reshape(-1)
-        parts = partition.split(rows, range(partition.n_partitions), everywhere, buffer)
-        # Of length 1 or 0, up to rounding.
-        ranks = np.array([(np.einsum("ij,ij->i", part, part) > 0.5).sum() for part in parts])
-        return ranks.reshape(self.total_variance_.shape)
+        return self.basis_.ranks.reshape(self.total_variance_.shape)
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
         """Return names of the scores in the order of a flattened sample of them."""
@@ -348,10 +341,12 @@ class PartitionedPCA(ComponentModel):
             **own,
             **counts,
             **({"target": dict(self._target)} if self._target else {}),
+            **({"flatten": True} if self.flatten else {}),
         }
 
-    def _remember_target(self, facts: Mapping[str, Any]) -> None:
-        """Take a target over from what a store states."""
+    def _remember(self, facts: Mapping[str, Any]) -> None:
+        """Take over what a store states beside parameters that it has always stated, where it does."""
+        self.flatten = bool(facts.get("flatten", False))
         if (stated := facts.get("target")) is not None:
             kinds = {"name": str, "asked": float, "reached": float, "standard_error": float, "left_out": int}
             self._know_target({name: kind(stated[name]) for name, kind in kinds.items()})

@@ -20,9 +20,11 @@ from dpca.kernels.types import Array
 from dpca.models.convergence import ConvergenceWarning, OrderWarning, check_result, unsettled
 from dpca.models.docs import documented
 from dpca.models.execution import executed
+from dpca.models.going_on import WhereStateIsKept
 from dpca.models.linear_model import LinearModel
-from dpca.models.parameters import are_ordinary, check_states_fit, checked_rank, whole_number
+from dpca.models.parameters import are_ordinary, check_parameters, check_states_fit, checked_rank, whole_number
 from dpca.models.passes import Passes
+from dpca.models.samples import dense_samples
 from dpca.models.streaming_methods import (
     AUTO,
     FORMER_OPTIONS,
@@ -195,6 +197,7 @@ class StreamingPCA(LinearModel):
         if advice := unsettled(self.method_, self.variance_moved_, self.angle_moved_, self.captured_bound_):
             warnings.warn(advice, ConvergenceWarning, stacklevel=3)
 
+    @WhereStateIsKept
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Take in further samples, held in memory.
 
@@ -215,8 +218,8 @@ class StreamingPCA(LinearModel):
         """
         fresh = self._states is None
         if fresh:
-            self._begin_stream()
-        X = self._dense(X, reset=fresh)
+            check_parameters(self)
+        X = dense_samples(self, X, reset=fresh)
         rows = np.ascontiguousarray(X.reshape(len(X), -1))
         if fresh:
             self._stream_rule = self._rule(rows.shape[1], None, self._seed())

@@ -83,6 +83,13 @@ class LinearRepresentation(Representation):
         return (*self.partition.grid_shape, len(self.components))
 
     @property
+    def ranks(self) -> Array:
+        """Components that each partition keeps (n_partitions,), integers: those whose rows are not zero."""
+        # Of length 1 or 0, up to rounding.
+        parts = self.partition.all_parts(self.components)
+        return np.array([(np.einsum("ij,ij->i", part, part) > 0.5).sum() for part in parts])
+
+    @property
     def dtype(self) -> np.dtype[Any]:
         """Type of the components."""
         return self.components.dtype

@@ -113,7 +113,7 @@ def test_the_documentation_describes_every_parameter(model: Any) -> None:
     ids=lambda check: check.__name__,
 )
 def test_scikit_learns_checks_of_constructors(model: Any, check: Any) -> None:
-    """Its checks of fits, which need scores in two axes, are in the tests of PCA and StreamingPCA."""
+    """All the others are in `tests.models.test_scikit_learn`."""
     check(type(model).__name__, clone(model))
 
 
