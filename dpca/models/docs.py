@@ -13,6 +13,11 @@ SHARED = {
     memory_budget : int, optional
         Bytes that one task may take beyond what its process holds; default from the workers' limits or the machine.
 """,
+    "whiten": """\
+    whiten : bool
+        Whether `transform` divides each score by the standard deviation along its component, so that its variance is 1.
+        `inverse_transform` multiplies by it.
+""",
     "whole_samples": """\
     components_ : array (n_components, n_features)
         Orthonormal rows, ordered by variance; the entry of largest magnitude is positive. float32, or float64 for

@@ -46,6 +46,8 @@ class Likelihood:
         out, as scikit-learn's PCA has it. No variance is below the rounding error of the largest one, so that a
         direction without variance makes other samples very unlikely, not impossible.
         """
+        # Scores by orthonormal components, whatever scale the basis gives them.
+        basis = LinearRepresentation(basis.partition, basis.mean, basis.components)
         partition, ranks = basis.partition, basis.ranks
         n_partitions, k = partition.n_partitions, len(basis.components)
         variances, totals = variances.reshape(n_partitions, k), np.reshape(totals, n_partitions)

@@ -16,13 +16,16 @@ from dpca.kernels import linalg
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
 from dpca.models.component_model import ComponentModel
-from dpca.models.parameters import no_values
+from dpca.models.estimator import LATER
+from dpca.models.parameters import explained_share, no_values
+from dpca.models.rank import ranks_by_threshold
 from dpca.models.samples import fitted_source
 from dpca.models.store import Kept, StoredModel
 from dpca.models.streaming_methods import describe_option, restore_option
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
 from dpca.representation.linear import LinearRepresentation
+from dpca.representation.whitened import Whitened
 from dpca.storage.errors import DataError
 
 # Shares of the variance that a report gives one by one.
@@ -49,6 +52,9 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
     part_name: ClassVar[str] = "sample"
     report_title: ClassVar[str] = "Eigenimages"
 
+    n_components: int | float | None
+    whiten: bool
+
     # -- learning
 
     def _source(self, X: Any) -> Source:
@@ -62,11 +68,24 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
         super()._learned({**found, "total_variance": float(found["total_variance"])}, sample_shape, n)
         self.captured_bound_ = float(found.get("captured_bound", np.nan))
 
-    def _basis_to_be(self, source: Source, k: int) -> Representation:
-        """Return a basis of ``k`` components, whose arrays take no memory."""
-        shape = tuple(source.shape[1:])
+    def _kept_of(self, found: dict[str, Array]) -> dict[str, Array]:
+        """Return what is kept of all components where ``n_components`` is a share of the variance."""
+        share, variances = explained_share(self.n_components), found["explained_variance"]
+        if share is None:
+            return found
+        total = np.atleast_1d(found["total_variance"])
+        k = max(1, int(ranks_by_threshold(variances[None], total, share, max_components=len(variances))[0]))
+        return {**found, "components": found["components"][:k].copy(), "explained_variance": variances[:k]}
+
+    def _basis_to_be(self, source: Source, k: int) -> tuple[Representation, bool]:
+        """Return a basis of ``k`` components, whose arrays take no memory, and whether there will be so many.
+
+        Of a share of the variance it is known that it takes a component.
+        """
+        shape, known = tuple(source.shape[1:]), explained_share(self.n_components) is None
+        k = k if known else 1
         d, dtype = math.prod(shape), working_dtype(source.dtype)
-        return LinearRepresentation(Whole(shape), no_values((d,), np.float64), no_values((k, d), dtype))
+        return LinearRepresentation(Whole(shape), no_values((d,), np.float64), no_values((k, d), dtype)), known
 
     # -- using
 
@@ -74,7 +93,12 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
     def basis_(self) -> LinearRepresentation:
         """The mean and the components: what tasks are sent."""
         check_is_fitted(self)
-        return LinearRepresentation(Whole(self.sample_shape_), self.mean_, self.components_)
+        whole = Whole(self.sample_shape_)
+        if not self.whiten:
+            return LinearRepresentation(whole, self.mean_, self.components_)
+        # As in scikit-learn: directions without variance are not blown up further.
+        deviations = np.sqrt(np.maximum(self.explained_variance_, np.finfo(float).eps ** 2))
+        return Whitened(whole, self.mean_, self.components_, deviations)
 
     def score_samples(self, X: Any) -> Any:
         """Return minus the squared reconstruction error of each sample, -|x - x^|^2: the lower, the more an outlier.
@@ -109,6 +133,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
 
     def _kept(self) -> Kept:
         known = {name: getattr(self, f"{name}_") for name in self.kept_facts}
+        stated = [name for name in self._kept_parameters() if name not in LATER or getattr(self, name)]
         facts = {
             "sample_shape": list(self.sample_shape_),
             "n_components": int(self.n_components_),
@@ -116,7 +141,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
             "total_variance": self.total_variance_,
             # JSON has no nan.
             **{name: None if value != value else value for name, value in known.items()},
-            "parameters": {name: describe_option(getattr(self, name)) for name in self._kept_parameters()},
+            "parameters": {name: describe_option(getattr(self, name)) for name in stated},
         }
         names = [name for name in self.kept_arrays if hasattr(self, f"{name}_")]
         arrays = {name: (getattr(self, f"{name}_"), self.kept_arrays[name]) for name in names}

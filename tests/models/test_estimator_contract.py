@@ -45,6 +45,7 @@ MODELS: dict[str, Any] = {
     "bands by few means": BandPCA(None, band_size=7, mapping="mean", n_intervals=3, n_estimating=5, random_state=1),
     "covariance": PCA(3, n_least=2, random_state=0),
     "dual": PCA(None, solver="dual"),
+    "whitened": PCA(3, whiten=True),
     "randomized": PCA(np.int64(3), solver="randomized", tol=0.9, random_state=0),
     "incremental SVD": StreamingPCA(3, random_state=0, oversampling=4, batch_size=7),
     "a gradient rule": StreamingPCA(3, method="oja", random_state=0),
@@ -52,6 +53,7 @@ MODELS: dict[str, Any] = {
 ADAPTING: dict[str, Any] = {
     "cells that meet a target": CellPCA(cell_shape=4, target_psnr=20, data_range=(0, 255)),
     "a ratio of bands": BandPCA(band_size=60, ratio=20, mapping="random", random_state=0),
+    "a share of the variance": PCA(0.9),
 }
 SHAPE = (8, 9, 3)
 every_model = pytest.mark.parametrize("model", [clone(m) for m in MODELS.values()], ids=list(MODELS))

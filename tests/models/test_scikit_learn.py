@@ -10,6 +10,7 @@ import dask.array as da
 import numpy as np
 import pandas as pd
 import pytest
+import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy.stats import multivariate_normal
@@ -21,9 +22,12 @@ from sklearn.model_selection import GridSearchCV
 from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
+import dpca
 from dpca import PCA, BandPCA, CellPCA, StreamingPCA
+from dpca.engine.source import as_source
+from dpca.jobs import fit_store, transform_store
 from dpca.models.store import load_any
-from dpca.storage import DataError
+from dpca.storage import DataError, open_stack
 
 SHAPE = (6, 8)
 PARTITIONED: dict[str, Any] = {
@@ -181,3 +185,92 @@ def test_directions_without_variance_leave_a_finite_likelihood(model: Any) -> No
     fitted = clone(model).fit(x)
     assert np.isfinite(fitted.score(x))
     assert fitted.score(x + 1) < fitted.score(x)
+
+
+# -- whitening, and shares of the variance
+
+
+@pytest.mark.parametrize("model", [PCA(3, whiten=True), StreamingPCA(3, whiten=True)], ids=str)
+def test_whitened_scores_are_scikit_learns(model: Any, tmp_path: Any) -> None:
+    x = images()
+    flat = x.reshape(len(x), -1)
+    expected = Reference(3, whiten=True, svd_solver="full").fit(flat)
+    fitted = clone(model).fit(x)
+    scores = fitted.transform(x)
+    signs = np.sign((fitted.components_ * expected.components_).sum(axis=1))
+    np.testing.assert_allclose(scores, signs * expected.transform(flat), atol=1e-9)
+    np.testing.assert_allclose(scores.var(axis=0, ddof=1), 1)
+    back = expected.inverse_transform(expected.transform(flat))
+    np.testing.assert_allclose(fitted.inverse_transform(scores).reshape(len(x), -1), back, rtol=1e-9)
+    plain = clone(model).set_params(whiten=False).fit(x)
+    np.testing.assert_array_equal(fitted.components_, plain.components_)
+    np.testing.assert_array_equal(fitted.score_samples(x), plain.score_samples(x))
+    # scikit-learn's own likelihood of a whitened model squares the variances.
+    assert fitted.score(x) == plain.score(x) == pytest.approx(expected.set_params(whiten=False).score(flat))
+    np.testing.assert_allclose(fitted.inverse_transform(scores, 2), plain.inverse_transform(plain.transform(x), 2))
+    np.testing.assert_allclose(fitted.transform(da.from_array(x, chunks=(50, *SHAPE))), scores)
+    fitted.save(tmp_path / "m")
+    loaded = load_any(tmp_path / "m")
+    np.testing.assert_array_equal(loaded.transform(x), scores)
+    assert loaded.basis_.fingerprint() != plain.basis_.fingerprint()
+
+
+def test_scores_of_a_whitened_model_in_a_store_are_read_by_no_other(tmp_path: Any) -> None:
+    x = images(40, np.uint8)
+    zarr.create_array(str(tmp_path / "x"), data=x, chunks=(11, *SHAPE))
+    model = PCA(3, whiten=True).fit(x)
+    model.save(tmp_path / "m")
+    transform_store(open_stack(tmp_path / "x"), tmp_path / "m", tmp_path / "scores")
+    stored = dpca.open_scores(tmp_path / "scores", model=tmp_path / "m")
+    np.testing.assert_allclose(stored.scores.compute(), model.transform(x), rtol=1e-4, atol=1e-4)
+    np.testing.assert_allclose(stored.stack().compute(), model.inverse_transform(model.transform(x)), atol=0.51)
+    with pytest.raises(DataError, match="another model"):
+        dpca.open_scores(tmp_path / "scores", model=PCA(3).fit(x))
+
+
+@pytest.mark.parametrize("n", [150, 30])
+@pytest.mark.parametrize("share", [0.02, 0.5, 0.9, 0.99, 0.9999999])
+def test_a_share_of_the_variance_takes_as_many_components_as_in_scikit_learn(n: int, share: float) -> None:
+    x = images(n)
+    flat = x.reshape(n, -1)
+    expected = Reference(share, svd_solver="full").fit(flat)
+    streams = [StreamingPCA(share), StreamingPCA(share, method="covariance", n_passes=2)]
+    models = [PCA(share), PCA(share, solver="dual"), PCA(share, solver="covariance", n_least=1), *streams]
+    for model in [*(clone(m).fit(x) for m in models), StreamingPCA(share).partial_fit(x[:20]).partial_fit(x[20:])]:
+        assert model.n_components_ == len(model.components_) == expected.n_components_, model
+        np.testing.assert_allclose(model.explained_variance_, expected.explained_variance_, rtol=1e-9)
+        assert model.transform(x).shape == (n, expected.n_components_)
+        if expected.noise_variance_ > 1e-9:
+            assert model.score(x) == pytest.approx(expected.score(flat), rel=1e-6)
+
+
+@pytest.mark.parametrize("model", [PCA(0.9), StreamingPCA(0.9)], ids=str)
+def test_a_share_in_stores_and_jobs(model: Any, tmp_path: Any) -> None:
+    x = images(150, np.float32)
+    zarr.create_array(str(tmp_path / "x"), data=x, chunks=(11, *SHAPE))
+    source = as_source(str(tmp_path / "x"))
+    basis, known = model.plan_fit(source, ("y", "x"), None)
+    assert (basis.score_shape, known) == ((1,), False)
+    assert "90 %" in model.announced(("y", "x"))
+    model.check_before(150)
+    stored = fit_store(open_stack(tmp_path / "x"), tmp_path / "m", clone(model).set_params(random_state=0)).model
+    fitted = clone(model).fit(x)
+    np.testing.assert_allclose(stored.explained_variance_, fitted.explained_variance_, rtol=1e-6)
+    assert load_any(tmp_path / "m").n_components_ == fitted.n_components_
+    again = load_any(tmp_path / "m").fit(x[:100])
+    assert again.explained_variance_ratio_.sum() > 0.9
+    assert again.explained_variance_ratio_[:-1].sum() <= 0.9
+
+
+def test_a_share_needs_all_eigenvalues() -> None:
+    x = images()
+    with pytest.raises(DataError, match=r"n_components=0.9 takes all 48 components, which randomized .* cannot find"):
+        PCA(0.9, solver="randomized").fit(x)
+    with pytest.raises(DataError, match="a share of the variance, but incremental-svd does not find all components"):
+        StreamingPCA(0.9, method="incremental-svd").fit(x)
+    for share in (0.0, 1.0, -0.5, 1.5, math.nan):
+        for make in (PCA, StreamingPCA):
+            with pytest.raises(DataError, match="give a positive integer"):
+                make(share).fit(x)
+    constant = np.full((20, 6), 3.0)
+    assert PCA(0.9).fit(constant).n_components_ == StreamingPCA(0.9).fit(constant).n_components_ == 1

@@ -1,0 +1,147 @@
+"""Going on batch by batch: components of a stream whose state is kept, found when somebody asks for them."""
+
+from __future__ import annotations
+
+from abc import abstractmethod
+from typing import Any, Self
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from dpca.engine.boundary import guarded
+from dpca.kernels.types import Array
+from dpca.models.going_on import WhereStateIsKept
+from dpca.models.linear_model import LinearModel
+from dpca.models.parameters import are_ordinary, check_parameters, check_states_fit
+from dpca.models.samples import dense_samples
+from dpca.models.streaming_methods import method_name
+from dpca.rules.basis import StreamingRule
+from dpca.rules.state import State
+from dpca.storage.errors import DataError
+
+#: What a fit knows of its own error.
+CERTIFICATE = ("captured_bound", "captured_estimate", "captured_estimate_error", "angle_moved", "variance_moved")
+_COMPONENTS = ("components", "mean", "explained_variance", "explained_variance_ratio", "singular_values")
+# What `partial_fit` leaves to be found.
+_FOUND = {f"{name}_" for name in (*_COMPONENTS, "total_variance", "n_components", *CERTIFICATE)}
+
+
+class StreamedModel(LinearModel):
+    """Base of `StreamingPCA`: `partial_fit` and `merge`; the subclass makes the rule and learns what it finds."""
+
+    method_: str
+
+    @abstractmethod
+    def _rule(self, d: int, n: int | None, seed: int) -> Any:
+        """Return the rule for n samples of d attributes, or any number of them, in its batches."""
+
+    @abstractmethod
+    def _method(self, d: int) -> str | StreamingRule:
+        """Return the method for samples of ``d`` attributes."""
+
+    @abstractmethod
+    def _settle(
+        self, found: dict[str, Array], what: str, sample_shape: tuple[int, ...], n: int, before: Array | None = None
+    ) -> None:
+        """Learn what was found, unless it is not finite; ``before`` are the components until then, if any."""
+
+    @WhereStateIsKept
+    def partial_fit(self, X: Any, y: Any = None) -> Self:
+        """Take in further samples, held in memory.
+
+        Parameters
+        ----------
+        X : array (n_samples, *sample_shape)
+            The first call fixes the sample shape and dtype. A batch that is refused changes nothing.
+
+        Raises
+        ------
+        DataError
+            For a model that `fit` fitted or `load` read, which keeps no state to go on from; for samples that do not go
+            with those before, or with which the rule diverges.
+
+        Notes
+        -----
+        Costs what the rule's update does. The components are found when they are asked for, from the state so far.
+        """
+        fresh = self._states is None
+        if fresh:
+            check_parameters(self)
+        X = dense_samples(self, X, reset=fresh)
+        rows = np.ascontiguousarray(X.reshape(len(X), -1))
+        if fresh:
+            self._stream_rule = self._rule(rows.shape[1], None, self._seed())
+            check_states_fit(self._stream_rule, [rows.shape[1]], rows.dtype)
+            self.method_ = method_name(self._method(rows.shape[1]))
+            self._stream_dtype, self.sample_shape_ = rows.dtype, tuple(X.shape[1:])
+        if rows.dtype != self._stream_dtype or tuple(X.shape[1:]) != self.sample_shape_:
+            raise DataError(
+                f"this batch has samples of {tuple(X.shape[1:])} {rows.dtype} but the first one had "
+                f"{self.sample_shape_} {self._stream_dtype}: all batches must agree"
+            )
+        state = self._states[0] if self._states else guarded(self._stream_rule.init, "X")(rows.shape[1], rows.dtype)
+        if are_ordinary(rows):
+            self._go_on(self._taken(state, rows))
+        else:
+            # Whether the rule bears such values its result tells.
+            self._find(guarded(self._stream_rule.update, "X")(state.copy(), rows))
+        return self
+
+    def _taken(self, state: State, rows: Array) -> State:
+        """Take in samples; those that are refused change nothing."""
+        rule, held = self._stream_rule, state.counts["n_held"]
+        before = rule.rule.part_of(state).copy() if held + len(rows) >= rule.size else State()
+        try:
+            updated: State = guarded(rule.update, "X")(state, rows)
+        except DataError:
+            state.arrays |= before.arrays
+            state.counts |= {**before.counts, "n_held": held}
+            raise
+        return updated
+
+    def merge(self, other: StreamedModel) -> Self:
+        """Take in all that another estimator has seen through `partial_fit`.
+
+        Raises
+        ------
+        DataError
+            If the method cannot merge, or the two did not see samples of one shape and dtype with the same parameters.
+        """
+        check_is_fitted(self)
+        if not isinstance(other, StreamedModel):
+            raise DataError(f"merge takes in another StreamingPCA, not one of type {type(other).__name__}: give one")
+        check_is_fitted(other)
+        if self._states is None or other._states is None:
+            raise DataError(
+                "merge joins what partial_fit has seen, and a model that fit() fitted or load() read keeps no state: "
+                "give all the data to one fit()"
+            )
+        rule = self._stream_rule
+        if not rule.mergeable:
+            raise DataError(f"{self.method_} cannot merge: use method='incremental-svd'")
+        alike = other._stream_rule == rule and other._stream_dtype == self._stream_dtype
+        if not alike or other.sample_shape_ != self.sample_shape_:
+            raise DataError("the two estimators differ in parameters, sample shape or dtype: they must be alike")
+        self._find(guarded(rule.merge, "the other estimator")(self._states[0].copy(), other._states[0]))
+        return self
+
+    def _go_on(self, state: State) -> None:
+        """Keep a state, from which `__getattr__` finds what is asked for."""
+        self._states, self.n_samples_seen_ = [state], state.counts["n_samples"] + state.counts["n_held"]
+        self._looked_at = vars(self).get("components_", self._looked_at)
+        for name in _FOUND:
+            self.__dict__.pop(name, None)
+
+    def __getattr__(self, name: str) -> Any:
+        # `partial_fit` leaves the components to whoever asks for them: to find them takes longer than to take in a few
+        # samples.
+        if name in _FOUND and self._states:
+            self._find(self._states[0])
+        return object.__getattribute__(self, name)
+
+    def _find(self, state: State) -> None:
+        n, before = state.counts["n_samples"] + state.counts["n_held"], vars(self).get("components_", self._looked_at)
+        # ``finish`` uses a state up.
+        found = self._kept_of(guarded(self._stream_rule.finish, "X")(state.copy()))
+        guarded(self._settle, "X")(found, self.method_, self.sample_shape_, n, before)
+        self._states = [state]
