@@ -13,6 +13,11 @@ SHARED = {
     memory_budget : int, optional
         Bytes that one task may take beyond what its process holds; default from the workers' limits or the machine.
 """,
+    "keep_state": """\
+    keep_state : bool
+        Whether a model that `fit` fitted, and one that `load` reads, can go on with `partial_fit`: the state of the fit
+        is then kept in memory, as large as that of `partial_fit`, and stored by `save`.
+""",
     "whiten": """\
     whiten : bool
         Whether `transform` divides each score by the standard deviation along its component, so that its variance is 1.

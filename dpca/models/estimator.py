@@ -302,7 +302,7 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a model that `save` wrote; nothing in it is executed. It keeps no state for ``partial_fit``.
+        """Read a model that `save` wrote; nothing in it is executed.
 
         Raises
         ------

@@ -20,20 +20,23 @@ from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
 from dpca.models.component_model import ComponentModel
 from dpca.models.convergence import check_result
-from dpca.models.going_on import WhereStateIsKept
+from dpca.models.going_on import WhereStateIsKept, read_states, stated_dtype, stored_arrays
 from dpca.models.parameters import check_parameters, check_states_fit, checked_rank, no_values
 from dpca.models.partition_rule import by_partition, choose_rule, exact_rule
 from dpca.models.rank import UnmetError
-from dpca.models.rank_choice import RankChoice
+from dpca.models.rank_choice import CHOICES, RankChoice
 from dpca.models.samples import dense_samples, fitted_source
+from dpca.models.store import StoredModel, plain
 from dpca.models.targets import Check, check_for, keep_chosen, value_range_for
 from dpca.partition.base import Partition
 from dpca.representation.base import Representation
 from dpca.representation.linear import LinearRepresentation
+from dpca.rules.keeping import taken_state
 from dpca.rules.rule import Rule
+from dpca.rules.state import State
 from dpca.storage.errors import DataError
 from dpca.storage.layout import CHANNEL, axes_for
-from dpca.storage.stack import Stack
+from dpca.storage.ranges import checked_range
 
 
 @dataclass(eq=False, repr=False)
@@ -59,6 +62,7 @@ class PartitionedPCA(ComponentModel):
     random_state: Any = None
     memory_budget: int | None = None
     flatten: bool = False
+    keep_state: bool = False
 
     _target = cast("Mapping[str, Any]", {})  # what is reached of a target; a fit sets its own
 
@@ -93,7 +97,7 @@ class PartitionedPCA(ComponentModel):
             source, left_out = hold_out(whole, choice.validation_fraction, self._random(0))
         if source.shape[0] < 2:
             raise DataError(f"{source.shape[0]} sample has no variance: a fit needs at least 2 samples")
-        axes = _axes_of(stack)
+        axes = whole.axes
         partition = self._partition(source, axes, **running)
         check = None
         if choice.is_target:
@@ -105,6 +109,7 @@ class PartitionedPCA(ComponentModel):
         while True:
             rule, folded, plan, note = self._rule(choice, source, partition, running["client"])
             results, report = fold(rule, source, folded, plan=plan, note=note + why, stage=stage, **running)
+            states, rule = ([*map(taken_state, results)], rule.rule) if self.keep_state else (None, rule)
             try:
                 settle(choice, rule, partition, folded, results, n, source.dtype, value_range, check, left_out)
                 break
@@ -114,8 +119,9 @@ class PartitionedPCA(ComponentModel):
                     raise
             stage = f"fit again, {computed} components"
             why = f"; {before} components of each {self.part_name} were too few, so up to {computed} were computed anew"
-        self.fit_report_ = report
-        self._states = None
+        self.fit_report_, self._states = report, states
+        if states is not None:
+            self._fixed = self._to_go_on(partition, source.dtype)
 
     def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""
@@ -135,12 +141,26 @@ class PartitionedPCA(ComponentModel):
 
     def _rule(
         self, choice: RankChoice, source: Source, partition: Partition, client: Any | None
-    ) -> tuple[Rule, Partition, FoldPlan, str]:
+    ) -> tuple[Any, Partition, FoldPlan, str]:
         """Return what is folded over what, by which plan, and a sentence on it."""
         k, folded = self._to_compute(choice, source.shape[0], partition), self._folded(partition)
-        chosen = choose_rule(k, source, folded, f"{self.part_name}s", client=client, budget=self.memory_budget)
-        rule, plan, note = chosen
+        if self.keep_state:
+            self._to_go_on(partition, source.dtype)
+        how: dict[str, Any] = {"client": client, "budget": self.memory_budget, "keep": bool(self.keep_state)}
+        rule, plan, note = choose_rule(k, source, folded, f"{self.part_name}s", **how)
         return rule, folded, plan, note
+
+    def _to_go_on(self, partition: Partition, dtype: np.dtype[Any]) -> tuple[Partition, Partition, Rule, np.dtype[Any]]:
+        """Return what all batches of `partial_fit` share: the partition, what is folded over what, and their dtype."""
+        folded = self._folded(partition)
+        rule = exact_rule(self._to_compute(RankChoice.of(self.get_params()), None, partition), folded)
+        check_states_fit(rule, map(folded.n_features, range(folded.n_partitions)), folded.split_dtype(dtype))
+        return partition, folded, rule, dtype
+
+    def _empty_states(self) -> list[State]:
+        """Return the states before any sample."""
+        _, folded, rule, dtype = self._fixed
+        return [rule.init(folded.n_features(i), folded.split_dtype(dtype)) for i in range(folded.n_partitions)]
 
     @WhereStateIsKept
     def partial_fit(self, X: Any, y: Any = None) -> Self:
@@ -161,8 +181,8 @@ class PartitionedPCA(ComponentModel):
         Raises
         ------
         DataError
-            For a model that `fit` fitted or `load` read, which keeps no covariances to go on from; for samples that do
-            not go with those before.
+            For a model that `fit` fitted or `load` read without ``keep_state``; for samples that do not go with those
+            before.
         """
         if self._states is None:
             check_parameters(self)
@@ -175,12 +195,8 @@ class PartitionedPCA(ComponentModel):
             )
         value_range = value_range_for(choice, self.data_range, X, X.dtype)
         if self._states is None:
-            partition = self._partition(as_source(X), None)
-            folded = self._folded(partition)
-            rule, values = exact_rule(self._to_compute(choice, None, partition), folded), folded.split_dtype(X.dtype)
-            check_states_fit(rule, map(folded.n_features, range(folded.n_partitions)), values)
-            before = [rule.init(folded.n_features(i), values) for i in range(folded.n_partitions)]
-            self._fixed = partition, folded, rule, X.dtype
+            self._fixed = self._to_go_on(self._partition(as_source(X), None), X.dtype)
+            before = self._empty_states()
         else:
             before = self._states
         partition, folded, rule, dtype = self._fixed
@@ -342,11 +358,31 @@ class PartitionedPCA(ComponentModel):
             **counts,
             **({"target": dict(self._target)} if self._target else {}),
             **({"flatten": True} if self.flatten else {}),
+            **({"state": self._state_facts()} if self.keep_state and self._states else {}),
         }
 
-    def _remember(self, facts: Mapping[str, Any]) -> None:
+    def _state_facts(self) -> dict[str, Any]:
+        """Return what a store states of states: the dtype of the samples, and how many components are kept."""
+        data_range = None if self.data_range is None else list(map(float, self.data_range))
+        choices = {name: plain(getattr(self, name)) for name in (*CHOICES, "max_components")}
+        return {"dtype": str(self._fixed[3]), "parameters": choices | {"data_range": data_range}}
+
+    def _state_arrays(self) -> dict[str, tuple[Array, tuple[str, ...]]]:
+        """Return the arrays of a store that hold states."""
+        return stored_arrays(self._states) if self.keep_state and self._states else {}
+
+    def _remember(self, stored: StoredModel) -> None:
         """Take over what a store states beside parameters that it has always stated, where it does."""
+        facts = stored.facts
         self.flatten = bool(facts.get("flatten", False))
+        if (state := facts.get("state")) is not None:
+            for name in (*CHOICES, "max_components"):
+                setattr(self, name, state["parameters"][name])
+            if (bounds := state["parameters"]["data_range"]) is not None:
+                self.data_range = checked_range(bounds)
+            self.keep_state, self._fixed = True, self._to_go_on(self.partition_, stated_dtype(state))
+            read_states(stored, states := self._empty_states())
+            self._states = states
         if (stated := facts.get("target")) is not None:
             kinds = {"name": str, "asked": float, "reached": float, "standard_error": float, "left_out": int}
             self._know_target({name: kind(stated[name]) for name, kind in kinds.items()})
@@ -355,10 +391,3 @@ class PartitionedPCA(ComponentModel):
     def _shapes(sample_shape: tuple[int, ...], grid_shape: tuple[int, ...], k: int) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the arrays in a store, beside those of components."""
         return {"mean": sample_shape, "explained_variance": (*grid_shape, k), "total_variance": grid_shape}
-
-
-def _axes_of(stack: Any) -> Sequence[str] | None:
-    """Names of the axes of a sample, where anything states them."""
-    if isinstance(stack, Stack):
-        return stack.axes[1:]
-    return stack.axes if isinstance(stack, Source) else None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from dataclasses import replace
 from typing import Any, Self
 
 import numpy as np
@@ -10,10 +11,11 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.boundary import guarded
 from dpca.kernels.types import Array
-from dpca.models.going_on import WhereStateIsKept
+from dpca.models.going_on import WhereStateIsKept, read_states, stated_dtype, stored_arrays
 from dpca.models.linear_model import LinearModel
 from dpca.models.parameters import are_ordinary, check_parameters, check_states_fit
 from dpca.models.samples import dense_samples
+from dpca.models.store import Kept, StoredModel
 from dpca.models.streaming_methods import method_name
 from dpca.rules.basis import StreamingRule
 from dpca.rules.state import State
@@ -30,6 +32,9 @@ class StreamedModel(LinearModel):
     """Base of `StreamingPCA`: `partial_fit` and `merge`; the subclass makes the rule and learns what it finds."""
 
     method_: str
+
+    n_passes: int
+    keep_state: bool
 
     @abstractmethod
     def _rule(self, d: int, n: int | None, seed: int) -> Any:
@@ -57,8 +62,8 @@ class StreamedModel(LinearModel):
         Raises
         ------
         DataError
-            For a model that `fit` fitted or `load` read, which keeps no state to go on from; for samples that do not go
-            with those before, or with which the rule diverges.
+            For a model that `fit` fitted or `load` read without ``keep_state``; for samples that do not go with those
+            before, or with which the rule diverges.
 
         Notes
         -----
@@ -70,10 +75,8 @@ class StreamedModel(LinearModel):
         X = dense_samples(self, X, reset=fresh)
         rows = np.ascontiguousarray(X.reshape(len(X), -1))
         if fresh:
-            self._stream_rule = self._rule(rows.shape[1], None, self._seed())
-            check_states_fit(self._stream_rule, [rows.shape[1]], rows.dtype)
-            self.method_ = method_name(self._method(rows.shape[1]))
-            self._stream_dtype, self.sample_shape_ = rows.dtype, tuple(X.shape[1:])
+            self._begin(rows.shape[1], rows.dtype, self._seed())
+            self.method_, self.sample_shape_ = method_name(self._method(rows.shape[1])), tuple(X.shape[1:])
         if rows.dtype != self._stream_dtype or tuple(X.shape[1:]) != self.sample_shape_:
             raise DataError(
                 f"this batch has samples of {tuple(X.shape[1:])} {rows.dtype} but the first one had "
@@ -86,6 +89,57 @@ class StreamedModel(LinearModel):
             # Whether the rule bears such values its result tells.
             self._find(guarded(self._stream_rule.update, "X")(state.copy(), rows))
         return self
+
+    def _begin(self, d: int, dtype: np.dtype[Any], seed: int) -> None:
+        """Fix what all batches share."""
+        self._stream_rule, self._stream_dtype, self._stream_seed = self._rule(d, None, seed), dtype, seed
+        check_states_fit(self._stream_rule, [d], dtype)
+
+    def _check_going_on(self, d: int, dtype: np.dtype[Any], seed: int) -> None:
+        """Refuse to keep the state of a fit that has none, or one too large."""
+        if self.n_passes > 1:
+            raise DataError(
+                f"keep_state=True keeps what one pass has seen but n_passes is {self.n_passes}: leave one of them out"
+            )
+        check_states_fit(self._rule(d, None, seed), [d], dtype)
+
+    def _go_on_from(self, found: State, d: int, dtype: np.dtype[Any], seed: int) -> None:
+        """Keep the state of a fit, in which nothing waits."""
+        self._begin(d, dtype, seed)
+        state = self._stream_rule.init(d, dtype)
+        for own, others in ((state.arrays, found.arrays), (state.counts, found.counts)):
+            own.update({name: others[name] for name in own if name in others})
+        self._states = [state]
+
+    def _kept(self) -> Kept:
+        kept = super()._kept()
+        if not (self.keep_state and self._states):
+            return kept
+        state, n_held = self._states[0], self._states[0].counts["n_held"]
+        facts = {"seed": self._stream_seed, "dtype": str(self._stream_dtype), "n_held": n_held}
+        if isinstance(self.n_components, float):
+            facts["n_components"] = self.n_components
+        filled = State({**state.arrays, "held_rows": state.arrays["held_rows"][:n_held]}, state.counts)
+        return replace(kept, arrays={**kept.arrays, **stored_arrays([filled])}, facts={**kept.facts, "state": facts})
+
+    @classmethod
+    def _from_store(cls, stored: StoredModel) -> Self:
+        model = super()._from_store(stored)
+        if (facts := stored.facts.get("state")) is not None:
+            d, dtype, n_held = model.n_features_in_, stated_dtype(facts), int(facts["n_held"])
+            model.n_components = facts.get("n_components", model.n_components)
+            model._begin(d, dtype, int(facts["seed"]))
+            state = model._stream_rule.init(d, dtype)
+            room = state.arrays["held_rows"]
+            if not 0 <= n_held <= len(room):
+                raise ValueError(f"{n_held} samples wait for a batch of {len(room)}")
+            state.arrays["held_rows"] = room[:n_held]
+            read_states(stored, [state])
+            state.arrays["held_rows"] = room
+            if (state.counts["n_held"], state.counts["n_samples"]) != (n_held, stored.n_samples - n_held):
+                raise ValueError(f"its state has taken in {state.counts['n_samples']} samples")
+            model._states = [state]
+        return model
 
     def _taken(self, state: State, rows: Array) -> State:
         """Take in samples; those that are refused change nothing."""

@@ -6,7 +6,7 @@ import math
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
+from dataclasses import KW_ONLY, dataclass, replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -42,6 +42,7 @@ from dpca.representation.lazy import is_lazy
 from dpca.rules.basis import StreamingRule
 from dpca.rules.covariance_product import refined, refinement
 from dpca.rules.incremental_svd import IncrementalSVD
+from dpca.rules.keeping import Keeping, taken_state
 from dpca.rules.watched import moved
 from dpca.storage.errors import DataError
 
@@ -99,6 +100,8 @@ class StreamingPCA(StreamedModel):
         Options of "incremental-svd", which "auto" is where they are given: extra directions to keep, default 60; weight
         of a sample relative to the next.
     {whiten}
+    {keep_state}
+        Of one pass: it does not go with ``n_passes`` > 1.
 
     Attributes
     ----------
@@ -162,6 +165,7 @@ class StreamingPCA(StreamedModel):
     oversampling: int | None = None
     forgetting: float | None = None
     whiten: bool = False
+    keep_state: bool = False
 
     _optimum = math.inf  # what the best components capture, at most
 
@@ -171,6 +175,9 @@ class StreamingPCA(StreamedModel):
         shape, seed = tuple(source.shape[1:]), self._seed()
         rule = self._rule(math.prod(shape), source.shape[0], seed)
         self.method_ = method_name(self._method(math.prod(shape)))
+        if self.keep_state:
+            self._check_going_on(math.prod(shape), source.dtype, seed)
+            rule = replace(rule, rule=Keeping(rule.rule))
         work, scheme = executed(rule, self, running["client"])
         if rule.random_order and is_lazy(X) and not self.shuffle:
             warnings.warn(
@@ -182,7 +189,7 @@ class StreamingPCA(StreamedModel):
         stream = shuffle(source, seed) if self.shuffle else source
         first, whole = Passes(stream, memory_budget=self.memory_budget, **running), Whole(shape)
         (found,) = first.over(whole, work, scheme=scheme, stage="fit")
-        found = self._kept_of(found)
+        state, found = taken_state(found), self._kept_of(found)
         self.fit_report_ = first.report
         settle = guarded(self._settle, source.name)
         settle(found, self.method_, shape, source.shape[0])
@@ -193,6 +200,8 @@ class StreamingPCA(StreamedModel):
             further = Passes(source, memory_budget=self.memory_budget, **running)
             (found,) = further.over(whole, refine, stage=stage)
             settle(refined(found, before), stage, shape, source.shape[0], before)
+        if self.keep_state:
+            self._go_on_from(state, math.prod(shape), source.dtype, seed)
         if advice := unsettled(self.method_, self.variance_moved_, self.angle_moved_, self.captured_bound_):
             warnings.warn(advice, ConvergenceWarning, stacklevel=3)
 
@@ -207,7 +216,7 @@ class StreamingPCA(StreamedModel):
 
     def _rule(self, d: int, n: int | None, seed: int) -> Any:
         share = explained_share(self.n_components)
-        k = min(d, n or d) if share is not None else checked_rank(self.n_components, d, n)
+        k = d if share is not None else checked_rank(self.n_components, d, n)
         method = self._method(d)
         if share is not None and method_name(method) not in ("covariance", "StreamingCovariance"):
             raise DataError(

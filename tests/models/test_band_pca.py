@@ -238,6 +238,7 @@ def test_scikit_learns_conventions(images: np.ndarray, fitted: BandPCA) -> None:
     assert given == {
         "n_components": 5,
         "flatten": False,
+        "keep_state": False,
         "band_size": 300,
         "mapping": "mean-variance",
         "n_intervals": 6,
