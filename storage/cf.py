@@ -34,6 +34,12 @@ ATTRIBUTES = (
     *("scale_factor", "add_offset", "_Unsigned"),
 )
 
+#: What to do about values that are missing or not finite: a phrase to follow where one is.
+REMEDY = (
+    "every value must be finite, so fill it (numpy.nan_to_num, or fillna(0) of xarray): a place that no sample has, "
+    "such as land, then changes no component"
+)
+
 Number = int | float
 
 _SPELLED = ("NaN", "Infinity", "-Infinity")

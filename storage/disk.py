@@ -177,7 +177,7 @@ def readable_size(n: float) -> str:
         if n < 999.5:
             return f"{n:.3g} {unit}"
         n /= 1000
-    return f"{n:,.3g} PB"
+    return f"{n:,.0f} PB"
 
 
 def sweep(folder: Path) -> None:

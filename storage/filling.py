@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
+from dpca.storage import cf
 from dpca.storage.arrays import create_array, create_root, write_shard
 from dpca.storage.clusters import cluster_errors
 from dpca.storage.errors import ClusterError, DataError, one_line
@@ -130,9 +131,9 @@ def _no_data(block: NDArray[Any]) -> Iterator[tuple[int, str]]:
     for i in np.flatnonzero(bad.reshape(len(values), -1).any(axis=1)):
         where = tuple(int(j) for j in np.argwhere(bad[i])[0])
         if masked and absent[i][where]:
-            yield int(i), f"holds a missing value at {where}: every value must be there"
+            yield int(i), f"holds a missing value at {where}: {cf.REMEDY}"
         else:
-            yield int(i), f"holds {values[i][where]} at {where}: every value must be finite"
+            yield int(i), f"holds {values[i][where]} at {where}: {cf.REMEDY}"
 
 
 class Filling:

@@ -2,17 +2,18 @@
 
 What becomes of an image:
 
-* JPEG, PNG, WebP and TIFF are decoded, recognized by their first bytes and never by the file's name.
+* The formats of `dpca.storage.pictures` are decoded, recognized by their first bytes and never by the file's name.
 * The size is read from the header before anything is decoded; more than `MAX_PIXELS` pixels, or another size than the
   stack's, is refused there, so a decompression bomb costs nothing.
 * EXIF orientation is applied: pixels come out upright.
-* Grey of 8 bits stays ``uint8``, 1 bit becomes 0 or 255, grey of 9 to 16 bits stays ``uint16``, 32-bit float TIFF stays
-  ``float32`` and must be finite.
+* Grey of 8 bits stays ``uint8``, 1 bit becomes 0 or 255, grey of 9 to 16 bits stays ``uint16``, 32-bit float TIFF and
+  PFM stay ``float32`` and must be finite. Of PGM and JPEG 2000, whose depth is any, values are scaled to 8 or 16 bits.
 * Palette, CMYK and YCbCr images become RGB (Pillow's conversion; embedded color profiles are not applied).
 * Transparency is composited over white; opaque pixels keep their exact values.
-* Color of 16 bits a channel, 32-bit or signed integers and 64-bit floats are refused: Pillow would silently cut them.
-* More than one frame (animations, TIFF pages) is refused. Of a JPEG with pictures appended (previews, gain maps) the
-  main one is read.
+* Color of more than 8 bits a channel, 32-bit or signed integers and 64-bit floats are refused: Pillow would silently
+  cut them.
+* More than one frame (animations, TIFF pages, layers) is refused. Of a JPEG with pictures appended (previews, gain
+  maps) the main one is read.
 * A file that ends before its last pixel, or cannot be decoded for any other reason, is refused.
 
 Across a stack (`Rules`): the first accepted image decides on color, size and value type unless told otherwise. In a
@@ -33,11 +34,10 @@ from numpy.typing import NDArray
 from PIL import Image
 from PIL.ImageFile import ImageFile
 from PIL.JpegImagePlugin import JpegImageFile
-from PIL.PngImagePlugin import PngImageFile
 from PIL.TiffImagePlugin import TiffImageFile
-from PIL.WebPImagePlugin import WebPImageFile
 
 from dpca.storage.errors import DataError
+from dpca.storage.pictures import cut_depth, picture_of, plugin_of
 
 Color = Literal["auto", "rgb", "grey"]
 
@@ -104,7 +104,7 @@ def decode(payload: bytes, rules: Rules | None = None) -> NDArray[Any]:
     Parameters
     ----------
     payload : bytes
-        A whole JPEG, PNG, WebP or TIFF file.
+        A whole file of a format of `dpca.storage.pictures`.
     rules : Rules, optional
         By default any size and color is taken as it is.
 
@@ -134,24 +134,16 @@ def decode(payload: bytes, rules: Rules | None = None) -> NDArray[Any]:
 
 
 def _opened(payload: bytes) -> ImageFile:
-    plugin: type[ImageFile]
-    head = bytes(payload[:12])
     # Image.open would do the same, but it warns about large images (a global switch), turns a JPEG with appended
     # previews into a sequence of frames, and lets any installed plugin try.
-    if head[:3] == b"\xff\xd8\xff":
-        plugin = JpegImageFile
-    elif head[:8] == b"\x89PNG\r\n\x1a\n":
-        plugin = PngImageFile
-    elif head[:4] == b"RIFF" and head[8:12] == b"WEBP":
-        plugin = WebPImageFile
-    elif head[:4] in (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+"):
-        plugin = TiffImageFile
-    elif not head:
-        raise DataError("is empty (0 bytes)")
-    else:
-        raise DataError(f"is no JPEG, PNG, WebP or TIFF image (it begins with {head!r})")
+    picture = picture_of(payload)
+    if picture is None:
+        begin = f"is no image that is read (it begins with {bytes(payload[:12])!r})"
+        raise DataError(begin if payload else "is empty (0 bytes)")
+    plugin = plugin_of(picture)
     try:
-        return plugin(io.BytesIO(payload))
+        image = plugin(io.BytesIO(payload))
+        depth = cut_depth(picture, image, payload)
     except MemoryError:
         raise
     except Image.DecompressionBombError:
@@ -159,15 +151,23 @@ def _opened(payload: bytes) -> ImageFile:
         raise DataError(_bomb("more")) from None
     except Exception as error:
         # A hostile header can end in any exception inside a decoder; all of them mean the same here.
-        raise DataError(_broken(plugin.format, error)) from None
+        raise DataError(_broken(picture.name, error)) from None
+    if depth is not None:
+        raise DataError(f"has {depth} in each channel: save it with 8 bits a channel or as 16-bit grey")
+    return image
 
 
 def _check_header(image: ImageFile, rules: Rules) -> None:
     width, height = image.size
     if width * height > rules.max_pixels:
         raise DataError(_bomb(f"{height} x {width} pixels, more", rules.max_pixels))
-    if getattr(image, "is_animated", False):
-        raise DataError("holds more than one frame: save the wanted frame as an image of its own")
+    try:
+        several = getattr(image, "is_animated", False)  # some decoders look for a second frame only now
+    except Exception as error:
+        raise DataError(_broken(image.format, error)) from None
+    if several:
+        stack = ", or give the files themselves (a glob) as a stack" if isinstance(image, TiffImageFile) else ""
+        raise DataError(f"holds more than one frame: save the wanted frame as an image of its own{stack}")
     if rules.sample_shape is not None and rules.crop is None and rules.resize is None:
         wanted = rules.sample_shape[:2]
         # not yet turned upright, so either way round may still become right
@@ -190,9 +190,9 @@ def _fast_pixels(image: ImageFile, payload: bytes) -> NDArray[Any] | None:
 def _pixels(image: ImageFile) -> NDArray[Any]:
     """Return the upright pixels, (height, width) or (height, width, 3), without transparency."""
     layout = " ".join(str(tile[3]) for tile in image.tile)
-    if image.mode == "I" or (image.mode == "F" and ";64" in layout):
+    if (image.mode == "I" and image.format != "PPM") or (image.mode == "F" and ";64" in layout):
         raise DataError("has integers of 32 bits, signed integers or 64-bit floats: save it with 8, 16 or float32 bits")
-    if not image.mode.startswith("I;16") and ";16" in layout and image.mode != "F":
+    if not image.mode.startswith("I") and ";16" in layout and image.mode != "F":
         raise DataError("has 16 bits in each of several channels: save it with 8 bits a channel or as 16-bit grey")
     try:
         image.load()
@@ -218,7 +218,7 @@ def _orientation(image: ImageFile) -> int:
 def _plain(image: Image.Image) -> NDArray[Any]:
     mode = image.mode
     see_through = image.info.get("transparency")
-    if mode.startswith("I;16"):
+    if mode.startswith("I"):
         pixels = np.asarray(image)
         pixels = pixels.astype(np.uint16, copy=False)
         return pixels if see_through is None else np.where(pixels == see_through, np.uint16(65535), pixels)

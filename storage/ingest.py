@@ -23,10 +23,9 @@ from dpca.storage.outputs import check_output
 from dpca.storage.progress import Progress, no_progress
 from dpca.storage.ranges import checked_range
 from dpca.storage.readers import Reader, Source, open_reader
-from dpca.storage.readers.base import IMAGE_SUFFIXES
 from dpca.storage.reading import open_group, root_facts
 from dpca.storage.stack import STACK_KIND, STACK_VERSION, Stack, open_stack
-from dpca.storage.survey import Form, survey
+from dpca.storage.survey import Form, require_samples, survey
 from dpca.storage.workspace import Workspace, fingerprint_of
 
 if TYPE_CHECKING:
@@ -128,8 +127,7 @@ def ingest(
     stop = on_error == "stop"
     with Workspace(target, kind=STACK_KIND, fingerprint=fingerprint, overwrite=overwrite) as work:
         if work.state != "complete":
-            if not len(reader):
-                raise DataError(_empty(reader))
+            require_samples(reader)
             form = survey(reader, rules, stop=stop)
             form = form if limits is None else replace(form, data_range=limits)
             layout = _layout(len(reader), form, cells)
@@ -183,8 +181,7 @@ def plan_ingest(
     PlanError
         If a shard does not fit ``budget``.
     """
-    if not len(reader):
-        raise DataError(_empty(reader))
+    require_samples(reader)
     color = reading.get("color", "auto")
     rules = Rules(color=color, crop=_size("crop", reading.get("crop")), resize=_size("resize", reading.get("resize")))
     form = survey(reader, rules, stop=reading.get("on_error", "stop") == "stop")
@@ -256,15 +253,6 @@ def _size(option: str, size: Sequence[int] | None) -> tuple[int, int] | None:
     if len(size) != 2 or any(int(length) != length for length in size):
         raise DataError(f"{option} {size!r} is no image size: give (height, width) in whole pixels")
     return int(size[0]), int(size[1])
-
-
-def _empty(reader: Reader) -> str:
-    if not reader.encoded:
-        return f"'{reader.name}' holds no samples: its sample axis has length 0"
-    others = (
-        f"; passed over {reader.ignored:,} other files, archives among them are not opened" if reader.ignored else ""
-    )
-    return f"no images found in '{reader.name}' (looked for {', '.join(IMAGE_SUFFIXES)}{others}): check the path"
 
 
 def _layout(n_items: int, form: Form, cells: Sequence[int] | None) -> Layout:

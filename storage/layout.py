@@ -50,6 +50,10 @@ _SPATIAL_MORE = (16, 8, 32)
 
 _MOST_CHANNELS = 4
 
+# what named axes count: samples before any other, pixels and their channels never
+_COUNTED_FIRST = ("t", "time", "z")
+_PIXEL = ("y", "x", "s")
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -79,6 +83,41 @@ class Layout:
         """Return the first sample of a shard and the one after its last."""
         start = shard * self.shards[0]
         return start, min(start + self.shards[0], n_samples)
+
+
+def stacked_axes(names: Sequence[str], shape: Sequence[int]) -> tuple[str, ...] | None:
+    """Return names of all axes, ``"sample"`` among them, as `dpca.storage.readers` take them.
+
+    Samples are counted by the first of these with several entries: time, z, any other axis but y, x and channels,
+    channels. Samples of a pixel (red, green, blue) are its channels, and so are channels (c) where there are none.
+
+    Parameters
+    ----------
+    names : sequence of str
+        One letter or word an axis, in any case.
+    shape : sequence of int
+
+    Returns
+    -------
+    tuple of str or None
+        None where only y and x have several entries: one image, no stack.
+    """
+    lower = [name.lower() for name in names]
+
+    def rank(i: int) -> tuple[int, int]:
+        name = lower[i]
+        return (
+            _COUNTED_FIRST.index(name) if name in _COUNTED_FIRST else len(_COUNTED_FIRST) + (name in ("c", CHANNEL)),
+            i,
+        )
+
+    several = [i for i, n in enumerate(shape) if n > 1 and lower[i] not in _PIXEL]
+    if not several:
+        return None
+    sample = min(several, key=rank)
+    channel = next((name for name in ("s", "c") if name in lower and lower.index(name) != sample), None)
+    called = [SAMPLE if i == sample else CHANNEL if name == channel else name for i, name in enumerate(lower)]
+    return tuple(name if called.count(name) == 1 else f"{name}{i}" for i, name in enumerate(called))
 
 
 def axes_for(sample_shape: Sequence[int]) -> tuple[str, ...]:

@@ -29,7 +29,7 @@ from zarr.errors import BaseZarrError
 
 from dpca.storage import cf
 from dpca.storage.errors import DataError, StoreError, one_line
-from dpca.storage.layout import CHANNEL, MAX_CHUNK, SAMPLE, axes_for
+from dpca.storage.layout import CHANNEL, MAX_CHUNK, SAMPLE, axes_for, stacked_axes
 from dpca.storage.ranges import checked_range, found_range, type_range
 from dpca.storage.reading import array_in, open_node, root_facts
 from dpca.storage.workspace import fingerprint_of
@@ -60,6 +60,8 @@ class Stack:
         Lowest and highest value a sample can hold (0 and 255 for 8-bit images); None where nobody stated it.
     source : dict
         What the stack was made from: kind, name, count.
+    moved : bool
+        Whether the axes are those of the array, which `dpca.storage.ingest` puts in order; only where that was asked.
     """
 
     path: str
@@ -68,6 +70,7 @@ class Stack:
     axes: tuple[str, ...]
     data_range: tuple[float, float] | None
     source: dict[str, Any]
+    moved: bool = False
     _fingerprint: str | None = field(default=None, repr=False)
     _group: zarr.Group | None = field(default=None, repr=False)
 
@@ -160,8 +163,9 @@ def open_stack(
     Parameters
     ----------
     path : path-like or URL
-        A stack store; an array; or a group with exactly one array of two or more axes, or with one called
-        ``samples``, ``images`` or ``data``. ``path/array`` opens another.
+        A stack store; an array; an image of OME-Zarr, of which the highest resolution is meant; or a group with exactly
+        one array of two or more axes, or with one called ``samples``, ``images`` or ``data``. ``path/array`` opens
+        another.
     data_range : tuple of float, optional
         Lowest and highest value a sample can hold. By default what a stack store states; for a foreign
         array that of ``bool``, ``uint8`` and ``uint16``, and None for other types.
@@ -169,7 +173,8 @@ def open_stack(
         Names of the axes of one sample. By default what a stack store states; for a foreign array its
         ``dimension_names`` (or xarray's ``_ARRAY_DIMENSIONS``), else those of `dpca.storage.layout.axes_for`.
     decoded : bool
-        Whether the stored values must be the data; False where the caller decodes them, see `dpca.storage.cf`.
+        Whether the stored values must be the data, samples first; False where the caller decodes them, see
+        `dpca.storage.cf`, and moves the axes of OME-Zarr.
 
     Returns
     -------
@@ -191,18 +196,25 @@ def open_stack(
         facts = root_facts(node)
         if facts:
             return _open_ours(where, node, facts, data_range, axes)
-        samples, array_path = _choose(where, node)
+        samples, array_path, ome = _choose(where, node)
     else:
-        samples, array_path = node, where
+        samples, array_path, ome = node, where, None
     _check_samples(where, samples, decoded)
+    moved = ome is not None and axes is None and not _in_order(ome, samples.shape)
+    if moved and decoded:
+        raise DataError(
+            f"'{where}' has the axes {ome} of lengths {samples.shape}, and samples must come first, channels last: "
+            f"make a stack of it with `dpca ingest`"
+        )
     source = {"kind": "zarr", "name": os.path.basename(where.rstrip("/")), "count": samples.shape[0]}
     return Stack(
         path=where,
         array_path=absolute(array_path),
         samples=samples,
-        axes=_check_axes(axes, samples) if axes is not None else _foreign_axes(samples),
+        axes=_check_axes(axes, samples) if axes is not None else ome or _foreign_axes(samples),
         data_range=checked_range(data_range) if data_range is not None else type_range(np.dtype(samples.dtype)),
         source=source,
+        moved=moved,
     )
 
 
@@ -251,7 +263,16 @@ def _open_ours(
     )
 
 
-def _choose(where: str, group: zarr.Group) -> tuple[zarr.Array[Any], str]:
+def _in_order(axes: Sequence[str], shape: Sequence[int]) -> bool:
+    """Whether samples are counted by the first axis, channels by the last, and no other axis of OME-Zarr is idle."""
+    idle = any(n == 1 and axis not in ("y", "x") for axis, n in zip(axes[1:], shape[1:], strict=True))
+    return axes[0] == SAMPLE and CHANNEL not in axes[:-1] and not idle
+
+
+def _choose(where: str, group: zarr.Group) -> tuple[zarr.Array[Any], str, tuple[str, ...] | None]:
+    """Return the array that is meant, its path, and the names of all its axes where the group states them."""
+    if (ome := _of_ome(where, group)) is not None:
+        return ome
     try:
         with warnings.catch_warnings():
             # files in the folder that are not Zarr's are no concern of a reader
@@ -268,7 +289,29 @@ def _choose(where: str, group: zarr.Group) -> tuple[zarr.Array[Any], str]:
             f"'{where}' is a Zarr group with no obvious stack (arrays of two or more axes: {listed}): "
             f"give '{where}/<array>'"
         )
-    return array_in(group, found[0]), f"{where.rstrip('/')}/{found[0]}"
+    return array_in(group, found[0]), f"{where.rstrip('/')}/{found[0]}", None
+
+
+def _of_ome(where: str, group: zarr.Group) -> tuple[zarr.Array[Any], str, tuple[str, ...]] | None:
+    """Return the highest resolution of an image of OME-Zarr (0.1 to 0.5), None for other groups."""
+    stated: Any = group.attrs.asdict()
+    stated = stated.get("ome", stated)
+    if not isinstance(stated, dict) or not stated.get("multiscales"):
+        return None
+    try:
+        image = stated["multiscales"][0]
+        path = str(image["datasets"][0]["path"])
+        # dicts since version 0.4, letters in 0.3, and always these five before
+        names = [one["name"] if isinstance(one, dict) else one for one in image.get("axes", "tczyx")]
+        if path.startswith("/") or ".." in path.split("/") or not all(isinstance(name, str) for name in names):
+            raise ValueError(f"its first dataset is {path[:40]!r}, its axes are {str(names)[:40]}")
+        array = array_in(group, path)
+        if len(names) != array.ndim or len(set(names)) != array.ndim:
+            raise ValueError(f"its axes are {str(names)[:40]} and its array has the shape {array.shape}")
+    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
+        raise DataError(f"'{where}' is no whole OME-Zarr image ({one_line(error)}): give '{where}/<array>'") from error
+    axes = stacked_axes(names, array.shape) or (SAMPLE, *names[1:])
+    return array, f"{where.rstrip('/')}/{path}", axes
 
 
 def _check_samples(where: str, samples: zarr.Array[Any], decoded: bool) -> None:

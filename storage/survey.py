@@ -13,9 +13,10 @@ from dpca.storage.arrays import Codec, choose_codec
 from dpca.storage.errors import DataError
 from dpca.storage.images import Rules, decode
 from dpca.storage.layout import CHANNEL, SAMPLE, axes_for
+from dpca.storage.pictures import NAMES
 from dpca.storage.ranges import type_range
 from dpca.storage.readers import Payload, Reader, Refused
-from dpca.storage.readers.base import within_memory
+from dpca.storage.readers.base import seen, within_memory
 
 # the codec is tried on this many samples, or on as many as fit in this many bytes
 _TRIED, _TRIED_BYTES = 8, 4 << 20
@@ -99,6 +100,24 @@ def _form(reader: Reader, rules: Rules, stop: bool) -> Form:
         codec=choose_codec(tried),
         data_range=reader.data_range or type_range(tried.dtype),
         rules=rules if reader.encoded else None,
+    )
+
+
+def require_samples(reader: Reader) -> None:
+    """Refuse a source without samples.
+
+    Raises
+    ------
+    DataError
+        Saying what was looked for, and how many files of which suffixes were seen.
+    """
+    if len(reader):
+        return
+    if not reader.encoded:
+        raise DataError(f"'{reader.name}' holds no samples: its sample axis has length 0")
+    raise DataError(
+        f"no images found in '{reader.name}', where {seen(reader.others)}: looked for {NAMES}, and not into archives; "
+        f"check the path"
     )
 
 

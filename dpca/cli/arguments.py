@@ -13,7 +13,10 @@ from dpca.choices import NOISE
 T = TypeVar("T")
 
 #: What a source can be.
-SOURCES = "folder of images, archives, a glob of them, or an array (Zarr, .npy, .npz, IDX, HDF5, LMDB)"
+SOURCES = (
+    "images of any format: a folder, .zip and .tar archives, LMDB; an array or several: Zarr, OME-Zarr, .npy, .npz, "
+    "IDX, TIFF of several pages, HDF5, netCDF, NIfTI; a video; or a glob of them"
+)
 GOES_ON = (
     "A run that was stopped goes on where it was when the same command is given again; a finished one is recognized "
     "and not repeated."
@@ -38,12 +41,13 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
         default="stop",
         help="a broken image stops the run, or is left out and recorded in the store (default: %(default)s)",
     )
-    group.add_argument("--key", metavar="NAME", help="name of the array in an .npz, HDF5 or LMDB source")
+    group.add_argument("--key", metavar="NAME", help="name of the array in an .npz, netCDF, HDF5 or Zarr source")
     group.add_argument(
         "--axes",
         type=lambda text: tuple(text.split(",")),
         metavar="A,B,...",
-        help="names of a sample's axes, channels last, for example z,y,x (default: from the source or its shape)",
+        help="names of a sample's axes, for example z,y,x, or of all axes with 'sample' among them; one called channel "
+        "comes last (default: from the source or its shape)",
     )
     add_range_option(group, "from the integer type; for floats, as found")
 

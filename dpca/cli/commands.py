@@ -18,16 +18,19 @@ from dpca.storage.disk import folder_bytes
 from dpca.storage.readers import open_reader
 from dpca.storage.readers.zarr_array import ZarrReader
 from dpca.storage.reading import open_group, open_node, root_facts
+from dpca.storage.survey import require_samples
 
 
 def ingest_stack(options: argparse.Namespace) -> int:
     """``dpca ingest``."""
+    # Before a cluster is started: a mistake should not take seconds to be told.
+    reader = open_reader(options.source, key=options.key, axes=options.axes)
+    require_samples(reader)
     with run_options(options) as how:
         stack = ingest(
-            options.source,
+            reader,
             options.target,
             cell_shape=options.cell,
-            key=options.key,
             axes=options.axes,
             budget=lambda: task_budget(how["client"], thread_count()),
             **reading_options(options),
@@ -70,7 +73,7 @@ def _facts(path: str) -> dict[str, Any]:
         arrays = {name: f"{tuple(a.shape)} {a.dtype}" for name, a in sorted(group.arrays())}
         return {**stated, "arrays": arrays, "bytes_on_disk": folder_bytes(path)}
     reader = None if stated is not None else open_reader(path)
-    if reader is None or isinstance(reader, ZarrReader):
+    if reader is None or (isinstance(reader, ZarrReader) and not reader.stack.moved):
         stack = open_stack(path) if reader is None else reader.stack
         return {
             "kind": "stack" if reader is None or not reader.decodes else "source: zarr, decoded by ingest",

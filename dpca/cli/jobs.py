@@ -5,16 +5,25 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
+from dpca import __version__
 from dpca.cli.arguments import reading_options
 from dpca.cli.model_arguments import partitioned_model
 from dpca.cli.running import say
 from dpca.cli.work import run_options
-from dpca.jobs import CompressionSettings, compress, find_done, open_input
-from dpca.report.record import format_table, report_folder
+from dpca.report.record import format_table, read_report, report_folder
+from dpca.storage.claim import read_json
+from dpca.storage.errors import StoreError
+from dpca.storage.input import open_input
+from dpca.storage.manifest import METADATA, ROOT_KEY, check_metadata
 from dpca.storage.readers import Reader
 from dpca.storage.stack import Stack
+from dpca.storage.workspace import fingerprint_of
+
+# Options that say how a job runs, or where things are, and not what it makes.
+_NOT_ASKED = ("source", "output", "run", "print_completion", "overwrite", "scheduler", "workers", "memory")
 
 
 def given_input(options: argparse.Namespace, embedded: Callable[[], Reader] | None) -> Stack | Reader:
@@ -38,8 +47,13 @@ def tell_result(report: Mapping[str, Any], output: str, already_done: bool, *mor
     say(f"store   {output}\nreport  {report_folder(output) / 'index.html'}")
 
 
-def run_job(options: argparse.Namespace, given: Stack | Reader, output: str, model: Any) -> int:
+def run_job(
+    options: argparse.Namespace, given: Stack | Reader, output: str, model: Any, request: str | None = None
+) -> int:
     """Run the main job with a model that is not fitted, as the options of `add_job_options` say."""
+    # Which takes seconds to import.
+    from dpca.jobs import CompressionSettings, compress, find_done
+
     settings = CompressionSettings(
         model,
         reconstruct=not options.source if options.reconstruct is None else options.reconstruct,
@@ -52,12 +66,39 @@ def run_job(options: argparse.Namespace, given: Stack | Reader, output: str, mod
     done = find_done(given, output, settings, overwrite=options.overwrite)
     if done is None:
         with run_options(options) as how:
-            done = compress(given, output, settings, say=say, **how)
+            done = compress(given, output, settings, say=say, request=request, **how)
     tell_result(done.report, output, done.already_done)
     return 0
 
 
 def compress_source(options: argparse.Namespace, embedded: Callable[[], Reader] | None = None) -> int:
     """``dpca compress``; where no source is given, ``embedded`` makes it."""
-    output = output_path(options, "-cpca" if options.source else "")
-    return run_job(options, given_input(options, embedded), output, partitioned_model(options))
+    output, given = output_path(options, "-cpca" if options.source else ""), given_input(options, embedded)
+    request = _request(options, given)
+    if (report := _served(request, output)) is not None:
+        tell_result(report, output, True)
+        return 0
+    return run_job(options, given, output, partitioned_model(options), request)
+
+
+def _request(options: argparse.Namespace, given: Stack | Reader) -> str:
+    """Return a hash of what is given and asked for, as this version understands it."""
+    asked = sorted((name, value) for name, value in vars(options).items() if name not in _NOT_ASKED)
+    content = given.fingerprint if isinstance(given, Stack) else given.fingerprint()
+    return fingerprint_of("request", __version__, content, asked)
+
+
+def _served(request: str, output: str) -> dict[str, Any] | None:
+    """Return the report of a store that was made for this request, which needs no library that computes.
+
+    Where there is none, or it is damaged, the job itself finds out what is to be done or said.
+    """
+    attributes = (read_json(Path(output) / METADATA) or {}).get("attributes")
+    facts = attributes.get(ROOT_KEY) if isinstance(attributes, dict) else None
+    if not isinstance(facts, dict) or facts.get("request") != request:
+        return None
+    try:
+        check_metadata(Path(output))
+        return read_report(report_folder(output))
+    except StoreError:
+        return None

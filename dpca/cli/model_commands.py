@@ -11,14 +11,16 @@ from dpca.jobs import fit_store, reconstruct_store, transform_store
 from dpca.jobs.stages import NOTHING, StageCost
 from dpca.kernels.quality import WINDOW
 from dpca.report.words import kept_components
-from dpca.storage import open_stack
+from dpca.storage import DataError, Stack, open_stack
+from dpca.storage.readers.opening import is_zarr, open_reader
 from dpca.storage.reading import array_in, open_group
+from dpca.storage.survey import require_samples
 
 
 def fit(options: argparse.Namespace) -> int:
     """``dpca fit``."""
     wanted = partitioned_model(options)
-    stack = open_stack(options.stack, data_range=options.data_range)
+    stack = _stack(options)
     with run_options(options) as how:
         model, cost, notes = fit_store(stack, options.model, wanted, **how)
     numbers = model.report_numbers()
@@ -32,7 +34,7 @@ def fit(options: argparse.Namespace) -> int:
 
 def transform(options: argparse.Namespace) -> int:
     """``dpca transform``."""
-    stack = open_stack(options.stack, data_range=options.data_range)
+    stack = _stack(options)
     with run_options(options) as how:
         cost = transform_store(stack, options.model, options.scores, reconstruct=options.reconstruct, **how)
     _tell(options.scores, cost)
@@ -50,6 +52,13 @@ def reconstruct(options: argparse.Namespace) -> int:
         cost = reconstruct_store(options.model, options.scores, options.target, n_components=options.components, **how)
     _tell(options.target, cost)
     return 0
+
+
+def _stack(options: argparse.Namespace) -> Stack:
+    if is_zarr(options.stack):
+        return open_stack(options.stack, data_range=options.data_range)
+    require_samples(open_reader(options.stack))
+    raise DataError(f"'{options.stack}' is no stack yet: make one first, dpca ingest {options.stack} STACK.zarr")
 
 
 def _tell(target: str, cost: StageCost) -> None:

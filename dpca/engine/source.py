@@ -16,9 +16,11 @@ import zarr
 from dask.delayed import delayed
 from scipy.sparse import issparse
 
+from dpca.engine.rows import open_rows
 from dpca.kernels.types import Array, Region
 from dpca.storage import cf
 from dpca.storage.errors import DataError, one_line
+from dpca.storage.readers.opening import is_zarr
 from dpca.storage.reading import array_identity, local_path, open_again, open_array, read_into
 from dpca.storage.stack import Stack, open_stack
 
@@ -26,7 +28,7 @@ from dpca.storage.stack import Stack, open_stack
 _READ_BYTES = 16 * 2**20
 # Values of one look for NaN, whose answers take a byte each.
 _CHECKED_AT_ONCE = 2**20
-_NOT_FINITE = "holds a value that is not finite: remove or repair it, since NaN or infinity spoils all components"
+_NOT_FINITE = f"holds a value that is not finite (NaN or infinity): {cf.REMEDY}"
 
 
 class Reader(Protocol):
@@ -175,10 +177,10 @@ class DaskSource(Source):
 
     segment_bytes = 128 * 2**20  # a task holds a segment whole
 
-    def __init__(self, array: da.Array, name: str = "the Dask array") -> None:
+    def __init__(self, array: da.Array, name: str = "the Dask array", axes: tuple[str, ...] | None = None) -> None:
         longest = tuple(max(lengths) for lengths in array.chunks)
         super().__init__(name, tuple(array.shape), np.dtype(array.dtype), longest)
-        self.array: da.Array = array
+        self.array, self.axes = array, axes
 
     def reader(self) -> Reader:
         """Return a function that computes a box on the current scheduler."""
@@ -245,17 +247,15 @@ def as_source(x: Any) -> Source:
     StoreError
         If a path holds nothing readable.
     """
+    x, path, axes = opened(x), None, None
     if isinstance(x, Source):
         return x
-    x, path, axes = opened(x), None, None
     if isinstance(x, Stack):
         path, axes, x = x.array_path, x.axes[1:], x.samples
     source: Source
     if isinstance(x, zarr.Array):
         path = path or local_path(x)
-        source = ArraySource(x)
-        if path:
-            source = ZarrSource(path, x.shape, x.dtype, x.chunks, array_identity(x))
+        source = ZarrSource(path, x.shape, x.dtype, x.chunks, array_identity(x)) if path else ArraySource(x)
     elif isinstance(x, da.Array):
         if any(np.isnan(length) for length in x.shape):
             raise DataError(f"the Dask array has shape {x.shape}, of unknown lengths: call compute_chunk_sizes() on it")
@@ -268,12 +268,12 @@ def as_source(x: Any) -> Source:
 
 
 def opened(x: Any) -> Any:
-    """Open what only says where a stack is: a path, or a Zarr group, which stands for what it holds.
+    """Open what only says where a stack is: a Zarr group, which stands for what it holds, or a path of anything.
 
     Raises
     ------
     DataError
-        If there is nothing, no obvious array, or a group that is no folder, in memory or in an archive.
+        If there is nothing, no obvious array, a group that is no folder, or what must be ingested, see `open_rows`.
     StoreError
         If a path holds nothing readable.
     """
@@ -284,7 +284,9 @@ def opened(x: Any) -> Any:
         return open_stack(path)
     if isinstance(x, zarr.Array):
         cf.require_plain(str(x.store_path), x)
-    return open_stack(x) if isinstance(x, str | os.PathLike) else x
+    if isinstance(x, str | os.PathLike):
+        return open_stack(x) if is_zarr(os.fspath(x)) else DaskSource(*open_rows(x))
+    return x
 
 
 def as_dense(x: Any) -> Array:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from dpca.jobs.compression import Compressed, CompressionSettings, compress, find_done, open_input
+from dpca.jobs.compression import Compressed, CompressionSettings, compress, find_done
 from dpca.jobs.fit import Fitted, fit_store
 from dpca.jobs.reconstruct import reconstruct_store
 from dpca.jobs.transform import transform_store
+from dpca.storage.input import open_input
 
 __all__ = [
     "Compressed",

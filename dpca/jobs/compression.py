@@ -21,13 +21,13 @@ from dpca.jobs.stages import StageRecord
 from dpca.jobs.transform import fill_scores
 from dpca.models.scores import SCORES_VERSION
 from dpca.report.record import read_report, report_folder
-from dpca.storage.errors import DataError, StoreError
+from dpca.storage.errors import StoreError
 from dpca.storage.ingest import plan_ingest
+from dpca.storage.input import open_input
 from dpca.storage.outputs import check_output
 from dpca.storage.progress import Progress, no_progress
-from dpca.storage.readers import Reader, open_reader
-from dpca.storage.readers.zarr_array import ZarrReader
-from dpca.storage.stack import Stack, open_stack
+from dpca.storage.readers import Reader
+from dpca.storage.stack import Stack
 from dpca.storage.workspace import Workspace, fingerprint_of
 
 PathLike = str | os.PathLike[str]
@@ -113,6 +113,7 @@ def compress(
     overwrite: bool = False,
     progress: Progress = no_progress,
     say: Callable[[str], None] = lambda text: None,
+    request: str | None = None,
 ) -> Compressed:
     """Ingest a source, fit a model, write scores and quality, and report.
 
@@ -132,6 +133,8 @@ def compress(
     progress : Progress
     say : callable
         Told in a line what happens.
+    request : str, optional
+        What the store is to state of the request for it, by which a program can recognize that it served it before.
 
     Raises
     ------
@@ -173,7 +176,7 @@ def compress(
             work.scratch / "records",
             reconstruct=settings.reconstruct,
             ssim=settings.measures_ssim,
-            facts=_facts(settings, fitted.model),
+            facts=_facts(settings, fitted.model) | ({} if request is None else {"request": request}),
             client=client,
             progress=progress,
         )
@@ -213,33 +216,6 @@ def find_done(
             )
         report = _write_report(given, stack, Path(output), folder, settings, {"stages": {}, "notes": []})
     return Compressed(report, folder, True)
-
-
-def open_input(
-    source: PathLike | Sequence[PathLike] | Stack | Reader,
-    *,
-    key: str | None = None,
-    axes: tuple[str, ...] | None = None,
-    data_range: tuple[float, float] | None = None,
-) -> Stack | Reader:
-    """Open plain Zarr sources as stacks, to be read where they are, and anything else as a reader, to be ingested.
-
-    Parameters
-    ----------
-    source : as in `compress`
-    key, axes, data_range
-        As for `dpca.storage.ingest`.
-    """
-    if isinstance(source, Reader | Stack):
-        return source
-    if not isinstance(source, str | os.PathLike) and len(source) == 1:
-        source = source[0]
-    reader = open_reader(source, key=key, axes=axes)
-    if not isinstance(reader, ZarrReader) or reader.decodes:
-        return reader
-    if not isinstance(source, str | os.PathLike):
-        raise DataError(f"{len(source)} sources were given and one is a Zarr array: give that one alone")
-    return open_stack(os.path.join(source, key) if key else source, data_range=data_range, axes=axes)
 
 
 def plan_compression(given: Stack | Reader, settings: CompressionSettings, client: Any | None) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import time
@@ -102,4 +103,6 @@ def _reached(target: dict[str, Any]) -> list[str]:
     where = f"{left_out:,} samples that were left out of the fit" if left_out else "samples of the fit"
     spread = f" (standard error {error:.2g})" if error else ""
     kind = "" if name == "target_ssim" else ", before values are rounded to those of the stack"
-    return [f"{name} is {asked:g}, and {reached:.6g} is reached on {where}{spread}{kind}"]
+    return [
+        f"{name} is {asked:g}, and {math.inf if reached is None else reached:.6g} is reached on {where}{spread}{kind}"
+    ]

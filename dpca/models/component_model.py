@@ -35,6 +35,7 @@ class ComponentModel(Estimator):
     def basis_(self) -> LinearRepresentation:
         """The mean and the components: what tasks are sent."""
 
+    _target: dict[str, Any] | None = None  # what was asked for as a target of quality, and what is reached
     _states: list[State] | None = None  # of what partial_fit has seen, one for each partition
     _looked_at: Array | None = None  # the components that were known before, where they are found only when asked for
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self, cast
 
@@ -63,8 +63,6 @@ class PartitionedPCA(ComponentModel):
     memory_budget: int | None = None
     flatten: bool = False
     keep_state: bool = False
-
-    _target = cast("Mapping[str, Any]", {})  # what is reached of a target; a fit sets its own
 
     @abstractmethod
     def _partition(self, source: Source, axes: Sequence[str] | None, **running: Any) -> Partition:
@@ -241,21 +239,25 @@ class PartitionedPCA(ComponentModel):
             target = {
                 "name": choice.name,
                 "asked": float(choice.value),
-                "reached": reached.value,
+                # The PSNR of what is exact is infinite, for which JSON has no number.
+                "reached": reached.value if math.isfinite(reached.value) else None,
                 "standard_error": reached.standard_error,
                 "left_out": 0 if left_out is None else len(left_out),
             }
         self._know_target(target, left_out)
 
-    def _know_target(self, target: Mapping[str, Any], left_out: Array | None = None) -> None:
+    def _know_target(self, target: dict[str, Any], left_out: Array | None = None) -> None:
         """Set the attributes that only targets give; those of a fit with another choice go."""
-        self._target = dict(target)
-        learned = {"target_reached_": target.get("reached"), "target_standard_error_": target.get("standard_error")}
+        self._target, reached = target, target.get("reached", math.nan)
+        learned = {
+            "target_reached_": (math.inf if reached is None else reached) if target else None,
+            "target_standard_error_": target.get("standard_error"),
+        }
         self._know_only({**learned, "validation_samples_": left_out})
 
     def target_numbers(self) -> dict[str, Any]:
         """Return what was asked for as a target and what is reached, empty where there is none."""
-        return dict(self._target)
+        return self._target or {}
 
     def _to_compute(self, choice: RankChoice, n: int | None, partition: Partition) -> int | None:
         """Return how many components of each partition the rule is to find in n samples, None for all."""
@@ -356,7 +358,7 @@ class PartitionedPCA(ComponentModel):
             "sample_shape": list(self.sample_shape_),
             **own,
             **counts,
-            **({"target": dict(self._target)} if self._target else {}),
+            **({"target": self._target} if self._target else {}),
             **({"flatten": True} if self.flatten else {}),
             **({"state": self._state_facts()} if self.keep_state and self._states else {}),
         }
@@ -385,7 +387,8 @@ class PartitionedPCA(ComponentModel):
             self._states = states
         if (stated := facts.get("target")) is not None:
             kinds = {"name": str, "asked": float, "reached": float, "standard_error": float, "left_out": int}
-            self._know_target({name: kind(stated[name]) for name, kind in kinds.items()})
+            known = {name: stated[name] if stated[name] is None else kind(stated[name]) for name, kind in kinds.items()}
+            self._know_target(known)
 
     @staticmethod
     def _shapes(sample_shape: tuple[int, ...], grid_shape: tuple[int, ...], k: int) -> dict[str, tuple[int, ...]]:

@@ -13,7 +13,7 @@ import numpy as np
 import zarr
 from dask.delayed import delayed
 
-from dpca.engine.source import opened
+from dpca.engine.source import Source, opened
 from dpca.kernels.types import Array
 from dpca.representation.base import Representation
 from dpca.storage.reading import array_identity, local_path, open_again, read_into
@@ -24,10 +24,10 @@ _CHUNK_BYTES = 64 * 2**20
 
 
 def as_lazy(x: Any) -> da.Array:
-    """Return a Dask array of whole samples over a stack, a Zarr array, a path, or a Dask array as it is."""
-    if isinstance(x, da.Array):
-        return x
-    array = zarr_array(x)
+    """Return a Dask array of samples over a stack, a Zarr array or a path, or a Dask array as it is."""
+    array = lazily_opened(x)
+    if isinstance(array, da.Array):
+        return array
     sample_bytes = math.prod(array.shape[1:]) * np.dtype(array.dtype).itemsize
     return lazy_chunks(array, (rows_of_a_task(array, sample_bytes), *array.shape[1:]))
 
@@ -71,10 +71,11 @@ def _opened_once(path: str, identity: str) -> zarr.Array[Any]:
     return open_again(path, identity)
 
 
-def zarr_array(x: Any) -> zarr.Array[Any]:
-    """Return the Zarr array behind a stack, a path, or itself."""
+def lazily_opened(x: Any) -> zarr.Array[Any] | da.Array:
+    """Return the Zarr array behind a stack, a path or itself, or a Dask array over what a path holds otherwise."""
     x = opened(x)
-    array: zarr.Array[Any] = x.samples if isinstance(x, Stack) else x
+    x = x.as_dask() if isinstance(x, Source) else x
+    array: zarr.Array[Any] | da.Array = x.samples if isinstance(x, Stack) else x
     return array
 
 

@@ -14,7 +14,7 @@ import zarr
 from dpca.engine.source import as_samples
 from dpca.kernels.pixels import Pixels
 from dpca.representation.base import MODEL_FACT, Representation
-from dpca.representation.lazy import is_lazy, lazy_chunks, map_samples, rows_of_a_task, zarr_array
+from dpca.representation.lazy import is_lazy, lazily_opened, lazy_chunks, map_samples, rows_of_a_task
 from dpca.storage.errors import DataError
 from dpca.storage.reading import group_facts
 
@@ -44,7 +44,7 @@ def samples_of(basis: Representation, x: Any, n_components: int | None = None, p
     """
     used = basis.leading(n_components)
     level = used.score_shape[-1]
-    scores = x if isinstance(x, da.Array) else zarr_array(x) if is_lazy(x) else as_samples(x, "X")
+    scores = lazily_opened(x) if is_lazy(x) else as_samples(x, "X")
     grid = basis.score_shape[:-1]
     if grid and scores.ndim == 2 and not isinstance(scores, zarr.Array) and scores.shape[1] % math.prod(grid) == 0:
         scores = scores.reshape(scores.shape[0], *grid, scores.shape[1] // math.prod(grid))

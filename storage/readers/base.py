@@ -29,13 +29,13 @@ from numpy.typing import NDArray
 
 from dpca.storage.errors import DataError
 from dpca.storage.errors import printable as printable
-
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".tif", ".tiff")
+from dpca.storage.pictures import SUFFIXES, picture_of
 
 # Far above any photograph, far below memory: bounds what a hostile header can make a task allocate.
 MAX_ENCODED = 512 << 20
 
 _ENDS = 64 << 10
+_LISTED = 5
 
 
 @dataclass(frozen=True)
@@ -62,8 +62,8 @@ class Reader(ABC):
         Whether payloads are encoded images; otherwise they are rows of an array.
     random_access : bool
         Whether `part` works; otherwise only `stream` does.
-    ignored : int
-        Files in the source that are no images by their name.
+    others : mapping of str to int
+        How many files in the source are no images, by their suffixes.
     refused : mapping of int to str
         Samples known to be refused before they are read, and why.
     labels : ndarray or None
@@ -79,7 +79,7 @@ class Reader(ABC):
     name: str = ""
     encoded: bool = True
     random_access: bool = True
-    ignored: int = 0
+    others: Mapping[str, int] = {}
     refused: Mapping[int, str] = {}
     labels: NDArray[Any] | None = None
     sample_shape: tuple[int, ...] = ()
@@ -92,6 +92,11 @@ class Reader(ABC):
     @abstractmethod
     def names(self) -> Sequence[str]:
         """One name a sample, in order; may be computed on access."""
+
+    @property
+    def ignored(self) -> int:
+        """Number of files in the source that are no images."""
+        return sum(self.others.values())
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -148,23 +153,33 @@ class Numbered(Sequence[str]):
 
 
 class Verdict(Enum):
-    """What a file in a folder or archive is, by its name alone."""
+    """What a member of an archive is."""
 
     IMAGE = "image"
     OTHER = "other"
     HIDDEN = "hidden"
 
 
-def judge(name: str) -> Verdict:
-    """Classify a file by its name: an image, another file, or a hidden one, which is not counted."""
-    parts = name.split("/")
-    if "__MACOSX" in parts or any(part.startswith(".") and part != "." for part in parts):
-        return Verdict.HIDDEN
-    return Verdict.IMAGE if name.lower().endswith(IMAGE_SUFFIXES) else Verdict.OTHER
+def is_hidden(name: str) -> bool:
+    """Whether a part of a path is passed over without being counted."""
+    return any((part.startswith(".") and part != ".") or part == "__MACOSX" for part in name.split("/"))
 
 
-def judge_member(name: str, size: int, nature: str) -> Verdict | str:
-    """Like `judge` for a member of an archive, or the reason why it is refused.
+def is_image(name: str, head: Callable[[], bytes]) -> bool:
+    """Whether a file is taken for an image.
+
+    Parameters
+    ----------
+    name : str
+    head : callable
+        Reads the first bytes of the file; called only where the name is not that of an image, so that a folder of
+        ``.jpg`` is listed without opening a file.
+    """
+    return name.lower().endswith(SUFFIXES) or picture_of(head()) is not None
+
+
+def judge_member(name: str, size: int, nature: str, head: Callable[[], bytes]) -> Verdict | str:
+    """Classify a member of an archive, or return the reason why it is refused.
 
     Parameters
     ----------
@@ -174,19 +189,35 @@ def judge_member(name: str, size: int, nature: str) -> Verdict | str:
         Claimed bytes after decompression.
     nature : {"file", "link", "device"}
         Anything that is neither a file nor a link counts as a device.
+    head : callable
+        See `is_image`; not called for what is no file.
     """
     parts = re.split(r"[/\\]", name)
     if parts[0] == "" or ".." in parts or re.match(r"[A-Za-z]:", name):
         return "has a path that leads out of the archive"
     if nature == "device":
         return "is a device or pipe, not a file"
-    verdict = judge(name)
-    if verdict is Verdict.IMAGE:
-        if nature == "link":
-            return "is a link, not a file"
-        if size > MAX_ENCODED:
-            return too_large(size)
-    return verdict
+    if is_hidden(name):
+        return Verdict.HIDDEN
+    if not is_image(name, head if nature == "file" else bytes):
+        return Verdict.OTHER
+    if nature == "link":
+        return "is a link, not a file"
+    return too_large(size) if size > MAX_ENCODED else Verdict.IMAGE
+
+
+def suffix_of(name: str) -> str:
+    """Return the suffix of a name in lower case, ``"no suffix"`` where there is none."""
+    return os.path.splitext(name)[1].lower() or "no suffix"
+
+
+def seen(others: Mapping[str, int]) -> str:
+    """Say how many files were seen that are not what was looked for, and with which suffixes."""
+    if not others:
+        return "no other file was seen"
+    counted = sorted(others.items(), key=lambda item: (-item[1], item[0]))
+    listed = [f"{n:,} with {suffix}" for suffix, n in counted[:_LISTED]] + ["..."] * (len(counted) > _LISTED)
+    return f"{sum(others.values()):,} other files were seen ({', '.join(listed)})"
 
 
 def too_large(size: int) -> str:

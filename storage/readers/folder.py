@@ -4,30 +4,33 @@ from __future__ import annotations
 
 import os
 import stat
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from dpca.storage.errors import DataError
+from dpca.storage.pictures import HEAD, NAMES
 from dpca.storage.readers.base import (
-    IMAGE_SUFFIXES,
     MAX_ENCODED,
     Payload,
     Reader,
     Refused,
-    Verdict,
     digest,
-    judge,
+    is_hidden,
+    is_image,
     printable,
+    suffix_of,
     too_large,
 )
-from dpca.storage.readers.format import FileHead, Format
+from dpca.storage.readers.format import Format
 
 # A marker in the head of every report's page.
 REPORT_MARK = b'<meta name="generator" content="dask-dpca">'
 
-_HEAD = 4096
-# First bytes of JPEG, PNG and both byte orders of TIFF.
-_MAGICS = (b"\xff\xd8\xff", b"\x89PNG\r\n\x1a\n", b"II*\0", b"MM\0*")
+_PAGE_HEAD = 4096
+
+# Suffixes of arrays, of which a folder without images may hold several that make one stack.
+_ARRAYS = (".npy", ".nii", ".nii.gz", ".nc")
 
 
 class _ImageFiles(Reader):
@@ -56,25 +59,35 @@ class FolderReader(_ImageFiles):
     """All images below a folder, sorted by their path relative to it (as text, ``/`` between the parts).
 
     Links to files and folders are followed, each folder at most once on a path; hidden files and ``__MACOSX`` are
-    passed over, as are Zarr stores and reports, which earlier runs may have put there; other files without an image's
-    suffix are counted as `ignored`. A scan costs one ``stat`` a file.
+    passed over, as are Zarr stores and reports, which earlier runs may have put there; others that are no images are
+    counted. A scan costs one ``stat`` a file, and a look at the first bytes of those without an image's suffix.
 
     Parameters
     ----------
     path : str
         The folder.
+
+    Attributes
+    ----------
+    arrays : list of str
+        Paths of files that are arrays by their names, sorted.
     """
 
     kind = "folder"
 
     def __init__(self, path: str) -> None:
         root = os.path.abspath(path)
-        files = []
+        files, self.arrays = [], []
+        others: Counter[str] = Counter()
         for relative, size in _walk(root):
-            if judge(relative) is Verdict.IMAGE:
+            if is_image(relative, partial(_head, root, relative, size)):
                 files.append((relative, size))
             else:
-                self.ignored += 1
+                others[suffix_of(relative)] += 1
+                if relative.lower().endswith(_ARRAYS):
+                    self.arrays.append(os.path.join(root, relative))
+        self.others = others
+        self.arrays.sort()
         super().__init__(os.path.basename(root), root, sorted(files))
 
 
@@ -114,9 +127,9 @@ def _walk(root: str) -> Iterator[tuple[str, int]]:
         if folder and _is_ours({entry.name for entry in entries}, os.path.join(root, folder)):
             continue
         for entry in entries:
-            relative = os.path.join(folder, entry.name) if folder else entry.name
-            if judge(relative) is Verdict.HIDDEN:
+            if is_hidden(entry.name):
                 continue
+            relative = os.path.join(folder, entry.name) if folder else entry.name
             if not _is_folder(entry):
                 yield relative, _size(entry.path)
                 continue
@@ -135,7 +148,7 @@ def _is_ours(names: set[str], folder: str) -> bool:
         return False
     try:
         with open(os.path.join(folder, "index.html"), "rb") as page:
-            return REPORT_MARK in page.read(_HEAD)
+            return REPORT_MARK in page.read(_PAGE_HEAD)
     except OSError:
         return False
 
@@ -167,6 +180,19 @@ def _size(path: str) -> int:
         return -1  # a dangling link, say: refused by name when it is read
 
 
+def _head(root: str, path: str, size: int) -> bytes:
+    if size <= 0:  # as pipes and devices are, which opening could disturb
+        return b""
+    try:
+        file = os.open(os.path.join(root, path), os.O_RDONLY)
+        try:
+            return os.read(file, HEAD)
+        finally:
+            os.close(file)
+    except OSError:
+        return b""  # what may not be read is not known to be an image
+
+
 def _read_files(root: str, paths: Sequence[str]) -> list[Payload]:
     return [_read_file(os.path.join(root, path)) for path in paths]
 
@@ -186,8 +212,10 @@ def _read_file(path: str) -> Payload:
         return Refused(f"cannot be read ({error.strerror})")
 
 
-def _is_image(file: FileHead) -> bool:
-    return file.name.endswith(IMAGE_SUFFIXES) or file.first.startswith(_MAGICS) or file.first[8:12] == b"WEBP"
-
-
-FORMATS = (Format("JPEG, PNG, WebP, TIFF", _is_image, lambda path, key, axes: FilesReader([path])),)
+FORMATS = (
+    Format(
+        f"images ({NAMES})",
+        lambda file: is_image(file.name, lambda: file.first),
+        lambda path, key, axes: FilesReader([path]),
+    ),
+)

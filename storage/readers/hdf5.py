@@ -96,7 +96,7 @@ class Hdf5Reader(ArrayReader):
     def part(self, indices: Sequence[int]) -> Callable[[], NDArray[Any]]:
         """Ship the file's path and which rows are wanted."""
         return partial(
-            _read, self._path, self._key, self.axis, list(runs(indices)), self.dtype, self.name, self._coding
+            _read, self._path, self._key, self.order, list(runs(indices)), self.dtype, self.name, self._coding
         )
 
 
@@ -169,7 +169,7 @@ def _check_index(dataset: Any, grid: Sequence[int], plain_bytes: int | None, wha
 def _read(
     path: str,
     key: str,
-    axis: int,
+    order: tuple[int, ...],
     wanted: list[tuple[int, int]],
     dtype: np.dtype[Any],
     name: str,
@@ -180,9 +180,9 @@ def _read(
     try:
         with h5py.File(path, "r") as file:
             dataset = file[key]
-            before = (slice(None),) * axis
+            before = (slice(None),) * order[0]
             rows = gather(
-                lambda start, stop: np.moveaxis(dataset[(*before, slice(start, stop))], axis, 0),
+                lambda start, stop: dataset[(*before, slice(start, stop))].transpose(order),
                 wanted,
                 dtype if coding is None else dataset.dtype.newbyteorder("="),
             )

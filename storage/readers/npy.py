@@ -8,7 +8,7 @@ import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import IO, Any, NamedTuple
+from typing import IO, Any, Literal, NamedTuple
 
 import numpy as np
 from numpy.lib import format as npy_format
@@ -27,6 +27,10 @@ class _Header(NamedTuple):
     fortran: bool
     dtype: np.dtype[Any]
 
+    @property
+    def order(self) -> Literal["C", "F"]:
+        return "F" if self.fortran else "C"
+
 
 def open_npy(path: str, axes: Sequence[str] | None = None) -> Reader:
     """Open a ``.npy`` file; its values are mapped, not loaded.
@@ -40,7 +44,7 @@ def open_npy(path: str, axes: Sequence[str] | None = None) -> Reader:
     with open(path, "rb") as file:
         header = _read_header(file, name)
         offset = file.tell()
-    raw = Raw(os.path.abspath(path), offset, header.shape, header.dtype.str, "F" if header.fortran else "C")
+    raw = Raw(os.path.abspath(path), offset, header.shape, header.dtype.str, header.order)
     return RawReader(raw, kind="npy", identity=partial(digest_file, path), name=name, axes=axes)
 
 
@@ -81,8 +85,7 @@ def open_npz(path: str, key: str | None = None, axes: Sequence[str] | None = Non
             except ValueError as error:
                 raise DataError(f"'{label}' {error}: get the archive again") from error
             mapped = _read_header(plain, label)
-            order = "F" if mapped.fortran else "C"
-            raw = Raw(os.path.abspath(path), plain.tell(), mapped.shape, mapped.dtype.str, order)
+            raw = Raw(os.path.abspath(path), plain.tell(), mapped.shape, mapped.dtype.str, mapped.order)
         reader = RawReader(
             raw,
             kind="npz",

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import glob
 import os
+import re
+from collections import Counter
 from collections.abc import Sequence
 from importlib import import_module
 from typing import TypeAlias
 
 from dpca.storage.errors import DataError, one_line
-from dpca.storage.readers.base import IMAGE_SUFFIXES, Reader, within_memory
+from dpca.storage.readers.base import Reader, is_hidden, is_image, seen, suffix_of, within_memory
 from dpca.storage.readers.folder import FilesReader, FolderReader
 from dpca.storage.readers.format import FileHead, Format
 from dpca.storage.readers.lmdb_images import LmdbReader, is_lmdb
 from dpca.storage.readers.several import SeveralReader
+from dpca.storage.readers.tiff import is_stack
 from dpca.storage.readers.zarr_array import ZarrReader
 
 Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 # Modules beside this one that state formats of files, asked in this order.
-_FILES = ("hdf5", "npy", "zip", "folder", "idx", "tar")
+_FILES = ("hdf5", "netcdf3", "npy", "zip", "tiff", "folder", "video", "nifti", "idx", "tar")
 _FORMATS: list[Format] = [one for name in _FILES for one in import_module(f"dpca.storage.readers.{name}").FORMATS]
 _ZARR_METADATA = ("zarr.json", ".zarray", ".zgroup")
 
@@ -31,7 +34,8 @@ def open_reader(source: Source, *, key: str | None = None, axes: Sequence[str] |
     ----------
     source : path-like, or sequence of them
         A folder, a file, a glob (``"parts/*.tar"``, ``**`` for any depth; matches are sorted), a URL of a
-        Zarr array, or a list of these, in its order. Several sources must all hold encoded images.
+        Zarr array, or a list of these, in its order. Several sources must all hold encoded images, or arrays of equal
+        samples. A folder without images may hold such arrays.
     key : str, optional
         Which array of an ``.npz``, an HDF5 file or a Zarr group is meant.
     axes : sequence of str, optional
@@ -54,22 +58,20 @@ def open_reader(source: Source, *, key: str | None = None, axes: Sequence[str] |
         raise DataError("the source is an empty list: give a path, a glob or a list of them")
     if len(paths) == 1:
         reader = _open_one(paths[0], key, axes)
-    elif all(path.lower().endswith(IMAGE_SUFFIXES) and os.path.isfile(path) for path in paths):
+    elif all(map(_is_image_file, paths)) and not is_stack(paths[0]):
         reader = FilesReader(paths)
     else:
-        readers = [_open_one(path, key, axes) for path in paths]
-        array = next((reader for reader in readers if not reader.encoded), None)
-        if array is not None:
-            raise DataError(
-                f"'{array.name}' is an array and one of {len(readers)} sources: several sources must all be images or "
-                f"archives of images, so give it alone"
-            )
-        reader = SeveralReader(readers)
+        reader = SeveralReader([_open_one(path, key, axes) for path in paths])
     if reader.encoded and (key is not None or axes is not None):
         option, value = ("key", key) if key is not None else ("axes", axes)
         raise DataError(f"{option}={value!r} chooses within arrays and '{reader.name}' holds images: leave it out")
     reader.paths = tuple(path if "://" in path else os.path.abspath(path) for path in paths)
     return reader
+
+
+def is_zarr(path: str) -> bool:
+    """Whether a path is taken for a Zarr array or group: a folder with its metadata, or a URL."""
+    return "://" in path or any(os.path.isfile(os.path.join(path, name)) for name in _ZARR_METADATA)
 
 
 def _matches(path: str) -> list[str]:
@@ -78,7 +80,10 @@ def _matches(path: str) -> list[str]:
     if glob.has_magic(path):
         found = sorted(glob.glob(path, recursive=True))
         if not found:
-            raise DataError(f"no file matches '{path}': check the pattern")
+            folder = os.path.dirname(path[: re.search(r"[*?[]", path).start()]) or "."  # type: ignore[union-attr]
+            names = os.listdir(folder) if os.path.isdir(folder) else []
+            others = Counter(suffix_of(name) for name in names if not is_hidden(name))
+            raise DataError(f"no file matches '{path}': in '{folder}' {seen(others)}; check the pattern")
         return found
     raise DataError(f"there is no file or folder '{path}': check the path")
 
@@ -94,10 +99,10 @@ def _open_one(path: str, key: str | None, axes: Sequence[str] | None) -> Reader:
 
 
 def _open_any(path: str, key: str | None, axes: Sequence[str] | None) -> Reader:
-    if "://" in path or any(os.path.isfile(os.path.join(path, name)) for name in _ZARR_METADATA):
+    if is_zarr(path):
         return ZarrReader(path, key, axes)
     if os.path.isdir(path):
-        return LmdbReader(path) if is_lmdb(path) else FolderReader(path)
+        return LmdbReader(path) if is_lmdb(path) else _open_folder(path, key, axes)
     if not os.path.isfile(path):
         raise DataError(f"'{path}' is a device or pipe: give a file or a folder")
     if not os.path.getsize(path):  # as files of the system say they are, whatever comes out of them
@@ -105,6 +110,17 @@ def _open_any(path: str, key: str | None, axes: Sequence[str] | None) -> Reader:
     if is_lmdb(path):
         return LmdbReader(path)
     return _open_file(path, key, axes)
+
+
+def _open_folder(path: str, key: str | None, axes: Sequence[str] | None) -> Reader:
+    folder = FolderReader(path)
+    if len(folder) or not folder.arrays:
+        return folder
+    return SeveralReader([_open_one(array, key, axes) for array in folder.arrays], folder.name)
+
+
+def _is_image_file(path: str) -> bool:
+    return os.path.isfile(path) and is_image(path, lambda: FileHead(path).first)
 
 
 def _open_file(path: str, key: str | None, axes: Sequence[str] | None) -> Reader:

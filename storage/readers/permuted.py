@@ -39,7 +39,7 @@ class Permuted(Reader):
             raise DataError(f"the seed of the order is {seed}: give zero or a positive integer")
         self._reader, self._seed = reader, seed
         self.kind, self.name = f"permuted {reader.kind}", reader.name
-        self.encoded, self.ignored = reader.encoded, reader.ignored
+        self.encoded, self.others = reader.encoded, reader.others
         self.sample_shape, self.dtype = reader.sample_shape, reader.dtype
         self.axes, self.data_range, self.paths = reader.axes, reader.data_range, reader.paths
         self.order = np.random.default_rng(seed).permutation(len(reader))

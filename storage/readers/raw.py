@@ -12,12 +12,14 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from math import prod
-from typing import IO, Any
+from typing import IO, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from dpca.storage import cf
 from dpca.storage.errors import DataError
+from dpca.storage.layout import CHANNEL, SAMPLE
 from dpca.storage.readers.base import Numbered, Reader, runs, stack_dtype
 
 # names under which data sets keep their samples and their labels, in order of preference
@@ -44,6 +46,11 @@ class ArrayReader(Reader):
         Of the source, any byte order.
     axes : sequence of str, optional
         Names of the axes of one sample; or of all axes, ``"sample"`` among them where it is not the first.
+
+    Attributes
+    ----------
+    order : tuple of int
+        The source's axes in the order in which samples have them: ``"sample"`` first, ``"channel"`` last.
     """
 
     encoded = False
@@ -56,28 +63,32 @@ class ArrayReader(Reader):
         if len(shape) < 2:
             raise DataError(f"'{name}' has the shape {shape}: a stack needs a sample axis and at least one more")
         named = tuple(axes or ())
-        if axes is not None and "sample" not in named:
-            named = ("sample", *named)
+        if axes is not None and SAMPLE not in named:
+            named = (SAMPLE, *named)
         if axes is not None and (len(named) != len(shape) or len(set(named)) != len(named)):
             raise DataError(
                 f"axes {tuple(axes)} do not name the axes of '{name}', shape {shape}: give one name an axis of a "
                 f"sample, or {len(shape)} with 'sample' among them"
             )
-        self.axis = named.index("sample") if named else 0
-        self.axes = tuple(axis for axis in named if axis != "sample") or None
+        self.order = tuple(sorted(range(len(shape)), key=lambda i: _rank(named[i]) if named else i))
+        self.axes = tuple(named[i] for i in self.order[1:]) if named else None
         self.name = name
         self.dtype = stack_dtype(dtype, f"'{name}'")
-        self.sample_shape = tuple(n for i, n in enumerate(shape) if i != self.axis)
+        self.sample_shape = tuple(shape[i] for i in self.order[1:])
         if min(self.sample_shape) < 1:
             raise DataError(f"'{name}' has the shape {shape}: its samples are empty")
         if dtype.kind == "b":
             self.data_range = (0.0, 1.0)
-        self._names = Numbered(shape[self.axis])
+        self._names = Numbered(shape[self.order[0]])
 
     @property
     def names(self) -> Sequence[str]:
         """Numbers of the samples."""
         return self._names
+
+
+def _rank(axis: str) -> int:
+    return (axis != SAMPLE) + (axis == CHANNEL)
 
 
 @dataclass(frozen=True)
@@ -90,20 +101,29 @@ class Raw:
         The file.
     offset : int
         Where the values begin, in bytes.
-    shape, dtype, order :
-        As numpy understands them; `order` is ``"C"`` or ``"F"``.
+    shape, dtype, order, strides :
+        As numpy understands them; `order` is ``"C"`` or ``"F"``, and counts where there are no strides.
     """
 
     path: str
     offset: int
     shape: tuple[int, ...]
     dtype: str
-    order: str = "C"
+    order: Literal["C", "F"] = "C"
+    strides: tuple[int, ...] | None = None
 
     @property
-    def nbytes(self) -> int:
-        """Bytes of the values."""
-        return prod(self.shape) * np.dtype(self.dtype).itemsize
+    def end(self) -> int:
+        """Where the values end, in bytes."""
+        size = np.dtype(self.dtype).itemsize
+        if self.strides is None or 0 in self.shape:
+            return self.offset + prod(self.shape) * size
+        return self.offset + sum((n - 1) * step for n, step in zip(self.shape, self.strides, strict=True)) + size
+
+    def mapped(self) -> NDArray[Any]:
+        """Map the values into memory."""
+        content = np.memmap(self.path, np.uint8, "r")
+        return np.ndarray(self.shape, self.dtype, content, self.offset, self.strides, self.order)
 
 
 class RawReader(ArrayReader):
@@ -123,6 +143,8 @@ class RawReader(ArrayReader):
         Where the values must end, by default with the file.
     check : callable, optional
         Raises a DataError if the values are damaged; called once, before any are read.
+    coding : dpca.storage.cf.Coding, optional
+        How the values become data, where they are not what they seem.
     """
 
     def __init__(
@@ -135,14 +157,15 @@ class RawReader(ArrayReader):
         axes: Sequence[str] | None = None,
         end: int | None = None,
         check: Callable[[], None] | None = None,
+        coding: cf.Coding | None = None,
     ) -> None:
-        super().__init__(name, raw.shape, np.dtype(raw.dtype), axes)
+        super().__init__(name, raw.shape, np.dtype(raw.dtype) if coding is None else coding.dtype, axes)
         size = os.path.getsize(raw.path)
-        there, wanted = min(size, size if end is None else end), raw.offset + raw.nbytes
+        there, wanted = min(size, size if end is None else end), raw.end
         if there != wanted:
             what = "is truncated" if there < wanted else "goes on after its array"
             raise DataError(f"'{name}' {what}: it ends at byte {there:,} and its header says {wanted:,}; get it again")
-        self.kind, self._raw, self._identity, self._check = kind, raw, identity, check
+        self.kind, self._raw, self._identity, self._check, self._coding = kind, raw, identity, check, coding
 
     def fingerprint(self) -> str:
         """Hash of the file."""
@@ -153,13 +176,16 @@ class RawReader(ArrayReader):
         if self._check is not None:
             self._check()
             self._check = None
-        return partial(_read_raw, self._raw, self.axis, list(runs(indices)), self.dtype)
+        return partial(_read_raw, self._raw, self.order, list(runs(indices)), self.dtype, self._coding)
 
 
-def _read_raw(raw: Raw, axis: int, wanted: list[tuple[int, int]], dtype: np.dtype[Any]) -> NDArray[Any]:
-    # the memory map's own class would follow the rows around
-    whole = np.asarray(np.memmap(raw.path, raw.dtype, "r", raw.offset, raw.shape, raw.order))  # type: ignore[call-overload]
-    return gather(lambda start, stop: np.moveaxis(whole, axis, 0)[start:stop], wanted, dtype)
+def _read_raw(
+    raw: Raw, order: tuple[int, ...], wanted: list[tuple[int, int]], dtype: np.dtype[Any], coding: cf.Coding | None
+) -> NDArray[Any]:
+    whole = raw.mapped().transpose(order)
+    stored = dtype if coding is None else whole.dtype.newbyteorder("=")
+    rows = gather(lambda start, stop: whole[start:stop], wanted, stored)
+    return rows if coding is None else coding.decode(rows)
 
 
 def gather(
@@ -240,7 +266,7 @@ class StreamReader(ArrayReader):
         What reading raises when the file is broken.
     packed : int
         Bytes of the deflated file, which say how much it can hold at most.
-    kind, identity, name, axes :
+    kind, identity, name, axes, coding :
         As for `RawReader`; the samples must be on the first axis.
     """
 
@@ -258,16 +284,18 @@ class StreamReader(ArrayReader):
         identity: Callable[[], str],
         name: str,
         axes: Sequence[str] | None = None,
+        coding: cf.Coding | None = None,
     ) -> None:
-        super().__init__(name, shape, dtype, axes)
-        if self.axis:
+        super().__init__(name, shape, dtype if coding is None else coding.dtype, axes)
+        if self.order != tuple(range(len(shape))):
             raise DataError(
-                f"'{name}' is compressed, so its samples must be on the first axis, not on axis {self.axis}: "
-                f"save it uncompressed"
+                f"'{name}' is compressed, so its samples must be on the first axis and its channels on the last, not "
+                f"on {self.order[0]} and {self.order[-1]}: save it uncompressed"
             )
         require_possible(prod(shape) * dtype.itemsize, packed, f"'{name}'")
         self.kind = kind
         self._opener, self._identity, self._errors, self._stored = opener, identity, errors, dtype
+        self._coding = coding
 
     def fingerprint(self) -> str:
         """Hash of the file."""
@@ -292,7 +320,8 @@ class StreamReader(ArrayReader):
                     filled, position = filled + stop - start, stop
                 if position == len(self):
                     self._check_end(file)
-                yield rows.astype(self.dtype, copy=False)
+                native = rows.astype(self._stored.newbyteorder("="), copy=False)
+                yield native.astype(self.dtype, copy=False) if self._coding is None else self._coding.decode(native)
 
     def _skip(self, file: IO[bytes], n_bytes: int, row: int) -> None:
         while n_bytes > 0:

@@ -1,33 +1,60 @@
-"""Several sources of images, one after the other: four tars, a glob of archives, folders and files mixed."""
+"""Several sources, one after the other: four tars, folders and files mixed; or arrays, such as a file a year."""
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property, partial
 from itertools import accumulate
 
-from dpca.storage.readers.base import Block, Payload, Reader, digest
+import numpy as np
+
+from dpca.storage.errors import DataError
+from dpca.storage.readers.base import Block, Reader, digest
 
 
 class SeveralReader(Reader):
-    """Images of several readers, in the order given.
+    """Samples of several readers, in the order given.
 
     Names stand alone where they are different across all sources, else the source's name comes before each.
 
     Parameters
     ----------
     readers : sequence of Reader
-        Sources of encoded images.
+        Sources of encoded images, or arrays whose samples have one shape, type and names of axes.
+    name : str, optional
+        By default made of the readers'.
+
+    Raises
+    ------
+    DataError
+        If they are mixed, or arrays of different samples.
     """
 
     kind = "several"
 
-    def __init__(self, readers: Sequence[Reader]) -> None:
+    def __init__(self, readers: Sequence[Reader], name: str = "") -> None:
         self._readers = list(readers)
-        first, last = readers[0].name, readers[-1].name
-        self.name = f"{first} ... {last} ({len(readers)})"
+        first, last = readers[0], readers[-1]
+        self.name = name or f"{first.name} ... {last.name} ({len(readers)})"
+        for reader in readers:
+            if _form(reader) != _form(first):
+                raise DataError(
+                    f"'{reader.name}' holds {_form(reader)} and '{first.name}' before it {_form(first)}: several "
+                    f"sources must all be images, or arrays of equal samples"
+                )
+        self.encoded, self.sample_shape, self.dtype, self.axes = (
+            first.encoded,
+            first.sample_shape,
+            first.dtype,
+            first.axes,
+        )
+        if all(reader.data_range == first.data_range for reader in readers):
+            self.data_range = first.data_range
+        labels = [reader.labels for reader in readers]
+        if not any(one is None for one in labels):
+            self.labels = np.concatenate([np.asarray(one) for one in labels])
         self.random_access = all(reader.random_access for reader in readers)
 
     @cached_property
@@ -49,9 +76,9 @@ class SeveralReader(Reader):
         return {start + i: reason for start, reader in starts for i, reason in reader.refused.items()}
 
     @cached_property
-    def ignored(self) -> int:  # type: ignore[override]
-        """Files in all sources that are no images."""
-        return sum(reader.ignored for reader in self._readers)
+    def others(self) -> Mapping[str, int]:  # type: ignore[override]
+        """Suffixes of the files in all sources that are no images."""
+        return sum((Counter(reader.others) for reader in self._readers), Counter())
 
     def __len__(self) -> int:
         return self._starts[-1]
@@ -60,22 +87,22 @@ class SeveralReader(Reader):
         """Hash of the readers' fingerprints."""
         return digest([self.kind, *(reader.fingerprint() for reader in self._readers)])
 
-    def part(self, indices: Sequence[int]) -> Callable[[], list[Payload]]:
+    def part(self, indices: Sequence[int]) -> Callable[[], Block]:
         """Ship the parts of the readers concerned."""
         return partial(_fetch, [self._readers[r].part(own) for r, own in self._split(indices)])
 
-    def stream(self, requests: Iterable[Sequence[int]]) -> Iterator[list[Payload]]:
+    def stream(self, requests: Iterable[Sequence[int]]) -> Iterator[Block]:
         """Stream every reader, in lock-step with the requests."""
         waiting: list[deque[Sequence[int]]] = [deque() for _ in self._readers]
         streams = [
             reader.stream(iter(queue.popleft, None)) for reader, queue in zip(self._readers, waiting, strict=True)
         ]
         for indices in requests:
-            block: list[Payload] = []
+            blocks = []
             for r, own in self._split(indices):
                 waiting[r].append(own)
-                block += next(streams[r])
-            yield block
+                blocks.append(next(streams[r]))
+            yield _joined(blocks)
 
     def _split(self, indices: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
         """Yield the number of each reader concerned and its own indices."""
@@ -88,5 +115,25 @@ class SeveralReader(Reader):
             yield r, own
 
 
-def _fetch(parts: Sequence[Callable[[], Block]]) -> list[Payload]:
-    return [payload for part in parts for payload in part()]
+def _form(reader: Reader) -> str:
+    if reader.encoded:
+        return "images"
+    axes = "" if reader.axes is None else f" of axes {', '.join(reader.axes)}"
+    return f"an array of {reader.dtype} samples of shape {reader.sample_shape}{axes}"
+
+
+def _fetch(parts: Sequence[Callable[[], Block]]) -> Block:
+    return _joined([part() for part in parts])
+
+
+def _joined(blocks: Sequence[Block]) -> Block:
+    """Join blocks of arrays, some of which may be masked, or of encoded images."""
+    if len(blocks) == 1:
+        return blocks[0]
+    arrays = [block for block in blocks if isinstance(block, np.ndarray)]
+    if not arrays:
+        return [payload for block in blocks for payload in block]
+    values = np.concatenate([np.ma.getdata(block) for block in arrays])
+    if not any(np.ma.is_masked(block) for block in arrays):
+        return values
+    return np.ma.MaskedArray(values, np.concatenate([np.ma.getmaskarray(block) for block in arrays]))

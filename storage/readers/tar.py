@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import tarfile
+from collections import Counter
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
@@ -16,6 +17,7 @@ from functools import cached_property, partial
 from typing import IO
 
 from dpca.storage.errors import DataError, one_line
+from dpca.storage.pictures import HEAD
 from dpca.storage.readers.base import (
     MAX_ENCODED,
     Payload,
@@ -26,6 +28,7 @@ from dpca.storage.readers.base import (
     digest_file,
     judge_member,
     printable,
+    suffix_of,
 )
 from dpca.storage.readers.format import COMPRESSIONS, Format
 
@@ -37,7 +40,7 @@ class _Index:
     names: list[str] = field(default_factory=list)
     places: list[tuple[int, int]] = field(default_factory=list)
     refused: dict[int, str] = field(default_factory=dict)
-    ignored: int = 0
+    others: Counter[str] = field(default_factory=Counter)
 
 
 class TarReader(Reader):
@@ -68,7 +71,7 @@ class TarReader(Reader):
         index = _Index()
         for member, verdict, _ in self._members():
             if verdict is Verdict.OTHER:
-                index.ignored += 1
+                index.others[suffix_of(member.name)] += 1
                 continue
             if isinstance(verdict, str):
                 index.refused[len(index.names)] = verdict
@@ -87,9 +90,9 @@ class TarReader(Reader):
         return self._index.refused
 
     @cached_property
-    def ignored(self) -> int:  # type: ignore[override]
-        """Number of members that are no images."""
-        return self._index.ignored
+    def others(self) -> Mapping[str, int]:  # type: ignore[override]
+        """Suffixes of the members that are no images."""
+        return self._index.others
 
     def fingerprint(self) -> str:
         """Hash of size and ends of the file, and of the members' names and sizes where these are cheap to list."""
@@ -123,8 +126,9 @@ class TarReader(Reader):
 
     def _payload(self, member: tarfile.TarInfo, tape: _Tape) -> bytes:
         with self._reading():
-            tape.seek(member.offset_data)
-            payload = tape.read(member.size)
+            # never backward, since a compressed file is then read again from its beginning
+            tape.seek(member.offset_data + len(tape.head))
+            payload = tape.head + tape.read(member.size - len(tape.head))
         if len(payload) < member.size:
             raise DataError(self._broken("it ends inside a member"))
         return payload
@@ -141,7 +145,11 @@ class TarReader(Reader):
                 if member is None:
                     break
                 archive.members.clear()  # type: ignore[attr-defined]  # it would keep every header of the archive
-                if not member.isdir() and (verdict := _judge(member)) is not Verdict.HIDDEN:
+                if member.isdir():
+                    continue
+                with self._reading():
+                    verdict = _judge(member, tape)
+                if verdict is not Verdict.HIDDEN:
                     yield member, verdict, tape
             # tarfile takes a cut or a damaged header for the end
             if len(tape.last) != _BLOCK or any(tape.last):
@@ -170,6 +178,7 @@ class _Tape:
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
         self.last = b""
+        self.head = b""  # of the member at hand, where it was looked at
         self.seek, self.tell = file.seek, file.tell
 
     def read(self, size: int) -> bytes:
@@ -179,9 +188,15 @@ class _Tape:
         return self.last
 
 
-def _judge(member: tarfile.TarInfo) -> Verdict | str:
+def _judge(member: tarfile.TarInfo, tape: _Tape) -> Verdict | str:
+    def head() -> bytes:
+        tape.seek(member.offset_data)
+        tape.head = tape.read(min(HEAD, member.size))
+        return tape.head
+
+    tape.head = b""
     nature = "file" if member.isreg() else "link" if member.issym() or member.islnk() else "device"
-    verdict = judge_member(member.name, member.size, nature)
+    verdict = judge_member(member.name, member.size, nature, head)
     if verdict is Verdict.IMAGE and member.issparse():
         return "is stored as a sparse file, which is not read"
     return verdict

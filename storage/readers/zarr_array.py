@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Sequence
 from functools import cached_property, partial
-from itertools import islice
+from itertools import compress, islice
 from math import prod
 from typing import Any
 
@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from dpca.storage import cf
 from dpca.storage.checksums import shard_grid
 from dpca.storage.errors import DataError, StoreError, one_line
+from dpca.storage.layout import SAMPLE
 from dpca.storage.readers.base import runs
 from dpca.storage.readers.raw import ArrayReader, gather
 from dpca.storage.reading import is_dense, open_array
@@ -60,12 +61,17 @@ class ZarrReader(ArrayReader):
             self._coding = cf.coding_of_zarr(self.stack.samples, f"'{where}'")
             name = os.path.basename(self.stack.path.rstrip("/"))
             dtype = self.stack.dtype if self._coding is None else self._coding.dtype
-            super().__init__(name, self.stack.shape, dtype, axes)
+            shape, self._kept = self.stack.shape, (True,) * self.stack.samples.ndim
+            if self.stack.moved:  # axes of one entry go, as they do in TIFF
+                named = list(zip(self.stack.axes, shape, strict=True))
+                self._kept = tuple(n > 1 or axis in (SAMPLE, "y", "x") for axis, n in named)
+                axes, shape = tuple(compress(self.stack.axes, self._kept)), tuple(compress(shape, self._kept))
+            super().__init__(name, shape, dtype, axes)
             if axes is None:
                 self.axes = self.stack.axes[1:]
             if self._coding is None:
                 self.data_range = self.stack.data_range
-            if self.axis == 0:
+            if self.order[0] == 0:
                 self.labels = self.stack.labels
         except (DataError, StoreError):
             raise
@@ -76,12 +82,12 @@ class ZarrReader(ArrayReader):
     @cached_property
     def names(self) -> Sequence[str]:
         """Names of the samples where the source is a stack store, else their numbers."""
-        return self.stack.names.tolist() if self.axis == 0 else list(self._names)
+        return self.stack.names.tolist() if self.order[0] == 0 else list(self._names)
 
     @property
     def decodes(self) -> bool:
-        """Whether the data are not the stored values, so that only ingest reads them."""
-        return self._coding is not None
+        """Whether the data are not the stored values in their order, so that only ingest reads them."""
+        return self._coding is not None or self.stack.moved
 
     def __len__(self) -> int:
         return len(self._names)
@@ -92,7 +98,8 @@ class ZarrReader(ArrayReader):
 
     def part(self, indices: Sequence[int]) -> Callable[[], NDArray[Any]]:
         """Ship the array's path and which rows are wanted."""
-        return partial(_read, self.stack.array_path, self.axis, list(runs(indices)), self.dtype, self._coding)
+        path, wanted = self.stack.array_path, list(runs(indices))
+        return partial(_read, path, self._kept, self.order, wanted, self.dtype, self._coding)
 
 
 def _check_chunks(stack: Stack) -> None:
@@ -112,14 +119,21 @@ def _check_chunks(stack: Stack) -> None:
 
 
 def _read(
-    path: str, axis: int, wanted: list[tuple[int, int]], dtype: np.dtype[Any], coding: cf.Coding | None
+    path: str,
+    kept: tuple[bool, ...],
+    order: tuple[int, ...],
+    wanted: list[tuple[int, int]],
+    dtype: np.dtype[Any],
+    coding: cf.Coding | None,
 ) -> NDArray[Any]:
     array = open_array(path)
     try:
-        before = (slice(None),) * axis
+        box: list[Any] = [slice(None) if is_kept else 0 for is_kept in kept]
+        (samples,) = [i for n, i in enumerate(compress(range(len(kept)), kept)) if n == order[0]]
 
         def rows(start: int, stop: int) -> NDArray[Any]:
-            return np.moveaxis(np.asarray(array[(*before, slice(start, stop))]), axis, 0)
+            box[samples] = slice(start, stop)
+            return np.asarray(array[tuple(box)]).transpose(order)
 
         read = gather(rows, wanted, dtype if coding is None else np.dtype(array.dtype).newbyteorder("="))
     except MemoryError as error:

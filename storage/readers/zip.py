@@ -10,11 +10,13 @@ import os
 import stat
 import zipfile
 import zlib
+from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
 from dpca.storage.errors import DataError, one_line
+from dpca.storage.pictures import HEAD
 from dpca.storage.readers.base import (
     Payload,
     Reader,
@@ -24,6 +26,7 @@ from dpca.storage.readers.base import (
     digest_file,
     judge_member,
     printable,
+    suffix_of,
 )
 from dpca.storage.readers.format import Format
 
@@ -58,19 +61,21 @@ class ZipReader(Reader):
         self._path = os.path.abspath(path)
         self._names: list[str] = []
         self._places: list[Place] = []
+        others: Counter[str] = Counter()
         refused: dict[int, str] = {}
-        for entry in entries(path):
-            verdict = _judge(entry)
-            if entry.filename.endswith("/") or verdict is Verdict.HIDDEN:
-                continue
-            if verdict is Verdict.OTHER:
-                self.ignored += 1
-                continue
-            if isinstance(verdict, str):
-                refused[len(self._names)] = verdict
-            self._names.append(printable(entry.filename))
-            self._places.append(place_of(entry))
-        self.refused = refused
+        with open(path, "rb", buffering=0) as file:
+            for entry in entries(path):
+                verdict = _judge(entry, file.fileno())
+                if entry.filename.endswith("/") or verdict is Verdict.HIDDEN:
+                    continue
+                if verdict is Verdict.OTHER:
+                    others[suffix_of(entry.filename)] += 1
+                    continue
+                if isinstance(verdict, str):
+                    refused[len(self._names)] = verdict
+                self._names.append(printable(entry.filename))
+                self._places.append(place_of(entry))
+        self.refused, self.others = refused, others
 
     @property
     def names(self) -> Sequence[str]:
@@ -129,17 +134,29 @@ def data_start(file: int, place: Place) -> int:
     return place.offset + _LOCAL_HEADER + sum(int.from_bytes(header[i : i + 2], "little") for i in (26, 28))
 
 
-def _judge(entry: zipfile.ZipInfo) -> Verdict | str:
+def _judge(entry: zipfile.ZipInfo, file: int) -> Verdict | str:
     mode = entry.external_attr >> 16 if entry.create_system == 3 else 0
     kind = stat.S_IFMT(mode)
     nature = "file" if kind in (0, stat.S_IFREG, stat.S_IFDIR) else "link" if kind == stat.S_IFLNK else "device"
-    verdict = judge_member(entry.orig_filename, max(entry.file_size, entry.compress_size), nature)
+    size = max(entry.file_size, entry.compress_size)
+    verdict = judge_member(entry.orig_filename, size, nature, lambda: _head(file, place_of(entry)))
     if verdict is Verdict.IMAGE:
         if entry.flag_bits & 1:
             return "is encrypted"
         if entry.compress_type not in (zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED):
             return f"is packed by zip method {entry.compress_type}: only stored and deflated members are read"
     return verdict
+
+
+def _head(file: int, place: Place) -> bytes:
+    """Return the first bytes of a member, nothing where they are encrypted or broken."""
+    try:
+        head = os.pread(file, 2 * HEAD, data_start(file, place))
+        return (
+            head if place.method == zipfile.ZIP_STORED else zlib.decompressobj(-zlib.MAX_WBITS).decompress(head, HEAD)
+        )
+    except (ValueError, zlib.error):
+        return b""
 
 
 def _read_places(path: str, places: Sequence[Place | str]) -> list[Payload]:

@@ -86,3 +86,35 @@ def test_what_is_done_starts_no_cluster(
         assert main([*command, "--scheduler", "tcp://127.0.0.1:1"]) == 0
         assert "worker" not in capsys.readouterr().out
     assert main([*commands[1], "--seed", "1", "--overwrite", "--scheduler", "tcp://127.0.0.1:1"]) == 6
+
+
+@pytest.mark.usefixtures("small_pictures")
+def test_a_job_that_is_done_is_recognized_without_the_libraries_that_compute(
+    image_folder: Callable[..., Path], tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, output = image_folder(12), tmp_path / "out.zarr"
+    asked = ["compress", str(folder), str(output), "--components", "3"]
+    assert main([*asked, "--scheduler", scheduler]) == 0
+    capsys.readouterr()
+    code = (
+        f"import sys; from dpca.cli import main; assert main({asked!r}) == 0\n"
+        "assert not sys.modules.keys() & {'sklearn', 'scipy', 'dask', 'distributed', 'numba', 'matplotlib'}\n"
+    )
+    ended = python(tmp_path, "-c", code)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "nothing to do" in ended.stdout
+
+    # Nothing of that where anything is another: the job itself then says what is to be done.
+    nobody = ["--scheduler", "tcp://127.0.0.1:1"]
+    assert main([*asked, "--seed", "1", *nobody]) == 4
+    assert "with other settings" in capsys.readouterr().err
+    photo = folder / "photo-0003.png"
+    original = photo.read_bytes()
+    photo.write_bytes((folder / "photo-0004.png").read_bytes())
+    assert main([*asked, *nobody]) == 4
+    assert "other input" in capsys.readouterr().err
+    photo.write_bytes(original)
+    assert main([*asked, *nobody]) == 0
+    (output / "mse" / "zarr.json").write_text("{}")
+    assert main([*asked, *nobody]) == 4
+    assert "is damaged" in capsys.readouterr().err

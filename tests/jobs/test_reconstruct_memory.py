@@ -69,7 +69,8 @@ def test_a_shard_takes_no_more_memory_than_planned(
     written = open_stack(tmp_path / "again.zarr").samples
     rows = min(written.shards[0], 128)
     planned = reconstruct.task_bytes(open_array(tmp_path / "scores.zarr" / "scores"), model.basis_, rows, written.dtype)
-    assert 0.2 * planned < max(measured) <= planned
+    # The plan allows for the three copies of a shard that a codec makes; raw chunks are written without any.
+    assert 0.15 * planned < max(measured) <= planned
 
 
 def test_too_little_memory_is_refused_before_anything_is_written(

@@ -36,9 +36,66 @@ def _mixed() -> dict[str, bytes]:
     return {f"a/{i}.{suffix}": encoded(pixels(i), kind) for i, (kind, suffix) in enumerate(kinds)}
 
 
+def _others() -> dict[str, bytes]:
+    kinds = ("GIF", "BMP", "PPM", "AVIF", "JPEG2000", "QOI", "PCX", "SGI", "TGA")
+    return {f"a/{kind}{'.tga' if kind == 'TGA' else ''}": encoded(pixels(), kind) for kind in kinds}
+
+
 def _npy(path: Path) -> Path:
     np.save(path / "s.npy", _values())
     return path / "s.npy"
+
+
+def _tiff(**options: Any) -> Callable[[Path], Path]:
+    def make(path: Path) -> Path:
+        import tifffile
+
+        tifffile.imwrite(path / "s.tif", _values(), photometric="rgb", **options)
+        return path / "s.tif"
+
+    return make
+
+
+def _netcdf3(path: Path) -> Path:
+    from scipy.io import netcdf_file
+
+    with netcdf_file(path / "s.nc", "w") as file:
+        for name, length in zip("tyxc", (None, 12, 10, 3), strict=True):
+            file.createDimension(name, length)
+        for name, type_ in (("time", "f8"), ("images", "i2")):
+            file.createVariable(name, type_, "tyxc"[: 1 if name == "time" else 4])
+        file.variables["time"][:] = np.arange(12)
+        file.variables["images"][:] = _values()
+        file.variables["images"].scale_factor = np.float32(0.5)
+    return path / "s.nc"
+
+
+def _nifti(suffix: str) -> Callable[[Path], Path]:
+    def make(path: Path) -> Path:
+        import nibabel
+
+        image = nibabel.Nifti1Image(np.moveaxis(_values(), 0, -1), np.eye(4))
+        image.header.set_slope_inter(0.5, 1)
+        nibabel.save(image, path / f"s.nii{suffix}")
+        return path / f"s.nii{suffix}"
+
+    return make
+
+
+def _video(codec: str, suffix: str) -> Callable[[Path], Path]:
+    def make(path: Path) -> Path:
+        import av
+
+        with av.open(path / f"s.{suffix}", "w") as file:
+            stream = file.add_stream(codec, rate=10)
+            stream.height, stream.width, stream.pix_fmt = 48, 64, "yuv420p"  # type: ignore[attr-defined]
+            for i in range(12):
+                frame = av.VideoFrame.from_ndarray(pixels(i, 48, 64), format="rgb24")
+                file.mux(stream.encode(frame.reformat(format="yuv420p")))  # type: ignore[attr-defined]
+            file.mux(stream.encode(None))  # type: ignore[attr-defined]
+        return path / f"s.{suffix}"
+
+    return make
 
 
 def _npz(save: Callable[..., None]) -> Callable[[Path], Path]:
@@ -77,6 +134,15 @@ def _lmdb(path: Path) -> Path:
     return write_lsun(path / "s", pictures)
 
 
+def _ome_zarr(path: Path) -> Path:
+    import zarr
+
+    image = {"axes": [{"name": axis} for axis in "tczyx"], "datasets": [{"path": "0"}]}
+    group = zarr.create_group(path / "s.zarr", zarr_format=2, attributes={"multiscales": [image]})
+    group.create_array("0", data=np.moveaxis(_values(), -1, 1)[:, :, None], chunks=(4, 3, 1, 12, 10))
+    return path / "s.zarr"
+
+
 def _zarr(version: int, **options: Any) -> Callable[[Path], Path]:
     def make(path: Path) -> Path:
         import zarr
@@ -101,17 +167,25 @@ FORMATS: dict[str, Callable[[Path], Path]] = {
     "folder of PNG": lambda path: write_folder(path / "s", _pictures("PNG", "png")),
     "folder of WebP": lambda path: write_folder(path / "s", _pictures("WEBP", "webp")),
     "folder of TIFF": lambda path: write_folder(path / "s", _pictures("TIFF", "tif")),
+    "folder of other pictures": lambda path: write_folder(path / "s", _others()),
     "zip": lambda path: write_zip(path / "s.zip", _mixed()),
     "deflated zip": lambda path: write_zip(path / "s.zip", _mixed(), zipfile.ZIP_DEFLATED),
     "tar": lambda path: write_tar(path / "s.tar", _mixed()),
     "tar.gz": lambda path: write_tar(path / "s.tar.gz", _mixed(), "gz"),
     "tar.bz2": lambda path: write_tar(path / "s.tar.bz2", _mixed(), "bz2"),
     "tar.xz": lambda path: write_tar(path / "s.tar.xz", _mixed(), "xz"),
+    "TIFF of ImageJ": _tiff(imagej=True, metadata={"axes": "TYXS"}),
+    "deflated OME-TIFF": _tiff(ome=True, metadata={"axes": "TYXS"}, tile=(16, 16), compression="zlib"),
     "npy": _npy,
     "npz": _npz(np.savez),
     "compressed npz": _npz(np.savez_compressed),
     "IDX": _idx(""),
     "gzipped IDX": _idx(".gz"),
+    "MP4": _video("mpeg4", "mp4"),
+    "Matroska": _video("ffv1", "mkv"),
+    "netCDF-3": _netcdf3,
+    "NIfTI": _nifti(""),
+    "gzipped NIfTI": _nifti(".gz"),
     "HDF5": _hdf5(),
     "chunked HDF5": _hdf5(chunks=(3, 12, 5, 3)),
     "gzipped HDF5": _hdf5(chunks=(3, 12, 5, 3), compression="gzip", shuffle=True, fletcher32=True),
@@ -119,6 +193,7 @@ FORMATS: dict[str, Callable[[Path], Path]] = {
     "HDF5 of scaled integers": _hdf5("latest", np.int32, chunks=(3, 12, 5, 3), scaleoffset=0),
     "LMDB": _lmdb,
     "Zarr v2": _zarr(2),
+    "OME-Zarr": _ome_zarr,
     "Zarr v3": _zarr(3),
     "sharded Zarr v3": _zarr(3, shards=(4, 12, 10, 3)),
 }

@@ -38,6 +38,6 @@ def test_other_errors_pass():
 
 def test_space_is_asked_for_before_starting(tmp_path):
     require_free_space(tmp_path / "not" / "yet.zarr", 1, "the stack")
-    with pytest.raises(StoreError, match=r"the stack takes 1\.0 EB|the stack takes 1000\.0 PB") as caught:
+    with pytest.raises(StoreError, match=r"the stack takes 1,000 PB") as caught:
         require_free_space(tmp_path / "not" / "yet.zarr", 10**18, "the stack")
     assert "free: make room or choose another output" in str(caught.value)

@@ -16,6 +16,7 @@ from made_sources import (
     write_folder,
 )
 
+from dpca.storage.cf import REMEDY
 from dpca.storage.errors import DataError
 from dpca.storage.ingest import ingest
 from dpca.storage.layout import Layout
@@ -89,7 +90,7 @@ def test_labels_follow_what_is_kept(tmp_path: Path) -> None:
     with pytest.raises(DataError) as caught:
         ingest(tmp_path / "a.npz", tmp_path / "out.zarr")
     assert str(caught.value) == (
-        "sample 02 of 'a.npz/values' holds nan at (3,): every value must be finite; "
+        f"sample 02 of 'a.npz/values' holds nan at (3,): {REMEDY}; "
         '--on-error skip (on_error="skip") leaves it out and records it'
     )
     stack = ingest(tmp_path / "a.npz", tmp_path / "out.zarr", on_error="skip")
@@ -98,7 +99,7 @@ def test_labels_follow_what_is_kept(tmp_path: Path) -> None:
     assert stack.labels is not None
     assert stack.labels.tolist() == keep
     assert stack.data_range == (0.0, 65.0)
-    assert stack.rejected == [(n, "holds nan at (3,): every value must be finite") for n in ("02", "07")]
+    assert stack.rejected == [(n, f"holds nan at (3,): {REMEDY}") for n in ("02", "07")]
 
 
 def test_a_stack_with_gaps_is_not_what_a_strict_run_asks_for(tmp_path: Path) -> None:

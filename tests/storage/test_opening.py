@@ -59,7 +59,7 @@ def test_content_counts_more_than_the_name(tmp_path: Path) -> None:
 def test_an_array_among_several_sources(tmp_path: Path) -> None:
     saved(tmp_path)
     (tmp_path / "b").mkdir()
-    with pytest.raises(DataError, match=r"'a.npy' is an array and one of 2 sources"):
+    with pytest.raises(DataError, match=r"'b' holds images and 'a.npy' before it an array of uint8"):
         open_reader([tmp_path / "a.npy", tmp_path / "b"])
 
 

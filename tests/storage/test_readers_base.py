@@ -54,4 +54,4 @@ def test_runs(indices: list[int], expected: list[tuple[int, int]]) -> None:
     ],
 )
 def test_names_that_lead_out_are_refused(name: str) -> None:
-    assert judge_member(name, 1, "file") == "has a path that leads out of the archive"
+    assert judge_member(name, 1, "file", bytes) == "has a path that leads out of the archive"

@@ -1,0 +1,76 @@
+"""Arrays in files that are no Zarr store, read where they are: a Dask array whose tasks read rows of them."""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Callable
+from typing import Any
+
+import dask.array as da
+import numpy as np
+from dask.delayed import delayed
+
+from dpca.kernels.types import Array
+from dpca.storage import cf
+from dpca.storage.errors import DataError
+from dpca.storage.readers import open_reader
+from dpca.storage.survey import require_samples
+
+_BLOCK_BYTES = 32 * 2**20
+
+
+def open_rows(path: str | os.PathLike[str]) -> tuple[da.Array, str, tuple[str, ...] | None]:
+    """Open an array that `dpca.storage.ingest` reads, without copying it.
+
+    Parameters
+    ----------
+    path : path-like
+        Of an array in a format that tasks can read anywhere in.
+
+    Returns
+    -------
+    rows : dask.array.Array (n_samples, ...)
+        In blocks of whole samples of about 32 MiB, each read when it is computed.
+    name : str
+        What messages call it.
+    axes : tuple of str or None
+        Names of the axes of a sample, where the source states them.
+
+    Raises
+    ------
+    DataError
+        For images, and for what can only be read from its beginning: these are ingested first. When a block is
+        computed, for missing values.
+    """
+    reader = open_reader(path)
+    require_samples(reader)
+    if reader.encoded or not reader.random_access:
+        why = (
+            "holds images, which are decoded"
+            if reader.encoded
+            else "can only be read from its beginning, which is done"
+        )
+        raise DataError(
+            f"'{os.fspath(path)}' {why} once: make a stack of it first, `dpca ingest {os.fspath(path)} STACK.zarr` "
+            f"(dpca.storage.ingest)"
+        )
+    shape, n = reader.sample_shape, len(reader)
+    step = max(1, _BLOCK_BYTES // (math.prod(shape) * reader.dtype.itemsize))
+    name, meta = f"rows-{reader.fingerprint()}", np.empty((0,) * (len(shape) + 1), reader.dtype)
+    blocks = []
+    for start in range(0, n, step):
+        indices = range(start, min(start + step, n))
+        task = delayed(_read, pure=True)(
+            reader.part(indices), start, reader.name, dask_key_name=f"{name}-{start}-{step}"
+        )
+        blocks.append(da.from_delayed(task, (len(indices), *shape), meta=meta, name=f"{name}-block-{start}-{step}"))
+    return da.concatenate(blocks), reader.name, reader.axes
+
+
+def _read(part: Callable[[], Any], start: int, name: str) -> Array:
+    rows: Array = part()
+    if np.ma.is_masked(rows):
+        absent = np.ma.getmaskarray(rows).reshape(len(rows), -1).any(axis=1)
+        raise DataError(f"sample {start + int(absent.argmax())} of '{name}' holds a missing value: {cf.REMEDY}")
+    return np.ma.getdata(rows)

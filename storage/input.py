@@ -1,0 +1,48 @@
+"""What a job is given: a stack that is read where it is, or a reader of what is ingested first."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+
+from dpca.storage.errors import DataError
+from dpca.storage.readers import Reader, open_reader
+from dpca.storage.readers.zarr_array import ZarrReader
+from dpca.storage.stack import Stack, open_stack
+from dpca.storage.survey import require_samples
+
+PathLike = str | os.PathLike[str]
+
+
+def open_input(
+    source: PathLike | Sequence[PathLike] | Stack | Reader,
+    *,
+    key: str | None = None,
+    axes: tuple[str, ...] | None = None,
+    data_range: tuple[float, float] | None = None,
+) -> Stack | Reader:
+    """Open plain Zarr sources as stacks, to be read where they are, and anything else as a reader, to be ingested.
+
+    Parameters
+    ----------
+    source : path-like, sequence of these, Stack, or Reader
+        See `dpca.storage.readers.open_reader`; stacks and readers are returned as they are.
+    key, axes, data_range
+        As for `dpca.storage.ingest`.
+
+    Raises
+    ------
+    DataError
+        If there is nothing, or nothing that is read.
+    """
+    if isinstance(source, Stack):
+        return source
+    if not isinstance(source, Reader | str | os.PathLike) and len(source) == 1:
+        source = source[0]
+    reader = source if isinstance(source, Reader) else open_reader(source, key=key, axes=axes)
+    require_samples(reader)
+    if source is reader or not isinstance(reader, ZarrReader) or reader.decodes:
+        return reader
+    if not isinstance(source, str | os.PathLike):
+        raise DataError(f"{len(source)} sources were given and one is a Zarr array: give that one alone")
+    return open_stack(os.path.join(source, key) if key else source, data_range=data_range, axes=axes)

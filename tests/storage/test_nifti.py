@@ -1,0 +1,93 @@
+"""Volumes in NIfTI files that nibabel wrote."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dpca.storage import ingest
+from dpca.storage.errors import DataError
+from dpca.storage.readers import open_reader
+
+nibabel = pytest.importorskip("nibabel")
+
+
+def save(path: Path, values: Any, *, version: int = 1, endian: str = "<", scaling: Any = None) -> Path:
+    kind = {1: nibabel.Nifti1Image, 2: nibabel.Nifti2Image}[version]
+    header = kind.header_class(endianness=endian)
+    header.set_data_dtype(values.dtype.newbyteorder(endian))
+    image = kind(values, np.eye(4), header, dtype=values.dtype)
+    if scaling is not None:
+        image.header.set_slope_inter(*scaling)
+    nibabel.save(image, path)
+    return path
+
+
+@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    dtype=st.sampled_from(["u1", "i1", "i2", "u2", "i4", "u4", "f4", "f8", "i8"]),
+    shape=st.lists(st.integers(2, 4), min_size=4, max_size=4),
+    version=st.sampled_from([1, 2]),
+    endian=st.sampled_from("<>"),
+    scaling=st.sampled_from([None, (0.25, 3.0)]),
+    suffix=st.sampled_from(["", ".gz"]),
+)
+def test_volumes_are_those_of_nibabel(
+    dtype: str, shape: list[int], version: int, endian: str, scaling: Any, suffix: str, tmp_path: Path
+) -> None:
+    x = np.random.default_rng(0).integers(0, 100, shape).astype(dtype)
+    path = save(tmp_path / f"s.nii{suffix}", x, version=version, endian=endian, scaling=scaling)
+    truth = nibabel.load(path).get_fdata()
+    reader = open_reader(path)
+    assert reader.axes == ("z", "y", "x")
+    assert reader.dtype == np.dtype(dtype) if scaling is None else reader.dtype.kind == "f"
+    read = next(iter(reader.stream([range(len(reader))])))
+    np.testing.assert_allclose(read, truth.T, rtol=1e-6)
+
+
+def test_one_volume_is_one_sample(tmp_path: Path) -> None:
+    x = np.arange(24, dtype="i2").reshape(2, 3, 4)
+    path = save(tmp_path / "s.nii", x)
+    assert open_reader(path).sample_shape == (4, 3, 2)
+    np.testing.assert_array_equal(open_reader(path).fetch([0])[0], x.T)
+    # its slices instead
+    slices = open_reader(path, axes=("t", "sample", "y", "x"))
+    np.testing.assert_array_equal(slices.fetch(range(4))[:, 0], x.T)
+
+
+def test_ingested_and_refused(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).normal(size=(4, 5, 6, 7)).astype("f4")
+    stack = ingest(save(tmp_path / "s.nii.gz", x), tmp_path / "out.zarr")
+    assert stack.axes == ("sample", "z", "y", "x")
+    np.testing.assert_array_equal(stack.samples[:], x.T)
+    x[1, 2, 3, 4] = np.nan
+    with pytest.raises(DataError, match=r"sample 4 of 's.nii' holds nan at \(3, 2, 1\)"):
+        ingest(save(tmp_path / "s.nii", x), tmp_path / "nan.zarr")
+
+
+@pytest.mark.parametrize(
+    ("at", "form", "value", "words"),
+    [
+        (40, "8h", (5, 2, 3, 4, 5, 6, 1, 1), r"has the shape \(2, 3, 4, 5, 6\)"),
+        (40, "8h", (-1, 2, 3, 4, 5, 6, 1, 1), r"has the shape \(\)"),
+        (40, "8h", (99, 2, 3, 4, 5, 6, 1, 1), "has the shape"),
+        (40, "8h", (4, 32767, 32767, 32767, 32767, 1, 1, 1), "is truncated"),
+        (70, "h", (128,), "values of type 128"),
+        (108, "f", (8.0,), "within its header"),
+        (108, "f", (float("nan"),), "within its header"),
+        (112, "2f", (1.0, float("inf")), "add_offset"),
+    ],
+)
+def test_claims_are_checked(at: int, form: str, value: tuple[float, ...], words: str, tmp_path: Path) -> None:
+    path = save(tmp_path / "s.nii", np.zeros((2, 3, 4, 5), "i2"))
+    content = bytearray(path.read_bytes())
+    struct.pack_into("<" + form, content, at, *value)
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=words):
+        open_reader(path)
