@@ -105,8 +105,8 @@ def convergence(
 ) -> float:
     """Share of the best capturable variance that components miss, as a power of ten; lower is better.
 
-    log10(1 - |X W|_F^2 / |X V|_F^2) for the components W, orthonormalized first, and the best ones V (Alakkari 2020,
-    equation 2.24).
+    ``log10(1 - |X W|_F^2 / |X V|_F^2)`` for the components W, orthonormalized first, and the best ones V (Alakkari
+    2020, equation 2.24).
 
     Parameters
     ----------

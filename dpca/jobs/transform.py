@@ -88,7 +88,7 @@ def fill_scores(
     The store states ``facts`` about the job.
     """
     began, store = time.perf_counter(), work.store
-    path, known, data_range = os.fspath(model), model_fingerprint(model), stated_range(stack)
+    path, known, data_range = os.path.abspath(model), model_fingerprint(model), stated_range(stack)
     basis = stored_basis(path, known)
     if basis.sample_shape != tuple(stack.sample_shape):
         raise DataError(

@@ -141,8 +141,9 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
         Parameters
         ----------
-        X : array (n_samples, *sample_shape), numpy, Dask or Zarr; dpca.storage.Stack; or path of a stack store or
-            Zarr array. Or a source of the engine, such as `dpca.engine.held_out.RemainingSource`.
+        X : array (n_samples, *sample_shape), Stack, path or Source
+            A numpy, Dask or Zarr array; a `dpca.storage.Stack`; or the path of a stack store or Zarr array. Or a source
+            of the engine, such as `dpca.engine.held_out.RemainingSource`.
         y : ignored
         client : distributed.Client, optional
             Default: the current one, if any.

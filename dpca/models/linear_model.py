@@ -101,7 +101,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
         return Whitened(whole, self.mean_, self.components_, deviations)
 
     def score_samples(self, X: Any) -> Any:
-        """Return minus the squared reconstruction error of each sample, -|x - x^|^2: the lower, the more an outlier.
+        """Return minus the squared reconstruction error of each sample: the lower, the more an outlier.
 
         Parameters
         ----------

@@ -242,10 +242,10 @@ class PCA(LinearModel):
         ----------
         X : as in `transform`
         kind : str
-            "residual": -|x - x^|^2, what the components leave of a sample. "least-components": -sum_j y_j^2 / lambda_j
-            over the least components, the Mahalanobis distance in the directions along which the samples of the fit
-            hardly differ (Jolliffe 2002, section 10.1); needs ``n_least``. A variance below the rounding error of the
-            components' dtype, relative to the largest variance, counts as that.
+            "residual": minus the squared distance of a sample from its reconstruction. "least-components":
+            -sum_j y_j^2 / lambda_j over the least components, the Mahalanobis distance in the directions along which
+            the samples of the fit hardly differ (Jolliffe 2002, section 10.1); needs ``n_least``. A variance below the
+            rounding error of the components' dtype, relative to the largest variance, counts as that.
 
         Returns
         -------

@@ -70,10 +70,15 @@ def test_compress_is_the_main_job(image_folder: Callable[..., Path], tmp_path: P
 
 
 def test_what_is_done_starts_no_cluster(
-    image_folder: Callable[..., Path], tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
+    image_folder: Callable[..., Path],
+    tmp_path: Path,
+    scheduler: str,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.chdir(tmp_path)  # where the workers are not
     folder = image_folder(12)
-    stack, model, scores, again = (str(tmp_path / f"{name}.zarr") for name in ("stack", "model", "scores", "again"))
+    stack, model, scores, again = (f"{name}.zarr" for name in ("stack", "model", "scores", "again"))
     commands = (
         ["ingest", str(folder), stack],
         ["fit", stack, model, "--cell", "10", "--components", "3"],

@@ -1,0 +1,161 @@
+"""Every block of Python and of shell in README and guides runs, in order, on small data of the names in it."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import tarfile
+from collections.abc import Callable, Iterator
+from glob import glob, has_magic
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import tifffile
+import xarray
+import zarr
+
+from dpca import storage
+from dpca.cli import main
+from tests.conftest import smooth_images, write_images
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
+BLOCK = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+
+#: Lines of shell that do not run here, by their beginnings, and why.
+NOT_RUN = {
+    "python3 -m venv": "makes an environment; continuous integration runs the line with the tests",
+    "dask scheduler": "runs until it is stopped; tests/cli/test_given_cluster.py runs it",
+    "dask worker": "runs on other machines; tests/cli/test_given_cluster.py runs it here",
+    "dpca compress /shared/": "has the address of another machine",
+    "python pipelines/lsun_streaming.py": "needs LMDB files of LSUN; tests/pipelines/test_lsun_streaming.py runs it",
+    "python pipelines/convergence_report.py": "takes a minute; tests/pipelines/test_convergence_report.py runs it",
+    "python pipelines/partition_report.py": "takes a minute; tests/pipelines/test_partition_report.py runs it",
+    "python pipelines/reproduce_streaming.py": "takes hours; tests/pipelines/test_reproduce_streaming.py runs less",
+}
+#: Commands that need no cluster.
+ALONE = {"info"}
+
+
+def _array(path: Path, values: np.ndarray[Any, Any]) -> None:
+    np.save(path, values)
+
+
+def _stack(path: Path) -> None:
+    _array(path.with_name("made.npy"), smooth_images(80, (30, 20)))
+    storage.ingest(path.with_name("made.npy"), path)
+
+
+def _tars(path: Path) -> None:
+    photos = write_images(path / "tarred", 24, (20, 20, 3))
+    for number, some in enumerate((sorted(photos.iterdir())[:12], sorted(photos.iterdir())[12:])):
+        for name in ("lfw", "faces"):
+            with tarfile.open(path / f"{name}-{number}.tar", "w") as tar:
+                for photo in some:
+                    tar.add(photo, photo.name)
+
+
+def _photos(path: Path) -> None:
+    write_images(path, 40, (40, 40, 3))
+
+
+def _mixed(path: Path) -> None:
+    write_images(path, 30, (44, 50, 3))
+    (path / "broken.jpg").write_bytes(b"\xff\xd8\xff")
+
+
+def _netcdf(path: Path) -> None:
+    with h5py.File(path, "w") as file:
+        file["air"] = (smooth_images(40, (16, 24)).astype(np.int16) - 128) * 8
+        file["air"].attrs.update(scale_factor=np.float32(0.01), add_offset=np.float32(273))
+
+
+def _masked(path: Path) -> None:
+    values = smooth_images(48, (8, 12)).astype(np.float32)
+    values[:, 2:5, 3:9] = np.nan
+    values[3, 0, 0] = np.nan
+    coords = {"time": np.arange("2001-01", "2005-01", dtype="M8[M]").astype("M8[ns]")}
+    places = {"lat": np.linspace(-70, 70, 8), "lon": np.arange(0, 360, 30)}
+    field = xarray.DataArray(values, dims=("time", "lat", "lon"), coords=coords | places, name="sst")
+    field.to_netcdf(path, engine="scipy")
+
+
+def _zarr(path: Path) -> None:
+    frames = smooth_images(12, (96, 192)).reshape(12, 2, 16, 24, 24)
+    array = zarr.create_group(path).create_array("0", shape=frames.shape, chunks=(1, 1, 8, 24, 24), dtype=frames.dtype)
+    array[:] = frames
+
+
+#: What a page may take to be there, by the word for it, and how it is made.
+MADE: dict[str, Callable[[Path], None]] = {
+    "photos/": _photos,
+    "mixed/": _mixed,
+    "-*.tar": lambda path: _tars(path.parent),
+    '"stack.zarr"': lambda path: _stack(path.with_name("stack.zarr")),
+    "volumes.npy": lambda path: _array(path, smooth_images(24, (64, 64)).reshape(24, 16, 16, 16)),
+    "stained.npy": lambda path: _array(path, np.repeat(smooth_images(24, (20, 20, 1)), 6, axis=-1)),
+    "plate.zarr": _zarr,
+    "timelapse.tif": lambda path: tifffile.imwrite(path, smooth_images(30, (24, 24)).astype(np.uint16)),
+    "air.nc": _netcdf,
+    "sst.nc": _masked,
+}
+
+
+def blocks(page: Path) -> Iterator[tuple[str, str]]:
+    """Yield language and text of the fenced blocks of a page."""
+    for language, text in BLOCK.findall(page.read_text()):
+        if not language.startswith("{"):
+            yield language, text
+
+
+def lines(text: str) -> Iterator[str]:
+    """Yield the lines of a block of shell that do something."""
+    yield from filter(None, text.replace("\\\n", " ").splitlines())
+
+
+def reason(line: str) -> str | None:
+    """Return the beginning of a line that is not run here."""
+    return next((beginning for beginning in NOT_RUN if line.startswith(beginning)), None)
+
+
+def run(line: str, scheduler: str) -> int:
+    """Run a line of shell, a command of ours, and return its exit code."""
+    program, *words = shlex.split(line, comments=True)
+    words = [found for word in words for found in (sorted(glob(word)) if has_magic(word) else [word])]
+    if words[0] not in ALONE:
+        words += ["--scheduler", scheduler]
+    assert program == "dpca", line
+    return main(words)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+@pytest.mark.usefixtures("small_pictures")
+@pytest.mark.filterwarnings("ignore::dpca.models.ConvergenceWarning", "ignore::dpca.models.OrderWarning")
+def test_all_blocks_run(page: Path, tmp_path: Path, scheduler: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for word, make in MADE.items():
+        if word in page.read_text():
+            make(tmp_path / word.rstrip("/"))
+    space: dict[str, Any] = {"__name__": page.stem}
+    for language, text in blocks(page):
+        if language == "python":
+            exec(compile(text, f"{page.name}: {text.splitlines()[0]}", "exec"), space)
+        for line in lines(text) if language == "sh" else ():
+            if reason(line) is None:
+                assert run(line, scheduler) == 0, line
+
+
+def test_all_blocks_say_what_they_are() -> None:
+    found = [(page, language) for page in PAGES for language, _ in blocks(page)]
+    assert {language for _, language in found} == {"python", "sh", "text"}
+    assert {page for page, _ in found} == set(PAGES)
+    for page in PAGES:  # an indented block would not be run
+        assert not re.search(r"\n\n {4}\S", page.read_text()), page
+
+
+def test_what_is_not_run_is_there() -> None:
+    shell = [line for page in PAGES for language, text in blocks(page) if language == "sh" for line in lines(text)]
+    assert {reason(line) for line in shell} == {None, *NOT_RUN}

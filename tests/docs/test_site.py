@@ -1,0 +1,95 @@
+"""The site of the documentation is built without a warning and without the network."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Iterator
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+
+import dpca
+from tests.forked import Programs, printed_by
+
+ROOT = Path(__file__).parents[2]
+pytest.importorskip("furo", reason='needs pip install -e ".[docs]"')
+
+
+class Page(HTMLParser):
+    """What a page loads, what it links to, which places it names, and its text."""
+
+    def __init__(self, path: Path) -> None:
+        super().__init__()
+        self.loaded: list[str] = []
+        self.links: list[str] = []
+        self.places: set[str] = set()
+        self.text = ""
+        self.feed(path.read_text())
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        self.places.add(given.get("id", ""))
+        if tag == "a":
+            self.links.append(given.get("href", ""))
+        elif tag in ("script", "img", "link"):
+            self.loaded.append(given.get("src", given.get("href", "")))
+
+    def handle_data(self, data: str) -> None:
+        self.text += data
+
+
+@pytest.fixture(scope="module")
+def site(tmp_path_factory: pytest.TempPathFactory, programs: Programs) -> Path:
+    folder = tmp_path_factory.mktemp("site")
+    printed = printed_by(programs, [sys.executable, "-m", "sphinx", "-W", "-q", str(ROOT / "docs"), str(folder)])
+    assert not printed
+    return folder
+
+
+@pytest.fixture(scope="module")
+def pages(site: Path) -> dict[Path, Page]:
+    return {path: Page(path) for path in site.rglob("*.html")}
+
+
+def inside(pages: dict[Path, Page], kind: str) -> Iterator[tuple[Path, str]]:
+    """Yield what pages refer to in the site, by absolute path, with the place on the page."""
+    for path, page in pages.items():
+        for name in getattr(page, kind):
+            if name and not re.match(r"[a-z]+:", name):
+                file, _, place = name.partition("#")
+                yield (path.parent / file.partition("?")[0]).resolve() if file else path, place
+
+
+def test_nothing_is_loaded_from_elsewhere(pages: dict[Path, Page]) -> None:
+    assert not {name for page in pages.values() for name in page.loaded if "//" in name}
+    assert not {path for path, _ in inside(pages, "loaded") if not path.exists()}
+
+
+def test_no_link_leads_nowhere(pages: dict[Path, Page]) -> None:
+    links = set(inside(pages, "links"))
+    assert len(links) > 100
+    # genindex and search are filled in by scripts
+    assert not {link for link in links if not link[0].exists()}
+    assert not {(path, place) for path, place in links if place and path in pages and place not in pages[path].places}
+
+
+def test_every_public_name_has_its_entry(pages: dict[Path, Page]) -> None:
+    named = {place for path, page in pages.items() if path.parent.name == "api" for place in page.places}
+    assert {f"dpca.{name}" for name in dpca.__all__ if name != "metrics"} <= named
+    assert {"dpca.metrics.ssim", "dpca.storage.ingest", "dpca.jobs.compress", "dpca.CellPCA.transform"} <= named
+
+
+def test_what_is_included_is_there(site: Path, pages: dict[Path, Page]) -> None:
+    for name, words in {
+        "index": ["Principal component analysis for", "Bounded memory."],
+        "quickstart": ["Two lines", "Your own images", "Larger than one machine"],
+        "compare": ["Labeled Faces in the Wild"],
+        "architecture": ["The way of the data"],
+        "changes": ["Unreleased"],
+        "contributing": ["A streaming rule"],
+        "guides/operators": ["verify found damage"],
+        "formats": ["mean over all samples of the squared error", "samples/"],
+    }.items():
+        assert not [word for word in words if word not in pages[site / f"{name}.html"].text], name
