@@ -74,6 +74,8 @@ class BandPCA(PartitionedPCA):
         Seed of the random mapping, of the estimating subset, and of the samples that a target is met on.
     {choices}
     {memory_budget}
+    {flatten}
+    {keep_state}
 
     Attributes
     ----------
@@ -201,6 +203,7 @@ class BandPCA(PartitionedPCA):
             "components": (self.components_, ("component", *axes)),
             "explained_variance": (self.explained_variance_, ("band", "component")),
             "total_variance": (self.total_variance_, ("band",)),
+            **self._state_arrays(),
         }
         parameters = {name: plain(getattr(self, name)) for name in _KEPT_PARAMETERS}
         facts = self._facts(n_bands=self.bands_.n_partitions) | {"parameters": parameters}
@@ -216,5 +219,5 @@ class BandPCA(PartitionedPCA):
         if bands.n_partitions != p:
             raise ValueError(f"{bands.n_partitions} bands, not {p}")
         model._learned_parts(bands, arrays, stored.n_samples)
-        model._remember_target(stored.facts)
+        model._remember(stored)
         return model

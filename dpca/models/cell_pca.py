@@ -56,6 +56,8 @@ class CellPCA(PartitionedPCA):
     random_state : int, RandomState or None
         Seed of the samples that a target is met on. An integer lets a fit that was stopped go on.
     {memory_budget}
+    {flatten}
+    {keep_state}
 
     Attributes
     ----------
@@ -189,11 +191,13 @@ class CellPCA(PartitionedPCA):
             **components,
             "explained_variance": (self.explained_variance_, (*grid_axes, "component")),
             "total_variance": (self.total_variance_, grid_axes),
+            **self._state_arrays(),
         }
         facts = self._facts(cell_shape=list(grid.cell_shape))
         overlap, shared = getattr(grid, "overlap", 0), {"shared": True} if self.shared else {}
         beside = {"overlap": overlap, **shared} if overlap or shared else {}
-        identity = [facts["cell_shape"], self.n_samples_seen_, *beside.values()]
+        later = [{name: facts[name]} for name in ("flatten", "state") if name in facts]
+        identity = [facts["cell_shape"], self.n_samples_seen_, *beside.values(), *later]
         return Kept(arrays, facts | beside, self.store_version if beside else 1, identity)
 
     @classmethod
@@ -215,7 +219,7 @@ class CellPCA(PartitionedPCA):
         # All components were asked for by None, which also fits where there are more of them than samples.
         model = cls(None if k == grid.max_features else k, cell_shape=cell, overlap=overlap, shared=shared)
         model._learned_parts(grid, arrays, stored.n_samples)
-        model._remember_target(stored.facts)
+        model._remember(stored)
         return model
 
 

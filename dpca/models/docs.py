@@ -13,6 +13,16 @@ SHARED = {
     memory_budget : int, optional
         Bytes that one task may take beyond what its process holds; default from the workers' limits or the machine.
 """,
+    "keep_state": """\
+    keep_state : bool
+        Whether a model that `fit` fitted, and one that `load` reads, can go on with `partial_fit`: the state of the fit
+        is then kept in memory, as large as that of `partial_fit`, and stored by `save`.
+""",
+    "whiten": """\
+    whiten : bool
+        Whether `transform` divides each score by the standard deviation along its component, so that its variance is 1.
+        `inverse_transform` multiplies by it.
+""",
     "whole_samples": """\
     components_ : array (n_components, n_features)
         Orthonormal rows, ordered by variance; the entry of largest magnitude is positive. float32, or float64 for
@@ -67,6 +77,11 @@ PARTITIONED = {
         the mean, or a third of the attributes where no mean is asked for; a `RankWarning` says where that is too few.
     data_range : tuple of float, optional
         Smallest and largest possible value, for the targets; default that of the stack or of the integer type.
+""",
+    "flatten": """\
+    flatten : bool
+        Whether `transform` returns the scores of a sample along one axis, (n_samples, {parts} * n_components), as the
+        steps of a scikit-learn ``Pipeline`` expect it. `inverse_transform` takes both.
 """,
     "components": """\
     components_ : array (n_components, *sample_shape), float32 (float64 for float64 and integers of over 16 bits)

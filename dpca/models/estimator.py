@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from inspect import signature
 from typing import Any, ClassVar, Self
 
@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import check_random_state
+from sklearn.utils._set_output import _get_output_config
 from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.boundary import guarded
@@ -27,9 +28,11 @@ from dpca.models.streaming_methods import describe_option
 from dpca.representation.base import Representation
 from dpca.representation.lazy import as_lazy, default_client, is_lazy, map_samples
 from dpca.representation.reconstruction import samples_of
-from dpca.rules.state import State
 from dpca.storage.errors import DataError
 from dpca.storage.progress import Progress, no_progress
+
+#: Parameters that stores of earlier versions do not state: stores state them only where they are given.
+LATER = ("flatten", "whiten", "keep_state")
 
 
 class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -176,9 +179,10 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def transform(self, X: Any) -> Any:
         """Return the scores (n_samples, *score_shape) of samples.
 
-        The shape of one sample's scores ends with ``n_components``; before it come the places of cells, or the bands. A
-        numpy array gives a numpy array. A Dask array, a Zarr array, a stack or a path gives a Dask array that computes
-        chunk by chunk.
+        The shape of one sample's scores ends with ``n_components``; before it come the places of cells, or the bands,
+        unless ``flatten`` asks for a single axis. A numpy array gives a numpy array. A Dask array, a Zarr array, a
+        stack or a path gives a Dask array that computes chunk by chunk. After ``set_output(transform="pandas")`` or
+        ``"polars"`` it is a table in memory with a column for each score, see `get_feature_names_out`.
 
         Raises
         ------
@@ -186,7 +190,9 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
             For samples of another shape than those of the fit, or, once they are computed, values that are not finite.
         """
         basis = self.basis_
-        return self._each_sample(X, Representation.encode, basis, basis.score_shape, basis.score_dtype)
+        scores = self._each_sample(X, Representation.encode, basis, basis.score_shape, basis.score_dtype)
+        table = getattr(self, "flatten", False) or _get_output_config("transform", self)["dense"] != "default"
+        return scores.reshape(scores.shape[0], math.prod(scores.shape[1:])) if table else scores
 
     def inverse_transform(self, X: Any, n_components: int | None = None) -> Any:
         """Return the samples (n_samples, *sample_shape) that scores stand for, neither rounded nor clipped.
@@ -194,7 +200,7 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array (n_samples, *score_shape), numpy, Dask or Zarr; or the path of a Zarr array
-            Scores of all components, or of ``n_components``.
+            Scores of all components, or of ``n_components``; in memory or in Dask also flat, as a table has them.
         n_components : int, optional
             Use only so many of the first components; default all.
 
@@ -261,8 +267,10 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
         return None
 
     def fit_settings(self) -> dict[str, Any]:
-        """Return what identifies a stored fit of this estimator: all of its parameters."""
-        return {name: describe_option(value) for name, value in self.get_params(deep=False).items()}
+        """Return what identifies a stored fit: all parameters, but of those that came later only what is given."""
+        given = self._given_parameters()
+        values = self.get_params(deep=False).items()
+        return {name: describe_option(value) for name, value in values if name in given or name not in LATER}
 
     def job_settings(self) -> dict[str, Any]:
         """Return what identifies a job on this estimator: the parameters that are given."""
@@ -295,7 +303,7 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def load(cls, path: str | os.PathLike[str]) -> Self:
-        """Read a model that `save` wrote; nothing in it is executed. It keeps no state for ``partial_fit``.
+        """Read a model that `save` wrote; nothing in it is executed.
 
         Raises
         ------
@@ -304,73 +312,3 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
         """
         model: Self = load_any(path, cls)
         return model
-
-
-class ComponentModel(Estimator):
-    """Base of the estimators that learn a mean and components, whose eigenvalues say what they leave out."""
-
-    #: What one partition of the attributes is called.
-    part_name: ClassVar[str]
-
-    n_components: Any
-
-    components_: Array
-    explained_variance_: Array
-    total_variance_: Any
-
-    _target: dict[str, Any] | None = None  # what was asked for as a target of quality, and what is reached
-    _states: list[State] | None = None  # of what partial_fit has seen, one for each partition
-    _looked_at: Array | None = None  # the components that were known before, where they are found only when asked for
-
-    def _begin_stream(self) -> None:
-        """Check what a first batch needs: parameters, and that no components are known without their sums.
-
-        Raises
-        ------
-        DataError
-            For a model that was fitted or loaded, too: only one that has taken in all of its samples by
-            ``partial_fit`` can go on.
-        """
-        if self.__sklearn_is_fitted__():
-            raise DataError(
-                f"this {type(self).__name__} was fitted by fit() or read by load() and keeps no state to go on from: "
-                f"give all samples to fit(), or begin with a new estimator, sklearn.base.clone(model)"
-            )
-        check_parameters(self)
-
-    def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
-        """Set what every model knows from what a store holds or a fit of n samples found."""
-        self.components_, self.mean_ = found["components"], found["mean"]
-        self.explained_variance_, self.total_variance_ = found["explained_variance"], found["total_variance"]
-        share, total = np.zeros_like(self.explained_variance_), np.asarray(self.total_variance_)[..., None]
-        np.divide(self.explained_variance_, total, out=share, where=total > 0)
-        self.explained_variance_ratio_ = share
-        self.singular_values_ = np.sqrt(np.maximum(self.explained_variance_, 0)) * math.sqrt(max(n - 1, 0))
-        self.n_samples_seen_, self.n_components_ = n, len(self.components_)
-        self.sample_shape_, self.n_features_in_ = sample_shape, math.prod(sample_shape)
-
-    def _know_only(self, learned: Mapping[str, Any]) -> None:
-        """Set attributes that not every fit learns; those that are None here are forgotten, if they are of another."""
-        for name, value in learned.items():
-            if value is not None:
-                setattr(self, name, value)
-            elif hasattr(self, name):
-                delattr(self, name)
-
-    def expected_mse(self, data_range: tuple[float, float]) -> float:
-        """Return the mean squared error that the eigenvalues promise; see `Estimator.expected_mse`."""
-        lost = np.sum(self.total_variance_) - self.explained_variance_.sum()
-        n, width = self.n_samples_seen_, float(data_range[1] - data_range[0])
-        per_value = float(max(lost, 0.0) * (n - 1) / n / self.n_features_in_)
-        # One division after the other: the square of an extreme range is out of range itself.
-        return per_value / width / width
-
-    def report_numbers(self) -> dict[str, Any]:
-        """Return what a report says of the fitted model; see `dpca.report.record`."""
-        share = self.explained_variance_.sum() / max(np.sum(self.total_variance_), 1e-300)
-        return {"components": len(self.components_), "explained_variance_ratio": float(share)}
-
-    def pictured_components(self, count: int) -> Array:
-        """Return the first components, those of every partition in place (count, *sample_shape)."""
-        check_is_fitted(self)
-        return self.components_[:count].reshape(-1, *self.sample_shape_)

@@ -8,23 +8,24 @@ from inspect import signature
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
-import zarr
 from sklearn.base import ClassNamePrefixFeaturesOutMixin
-from sklearn.utils import check_array
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 
-from dpca.engine.source import Source, as_dense, as_source, check_finite, check_numeric, opened
+from dpca.engine.source import Source, check_finite
 from dpca.kernels import linalg
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
-from dpca.models.estimator import ComponentModel
-from dpca.models.parameters import no_values
+from dpca.models.component_model import ComponentModel
+from dpca.models.estimator import LATER
+from dpca.models.parameters import explained_share, no_values
+from dpca.models.rank import ranks_by_threshold
+from dpca.models.samples import fitted_source
 from dpca.models.store import Kept, StoredModel
 from dpca.models.streaming_methods import describe_option, restore_option
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
-from dpca.representation.lazy import is_lazy
 from dpca.representation.linear import LinearRepresentation
+from dpca.representation.whitened import Whitened
 from dpca.storage.errors import DataError
 
 # Shares of the variance that a report gives one by one.
@@ -51,68 +52,53 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
     part_name: ClassVar[str] = "sample"
     report_title: ClassVar[str] = "Eigenimages"
 
+    n_components: int | float | None
+    whiten: bool
+
     # -- learning
 
     def _source(self, X: Any) -> Source:
-        if is_lazy(X) or isinstance(X, Source):
-            source = as_source(opened(X))
-            self.n_features_in_ = math.prod(source.shape[1:])
-        else:
-            source = as_source(np.ascontiguousarray(self._dense(X, reset=True)))
+        _, source = fitted_source(self, X)
         if source.shape[0] < 2:
             raise DataError(f"{source.shape[0]} sample has no variance: a fit needs at least 2 samples")
         return source
-
-    def _dense(self, X: Any, *, reset: bool) -> Array:
-        """Check samples in memory by scikit-learn's conventions, which count features along a single axis only."""
-        dense = as_dense(X)
-        if isinstance(X, zarr.Array):
-            X = dense
-        shape = dense.shape
-        if len(shape) < 2:
-            raise DataError(
-                f"X has shape {shape} but samples on axis 0 and at least one axis of attributes are needed: Reshape "
-                f"your data"
-            )
-        if dense.dtype.kind not in "buifO":
-            check_numeric(shape, dense.dtype, "X")
-        samples: Array
-        try:
-            # Values that are not finite are for our own sentence, which names the sample.
-            if len(shape) == 2:
-                samples = validate_data(self, X, dtype="numeric", reset=reset, ensure_all_finite=False)
-            else:
-                samples = check_array(
-                    X, dtype="numeric", allow_nd=True, ensure_all_finite=False, estimator=self, input_name="X"
-                )
-        except ValueError as error:
-            raise DataError(str(error)) from error
-        check_finite(samples, 0, "X")
-        if reset and len(shape) > 2:
-            self.n_features_in_ = math.prod(samples.shape[1:])
-        return samples
 
     def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
         """Set the learned attributes from the result of a rule or the arrays of a store."""
         super()._learned({**found, "total_variance": float(found["total_variance"])}, sample_shape, n)
         self.captured_bound_ = float(found.get("captured_bound", np.nan))
 
-    def _basis_to_be(self, source: Source, k: int) -> Representation:
-        """Return a basis of ``k`` components, whose arrays take no memory."""
-        shape = tuple(source.shape[1:])
+    def _kept_of(self, found: dict[str, Array]) -> dict[str, Array]:
+        """Return what is kept of all components where ``n_components`` is a share of the variance."""
+        share, variances = explained_share(self.n_components), found["explained_variance"]
+        if share is None:
+            return found
+        total = np.atleast_1d(found["total_variance"])
+        k = max(1, int(ranks_by_threshold(variances[None], total, share, max_components=len(variances))[0]))
+        return {**found, "components": found["components"][:k].copy(), "explained_variance": variances[:k]}
+
+    def _basis_to_be(self, source: Source, k: int) -> tuple[Representation, bool]:
+        """Return a basis of ``k`` components, whose arrays take no memory, and whether there will be so many.
+
+        Of a share of the variance it is known that it takes a component.
+        """
+        shape, known = tuple(source.shape[1:]), explained_share(self.n_components) is None
+        k = k if known else 1
         d, dtype = math.prod(shape), working_dtype(source.dtype)
-        return LinearRepresentation(Whole(shape), no_values((d,), np.float64), no_values((k, d), dtype))
+        return LinearRepresentation(Whole(shape), no_values((d,), np.float64), no_values((k, d), dtype)), known
 
     # -- using
-
-    def _in_memory(self, X: Any) -> Array:
-        return self._dense(X, reset=False)
 
     @property
     def basis_(self) -> LinearRepresentation:
         """The mean and the components: what tasks are sent."""
         check_is_fitted(self)
-        return LinearRepresentation(Whole(self.sample_shape_), self.mean_, self.components_)
+        whole = Whole(self.sample_shape_)
+        if not self.whiten:
+            return LinearRepresentation(whole, self.mean_, self.components_)
+        # As in scikit-learn: directions without variance are not blown up further.
+        deviations = np.sqrt(np.maximum(self.explained_variance_, np.finfo(float).eps ** 2))
+        return Whitened(whole, self.mean_, self.components_, deviations)
 
     def score_samples(self, X: Any) -> Any:
         """Return minus the squared reconstruction error of each sample: the lower, the more an outlier.
@@ -147,6 +133,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
 
     def _kept(self) -> Kept:
         known = {name: getattr(self, f"{name}_") for name in self.kept_facts}
+        stated = [name for name in self._kept_parameters() if name not in LATER or getattr(self, name)]
         facts = {
             "sample_shape": list(self.sample_shape_),
             "n_components": int(self.n_components_),
@@ -154,7 +141,7 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
             "total_variance": self.total_variance_,
             # JSON has no nan.
             **{name: None if value != value else value for name, value in known.items()},
-            "parameters": {name: describe_option(getattr(self, name)) for name in self._kept_parameters()},
+            "parameters": {name: describe_option(getattr(self, name)) for name in stated},
         }
         names = [name for name in self.kept_arrays if hasattr(self, f"{name}_")]
         arrays = {name: (getattr(self, f"{name}_"), self.kept_arrays[name]) for name in names}

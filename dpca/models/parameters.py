@@ -17,7 +17,7 @@ from dpca.kernels.types import Array
 from dpca.rules.rule import Rule
 from dpca.storage.errors import DataError
 
-_FLAGS = ("center", "shuffle", "shared", "keep_channels")
+_FLAGS = ("center", "shuffle", "shared", "keep_channels", "flatten", "whiten", "keep_state")
 _NAMES = ("solver", "mapping", "execution")
 
 
@@ -77,6 +77,12 @@ def checked_rank(k: Any, n_features: int, n_samples: int | None, what: str = "a 
     if n_samples is not None and wanted > n_samples:
         raise DataError(f"n_components is {wanted} but there are only {n_samples} samples: ask for at most that many")
     return wanted
+
+
+def explained_share(n_components: Any) -> float | None:
+    """Return the share of the variance that ``n_components`` stands for, None where it is no share."""
+    share = isinstance(n_components, float | np.floating) and 0 < n_components < 1
+    return float(n_components) if share else None
 
 
 def whole_number(value: Any, name: str, least: int, otherwise: str = "") -> int:

@@ -17,6 +17,7 @@ from dpca.partition.base import Partition
 from dpca.partition.shared import SharedGrid
 from dpca.rules.covariance import CovariancePCA
 from dpca.rules.incremental_svd import IncrementalSVD
+from dpca.rules.keeping import Keeping
 from dpca.rules.pooled_covariance import PooledCovariancePCA
 from dpca.rules.rule import Rule
 
@@ -48,8 +49,15 @@ def by_partition(rule: Rule, folded: Partition, results: Results, dtype: np.dtyp
 
 
 def choose_rule(
-    k: int | None, source: Source, partition: Partition, what: str, *, client: Any | None, budget: int | None
-) -> tuple[Rule, FoldPlan, str]:
+    k: int | None,
+    source: Source,
+    partition: Partition,
+    what: str,
+    *,
+    client: Any | None,
+    budget: int | None,
+    keep: bool = False,
+) -> tuple[Any, FoldPlan, str]:
     """Return the rule that finds ``k`` components of each partition, its plan, and a sentence on it for the report.
 
     Covariances that are too many for the budget take turns, group by group, each of which reads the stack again.
@@ -62,6 +70,8 @@ def choose_rule(
         What the partitions are called, in the plural.
     client, budget
         As for :func:`~dpca.engine.fold.fold`.
+    keep : bool
+        Whether results are to hold the states: those of covariances, by a `Keeping`.
 
     Raises
     ------
@@ -69,19 +79,20 @@ def choose_rule(
         If neither fits the budget; it names the lesser need.
     """
 
-    def planned(rule: Rule) -> FoldPlan | PlanError:
+    def planned(rule: Any) -> FoldPlan | PlanError:
         try:
             return plan_for(rule, source, partition, client=client, budget=budget)
         except PlanError as error:
             return error
 
-    exact, names = exact_rule(k, partition), f"the covariances of {partition.n_partitions:,} {what}"
+    exact: Any = Keeping(exact_rule(k, partition)) if keep else exact_rule(k, partition)
+    names = f"the covariances of {partition.n_partitions:,} {what}"
     if isinstance(partition, SharedGrid):
         return exact, plan_for(exact, source, partition, client=client, budget=budget), _note_on_shared(partition, what)
     plan = planned(exact)
     reads = _reads(plan, source)
     size = sum(exact.state_bytes(partition.n_features(i), source.dtype) for i in range(partition.n_partitions))
-    if k is not None and reads > _MOST_READS:
+    if k is not None and not keep and reads > _MOST_READS:
         rule = IncrementalSVD(k)
         streaming = planned(rule)
         if isinstance(streaming, FoldPlan) and reads > _MOST_READS * (own := _reads(streaming, source)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, Self, cast
 
@@ -15,23 +15,28 @@ from dpca.engine.boundary import guarded
 from dpca.engine.fold import fold
 from dpca.engine.held_out import hold_out
 from dpca.engine.plan import FoldPlan
-from dpca.engine.source import Source, as_samples, as_source, check_finite, opened
+from dpca.engine.source import Source, as_source
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
+from dpca.models.component_model import ComponentModel
 from dpca.models.convergence import check_result
-from dpca.models.estimator import ComponentModel
-from dpca.models.parameters import check_states_fit, checked_rank, no_values
+from dpca.models.going_on import WhereStateIsKept, read_states, stated_dtype, stored_arrays
+from dpca.models.parameters import check_parameters, check_states_fit, checked_rank, no_values
 from dpca.models.partition_rule import by_partition, choose_rule, exact_rule
 from dpca.models.rank import UnmetError
-from dpca.models.rank_choice import RankChoice
+from dpca.models.rank_choice import CHOICES, RankChoice
+from dpca.models.samples import dense_samples, fitted_source
+from dpca.models.store import StoredModel, plain
 from dpca.models.targets import Check, check_for, keep_chosen, value_range_for
 from dpca.partition.base import Partition
 from dpca.representation.base import Representation
 from dpca.representation.linear import LinearRepresentation
+from dpca.rules.keeping import taken_state
 from dpca.rules.rule import Rule
+from dpca.rules.state import State
 from dpca.storage.errors import DataError
 from dpca.storage.layout import CHANNEL, axes_for
-from dpca.storage.stack import Stack
+from dpca.storage.ranges import checked_range
 
 
 @dataclass(eq=False, repr=False)
@@ -56,6 +61,8 @@ class PartitionedPCA(ComponentModel):
     data_range: tuple[float, float] | None = None
     random_state: Any = None
     memory_budget: int | None = None
+    flatten: bool = False
+    keep_state: bool = False
 
     @abstractmethod
     def _partition(self, source: Source, axes: Sequence[str] | None, **running: Any) -> Partition:
@@ -80,15 +87,15 @@ class PartitionedPCA(ComponentModel):
     # -- learning
 
     def _fit(self, X: Any, **running: Any) -> None:
-        stack = opened(X)
-        source = whole = as_source(stack)
+        stack, whole = fitted_source(self, X)
+        source = whole
         choice, left_out = RankChoice.of(self.get_params()), None
         value_range = value_range_for(choice, self.data_range, stack, whole.dtype)
         if choice.validation_fraction is not None:
             source, left_out = hold_out(whole, choice.validation_fraction, self._random(0))
         if source.shape[0] < 2:
             raise DataError(f"{source.shape[0]} sample has no variance: a fit needs at least 2 samples")
-        axes = _axes_of(stack)
+        axes = whole.axes
         partition = self._partition(source, axes, **running)
         check = None
         if choice.is_target:
@@ -100,6 +107,7 @@ class PartitionedPCA(ComponentModel):
         while True:
             rule, folded, plan, note = self._rule(choice, source, partition, running["client"])
             results, report = fold(rule, source, folded, plan=plan, note=note + why, stage=stage, **running)
+            states, rule = ([*map(taken_state, results)], rule.rule) if self.keep_state else (None, rule)
             try:
                 settle(choice, rule, partition, folded, results, n, source.dtype, value_range, check, left_out)
                 break
@@ -109,8 +117,9 @@ class PartitionedPCA(ComponentModel):
                     raise
             stage = f"fit again, {computed} components"
             why = f"; {before} components of each {self.part_name} were too few, so up to {computed} were computed anew"
-        self.fit_report_ = report
-        self._states = None
+        self.fit_report_, self._states = report, states
+        if states is not None:
+            self._fixed = self._to_go_on(partition, source.dtype)
 
     def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""
@@ -130,13 +139,28 @@ class PartitionedPCA(ComponentModel):
 
     def _rule(
         self, choice: RankChoice, source: Source, partition: Partition, client: Any | None
-    ) -> tuple[Rule, Partition, FoldPlan, str]:
+    ) -> tuple[Any, Partition, FoldPlan, str]:
         """Return what is folded over what, by which plan, and a sentence on it."""
         k, folded = self._to_compute(choice, source.shape[0], partition), self._folded(partition)
-        chosen = choose_rule(k, source, folded, f"{self.part_name}s", client=client, budget=self.memory_budget)
-        rule, plan, note = chosen
+        if self.keep_state:
+            self._to_go_on(partition, source.dtype)
+        how: dict[str, Any] = {"client": client, "budget": self.memory_budget, "keep": bool(self.keep_state)}
+        rule, plan, note = choose_rule(k, source, folded, f"{self.part_name}s", **how)
         return rule, folded, plan, note
 
+    def _to_go_on(self, partition: Partition, dtype: np.dtype[Any]) -> tuple[Partition, Partition, Rule, np.dtype[Any]]:
+        """Return what all batches of `partial_fit` share: the partition, what is folded over what, and their dtype."""
+        folded = self._folded(partition)
+        rule = exact_rule(self._to_compute(RankChoice.of(self.get_params()), None, partition), folded)
+        check_states_fit(rule, map(folded.n_features, range(folded.n_partitions)), folded.split_dtype(dtype))
+        return partition, folded, rule, dtype
+
+    def _empty_states(self) -> list[State]:
+        """Return the states before any sample."""
+        _, folded, rule, dtype = self._fixed
+        return [rule.init(folded.n_features(i), folded.split_dtype(dtype)) for i in range(folded.n_partitions)]
+
+    @WhereStateIsKept
     def partial_fit(self, X: Any, y: Any = None) -> Self:
         """Take in further samples, held in memory, and decompose again.
 
@@ -155,12 +179,12 @@ class PartitionedPCA(ComponentModel):
         Raises
         ------
         DataError
-            For a model that `fit` fitted or `load` read, which keeps no covariances to go on from; for samples that do
-            not go with those before.
+            For a model that `fit` fitted or `load` read without ``keep_state``; for samples that do not go with those
+            before.
         """
         if self._states is None:
-            self._begin_stream()
-        X = np.ascontiguousarray(as_samples(X, "X"))
+            check_parameters(self)
+        X = np.ascontiguousarray(dense_samples(self, X, reset=self._states is None))
         choice = RankChoice.of(self.get_params())
         if choice.validation_fraction is not None or choice.name == "target_ssim":
             raise DataError(
@@ -168,14 +192,9 @@ class PartitionedPCA(ComponentModel):
                 f"target_psnr without validation_fraction"
             )
         value_range = value_range_for(choice, self.data_range, X, X.dtype)
-        check_finite(X, 0, "X")
         if self._states is None:
-            partition = self._partition(as_source(X), None)
-            folded = self._folded(partition)
-            rule, values = exact_rule(self._to_compute(choice, None, partition), folded), folded.split_dtype(X.dtype)
-            check_states_fit(rule, map(folded.n_features, range(folded.n_partitions)), values)
-            before = [rule.init(folded.n_features(i), values) for i in range(folded.n_partitions)]
-            self._fixed = partition, folded, rule, X.dtype
+            self._fixed = self._to_go_on(self._partition(as_source(X), None), X.dtype)
+            before = self._empty_states()
         else:
             before = self._states
         partition, folded, rule, dtype = self._fixed
@@ -184,8 +203,7 @@ class PartitionedPCA(ComponentModel):
                 f"this batch has samples of {X.shape[1:]} {X.dtype} but the first one had "
                 f"{partition.sample_shape} {dtype}: all batches must agree"
             )
-        everywhere, buffer = (0,) * (X.ndim - 1), np.empty(X.size, folded.split_dtype(dtype))
-        parts = guarded(folded.split, "X")(X, range(len(before)), everywhere, buffer)
+        parts = guarded(folded.all_parts, "X")(X)
         update, finish = guarded(rule.update, "X"), guarded(rule.finish, "X")
         # What is updated is a copy: a batch that turns out to be beyond arithmetic leaves no trace.
         states = [update(state.copy(), part) for state, part in zip(before, parts, strict=True)]
@@ -292,9 +310,6 @@ class PartitionedPCA(ComponentModel):
 
     # -- using
 
-    def _in_memory(self, X: Any) -> Array:
-        return as_samples(X, "X")
-
     @property
     def basis_(self) -> LinearRepresentation:
         """The mean and the components with their partition: what tasks are sent."""
@@ -310,12 +325,7 @@ class PartitionedPCA(ComponentModel):
     @property
     def ranks_(self) -> Array:
         """Components that each partition keeps, integers (*grid_shape). Rows of ``components_`` beyond are zero."""
-        partition, rows = self.partition_, np.ascontiguousarray(self.components_)
-        everywhere, buffer = (0,) * (rows.ndim - 1), np.empty_like(rows).reshape(-1)
-        parts = partition.split(rows, range(partition.n_partitions), everywhere, buffer)
-        # Of length 1 or 0, up to rounding.
-        ranks = np.array([(np.einsum("ij,ij->i", part, part) > 0.5).sum() for part in parts])
-        return ranks.reshape(self.total_variance_.shape)
+        return self.basis_.ranks.reshape(self.total_variance_.shape)
 
     def get_feature_names_out(self, input_features: Any = None) -> Array:
         """Return names of the scores in the order of a flattened sample of them."""
@@ -349,10 +359,32 @@ class PartitionedPCA(ComponentModel):
             **own,
             **counts,
             **({"target": self._target} if self._target else {}),
+            **({"flatten": True} if self.flatten else {}),
+            **({"state": self._state_facts()} if self.keep_state and self._states else {}),
         }
 
-    def _remember_target(self, facts: Mapping[str, Any]) -> None:
-        """Take a target over from what a store states."""
+    def _state_facts(self) -> dict[str, Any]:
+        """Return what a store states of states: the dtype of the samples, and how many components are kept."""
+        data_range = None if self.data_range is None else list(map(float, self.data_range))
+        choices = {name: plain(getattr(self, name)) for name in (*CHOICES, "max_components")}
+        return {"dtype": str(self._fixed[3]), "parameters": choices | {"data_range": data_range}}
+
+    def _state_arrays(self) -> dict[str, tuple[Array, tuple[str, ...]]]:
+        """Return the arrays of a store that hold states."""
+        return stored_arrays(self._states) if self.keep_state and self._states else {}
+
+    def _remember(self, stored: StoredModel) -> None:
+        """Take over what a store states beside parameters that it has always stated, where it does."""
+        facts = stored.facts
+        self.flatten = bool(facts.get("flatten", False))
+        if (state := facts.get("state")) is not None:
+            for name in (*CHOICES, "max_components"):
+                setattr(self, name, state["parameters"][name])
+            if (bounds := state["parameters"]["data_range"]) is not None:
+                self.data_range = checked_range(bounds)
+            self.keep_state, self._fixed = True, self._to_go_on(self.partition_, stated_dtype(state))
+            read_states(stored, states := self._empty_states())
+            self._states = states
         if (stated := facts.get("target")) is not None:
             kinds = {"name": str, "asked": float, "reached": float, "standard_error": float, "left_out": int}
             known = {name: stated[name] if stated[name] is None else kind(stated[name]) for name, kind in kinds.items()}
@@ -362,10 +394,3 @@ class PartitionedPCA(ComponentModel):
     def _shapes(sample_shape: tuple[int, ...], grid_shape: tuple[int, ...], k: int) -> dict[str, tuple[int, ...]]:
         """Return the shapes of the arrays in a store, beside those of components."""
         return {"mean": sample_shape, "explained_variance": (*grid_shape, k), "total_variance": grid_shape}
-
-
-def _axes_of(stack: Any) -> Sequence[str] | None:
-    """Names of the axes of a sample, where anything states them."""
-    if isinstance(stack, Stack):
-        return stack.axes[1:]
-    return stack.axes if isinstance(stack, Source) else None

@@ -19,7 +19,7 @@ from dpca.kernels.dtypes import working_dtype
 from dpca.models.convergence import RESULT, check_result
 from dpca.models.docs import documented
 from dpca.models.linear_model import LeastComponents, LinearModel, least_scores
-from dpca.models.parameters import checked_rank, whole_number
+from dpca.models.parameters import checked_rank, explained_share, whole_number
 from dpca.models.passes import Passes
 from dpca.models.pca_solvers import (
     DEFAULT_ITERATIONS,
@@ -49,8 +49,9 @@ class PCA(LinearModel):
 
     Parameters
     ----------
-    n_components : int or None
-        Components to find; None keeps all, min(n_samples, n_features), by the solvers "covariance" and "dual".
+    n_components : int, float or None
+        Components to find; None keeps all, min(n_samples, n_features), and a number between 0 and 1 the fewest that
+        explain more than this share of the variance, both by the solvers "covariance" and "dual".
     solver : str
         - "covariance": eigendecomposition of the covariance (Alakkari 2020, section 2.1). One pass, n d^2 operations,
           8 d^2 bytes. Exact.
@@ -83,6 +84,7 @@ class PCA(LinearModel):
     random_state : int, RandomState or None
         Seed of the random start of the iterations.
     {memory_budget}
+    {whiten}
 
     Attributes
     ----------
@@ -132,7 +134,7 @@ class PCA(LinearModel):
         "solver_reason": str,
     }
 
-    n_components: int | None
+    n_components: int | float | None
     _: KW_ONLY
     solver: str = "auto"
     n_least: int = 0
@@ -142,6 +144,7 @@ class PCA(LinearModel):
     tol: float | None = None
     random_state: Any = None
     memory_budget: int | None = None
+    whiten: bool = False
 
     # -- learning
 
@@ -155,7 +158,7 @@ class PCA(LinearModel):
                 f"random_state is {self.random_state!r} but a fit with checkpoints must begin where it began before: "
                 f"give an integer"
             )
-        found = guarded(SOLVERS[solver], source.name)(problem, passes)
+        found = self._kept_of(guarded(SOLVERS[solver], source.name)(problem, passes))
         check_result(found, solver, (*RESULT, "residual_norms", "least_components", "least_variance"))
         self.solver_, self.solver_reason_ = solver, reason
         self.n_passes_, self.fit_report_ = passes.count, passes.report
@@ -169,12 +172,13 @@ class PCA(LinearModel):
         passes = Passes(source, memory_budget=self.memory_budget, client=client)
         problem, solver, _ = self._chosen(source, passes)
         plan_first_pass(solver, problem, passes)
-        return self._basis_to_be(source, problem.k), True
+        return self._basis_to_be(source, problem.k)
 
     def _chosen(self, source: Source, passes: Passes) -> tuple[Problem, str, str]:
         """Return what is to be found, checked; the solver; and why that one."""
         n, d = source.shape[0], math.prod(source.shape[1:])
-        k = min(n, d) if self.n_components is None else checked_rank(self.n_components, d, n)
+        complete = self.n_components is None or explained_share(self.n_components) is not None
+        k = min(n, d) if complete else checked_rank(self.n_components, d, n)
         n_least = whole_number(self.n_least, "n_least", 0)
         if n_least > d:
             raise DataError(f"n_least is {n_least} but a sample has only {d} attributes: ask for at most that many")
@@ -189,10 +193,10 @@ class PCA(LinearModel):
             raise DataError(f"n_iter has no meaning for {solver}, which does not iterate: leave it out")
         if n_least and solver != "covariance":
             raise DataError(f"n_least is {n_least} but {solver} finds no least components: use solver='covariance'")
-        if self.n_components is None and solver not in _COMPLETE:
+        if complete and solver not in _COMPLETE:
             raise DataError(
-                f"n_components=None keeps all {k:,} components, which {solver} ({reason}) cannot: give a number, or "
-                f"use solver='covariance' or 'dual'"
+                f"n_components={self.n_components} takes all {k:,} components, which {solver} ({reason}) cannot find: "
+                f"give a number, or use solver='covariance' or 'dual'"
             )
         n_iter = DEFAULT_ITERATIONS.get(solver, 1) if self.n_iter is None else self.n_iter
         extra = _DEFAULT_OVERSAMPLING if self.oversampling is None else self.oversampling
@@ -265,11 +269,13 @@ class PCA(LinearModel):
     def check_before(self, n_samples: int) -> None:
         """Refuse parameters that cannot be fitted to so many samples, as far as the parameters alone tell."""
         # That there are no samples at all, ingest says better.
-        if self.n_components is not None:
+        if self.n_components is not None and explained_share(self.n_components) is None:
             checked_rank(self.n_components, sys.maxsize, n_samples or None)
 
     def announced(self, axes: Sequence[str]) -> str:
         """Say what is fitted."""
+        if (share := explained_share(self.n_components)) is not None:
+            return f"the components that explain {100 * share:g} % of the variance"
         return f"{'all' if self.n_components is None else self.n_components} components exactly or to a tolerance"
 
     def report_numbers(self) -> dict[str, Any]:

@@ -76,8 +76,8 @@ class StoredModel:
                 read_into(stored, (slice(None),) * stored.ndim, values := np.empty(stored.shape, stored.dtype))
             except Exception as error:  # zarr raises many kinds for torn or altered chunks and metadata
                 raise _damaged(self._path, f"{name}: {one_line(error)}") from error
-            kind, numbers = ("i", "integers") if name in integers else ("f", "floating-point numbers")
-            if values.shape != shape or values.dtype.kind != kind:
+            kinds, numbers = ("iub", "integers") if name in integers else ("f", "floating-point numbers")
+            if values.shape != shape or values.dtype.kind not in kinds:
                 raise _damaged(self._path, f"{name} is {values.shape} {values.dtype}, not {shape} of {numbers}")
             arrays[name] = values
         return arrays
@@ -104,6 +104,7 @@ def write_model(model: Any, store: str | os.PathLike[str], fingerprint: str) -> 
     """Write a fitted estimator as a Zarr group, the content of a workspace that is about to be published.
 
     An array whose first axis counts components is cut into chunks of one component, as many a shard as fit 64 MiB.
+    One of values in a row, of the state of a fit, is cut into chunks of 64 MiB.
     """
     kept: Kept = model._kept()
     group = create_root(store, kind=model.store_kind, version=kept.version, fingerprint=fingerprint, **kept.facts)
@@ -112,6 +113,8 @@ def write_model(model: Any, store: str | os.PathLike[str], fingerprint: str) -> 
         if axes[0].endswith("component") and values.ndim > 1:
             rows = max(1, min(len(values), 2**26 // max(1, values[0].nbytes)))
             chunks, shards = (1, *values.shape[1:]), (rows, *values.shape[1:])
+        elif axes[0].endswith("_value"):
+            chunks = shards = (min(len(values), 2**26 // values.itemsize),)
         array = create_array(group, name, values.shape, values.dtype, Layout(chunks, shards), axes)
         for start in range(0, len(values), shards[0]):
             write_shard(array, start, values[start : start + shards[0]])

@@ -6,11 +6,10 @@ import math
 import sys
 import warnings
 from collections.abc import Sequence
-from dataclasses import KW_ONLY, dataclass
-from typing import Any, ClassVar, Self
+from dataclasses import KW_ONLY, dataclass, replace
+from typing import Any, ClassVar
 
 import numpy as np
-from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.boundary import guarded
 from dpca.engine.fold import plan_for
@@ -21,8 +20,13 @@ from dpca.models.convergence import ConvergenceWarning, OrderWarning, check_resu
 from dpca.models.docs import documented
 from dpca.models.execution import executed
 from dpca.models.linear_model import LinearModel
-from dpca.models.parameters import are_ordinary, check_states_fit, checked_rank, whole_number
+from dpca.models.parameters import (
+    checked_rank,
+    explained_share,
+    whole_number,
+)
 from dpca.models.passes import Passes
+from dpca.models.streamed_model import CERTIFICATE, StreamedModel
 from dpca.models.streaming_methods import (
     AUTO,
     FORMER_OPTIONS,
@@ -38,26 +42,21 @@ from dpca.representation.lazy import is_lazy
 from dpca.rules.basis import StreamingRule
 from dpca.rules.covariance_product import refined, refinement
 from dpca.rules.incremental_svd import IncrementalSVD
-from dpca.rules.state import State
+from dpca.rules.keeping import Keeping, taken_state
 from dpca.rules.watched import moved
 from dpca.storage.errors import DataError
-
-# What a fit knows of its own error.
-_CERTIFICATE = ("captured_bound", "captured_estimate", "captured_estimate_error", "angle_moved", "variance_moved")
-_COMPONENTS = ("components", "mean", "explained_variance", "explained_variance_ratio", "singular_values")
-# What `partial_fit` leaves to be found.
-_FOUND = {f"{name}_" for name in (*_COMPONENTS, "total_variance", "n_components", *_CERTIFICATE)}
 
 
 @documented()
 @dataclass(eq=False, repr=False)
-class StreamingPCA(LinearModel):
+class StreamingPCA(StreamedModel):
     """Principal component analysis of a stream of samples, in one pass and memory that does not grow.
 
     Parameters
     ----------
-    n_components : int
-        Components to find.
+    n_components : int or float
+        Components to find; a number between 0 and 1 stands for the fewest that explain more than this share of the
+        variance, which takes the method "covariance".
     method : str or rule
         The update rule, by name or as an object of `dpca.rules` with options of its own, such as
         ``Oja(schedule=Harmonic(1.0))``, in which the estimator fills in ``n_components``, ``center`` and ``seed``.
@@ -100,6 +99,9 @@ class StreamingPCA(LinearModel):
     oversampling, forgetting
         Options of "incremental-svd", which "auto" is where they are given: extra directions to keep, default 60; weight
         of a sample relative to the next.
+    {whiten}
+    {keep_state}
+        Of one pass: it does not go with ``n_passes`` > 1.
 
     Attributes
     ----------
@@ -145,10 +147,10 @@ class StreamingPCA(LinearModel):
     """
 
     store_kind: ClassVar[str] = "streaming-pca"
-    kept_facts: ClassVar[dict[str, type]] = dict.fromkeys(_CERTIFICATE, float) | {"method": str}
+    kept_facts: ClassVar[dict[str, type]] = dict.fromkeys(CERTIFICATE, float) | {"method": str}
     parameters_not_kept: ClassVar[tuple[str, ...]] = ("n_components", *LinearModel.parameters_not_kept)
 
-    n_components: int
+    n_components: int | float
     _: KW_ONLY
     method: str | StreamingRule = AUTO
     batch_size: int | None = None
@@ -162,6 +164,8 @@ class StreamingPCA(LinearModel):
     memory_budget: int | None = None
     oversampling: int | None = None
     forgetting: float | None = None
+    whiten: bool = False
+    keep_state: bool = False
 
     _optimum = math.inf  # what the best components capture, at most
 
@@ -171,6 +175,9 @@ class StreamingPCA(LinearModel):
         shape, seed = tuple(source.shape[1:]), self._seed()
         rule = self._rule(math.prod(shape), source.shape[0], seed)
         self.method_ = method_name(self._method(math.prod(shape)))
+        if self.keep_state:
+            self._check_going_on(math.prod(shape), source.dtype, seed)
+            rule = replace(rule, rule=Keeping(rule.rule))
         work, scheme = executed(rule, self, running["client"])
         if rule.random_order and is_lazy(X) and not self.shuffle:
             warnings.warn(
@@ -182,6 +189,7 @@ class StreamingPCA(LinearModel):
         stream = shuffle(source, seed) if self.shuffle else source
         first, whole = Passes(stream, memory_budget=self.memory_budget, **running), Whole(shape)
         (found,) = first.over(whole, work, scheme=scheme, stage="fit")
+        state, found = taken_state(found), self._kept_of(found)
         self.fit_report_ = first.report
         settle = guarded(self._settle, source.name)
         settle(found, self.method_, shape, source.shape[0])
@@ -192,108 +200,10 @@ class StreamingPCA(LinearModel):
             further = Passes(source, memory_budget=self.memory_budget, **running)
             (found,) = further.over(whole, refine, stage=stage)
             settle(refined(found, before), stage, shape, source.shape[0], before)
+        if self.keep_state:
+            self._go_on_from(state, math.prod(shape), source.dtype, seed)
         if advice := unsettled(self.method_, self.variance_moved_, self.angle_moved_, self.captured_bound_):
             warnings.warn(advice, ConvergenceWarning, stacklevel=3)
-
-    def partial_fit(self, X: Any, y: Any = None) -> Self:
-        """Take in further samples, held in memory.
-
-        Parameters
-        ----------
-        X : array (n_samples, *sample_shape)
-            The first call fixes the sample shape and dtype. A batch that is refused changes nothing.
-
-        Raises
-        ------
-        DataError
-            For a model that `fit` fitted or `load` read, which keeps no state to go on from; for samples that do not go
-            with those before, or with which the rule diverges.
-
-        Notes
-        -----
-        Costs what the rule's update does. The components are found when they are asked for, from the state so far.
-        """
-        fresh = self._states is None
-        if fresh:
-            self._begin_stream()
-        X = self._dense(X, reset=fresh)
-        rows = np.ascontiguousarray(X.reshape(len(X), -1))
-        if fresh:
-            self._stream_rule = self._rule(rows.shape[1], None, self._seed())
-            check_states_fit(self._stream_rule, [rows.shape[1]], rows.dtype)
-            self.method_ = method_name(self._method(rows.shape[1]))
-            self._stream_dtype, self.sample_shape_ = rows.dtype, tuple(X.shape[1:])
-        if rows.dtype != self._stream_dtype or tuple(X.shape[1:]) != self.sample_shape_:
-            raise DataError(
-                f"this batch has samples of {tuple(X.shape[1:])} {rows.dtype} but the first one had "
-                f"{self.sample_shape_} {self._stream_dtype}: all batches must agree"
-            )
-        state = self._states[0] if self._states else guarded(self._stream_rule.init, "X")(rows.shape[1], rows.dtype)
-        if are_ordinary(rows):
-            self._go_on(self._taken(state, rows))
-        else:
-            # Whether the rule bears such values its result tells.
-            self._find(guarded(self._stream_rule.update, "X")(state.copy(), rows))
-        return self
-
-    def _taken(self, state: State, rows: Array) -> State:
-        """Take in samples; those that are refused change nothing."""
-        rule, held = self._stream_rule, state.counts["n_held"]
-        before = rule.rule.part_of(state).copy() if held + len(rows) >= rule.size else State()
-        try:
-            updated: State = guarded(rule.update, "X")(state, rows)
-        except DataError:
-            state.arrays |= before.arrays
-            state.counts |= {**before.counts, "n_held": held}
-            raise
-        return updated
-
-    def merge(self, other: StreamingPCA) -> Self:
-        """Take in all that another estimator has seen through `partial_fit`.
-
-        Raises
-        ------
-        DataError
-            If the method cannot merge, or the two did not see samples of one shape and dtype with the same parameters.
-        """
-        check_is_fitted(self)
-        if not isinstance(other, StreamingPCA):
-            raise DataError(f"merge takes in another StreamingPCA, not one of type {type(other).__name__}: give one")
-        check_is_fitted(other)
-        if self._states is None or other._states is None:
-            raise DataError(
-                "merge joins what partial_fit has seen, and a model that fit() fitted or load() read keeps no state: "
-                "give all the data to one fit()"
-            )
-        rule = self._stream_rule
-        if not rule.mergeable:
-            raise DataError(f"{self.method_} cannot merge: use method='incremental-svd'")
-        alike = other._stream_rule == rule and other._stream_dtype == self._stream_dtype
-        if not alike or other.sample_shape_ != self.sample_shape_:
-            raise DataError("the two estimators differ in parameters, sample shape or dtype: they must be alike")
-        self._find(guarded(rule.merge, "the other estimator")(self._states[0].copy(), other._states[0]))
-        return self
-
-    def _go_on(self, state: State) -> None:
-        """Keep a state, from which `__getattr__` finds what is asked for."""
-        self._states, self.n_samples_seen_ = [state], state.counts["n_samples"] + state.counts["n_held"]
-        self._looked_at = vars(self).get("components_", self._looked_at)
-        for name in _FOUND:
-            self.__dict__.pop(name, None)
-
-    def __getattr__(self, name: str) -> Any:
-        # `partial_fit` leaves the components to whoever asks for them: to find them takes longer than to take in a few
-        # samples.
-        if name in _FOUND and self._states:
-            self._find(self._states[0])
-        return object.__getattribute__(self, name)
-
-    def _find(self, state: State) -> None:
-        n, before = state.counts["n_samples"] + state.counts["n_held"], vars(self).get("components_", self._looked_at)
-        # ``finish`` uses a state up.
-        found = guarded(self._stream_rule.finish, "X")(state.copy())
-        guarded(self._settle, "X")(found, self.method_, self.sample_shape_, n, before)
-        self._states = [state]
 
     def _settle(
         self, found: dict[str, Array], what: str, sample_shape: tuple[int, ...], n: int, before: Array | None = None
@@ -305,8 +215,14 @@ class StreamingPCA(LinearModel):
             self.angle_moved_, self.variance_moved_ = moved(before, self.components_, self.explained_variance_)
 
     def _rule(self, d: int, n: int | None, seed: int) -> Any:
-        k = checked_rank(self.n_components, d, n)
+        share = explained_share(self.n_components)
+        k = d if share is not None else checked_rank(self.n_components, d, n)
         method = self._method(d)
+        if share is not None and method_name(method) not in ("covariance", "StreamingCovariance"):
+            raise DataError(
+                f"n_components is {share:g}, a share of the variance, but {method_name(method)} does not find all "
+                f"components: give a number, or use method='covariance', or PCA"
+            )
         # The second pass multiplies all directions of the first, which bounds what all others hold.
         known = method == "incremental-svd" or isinstance(method, IncrementalSVD)
         wide = True if known and self.n_passes > 1 else None
@@ -317,7 +233,8 @@ class StreamingPCA(LinearModel):
             batch_size=self.batch_size,
             seed=seed,
             options={**self._options(), "wide": wide},
-            n_samples=n,
+            # How far all components move together says nothing of those that will be kept.
+            n_samples=n if share is None else None,
             n_features=d,
             sampled=self.n_passes == 1,
         )
@@ -327,7 +244,10 @@ class StreamingPCA(LinearModel):
 
     def _method(self, d: int) -> str | StreamingRule:
         """Return the method for samples of ``d`` attributes."""
-        return default_method(int(self.n_components), d, self._options()) if self.method == AUTO else self.method
+        if self.method != AUTO:
+            return self.method
+        k = d if explained_share(self.n_components) is not None else int(self.n_components)
+        return default_method(k, d, self._options())
 
     def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""
@@ -335,7 +255,7 @@ class StreamingPCA(LinearModel):
         work, scheme = executed(self._rule(math.prod(shape), source.shape[0], 0), self, client)
         stream, whole = shuffle(source, 0) if self.shuffle else source, Whole(shape)
         plan_for(work, stream, whole, scheme=scheme, client=client, budget=self.memory_budget)
-        return self._basis_to_be(source, int(self.n_components)), True
+        return self._basis_to_be(source, int(self.n_components))
 
     def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
         super()._learned(found, sample_shape, n)
@@ -350,7 +270,7 @@ class StreamingPCA(LinearModel):
             self.captured_bound_ = min(captured / min(self._optimum, total), 1.0) if total > 0 else 1.0
         else:
             self._optimum = captured / self.captured_bound_ if "captured_bound" in found else math.inf
-        for name in _CERTIFICATE[1:]:
+        for name in CERTIFICATE[1:]:
             setattr(self, f"{name}_", float(found.get(name, np.nan)))
 
     # -- what jobs and reports ask
@@ -358,13 +278,15 @@ class StreamingPCA(LinearModel):
     def check_before(self, n_samples: int) -> None:
         """Refuse parameters that cannot be fitted to so many samples, as far as the parameters alone tell."""
         # That there are no samples at all, ingest says better.
-        self._rule(sys.maxsize, n_samples or None, 0)
+        self._rule(sys.maxsize if explained_share(self.n_components) is None else 1, n_samples or None, 0)
 
     def announced(self, axes: Sequence[str]) -> str:
         """Say what is fitted."""
         passes = "1 pass" if self.n_passes == 1 else f"{self.n_passes} passes"
         by = "" if self.method == AUTO else f" by {method_name(self.method)}"
-        return f"{self.n_components} components{by} in {passes}"
+        share = explained_share(self.n_components)
+        what = f"{self.n_components} components" if share is None else f"{100 * share:g} % of the variance"
+        return f"{what}{by} in {passes}"
 
     def job_settings(self) -> dict[str, Any]:
         """Return what identifies a job on this estimator, in the form that jobs have always had."""

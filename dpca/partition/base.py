@@ -105,6 +105,12 @@ class Partition(ABC):
             of all attributes may return a view of ``block`` instead.
         """
 
+    def all_parts(self, samples: Array) -> list[Array]:
+        """Return every partition (n_samples, n_features) of whole samples, as `split` does."""
+        samples = np.ascontiguousarray(samples)
+        buffer = np.empty(samples.size, self.split_dtype(samples.dtype))
+        return self.split(samples, range(self.n_partitions), (0,) * (samples.ndim - 1), buffer)
+
     @abstractmethod
     def join(self, parts: Iterable[tuple[int, Array]], samples: Array) -> Array:
         """Put all partitions together again: the inverse of `split`.

@@ -64,7 +64,8 @@ class CellGrid(Partition):
             raise ValueError(f"cell shape {self.cell_shape} is empty: every length must be at least 1")
         if any(c > s for c, s in zip(self.cell_shape, spatial, strict=True)):
             raise ValueError(
-                f"cell shape {self.cell_shape} is larger than the sample, {spatial}: choose cells of at most {spatial}"
+                f"cell shape {self.cell_shape} is larger than the sample, {spatial}, of {math.prod(self.sample_shape)} "
+                f"feature(s): choose cells of at most {spatial}"
             )
 
     @property

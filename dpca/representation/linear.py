@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.lib.stride_tricks import as_strided
@@ -83,6 +83,13 @@ class LinearRepresentation(Representation):
         return (*self.partition.grid_shape, len(self.components))
 
     @property
+    def ranks(self) -> Array:
+        """Components that each partition keeps (n_partitions,), integers: those whose rows are not zero."""
+        # Of length 1 or 0, up to rounding.
+        parts = self.partition.all_parts(self.components)
+        return np.array([(np.einsum("ij,ij->i", part, part) > 0.5).sum() for part in parts])
+
+    @property
     def dtype(self) -> np.dtype[Any]:
         """Type of the components."""
         return self.components.dtype
@@ -125,7 +132,7 @@ class LinearRepresentation(Representation):
         model = 2 * k * d * work.itemsize + 6 * d * 8
         return results + tile + partition.split_bytes(region, work) + model
 
-    def _leading(self, n_components: int) -> LinearRepresentation:
+    def _leading(self, n_components: int) -> Self:
         return replace(self, components=self.components[:n_components])
 
     def _encode(self, samples: Array) -> Array:

@@ -26,7 +26,7 @@ def samples_of(basis: Representation, x: Any, n_components: int | None = None, p
     ----------
     basis : Representation
     x : array (n, *score_shape), numpy, Dask or Zarr; or the path of a Zarr array
-        Scores of all components, or of the first ``n_components``.
+        Scores of all components, or of the first ``n_components``; of a numpy or Dask array also flat, (n, scores).
     n_components : int, optional
         Use only so many of the first components; default all.
     pixels : Pixels, optional
@@ -45,6 +45,9 @@ def samples_of(basis: Representation, x: Any, n_components: int | None = None, p
     used = basis.leading(n_components)
     level = used.score_shape[-1]
     scores = lazily_opened(x) if is_lazy(x) else as_samples(x, "X")
+    grid = basis.score_shape[:-1]
+    if grid and scores.ndim == 2 and not isinstance(scores, zarr.Array) and scores.shape[1] % math.prod(grid) == 0:
+        scores = scores.reshape(scores.shape[0], *grid, scores.shape[1] // math.prod(grid))
     if isinstance(scores, zarr.Array):
         check_stated_model(group_facts(scores), f"'{scores.store_path}'", basis)
     if tuple(scores.shape[1:]) not in (basis.score_shape, used.score_shape):

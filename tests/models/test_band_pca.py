@@ -237,6 +237,8 @@ def test_scikit_learns_conventions(images: np.ndarray, fitted: BandPCA) -> None:
     given = {name: value for name, value in clone(estimator).get_params().items() if value is not None}
     assert given == {
         "n_components": 5,
+        "flatten": False,
+        "keep_state": False,
         "band_size": 300,
         "mapping": "mean-variance",
         "n_intervals": 6,

@@ -92,7 +92,14 @@ def test_numpy_dask_zarr_paths_and_partial_fit_agree_to_the_last_bit(
 def test_scikit_learns_conventions(images: np.ndarray, fitted: CellPCA) -> None:
     estimator = CellPCA(5, cell_shape=10)
     given = {name: value for name, value in clone(estimator).get_params().items() if value is not None}
-    assert given == {"n_components": 5, "cell_shape": 10, "overlap": 0, "shared": False}
+    assert given == {
+        "n_components": 5,
+        "cell_shape": 10,
+        "flatten": False,
+        "keep_state": False,
+        "overlap": 0,
+        "shared": False,
+    }
     assert repr(estimator) == "CellPCA(cell_shape=10, n_components=5)"
     names = fitted.get_feature_names_out()
     assert len(names) == len(set(names)) == 4 * 4 * 5

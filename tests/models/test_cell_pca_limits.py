@@ -16,30 +16,12 @@ from sklearn.decomposition import PCA
 from sklearn.exceptions import NotFittedError
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import FunctionTransformer
-from sklearn.utils.estimator_checks import check_estimator
 
 from dpca import CellPCA
 from dpca.storage import DataError, open_stack
 from dpca.storage.arrays import create_array, create_root, write_shard
 from dpca.storage.layout import Layout
 from tests.conftest import smooth_images
-
-
-def test_scikit_learns_own_checks() -> None:
-    """All of them but those that expect its wording, and samples of one axis and no other."""
-    expected = {
-        "check_n_features_in_after_fitting": "counts features of flat samples in words of its own",
-        "check_dtype_object": "arrays of Python objects are refused: they cannot be large",
-        "check_estimators_empty_data_messages": "its wording for an array without features",
-        "check_fit2d_1feature": "a cell of two is larger than one feature, and the message says that",
-        "check_fit_score_takes_y": "calls partial_fit on what fit has fitted, and fit keeps no state to go on from",
-        "check_fit2d_predict1d": "its wording for a missing axis",
-    }
-    with pytest.warns() as caught:
-        results = check_estimator(CellPCA(1, cell_shape=2), expected_failed_checks=expected)
-    assert {w.category.__name__ for w in caught} <= {"SkipTestWarning"}
-    assert sum(result["status"] == "passed" for result in results) > 30
-    assert {r["check_name"] for r in results if r["status"] == "xfail"} <= expected.keys()
 
 
 def test_two_samples() -> None:
@@ -122,7 +104,7 @@ def test_a_value_that_is_not_finite_names_its_sample(how: str, value: float, tmp
     [
         (np.zeros((1, 4, 4)), "1 sample has no variance"),
         (np.zeros(7), "samples on axis 0"),
-        (np.zeros((0, 4, 4)), "no values"),
+        (np.zeros((0, 4, 4)), "minimum of 1"),
         (np.zeros((5, 4, 4), complex), "Complex data"),
         (np.full((5, 4, 4), "a"), "real floating-point"),
         (scipy.sparse.eye_array(8), "sparse"),

@@ -45,13 +45,17 @@ MODELS: dict[str, Any] = {
     "bands by few means": BandPCA(None, band_size=7, mapping="mean", n_intervals=3, n_estimating=5, random_state=1),
     "covariance": PCA(3, n_least=2, random_state=0),
     "dual": PCA(None, solver="dual"),
+    "whitened": PCA(3, whiten=True),
+    "cells with a state": CellPCA(3, cell_shape=4, keep_state=True),
     "randomized": PCA(np.int64(3), solver="randomized", tol=0.9, random_state=0),
     "incremental SVD": StreamingPCA(3, random_state=0, oversampling=4, batch_size=7),
     "a gradient rule": StreamingPCA(3, method="oja", random_state=0),
+    "a rule with a state": StreamingPCA(3, method="ccipca", random_state=0, keep_state=True),
 }
 ADAPTING: dict[str, Any] = {
     "cells that meet a target": CellPCA(cell_shape=4, target_psnr=20, data_range=(0, 255)),
     "a ratio of bands": BandPCA(band_size=60, ratio=20, mapping="random", random_state=0),
+    "a share of the variance": PCA(0.9, solver="covariance"),
 }
 SHAPE = (8, 9, 3)
 every_model = pytest.mark.parametrize("model", [clone(m) for m in MODELS.values()], ids=list(MODELS))
@@ -113,7 +117,7 @@ def test_the_documentation_describes_every_parameter(model: Any) -> None:
     ids=lambda check: check.__name__,
 )
 def test_scikit_learns_checks_of_constructors(model: Any, check: Any) -> None:
-    """Its checks of fits, which need scores in two axes, are in the tests of PCA and StreamingPCA."""
+    """All the others are in `tests.models.test_scikit_learn`."""
     check(type(model).__name__, clone(model))
 
 

@@ -4,19 +4,24 @@ from __future__ import annotations
 
 import copy
 import inspect
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+import xarray
+import zarr
 from sklearn.base import clone
 
 from dpca import BandPCA, CellPCA, StreamingPCA
+from dpca.models.store import load_any
 from dpca.models.streaming_methods import METHODS
 from dpca.rules import Constant, Sanger
-from dpca.storage import DataError
+from dpca.storage import DataError, StoreError
 from tests.conftest import smooth_images
+from tests.resealing import edit_facts
 
 MODELS: dict[str, Callable[[], Any]] = {
     **{method: lambda m=method: StreamingPCA(2, method=m, random_state=0, batch_size=10) for method in METHODS},
@@ -139,3 +144,98 @@ def test_components_are_found_when_they_are_asked_for(images: np.ndarray) -> Non
 def test_every_method_of_learning_takes_y(model: Any) -> None:
     for name in ("fit", "partial_fit", "fit_transform"):
         assert "y" in list(inspect.signature(getattr(model, name)).parameters)[:2]
+
+
+# -- states that are kept on request
+
+FOUND = ("components_", "mean_", "explained_variance_", "total_variance_")
+
+
+def assert_found_alike(a: Any, b: Any, **tolerance: float) -> None:
+    assert a.n_samples_seen_ == b.n_samples_seen_
+    for name in FOUND:
+        np.testing.assert_allclose(getattr(a, name), getattr(b, name), **tolerance, err_msg=name)
+
+
+@every_model
+def test_a_fit_with_its_state_goes_on_as_partial_fit_does(model: Any, images: np.ndarray, tmp_path: Path) -> None:
+    model = clone(model).set_params(keep_state=True)
+    expected = clone(model).partial_fit(images[:100]).partial_fit(images[100:])
+    fitted = clone(model).fit(images[:100])
+    assert_found_alike(fitted, clone(model).set_params(keep_state=False).fit(images[:100]), rtol=0)
+    fitted.save(tmp_path / "m")
+    loaded = type(model).load(tmp_path / "m")
+    assert_found_alike(loaded, fitted, rtol=0)
+    for one in (fitted, loaded):
+        assert_found_alike(one.partial_fit(images[100:]), expected, rtol=1e-6, atol=1e-9)
+
+
+@every_model
+def test_a_stream_that_was_stored_goes_on_where_it_was(model: Any, images: np.ndarray, tmp_path: Path) -> None:
+    """103 samples leave some that wait for a batch."""
+    one = clone(model).set_params(keep_state=True).partial_fit(images[:103])
+    one.save(tmp_path / "m")
+    assert "state_counts" in xarray.open_zarr(tmp_path / "m", consolidated=False)
+    loaded = type(model).load(tmp_path / "m")
+    loaded.save(tmp_path / "m")  # the same: left as it is
+    for turn in (loaded, one):
+        turn.partial_fit(images[103:150]).partial_fit(images[150:])
+    assert_found_alike(loaded, one, rtol=0)
+    again = type(model).load(tmp_path / "m").set_params(keep_state=False)
+    again.save(tmp_path / "without")
+    assert not list((tmp_path / "without").glob("state_*"))
+    assert not hasattr(type(model).load(tmp_path / "without"), "partial_fit")
+
+
+@pytest.mark.parametrize("execution", ["chain", "averaged", "data-parallel"])
+def test_every_execution_leaves_a_state(execution: str, images: np.ndarray) -> None:
+    model = StreamingPCA(2, method="oja", execution=execution, keep_state=True, random_state=0).fit(images[:150])
+    components = model.components_
+    assert model.partial_fit(images[150:]).n_samples_seen_ == 200
+    cosines = np.linalg.svd(components @ model.components_.T, compute_uv=False)
+    assert (cosines > 0.9).all()
+
+
+def test_states_of_many_kinds_are_kept(images: np.ndarray, tmp_path: Path) -> None:
+    """Integers, a share of the variance, a ratio, samples in a store, two fits that are merged."""
+    x = (images * 255).astype(np.uint8)
+    zarr.create_array(str(tmp_path / "x"), data=x[:120], chunks=(50, 8, 8))
+    models: list[Any] = [
+        StreamingPCA(0.9, keep_state=True),
+        StreamingPCA(3, method="incremental-svd", oversampling=4, keep_state=True, random_state=0),
+        CellPCA(cell_shape=3, ratio=9, keep_state=True),
+        BandPCA(2, band_size=9, mapping="mean", n_intervals=3, keep_state=True),
+    ]
+    for i, model in enumerate(models):
+        fitted = clone(model).fit(str(tmp_path / "x"))
+        fitted.save(tmp_path / str(i))
+        loaded = type(model).load(tmp_path / str(i)).partial_fit(x[120:])
+        assert_found_alike(loaded, fitted.partial_fit(x[120:]), rtol=0)
+        if isinstance(model, CellPCA):
+            assert_found_alike(loaded, clone(model).fit(x), rtol=1e-5, atol=1e-5)
+            np.testing.assert_array_equal(loaded.ranks_, clone(model).fit(x).ranks_)
+    both = clone(models[0]).set_params(random_state=0)
+    assert_found_alike(
+        clone(both).fit(x[:120]).merge(clone(both).fit(x[120:])), clone(both).fit(x), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_what_no_state_can_be_kept_of(images: np.ndarray, tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="keep_state=True keeps what one pass has seen but n_passes is 2"):
+        StreamingPCA(2, n_passes=2, keep_state=True).fit(images)
+    with pytest.raises(DataError, match="keep_state is 'yes': give True or False"):
+        CellPCA(2, cell_shape=4, keep_state="yes").fit(images)
+    StreamingPCA(2, keep_state=True, batch_size=10).partial_fit(images[:103]).save(tmp_path / "m")
+    CellPCA(2, cell_shape=4, keep_state=True).fit(images).save(tmp_path / "c")
+    for name, wrong in (
+        ("m", {"n_held": 4}),
+        ("m", {"n_held": -1}),
+        ("m", {"dtype": "float99"}),
+        ("c", {"dtype": "complex128"}),
+        ("c", {"parameters": {}}),
+    ):
+        damaged = shutil.copytree(tmp_path / name, tmp_path / "damaged")
+        edit_facts(damaged, lambda facts, new=wrong: facts["state"].update(new))
+        with pytest.raises(StoreError, match="is damaged"):
+            load_any(damaged)
+        shutil.rmtree(damaged)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,6 @@ import pytest
 import zarr
 from sklearn.decomposition import PCA as Reference
 from sklearn.exceptions import ConvergenceWarning
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dpca import PCA
 from dpca.engine.checkpoint import Checkpoints
@@ -227,14 +225,3 @@ def test_wrong_data_is_one_sentence(images: np.ndarray) -> None:
             PCA(2, solver=solver).fit(da.from_array(spoiled, chunks=(100, *SHAPE)))
     with pytest.raises(DataError, match="fitted to"):
         PCA(2).fit(images).transform(images[:, :5])
-
-
-def patient(estimator: Any, check: Any) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ConvergenceWarning)
-        check(estimator)
-
-
-@parametrize_with_checks([PCA(1), PCA(1, solver="dual"), PCA(1, solver="randomized", random_state=0)])
-def test_scikit_learn_estimator_checks(estimator: Any, check: Any) -> None:
-    patient(estimator, check)

@@ -10,7 +10,6 @@ import numpy as np
 import pytest
 import zarr
 from sklearn.decomposition import PCA
-from sklearn.utils.estimator_checks import parametrize_with_checks
 
 from dpca import StreamingPCA
 from dpca.models import OrderWarning
@@ -217,21 +216,3 @@ def test_wrong_data_is_one_sentence(images: np.ndarray) -> None:
         stream.merge(StreamingPCA(3).partial_fit(images))
     with pytest.raises(DataError, match="must agree"):
         stream.partial_fit(images.astype(float))
-
-
-#: `tests.models.test_going_on` checks what this one means to: that every method takes y.
-REFUSED = {"check_fit_score_takes_y": "calls partial_fit on what fit has fitted, and fit keeps no state to go on from"}
-
-
-@pytest.mark.filterwarnings("ignore::dpca.models.ConvergenceWarning")
-@parametrize_with_checks(
-    [
-        StreamingPCA(1),
-        StreamingPCA(1, method="incremental-svd"),
-        StreamingPCA(1, method="ccipca"),
-        StreamingPCA(1, method="sanger", shuffle=True),
-    ],
-    expected_failed_checks=lambda estimator: REFUSED,
-)
-def test_scikit_learn_estimator_checks(estimator: Any, check: Any) -> None:
-    check(estimator)

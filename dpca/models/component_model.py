@@ -1,0 +1,102 @@
+"""What the estimators share that learn a mean and components, whose eigenvalues say what they leave out."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Mapping
+from typing import Any, ClassVar
+
+import numpy as np
+from sklearn.utils.validation import check_is_fitted
+
+from dpca.kernels.types import Array
+from dpca.models.estimator import Estimator
+from dpca.models.likelihood import Likelihood, log_likelihoods
+from dpca.models.samples import dense_samples
+from dpca.representation.linear import LinearRepresentation
+from dpca.rules.state import State
+
+
+class ComponentModel(Estimator):
+    """Base of the estimators that learn a mean and components, whose eigenvalues say what they leave out."""
+
+    #: What one partition of the attributes is called.
+    part_name: ClassVar[str]
+
+    n_components: Any
+
+    components_: Array
+    explained_variance_: Array
+    total_variance_: Any
+
+    @property
+    @abstractmethod
+    def basis_(self) -> LinearRepresentation:
+        """The mean and the components: what tasks are sent."""
+
+    _target: dict[str, Any] | None = None  # what was asked for as a target of quality, and what is reached
+    _states: list[State] | None = None  # of what partial_fit has seen, one for each partition
+    _looked_at: Array | None = None  # the components that were known before, where they are found only when asked for
+
+    def _in_memory(self, X: Any) -> Array:
+        return dense_samples(self, X, reset=False)
+
+    def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
+        """Set what every model knows from what a store holds or a fit of n samples found."""
+        self.components_, self.mean_ = found["components"], found["mean"]
+        self.explained_variance_, self.total_variance_ = found["explained_variance"], found["total_variance"]
+        share, total = np.zeros_like(self.explained_variance_), np.asarray(self.total_variance_)[..., None]
+        np.divide(self.explained_variance_, total, out=share, where=total > 0)
+        self.explained_variance_ratio_ = share
+        self.singular_values_ = np.sqrt(np.maximum(self.explained_variance_, 0)) * math.sqrt(max(n - 1, 0))
+        self.n_samples_seen_, self.n_components_ = n, len(self.components_)
+        self.sample_shape_, self.n_features_in_ = sample_shape, math.prod(sample_shape)
+
+    def _know_only(self, learned: Mapping[str, Any]) -> None:
+        """Set attributes that not every fit learns; those that are None here are forgotten, if they are of another."""
+        for name, value in learned.items():
+            if value is not None:
+                setattr(self, name, value)
+            elif hasattr(self, name):
+                delattr(self, name)
+
+    def score(self, X: Any, y: Any = None) -> float:
+        """Return the mean log-likelihood of samples under probabilistic PCA (Tipping & Bishop 1999): higher is better.
+
+        The variance that the components leave counts as noise, equal in all other directions, as in scikit-learn's
+        ``PCA.score``. Where samples are split into cells or bands, these are independent, and the log-likelihood is the
+        sum of theirs: samples that were not fitted tell how many components to keep, as in ``GridSearchCV``. It is not
+        the mean of `score_samples`.
+
+        Parameters
+        ----------
+        X : as in `transform`
+            Lazy samples are read once.
+        y : ignored
+
+        Returns
+        -------
+        float
+            In nats. Costs 4 n d k operations.
+        """
+        model = Likelihood.of(self.basis_, self.explained_variance_, self.total_variance_, self.n_samples_seen_)
+        return float(self._each_sample(X, log_likelihoods, model, (), lambda dtype: np.float64).mean())
+
+    def expected_mse(self, data_range: tuple[float, float]) -> float:
+        """Return the mean squared error that the eigenvalues promise; see `Estimator.expected_mse`."""
+        lost = np.sum(self.total_variance_) - self.explained_variance_.sum()
+        n, width = self.n_samples_seen_, float(data_range[1] - data_range[0])
+        per_value = float(max(lost, 0.0) * (n - 1) / n / self.n_features_in_)
+        # One division after the other: the square of an extreme range is out of range itself.
+        return per_value / width / width
+
+    def report_numbers(self) -> dict[str, Any]:
+        """Return what a report says of the fitted model; see `dpca.report.record`."""
+        share = self.explained_variance_.sum() / max(np.sum(self.total_variance_), 1e-300)
+        return {"components": len(self.components_), "explained_variance_ratio": float(share)}
+
+    def pictured_components(self, count: int) -> Array:
+        """Return the first components, those of every partition in place (count, *sample_shape)."""
+        check_is_fitted(self)
+        return self.components_[:count].reshape(-1, *self.sample_shape_)

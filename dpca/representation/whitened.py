@@ -1,0 +1,51 @@
+"""Scores of variance 1: those of a linear representation, each divided by its standard deviation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from numpy.typing import DTypeLike
+
+from dpca.kernels.pixels import Pixels
+from dpca.kernels.types import Array
+from dpca.representation.base import array_digest
+from dpca.representation.linear import LinearRepresentation
+from dpca.storage.workspace import fingerprint_of
+
+
+@dataclass(frozen=True, eq=False)
+class Whitened(LinearRepresentation):
+    """Scores by orthonormal components, divided by a scale for each component.
+
+    Parameters
+    ----------
+    partition, mean, components
+        As in `LinearRepresentation`.
+    scales : array (n_components,), positive
+    """
+
+    scales: Array
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Whitened, (self.partition, self.mean, self.components, self.scales)
+
+    def fingerprint(self) -> str:
+        """Return the hash of the linear representation and the scales."""
+        return fingerprint_of("whitened", super().fingerprint(), array_digest(self.scales))
+
+    def work_bytes(self, n_rows: int, dtype: DTypeLike, *, pixels: bool = False) -> int:
+        """Bytes of temporary arrays, as `Representation.work_bytes`: those of a copy of the scores, too."""
+        copy = n_rows * self.scales.size * self.score_dtype(dtype).itemsize
+        return super().work_bytes(n_rows, dtype, pixels=pixels) + copy
+
+    def _leading(self, n_components: int) -> Self:
+        return replace(self, components=self.components[:n_components], scales=self.scales[:n_components])
+
+    def _encode(self, samples: Array) -> Array:
+        scores = super()._encode(samples)
+        scores /= self.scales.astype(scores.dtype)
+        return scores
+
+    def _decode(self, scores: Array, pixels: Pixels | None) -> Array:
+        return super()._decode(scores * self.scales.astype(scores.dtype), pixels)

@@ -1,0 +1,50 @@
+"""The last state of a fold, kept beside its result, so that more samples can be taken in later."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from dpca.kernels.types import Array
+from dpca.rules.rule import Wrapper
+from dpca.rules.state import State
+
+_ARRAY, _COUNT = "state array ", "state count "
+
+
+@dataclass(frozen=True)
+class Keeping(Wrapper):
+    """A rule whose results also hold the state that they were found in; see `taken_state`.
+
+    Parameters
+    ----------
+    rule : Rule
+    """
+
+    # A state is that of one partition.
+    stackable: ClassVar[bool] = False
+
+    def finish(self, state: State) -> dict[str, Array]:
+        """Return the rule's result, and the state."""
+        kept = self.rule.part_of(state).to_numpy().copy()
+        result: dict[str, Array] = self.rule.finish(state)
+        arrays = {f"{_ARRAY}{name}": array for name, array in kept.arrays.items()}
+        return {**result, **arrays, **{f"{_COUNT}{name}": np.asarray(count) for name, count in kept.counts.items()}}
+
+    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of a result, with the state."""
+        return int(self.rule.result_bytes(n_features, dtype) + self.rule.state_bytes(n_features, dtype))
+
+
+def taken_state(result: dict[str, Array]) -> State:
+    """Take the state that `Keeping` put there out of a result."""
+    state = State()
+    for name in [name for name in result if name.startswith((_ARRAY, _COUNT))]:
+        if name.startswith(_ARRAY):
+            state.arrays[name.removeprefix(_ARRAY)] = result.pop(name)
+        else:
+            state.counts[name.removeprefix(_COUNT)] = int(result.pop(name))
+    return state
