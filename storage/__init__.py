@@ -8,6 +8,7 @@ This room knows no PCA. Its parts: `readers`, `images` and `ingest` (what people
 
 from dpca.storage.errors import ClusterError, DataError, StoreError
 from dpca.storage.ingest import ingest
+from dpca.storage.network import use_storage_options
 from dpca.storage.spiked import Spiked, write_spiked
 from dpca.storage.stack import Stack, open_stack
 from dpca.storage.verify import verify
@@ -20,6 +21,7 @@ __all__ = [
     "StoreError",
     "ingest",
     "open_stack",
+    "use_storage_options",
     "verify",
     "write_spiked",
 ]

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 import numpy as np
 import zarr
 from numcodecs import Blosc  # type: ignore[import-untyped]
+from zarr.abc.store import Store
 from zarr.codecs import BloscCodec, Crc32cCodec, ZstdCodec
 from zarr.core.sync import sync
 
@@ -26,7 +27,12 @@ from dpca.storage.checked import DENSE_KEY
 from dpca.storage.direct import write_raw_shard
 from dpca.storage.errors import StoreError
 from dpca.storage.layout import Layout
-from dpca.storage.manifest import ROOT_KEY
+from dpca.storage.manifest import METADATA, ROOT_KEY
+from dpca.storage.object_store import ObjectStore
+from dpca.storage.objects import ObjectPath, place_of
+from dpca.storage.outputs import WORK_SUFFIX
+from dpca.storage.reading import open_group
+from dpca.storage.unchecked import written_store
 
 if TYPE_CHECKING:
     from zarr.core.array_spec import ArrayConfigParams
@@ -48,7 +54,7 @@ def create_root(
 
     Parameters
     ----------
-    path : path-like
+    path : path-like or URL
         Folder of the store, usually ``Workspace.store``.
     kind, fingerprint : str
         What the store is and the settings it was made with; `Workspace` recognizes a finished store by them.
@@ -63,7 +69,7 @@ def create_root(
         Its attributes are ``{"dpca": {"kind": ..., "version": ..., "fingerprint": ..., **facts, "made_with": ...}}``
         and nothing else; the last are `library_versions`.
     """
-    group = zarr.open_group(os.fspath(path), mode="a", zarr_format=3)
+    group = zarr.open_group(growing_store(os.fspath(path)), mode="a", zarr_format=3)
     stated = {"kind": kind, "version": version, "fingerprint": fingerprint, **facts, "made_with": library_versions()}
     # through JSON, so that what this process sees is what a later one reads
     group.attrs.put({ROOT_KEY: json.loads(json.dumps(stated, allow_nan=False))})
@@ -74,6 +80,19 @@ def create_root(
 def library_versions() -> dict[str, str]:
     """Return the versions of this package and of the libraries that numbers and bytes depend on."""
     return {"dpca": __version__, **{name: installed(name) for name in ("dask", "numpy", "scipy", "zarr")}}
+
+
+def growing_store(where: str) -> Store:
+    """Return Zarr's store for writing below a path or URL; of an object store, the root itself lies beside it."""
+    return written_store(where, f"{where}{WORK_SUFFIX}")
+
+
+def open_written(path: str | os.PathLike[str]) -> zarr.Group:
+    """Open the group of a store that is whole, be it not under its name yet, for reading."""
+    place = place_of(path)
+    if isinstance(place, ObjectPath) and not (place / METADATA).is_file():
+        return zarr.open_group(growing_store(os.fspath(place)), mode="r")
+    return open_group(path)
 
 
 def create_array(
@@ -267,6 +286,8 @@ def write_shard(
     shard = tuple(s // edge for s, edge in zip(first, edges, strict=True))
     key = array.metadata.encode_chunk_key(shard)
     region = tuple(slice(s, s + n) for s, n in zip(first, whole, strict=True))
+    if isinstance(array.store_path.store, ObjectStore) and write_raw_shard(array, shard, values):
+        return  # an object is replaced as a whole
     if sync((array.store_path / key).exists()):
         if whole[0] == edges[0] and _holds(array, region, values):
             return

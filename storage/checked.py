@@ -28,6 +28,7 @@ from dpca.storage.checksums import Entry, ShardChecksums, crc_at, index_bytes, p
 from dpca.storage.codecs import check_codecs
 from dpca.storage.errors import StoreError
 from dpca.storage.manifest import CHECKSUMS, METADATA, Manifest, digest_of, read_manifest
+from dpca.storage.objects import absolute
 from dpca.storage.unchecked import content_of, missing_file, plain_store, require_file
 
 _METADATA = (METADATA, ".zarray", ".zmetadata", ".zgroup")
@@ -331,9 +332,7 @@ def checked_store(where: str) -> tuple[CheckedStore, str]:
     StoreError
         If metadata on the way was changed, or an array of this package lies where no manifest vouches for it.
     """
-    where = where.removeprefix("file://").rstrip("/") or "/"
-    if "://" not in where:
-        where = os.path.abspath(where)
+    where = absolute(where.rstrip("/") or "/")
     inside: list[str] = []
     root, here = where, plain_store(where)
     store = here
@@ -351,7 +350,7 @@ def checked_store(where: str) -> tuple[CheckedStore, str]:
             checked.prepare()
             return checked, name
         parent, _, last = root.rpartition("/")
-        if not parent or parent.endswith(":/"):
+        if not parent or parent.endswith((":", ":/")):
             break
         inside.append(last)
         root, store = parent, plain_store(parent)

@@ -7,9 +7,10 @@ CRC-32C. A chunk that is not stored has the largest offset and length that 8 byt
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from pathlib import Path
+from functools import partial
 from typing import Any
 
 import google_crc32c
@@ -20,12 +21,16 @@ from zarr.codecs import Crc32cCodec, ShardingCodec
 from zarr.core.metadata import ArrayV3Metadata
 
 from dpca.storage.errors import StoreError, one_line
+from dpca.storage.objects import ObjectPath, Place
+from dpca.storage.unchecked import plain_store
 
 #: Bytes of a CRC-32C.
 CRC_BYTES = 4
 #: Offset and length of a chunk that is not stored.
 NOT_STORED = np.iinfo(np.uint64).max
 _PIECE_BYTES = 1 << 20
+# Shards of an object store that are asked for their checksums at the same time.
+_AT_ONCE = 8
 
 #: Size in bytes, and in hexadecimal digits the CRC-32C of each chunk and of the index.
 Entry = tuple[int, str]
@@ -97,7 +102,7 @@ def ends_in_checksums(array: zarr.Array[Any]) -> bool:
     return isinstance(codecs[-1], Crc32cCodec)
 
 
-def stored_checksums(folder: Path) -> Mapping[str, Entry]:
+def stored_checksums(folder: Place) -> Mapping[str, Entry]:
     """Return the size and the checksums that each file of chunks of an array holds, by its path in the array.
 
     Raises
@@ -105,7 +110,7 @@ def stored_checksums(folder: Path) -> Mapping[str, Entry]:
     StoreError
         If the chunks end in no checksums, or a file is missing or torn.
     """
-    array = zarr.open_array(os.fspath(folder), mode="r")
+    array = zarr.open_array(plain_store(os.fspath(folder)), mode="r")
     if not ends_in_checksums(array):
         raise StoreError(
             f"the chunks of '{folder}' end in no CRC-32C: make arrays with dpca.storage.arrays.create_array"
@@ -113,37 +118,52 @@ def stored_checksums(folder: Path) -> Mapping[str, Entry]:
     per_shard = 0
     if array.shards is not None:
         per_shard = int(np.prod([shard // chunk for shard, chunk in zip(array.shards, array.chunks, strict=True)]))
-    entries = {}
-    for place in np.ndindex(*shard_grid(array)):
-        key = array.metadata.encode_chunk_key(place)
-        try:
-            with open(folder / key, "rb", buffering=0) as file:
-                entries[key] = _stored_in(file.fileno(), per_shard)
-        except (OSError, ValueError) as error:
-            raise StoreError(
-                f"'{folder / key}' is missing or torn ({one_line(error)}): run the same command again"
-            ) from error
-    return entries
+    keys = [array.metadata.encode_chunk_key(place) for place in np.ndindex(*shard_grid(array))]
+    if isinstance(folder, ObjectPath):
+        sizes = folder.files()
+        with ThreadPoolExecutor(_AT_ONCE) as threads:
+            return dict(zip(keys, threads.map(lambda key: _entry_of(folder, key, per_shard, sizes), keys), strict=True))
+    return {key: _entry_of(folder, key, per_shard) for key in keys}
 
 
-def _stored_in(file: int, per_shard: int) -> Entry:
-    size = os.fstat(file).st_size
+def _entry_of(folder: Place, key: str, per_shard: int, sizes: Mapping[str, int] | None = None) -> Entry:
+    path = folder / key
+    try:
+        if isinstance(path, ObjectPath):
+            size = (sizes or {}).get(key, 0)
+            return _stored_in(path.read_ranges, size, per_shard)
+        with open(path, "rb", buffering=0) as file:
+            read = partial(_pread, file.fileno())
+            return _stored_in(read, os.fstat(file.fileno()).st_size, per_shard)
+    except (OSError, ValueError) as error:
+        raise StoreError(f"'{path}' is missing or torn ({one_line(error)}): run the same command again") from error
+
+
+def _stored_in(read: Callable[[list[tuple[int, int]]], list[bytes]], size: int, per_shard: int) -> Entry:
+    """Return the entry of a file; ``read`` returns its bytes from and to some places."""
     if not per_shard:
-        return size, _pread(file, CRC_BYTES, size - CRC_BYTES).hex()
+        return size, _whole(read, [(size - CRC_BYTES, size)])[0].hex()
     n_index = index_bytes(per_shard)
-    index = _pread(file, n_index, size - n_index)
+    (index,) = _whole(read, [(size - n_index, size)])
     places = places_in(index)
     if int(places[:, 1].sum()) + n_index != size:
         raise ValueError(f"its chunks do not fill its {size:,} bytes")
     ends = places.sum(axis=1).tolist()
-    found = [_pread(file, CRC_BYTES, end - CRC_BYTES) if end else bytes(CRC_BYTES) for end in ends]
-    return size, (b"".join(found) + index[-CRC_BYTES:]).hex()
+    found = iter(_whole(read, [(end - CRC_BYTES, end) for end in ends if end]))
+    return size, (b"".join(next(found) if end else bytes(CRC_BYTES) for end in ends) + index[-CRC_BYTES:]).hex()
 
 
-def _pread(file: int, size: int, offset: int) -> bytes:
-    if offset < 0 or len(content := os.pread(file, size, offset)) != size:
+def _whole(read: Callable[[list[tuple[int, int]]], list[bytes]], places: list[tuple[int, int]]) -> list[bytes]:
+    if any(start < 0 for start, _ in places):
         raise ValueError("it is cut short")
-    return content
+    pieces = read(places)
+    if any(len(piece) != stop - start for piece, (start, stop) in zip(pieces, places, strict=True)):
+        raise ValueError("it is cut short")
+    return pieces
+
+
+def _pread(file: int, places: list[tuple[int, int]]) -> list[bytes]:
+    return [os.pread(file, stop - start, start) for start, stop in places]
 
 
 def compare_file(path: str, known: ShardChecksums) -> None:
@@ -164,7 +184,7 @@ def compare_file(path: str, known: ShardChecksums) -> None:
             return
         n_index = index_bytes(len(known.chunks))
         _compare_run(file, size - n_index, size, known.index)
-        places = places_in(_pread(file, n_index, size - n_index))
+        places = places_in(_whole(partial(_pread, file), [(size - n_index, size)])[0])
         for (offset, length), checksum in zip(places.tolist(), known.chunks.tolist(), strict=True):
             if length:
                 _compare_run(file, offset, offset + length, checksum)

@@ -22,6 +22,7 @@ from typing import Any
 
 from dpca.storage.disk import read_file
 from dpca.storage.errors import StoreError, printable
+from dpca.storage.objects import Place
 
 MARK = b"work folder of dpca: the output appears beside it when it is whole\n"
 LOCK, JOURNAL = "lock", "journal.json"
@@ -75,6 +76,9 @@ class Claim:
         if self._handle is not None:
             os.close(self._handle)
             self._handle = None
+
+    def require(self) -> None:
+        """Do nothing: nobody can take a lock away."""
 
     def end(self) -> None:
         """Remove the folder; it may hold nothing but the lock."""
@@ -180,7 +184,7 @@ def _first_link(folder: Path) -> str | None:
     return None
 
 
-def read_json(path: Path) -> dict[str, Any] | None:
+def read_json(path: Place) -> dict[str, Any] | None:
     """Return the JSON object in a file; None if there is none, or it is torn."""
     try:
         value = json.loads(read_file(path))

@@ -1,4 +1,7 @@
-"""The file system: atomic files, free space, and errors of the disk as one sentence."""
+"""The file system: atomic files, free space, and errors of the disk as one sentence.
+
+What reads and writes whole files does the same for objects, whose stores need no care for that.
+"""
 
 from __future__ import annotations
 
@@ -11,8 +14,11 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import IO
 
-from dpca.storage.errors import StoreError, printable
+from dpca.storage.errors import DataError, StoreError, printable
+from dpca.storage.network import is_url
+from dpca.storage.objects import ObjectPath, Place, place_of
 
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
@@ -88,7 +94,7 @@ def is_full(error: BaseException) -> bool:
 
 
 def require_free_space(path: str | os.PathLike[str], needed_bytes: int, what: str) -> None:
-    """Raise if the disk has no room for what is to be written.
+    """Raise if the disk has no room for what is to be written; object stores have no end.
 
     Parameters
     ----------
@@ -104,6 +110,8 @@ def require_free_space(path: str | os.PathLike[str], needed_bytes: int, what: st
     StoreError
         If fewer bytes are free.
     """
+    if is_url(path):
+        return
     free = _free(path)
     if needed_bytes > free:
         raise StoreError(
@@ -120,20 +128,37 @@ def read_file(path: str | os.PathLike[str]) -> bytes:
     OSError
         If there is none, also where there is a directory, a device or a pipe.
     """
+    if is_url(path):
+        return ObjectPath(path).read_bytes()
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
             raise FileNotFoundError(errno.ENOENT, "it is no file", os.fspath(path))
         return file.readall()
 
 
-def atomic_write_bytes(path: Path, content: bytes) -> None:
+def atomic_write_bytes(path: Place, content: bytes) -> None:
     """Write a file atomically, also with respect to a loss of power."""
+    if isinstance(path, ObjectPath):
+        return path.write_bytes(content)
     temporary = path.with_name(f".{path.name}.{os.getpid()}")
     with open(temporary, "wb") as file:
         file.write(content)
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
+    return None
+
+
+def entries_of(folder: Place) -> list[tuple[str, bool]]:
+    """Return the names in a folder, sorted, and whether each is a folder."""
+    if isinstance(folder, ObjectPath):
+        return folder.entries()
+    return sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in os.scandir(folder))
+
+
+def there_is(path: str | os.PathLike[str]) -> bool:
+    """Return whether anything is at a path, be it a link that leads nowhere."""
+    return ObjectPath(path).exists() if is_url(path) else os.path.lexists(path)
 
 
 def sync_folder(folder: Path) -> None:
@@ -145,8 +170,10 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def remove_tree(folder: Path) -> None:
+def remove_tree(folder: Place) -> None:
     """Remove a folder into which a worker of an earlier run may still write its last shard."""
+    if isinstance(folder, ObjectPath):
+        return folder.remove_tree()
     for pause in _PATIENCE:
         try:
             return shutil.rmtree(folder)
@@ -161,14 +188,45 @@ def remove_tree(folder: Path) -> None:
 
 def folder_bytes(folder: str | os.PathLike[str], *, besides: str = "") -> int:
     """Return the bytes of all files below a folder, but for those of one name."""
+    if is_url(folder):
+        sizes = ObjectPath(folder).files().items()
+        return sum(size for name, size in sizes if name.rpartition("/")[2] != besides)
     return sum(file.stat().st_size for file in Path(folder).rglob("*") if file.name != besides and file.is_file())
 
 
 def bytes_at(paths: Sequence[str]) -> int | None:
-    """Return the bytes of files and of all files below folders; None where there is none, or one is not on a disk."""
-    if not paths or not all(map(os.path.exists, paths)):
+    """Return the bytes of files and of all files below folders; None where there is none, or one cannot be asked."""
+    places = list(map(place_of, paths))
+    try:
+        if not places or not all(place.exists() for place in places):
+            return None
+        return sum(folder_bytes(place) if place.is_dir() else file_bytes(place) for place in places)
+    except (DataError, StoreError, NotImplementedError):  # of a web server, say
         return None
-    return sum(folder_bytes(path) if os.path.isdir(path) else os.path.getsize(path) for path in paths)
+
+
+def open_file(path: str | os.PathLike[str]) -> IO[bytes]:
+    """Open a file or an object to read parts of it with `read_at`."""
+    return ObjectPath(path).open() if is_url(path) else open(path, "rb", buffering=0)
+
+
+def read_at(file: IO[bytes], size: int, offset: int) -> bytes:
+    """Return some bytes of an open file, fewer where it ends before."""
+    file.seek(offset)
+    return file.read(size)
+
+
+def begin_of(path: str | os.PathLike[str], size: int) -> bytes:
+    """Return the first bytes of a file or an object that is not empty."""
+    if is_url(path):
+        return ObjectPath(path).read_range(0, size)
+    with open(path, "rb") as file:
+        return file.read(size)
+
+
+def file_bytes(path: str | os.PathLike[str]) -> int:
+    """Return the size of a file."""
+    return ObjectPath(path).size() if is_url(path) else os.path.getsize(path)
 
 
 def readable_size(n: float) -> str:

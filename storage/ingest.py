@@ -19,6 +19,7 @@ from dpca.storage.errors import DataError, PlanError, StoreError
 from dpca.storage.filling import Filling
 from dpca.storage.images import Color, Rules
 from dpca.storage.layout import CHANNEL, SAMPLE, Layout, axes_for, choose_layout
+from dpca.storage.network import use_storage_options
 from dpca.storage.outputs import check_output
 from dpca.storage.progress import Progress, no_progress
 from dpca.storage.ranges import checked_range
@@ -57,14 +58,15 @@ def ingest(
     budget: int | Callable[[], int] | None = None,
     overwrite: bool = False,
     progress: Progress = no_progress,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Stack:
     """Make a stack store of a source.
 
     Parameters
     ----------
-    source : path-like, sequence of these, or Reader
+    source : path-like, URL, sequence of these, or Reader
         See `dpca.storage.readers.open_reader`.
-    target : path-like
+    target : path-like or URL
         Where the store appears once it is whole; until then everything is in ``<target>.partial``, from which
         the same call continues after an interruption.
     cell_shape : int or sequence of int, optional
@@ -93,6 +95,8 @@ def ingest(
         Whether to replace another Zarr store, or an unfinished one of other settings.
     progress : callable
         See `dpca.storage.progress`.
+    storage_options : mapping, optional
+        How source and target are reached where they are in object stores, see `dpca.storage.use_storage_options`.
 
     Returns
     -------
@@ -115,6 +119,7 @@ def ingest(
     """
     if on_error not in ("stop", "skip"):
         raise DataError(f"on_error {on_error!r} is unknown: choose 'stop' or 'skip'")
+    use_storage_options(storage_options)
     rules = Rules(color=color, crop=_size("crop", crop), resize=_size("resize", resize))
     limits = None if data_range is None else checked_range(data_range)
     reader = source if isinstance(source, Reader) else open_reader(source, key=key, axes=axes)

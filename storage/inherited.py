@@ -22,6 +22,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from dpca.storage.objects import Place
+
 KEPT = "kept"
 _COPY = ".copy"
 _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS)
@@ -40,7 +42,7 @@ class Inherited:
     """
 
     name: str
-    serves: Callable[[Path], bool]
+    serves: Callable[[Place], bool]
 
     def is_all(self, work: Path, stores: Iterable[Path]) -> bool:
         """Return whether unfinished jobs hold nothing but an inner store that can be taken over."""

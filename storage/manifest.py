@@ -30,12 +30,12 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
-from pathlib import Path
 from typing import Any
 
 from dpca.storage.checksums import stored_checksums
-from dpca.storage.disk import atomic_write_bytes, read_file
+from dpca.storage.disk import atomic_write_bytes, entries_of, read_file
 from dpca.storage.errors import StoreError
+from dpca.storage.objects import Place
 
 METADATA = "zarr.json"
 CHECKSUMS = "checksums.json"
@@ -143,7 +143,7 @@ def _manifest_in(content: bytes) -> Any:
     return metadata
 
 
-def check_metadata(store: Path) -> None:
+def check_metadata(store: Place) -> None:
     """Compare all metadata and all files of checksums of a finished store with its manifest, if it has one.
 
     Raises
@@ -163,7 +163,7 @@ def check_metadata(store: Path) -> None:
             raise StoreError(f"'{where}/{name}' is not the store that was written there: make '{where}' again")
 
 
-def _content(path: Path) -> bytes | None:
+def _content(path: Place) -> bytes | None:
     try:
         return read_file(path)
     except OSError:
@@ -173,8 +173,16 @@ def _content(path: Path) -> bytes | None:
 # -- writing
 
 
-def write_manifest(store: Path) -> None:
+def write_manifest(store: Place, root: Place | None = None, *, left_out: str | None = None) -> None:
     """Write the manifest of a complete store; replaces an existing one.
+
+    Parameters
+    ----------
+    store : Path or ObjectPath
+    root : Path or ObjectPath, optional
+        File with the metadata of the store's root, by default that of the store.
+    left_out : str, optional
+        Name of an inner store that does not belong to this one.
 
     Raises
     ------
@@ -185,74 +193,71 @@ def write_manifest(store: Path) -> None:
     -----
     Reads the metadata, and of each shard its index and 4 bytes a chunk.
     """
-    root = store / METADATA
-    metadata = json.loads(root.read_bytes())
+    metadata = json.loads(read_file(root or store / METADATA))
     facts = metadata["attributes"][ROOT_KEY]
     files: dict[str, str] = {}
     stores: dict[str, str] = {}
-    for name, content in _described(store, ""):
+    for name, content in _described(store, "", left_out):
         if name.endswith(f"/{METADATA}") and has_manifest(content):
             stores[name.rpartition("/")[0]] = digest_of(content)
         else:
             files[name] = digest_of(content)
     facts[_KEY] = {"files": files, "stores": stores, "checksum": _BLANK}
-    _write_signed(root, metadata)
+    _write_signed(store / METADATA, metadata)
 
 
-def remove_manifest(store: Path) -> None:
+def remove_manifest(store: Place) -> None:
     """Remove what `write_manifest` wrote, completely or in part; inner stores keep their manifests.
 
     A store that is being written again must not be compared with what it was.
     """
     root = store / METADATA
-    if root.is_file():
-        if has_manifest(content := root.read_bytes()):
-            metadata = json.loads(content)
-            del metadata["attributes"][ROOT_KEY][_KEY]
-            atomic_write_bytes(root, json.dumps(metadata, indent=2, allow_nan=False).encode())
-        _remove_checksums(store)
+    if has_manifest(content := _content(root) or b""):
+        metadata = json.loads(content)
+        del metadata["attributes"][ROOT_KEY][_KEY]
+        atomic_write_bytes(root, json.dumps(metadata, indent=2, allow_nan=False).encode())
+    _remove_checksums(store)
 
 
-def _remove_checksums(folder: Path) -> None:
-    for entry in os.scandir(folder):
-        if not entry.is_dir(follow_symlinks=False):
-            continue
-        metadata = Path(entry.path) / METADATA
-        if not (metadata.is_file() and has_manifest(metadata.read_bytes())):
-            (Path(entry.path) / CHECKSUMS).unlink(missing_ok=True)
-            if not (Path(entry.path) / "c").is_dir():  # an array's, which may be many
-                _remove_checksums(Path(entry.path))
+def _remove_checksums(folder: Place) -> None:
+    for name, is_folder in entries_of(folder):
+        inner = folder / name
+        if is_folder and not has_manifest(_content(inner / METADATA) or b""):
+            (inner / CHECKSUMS).unlink(missing_ok=True)
+            if not (inner / "c").is_dir():  # an array's, which may be many
+                _remove_checksums(inner)
 
 
-def write_folder_manifest(folder: Path, kind: str, contents: Mapping[str, bytes]) -> None:
+def write_folder_manifest(folder: Place, kind: str, contents: Mapping[str, bytes]) -> None:
     """Write the manifest of a folder of plain files, which says what the folder is; see `read_manifest`."""
     files = {name: digest_of(content) for name, content in contents.items()}
     facts = {"kind": kind, _KEY: {"files": files, "stores": {}, "checksum": _BLANK}}
     _write_signed(folder / FOLDER_MANIFEST, {"attributes": {ROOT_KEY: facts}})
 
 
-def _write_signed(path: Path, content: Mapping[str, Any]) -> None:
+def _write_signed(path: Place, content: Mapping[str, Any]) -> None:
     text = json.dumps(content, indent=2, allow_nan=False).encode()
     atomic_write_bytes(path, text.replace(_BLANK.encode(), digest_of(text).encode()))
 
 
-def _described(folder: Path, name: str) -> Iterator[tuple[str, bytes]]:
+def _described(folder: Place, name: str, left_out: str | None = None) -> Iterator[tuple[str, bytes]]:
     """Yield path and content of the files that the root covers; writes the checksums of arrays on the way."""
     own = f"{name}/" if name else ""
-    for entry in sorted(os.scandir(folder), key=lambda entry: entry.name):
-        if not entry.is_dir(follow_symlinks=False):
-            if name or entry.name != METADATA:
-                yield own + entry.name, Path(entry.path).read_bytes()
+    for entry, is_folder in entries_of(folder):
+        inside, path = own + entry, folder / entry
+        if not is_folder:
+            if inside != METADATA:
+                yield inside, read_file(path)
             continue
-        metadata = Path(entry.path) / METADATA
-        content = metadata.read_bytes() if metadata.is_file() else b"{}"
-        inside = f"{own}{entry.name}"
+        content = _content(path / METADATA) or b"{}"
+        if inside == left_out:
+            continue
         if has_manifest(content):
             yield f"{inside}/{METADATA}", content
         elif json.loads(content).get("node_type") == "array":
-            checksums = json.dumps(stored_checksums(Path(entry.path)), separators=(",", ":")).encode()
-            atomic_write_bytes(Path(entry.path) / CHECKSUMS, checksums)
+            checksums = json.dumps(stored_checksums(path), separators=(",", ":")).encode()
+            atomic_write_bytes(path / CHECKSUMS, checksums)
             yield f"{inside}/{METADATA}", content
             yield f"{inside}/{CHECKSUMS}", checksums
         else:
-            yield from _described(Path(entry.path), inside)
+            yield from _described(path, inside)

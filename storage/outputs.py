@@ -5,26 +5,33 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Iterable
+from glob import has_magic
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
-from dpca.storage.disk import read_file, writing_errors
+from dpca.storage.disk import entries_of, read_file, there_is, writing_errors
 from dpca.storage.errors import StoreError, printable
 from dpca.storage.manifest import FOLDER_MANIFEST, METADATA, has_manifest
+from dpca.storage.objects import ObjectPath, Place, place_of
 
 __all__ = ["check_output", "resolved_output", "work_folder"]
 
-_SUFFIX = ".partial"
+#: What the name of a work folder adds to that of its output.
+WORK_SUFFIX = ".partial"
 # Room in a path for the files of a store below it.
 _BELOW = 256
 _MOUNTS, _ESCAPED = "/proc/self/mountinfo", re.compile(r"\\(\d{3})")
 
+# Protocols that know no way to write.
+_READ_ONLY = ("http", "https")
+
 Key = tuple[int, int] | str
+P = TypeVar("P", Path, ObjectPath, Place)
 
 
-def work_folder(output: Path) -> Path:
+def work_folder(output: P) -> P:
     """Return the folder in which an output grows: ``out.zarr.partial`` for ``out.zarr``."""
-    return output.with_name(output.name + _SUFFIX)
+    return output.with_name(output.name + WORK_SUFFIX)
 
 
 def check_output(target: str | os.PathLike[str], *inputs: Any, report: str | os.PathLike[str] | None = None) -> None:
@@ -38,7 +45,7 @@ def check_output(target: str | os.PathLike[str], *inputs: Any, report: str | os.
     target : path-like
         Of the output; neither it nor its parents need exist.
     *inputs : path-like, Stack, Reader, None, or iterable of these
-        What the job reads; URLs and what has no path pass.
+        What the job reads; what has no path passes.
     report : path-like, optional
         Folder of the report.
 
@@ -50,12 +57,13 @@ def check_output(target: str | os.PathLike[str], *inputs: Any, report: str | os.
     real = resolved_output(target)
     written = {f"output '{target}'": real, f"the work folder of output '{target}'": work_folder(real)}
     if report is not None:
-        written[f"the report folder '{report}'"] = Path(os.path.realpath(report))
-        if os.path.lexists(report) and not os.path.isdir(report):
+        place = place_of(report)
+        written[f"the report folder '{report}'"] = _real(place)
+        if there_is(report) and not place.is_dir():
             raise StoreError(f"the report folder '{report}' is a file: choose another output or remove it")
     chains = {what: _chain(path) for what, path in written.items()}
     for name in _paths(inputs):
-        read = _chain(Path(os.path.realpath(name)))
+        read = _chain(_real(place_of(name)))
         for what, path in chains.items():
             if read[0] in path or path[0] in read:
                 relation = "is" if path[0] == read[0] else "lies in" if read[0] in path else "holds"
@@ -68,34 +76,36 @@ def check_output(target: str | os.PathLike[str], *inputs: Any, report: str | os.
             f"choose another output"
         )
     # one that is not whole, as a run was stopped or files were removed, has an output or a work folder beside it
-    known = os.path.lexists(real) or os.path.lexists(work_folder(real))
-    if report is not None and not known and (foreign := _first_foreign(Path(report))):
+    known = there_is(real) or there_is(work_folder(real))
+    if report is not None and not known and (foreign := _first_foreign(place_of(report))):
         raise StoreError(
             f"the report folder '{report}' holds {printable(foreign)!r}, which is none of ours: choose another output "
             f"or move it away"
         )
 
 
-def resolved_output(target: str | os.PathLike[str]) -> Path:
+def resolved_output(target: str | os.PathLike[str]) -> Place:
     """Return the real path of an output; a store replaces what a link points at.
 
     Raises
     ------
     StoreError
-        For a URL, a name that no file can have, the root folder, the working folder or one that holds it, and a
-        folder on which a disk is mounted.
+        For a URL of a bucket as a whole or of what cannot be written, a name that no file can have, the root folder,
+        the working folder or one that holds it, and a folder on which a disk is mounted.
     """
     text = os.fspath(target)
     shown_path = printable(text)
     shown = f"output '{shown_path}'"
-    if "://" in text:
-        raise StoreError(f"{shown} is a URL: stores are written to local folders, give a path")
     if "\0" in text:
         raise StoreError(f"{shown} holds a NUL character, which no path can: choose another output")
     try:
         text.encode()
     except UnicodeEncodeError:
         raise StoreError(f"{shown} is not UTF-8, in which names are written and shown: choose another output") from None
+    place = place_of(text)
+    if isinstance(place, ObjectPath):
+        return _in_bucket(place, shown)
+    text = os.fspath(place)
     here = _working_folder()
     if here is None and not os.path.isabs(text):
         raise StoreError(f"{shown} lies in a working folder that was removed: change to another folder")
@@ -112,14 +122,30 @@ def resolved_output(target: str | os.PathLike[str]) -> Path:
     return real
 
 
-def _first_foreign(report: Path) -> str | None:
+def _in_bucket(place: ObjectPath, shown: str) -> ObjectPath:
+    protocol, _, rest = str(place).partition("://")
+    if protocol in _READ_ONLY or "::" in str(place):
+        raise StoreError(f"{shown} can be read but not written: give a path, or a URL of an object store such as s3://")
+    if has_magic(rest):
+        raise StoreError(f"{shown} holds *, ? or [, which mean patterns in URLs: choose another output")
+    parts = rest.split("/")
+    if len(parts) < 2 or not all(parts[1:]) or {".", ".."} & set(parts):
+        raise StoreError(f"{shown} names no place in a bucket: give a URL such as {protocol}://bucket/name.zarr")
+    return place
+
+
+def _real(place: Place) -> Place:
+    return place if isinstance(place, ObjectPath) else Path(os.path.realpath(place))
+
+
+def _first_foreign(report: Place) -> str | None:
     """Return the first file of a folder that no report of ours wrote; reports of version 1 have no manifest."""
-    names = sorted(os.listdir(report)) if report.is_dir() else []
+    names = [name for name, _ in entries_of(report)] if report.is_dir() else []
     ours = FOLDER_MANIFEST in names or {"report.json", "index.html"} <= set(names)
     return None if ours or not names else names[0]
 
 
-def _is_finished_store(folder: Path) -> bool:
+def _is_finished_store(folder: Place) -> bool:
     try:
         return has_manifest(read_file(folder / METADATA))
     except OSError:
@@ -144,10 +170,10 @@ def _exists(path: Path) -> bool:
 def _check_lengths(shown: str, real: Path) -> None:
     folder = next(folder for folder in real.parents if folder.is_dir())
     longest, most = (_limit(folder, name, usual) for name, usual in (("PC_NAME_MAX", 255), ("PC_PATH_MAX", 4096)))
-    if (size := len(os.fsencode(real.name))) > longest - len(_SUFFIX):
+    if (size := len(os.fsencode(real.name))) > longest - len(WORK_SUFFIX):
         raise StoreError(
-            f"the name of {shown} has {size} bytes and its work folder, {_SUFFIX!r} longer, may have {longest}: choose "
-            f"a shorter one"
+            f"the name of {shown} has {size} bytes and its work folder, {WORK_SUFFIX!r} longer, may have {longest}: "
+            f"choose a shorter one"
         )
     if (size := len(os.fsencode(real))) > most - _BELOW:
         raise StoreError(
@@ -172,12 +198,14 @@ def _mount_points() -> set[str]:
         return set()
 
 
-def _chain(path: Path) -> list[Key]:
+def _chain(path: Place) -> list[Key]:
     """Return keys of a path and its parents: device and inode of those that exist, else the path."""
     return [_key(folder) for folder in (path, *path.parents)]
 
 
-def _key(path: Path) -> Key:
+def _key(path: Place) -> Key:
+    if isinstance(path, ObjectPath):
+        return os.fspath(path)
     try:
         status = os.stat(path)
     except OSError:
@@ -189,8 +217,7 @@ def _paths(inputs: Any) -> Iterable[str]:
     if inputs is None:
         return
     if isinstance(inputs, str | os.PathLike):
-        if "://" not in (text := os.fspath(inputs).removeprefix("file://").removeprefix("local://")):
-            yield text
+        yield os.fspath(inputs)
     elif isinstance(inputs, list | tuple):
         for one in inputs:
             yield from _paths(one)

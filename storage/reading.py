@@ -9,7 +9,6 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
 from itertools import product
 from typing import Any, Literal, TypeVar
 
@@ -20,9 +19,15 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
 from dpca.storage.checked import DENSE_KEY, CheckedStore, checked_store
+from dpca.storage.claim import JOURNAL
 from dpca.storage.direct import read_raw_shards
+from dpca.storage.disk import there_is
 from dpca.storage.errors import DataError, StoreError, one_line
 from dpca.storage.manifest import METADATA, ROOT_KEY, digest_of
+from dpca.storage.network import is_url
+from dpca.storage.objects import place_of
+from dpca.storage.outputs import WORK_SUFFIX
+from dpca.storage.unchecked import written_store
 
 Node = TypeVar("Node")
 
@@ -46,6 +51,10 @@ def _open_checked(where: str) -> zarr.Array[Any] | zarr.Group:
     return StoredArray(node.async_array) if isinstance(node, zarr.Array) else node
 
 
+def _open_for_writing(where: str) -> zarr.Array[Any]:
+    return zarr.open_array(written_store(where) if is_url(where) else where, mode="r+")
+
+
 def _opened(where: str, opener: Callable[[str], Node], nothing: type[DataError | StoreError]) -> Node:
     """Open a Zarr node; raise ``nothing`` if a path or an address leads nowhere."""
     try:
@@ -55,7 +64,11 @@ def _opened(where: str, opener: Callable[[str], Node], nothing: type[DataError |
     except DataError as error:
         raise nothing(str(error)) from error
     except FileNotFoundError as error:
-        if "://" in where or not os.path.lexists(where):
+        if there_is(f"{where}{WORK_SUFFIX}/{JOURNAL}"):
+            raise StoreError(
+                f"the store at '{where}' is not finished: wait for the run that makes it, or give its command again"
+            ) from error
+        if is_url(where) or not os.path.lexists(where):
             raise nothing(f"there is nothing at '{where}': check the path") from error
         raise StoreError(f"'{where}' is not a Zarr array or group: `dpca ingest` makes one of images") from error
     except Exception as error:  # metadata that is none makes Zarr fail in ways of its own
@@ -115,7 +128,7 @@ def open_array(path: str | os.PathLike[str], mode: Literal["r", "r+"] = "r") -> 
     StoreError
         If there is nothing, a group, or metadata that Zarr does not understand.
     """
-    opener = _open_checked if mode == "r" else partial(zarr.open_array, mode=mode)
+    opener = _open_checked if mode == "r" else _open_for_writing
     node = _opened(os.fspath(path), opener, StoreError)
     if not isinstance(node, zarr.Array):
         raise StoreError(f"'{path}' is a Zarr group, not an array: give the path of one of its arrays")
@@ -210,17 +223,19 @@ def is_vouched(array: zarr.Array[Any]) -> bool:
     return isinstance(store, CheckedStore) and store.vouches_for(array.path)
 
 
-def local_path(array: zarr.Array[Any] | zarr.Group) -> str | None:
-    """Return the path of an array or a group in a local store; those in memory or in archives have none."""
+def path_of(array: zarr.Array[Any] | zarr.Group) -> str | None:
+    """Return the path or URL at which an array or a group can be opened; those in memory or in archives have none."""
+    if isinstance(array.store, CheckedStore):
+        return f"{array.store.where}/{array.path}".rstrip("/")
     root = getattr(array.store, "root", None)
     return None if root is None else os.path.normpath(os.path.join(root, array.path))
 
 
 def group_facts(array: zarr.Array[Any]) -> dict[str, Any]:
-    """Return the facts of the local store that an array lies in; empty if there is none."""
-    path = local_path(array)
+    """Return the facts of the store that an array lies in; empty if there is none."""
+    path = path_of(array)
     folder = None if path is None else os.path.dirname(path)
-    if folder is None or not os.path.isfile(os.path.join(folder, METADATA)):
+    if folder is None or not place_of(os.path.join(folder, METADATA)).is_file():
         return {}
     try:
         return root_facts(open_group(folder))
@@ -232,7 +247,7 @@ def group_facts(array: zarr.Array[Any]) -> dict[str, Any]:
 
 def array_identity(array: zarr.Array[Any]) -> str:
     """Return a digest that changes when an array is replaced: of its store's manifest, else of its metadata."""
-    path = local_path(array)
+    path = path_of(array)
     if path is not None and not isinstance(array, StoredArray):
         array = open_array(path)  # of somebody who does not know of manifests
     store = array.store_path.store

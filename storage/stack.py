@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
@@ -30,6 +30,8 @@ from zarr.errors import BaseZarrError
 from dpca.storage import cf
 from dpca.storage.errors import DataError, StoreError, one_line
 from dpca.storage.layout import CHANNEL, MAX_CHUNK, SAMPLE, axes_for, stacked_axes
+from dpca.storage.network import use_storage_options
+from dpca.storage.objects import absolute
 from dpca.storage.ranges import checked_range, found_range, type_range
 from dpca.storage.reading import array_in, open_node, root_facts
 from dpca.storage.workspace import fingerprint_of
@@ -157,6 +159,7 @@ def open_stack(
     data_range: tuple[float, float] | None = None,
     axes: Sequence[str] | None = None,
     decoded: bool = True,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Stack:
     """Open a stack store, or a Zarr array (version 2 or 3) with samples on its first axis.
 
@@ -175,6 +178,8 @@ def open_stack(
     decoded : bool
         Whether the stored values must be the data, samples first; False where the caller decodes them, see
         `dpca.storage.cf`, and moves the axes of OME-Zarr.
+    storage_options : mapping, optional
+        How `path` is reached where that is an object store, see `dpca.storage.use_storage_options`.
 
     Returns
     -------
@@ -190,6 +195,7 @@ def open_stack(
         If there is no Zarr store, one that cannot be read, a store of ours of another kind or of a newer
         version.
     """
+    use_storage_options(storage_options, path)
     where = os.fspath(path)
     node = open_node(where)
     if isinstance(node, zarr.Group):
@@ -346,8 +352,3 @@ def _check_axes(axes: Sequence[str], samples: zarr.Array[Any]) -> tuple[str, ...
     if len(named) != samples.ndim or len(set(named)) != len(named):
         raise DataError(f"axes {tuple(axes)} do not name a sample of shape {samples.shape[1:]}: give one name an axis")
     return named
-
-
-def absolute(path: str) -> str:
-    """Return the absolute path, which workers in another working folder can open; URLs are returned unchanged."""
-    return path if "://" in path else os.path.abspath(path)

@@ -27,6 +27,7 @@ from threadpoolctl import ThreadpoolController
 
 from dpca.storage.clusters import cluster_errors
 from dpca.storage.progress import Stage
+from dpca.storage.sharing import share_storage_options
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -86,6 +87,7 @@ def run_in_order(
         raise ValueError(f"window is {window}: give at least 1")
     if client is not None:
         with cluster_errors(client):
+            share_storage_options(client)
             on_cluster = sum(client.nthreads().values())
         return _run(partial(_Cluster, client), function, calls, window or 2 * max(1, on_cluster))
     threads = threads or os.cpu_count() or 1

@@ -10,10 +10,11 @@ from zarr.abc.store import Store
 from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 from zarr.storage import LocalStore
-from zarr.storage._common import make_store
 
 from dpca.storage.disk import read_file
-from dpca.storage.errors import DataError, StoreError, one_line
+from dpca.storage.errors import StoreError, one_line
+from dpca.storage.network import is_url
+from dpca.storage.object_store import ObjectStore
 
 
 def plain_store(where: str) -> Store:
@@ -24,12 +25,19 @@ def plain_store(where: str) -> Store:
     DataError
         If an address is invalid, or a library for its protocol is missing.
     """
-    if "://" not in where:
-        return LocalStore(where, read_only=True)
-    try:
-        return sync(make_store(where, mode="r"))
-    except Exception as error:  # protocols raise errors of their own
-        raise DataError(f"'{where}' cannot be opened ({one_line(error)}): check the address") from error
+    return ObjectStore(where) if is_url(where) else LocalStore(where, read_only=True)
+
+
+def written_store(where: str, beside: str | None = None) -> Store:
+    """Return Zarr's own store for writing to a path or URL.
+
+    Parameters
+    ----------
+    where : str
+    beside : str, optional
+        URL behind which the metadata of the root is while an object store lacks it, see `dpca.storage.growing`.
+    """
+    return ObjectStore(where, read_only=False, beside=beside) if is_url(where) else LocalStore(where)
 
 
 def content_of(store: Store, where: str, name: str) -> bytes | None:
@@ -48,10 +56,7 @@ def content_of(store: Store, where: str, name: str) -> bytes | None:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or one_line(error)
             raise StoreError(f"'{where}/{name}' cannot be read ({reason}): check its path and permissions") from error
-    try:
-        content = sync(store.get(name, default_buffer_prototype()))
-    except Exception as error:  # networks raise errors of their own
-        raise StoreError(f"'{where}/{name}' cannot be read ({one_line(error)}): check the address") from error
+    content = sync(store.get(name, default_buffer_prototype()))
     return None if content is None else content.to_bytes()
 
 

@@ -6,7 +6,7 @@ import os
 import re
 import stat
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +16,7 @@ from zarr.errors import BaseZarrError
 
 from dpca.storage.checked import CheckedStore, checked_store
 from dpca.storage.checksums import compare_file, shard_grid
-from dpca.storage.disk import read_file
+from dpca.storage.disk import read_file, there_is
 from dpca.storage.errors import DataError, StoreError, one_line
 from dpca.storage.manifest import (
     CHECKSUMS,
@@ -26,9 +26,11 @@ from dpca.storage.manifest import (
     digest_of,
     read_manifest,
 )
+from dpca.storage.network import is_url, use_storage_options
+from dpca.storage.objects import ObjectPath, absolute, place_of
 from dpca.storage.progress import Progress, no_progress
 from dpca.storage.reading import is_dense, is_vouched, open_array, open_node, root_facts, what_is_wrong_with
-from dpca.storage.stack import STACK_KIND, absolute, open_stack
+from dpca.storage.stack import STACK_KIND, open_stack
 from dpca.storage.tasks import run_in_order
 
 if TYPE_CHECKING:
@@ -43,6 +45,7 @@ def verify(
     *,
     client: Client | None = None,
     progress: Progress = no_progress,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Read every file of a store and report what is wrong.
 
@@ -55,6 +58,8 @@ def verify(
         Cluster to read on; by default threads of this process.
     progress : Progress
         Counts files of chunks.
+    storage_options : mapping, optional
+        How `path` is reached where that is an object store, see `dpca.storage.use_storage_options`.
 
     Returns
     -------
@@ -76,13 +81,14 @@ def verify(
     Costs one pass over the store. A thread holds one row of chunks (at most 4 MiB for each tile of the
     sample).
     """
+    use_storage_options(storage_options, path)
     where = os.fspath(path)
     if _is_report(where):
         return _check_folder(where)
     try:
         store, inside = checked_store(where)
     except StoreError as error:
-        if "://" not in where and not os.path.lexists(where):
+        if not is_url(where) and not os.path.lexists(where):
             raise
         return [f"{METADATA}: {error}"]
     if store.manifest is None and store.root is not None and any(store.root.glob(f"*/{CHECKSUMS}")):
@@ -199,6 +205,9 @@ def _vouched_shards(
 
 def _entries(root: str, folder: str, left_out: frozenset[str]) -> Iterator[tuple[str, str]]:
     """Yield path and kind of every entry but folders that are not empty."""
+    if isinstance(place := place_of(root), ObjectPath):
+        yield from ((name, "file") for name in place.files())
+        return
     found = sorted(os.scandir(os.path.join(root, folder)), key=lambda entry: entry.name)
     for entry in found:
         name = f"{folder}/{entry.name}" if folder else entry.name
@@ -228,8 +237,8 @@ def _wrong_with(name: str, nature: str | None, expected: bool) -> str | None:
 
 
 def _is_report(where: str) -> bool:
-    names = [os.path.join(where, name) for name in (FOLDER_MANIFEST, "report.json")]
-    return not os.path.exists(os.path.join(where, METADATA)) and any(map(os.path.lexists, names))
+    names = [f"{where}/{name}" for name in (FOLDER_MANIFEST, "report.json")]
+    return not there_is(f"{where}/{METADATA}") and any(map(there_is, names))
 
 
 def _check_folder(where: str) -> list[str]:

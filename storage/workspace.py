@@ -1,5 +1,7 @@
 """Jobs that can be killed at any moment and resumed: a journal beside the growing store.
 
+On a disk; `dpca.storage.growing` says what differs in an object store.
+
 ::
 
     out.zarr.partial/          while the job works                out.zarr/    when it is whole
@@ -28,29 +30,21 @@ import os
 from collections.abc import Mapping
 from contextlib import suppress
 from hashlib import blake2b
-from pathlib import Path
 from types import TracebackType
 from typing import Any, Literal, Self
 
-from dpca.storage.claim import JOURNAL, LOCK, Claim, read_json
-from dpca.storage.disk import (
-    atomic_write_bytes,
-    is_full,
-    refusal_of_disk,
-    remove_tree,
-    sweep,
-    sync_folder,
-    writing_errors,
-)
+from dpca.storage.claim import JOURNAL, Claim, read_json
+from dpca.storage.disk import atomic_write_bytes, is_full, refusal_of_disk, there_is, writing_errors
 from dpca.storage.errors import StoreError
-from dpca.storage.inherited import KEPT, Inherited
-from dpca.storage.manifest import check_metadata, remove_manifest, write_manifest
+from dpca.storage.growing import Growing, InBucket, OnDisk
+from dpca.storage.inherited import Inherited
+from dpca.storage.lease import Lease
+from dpca.storage.manifest import METADATA, check_metadata
+from dpca.storage.objects import ObjectPath, Place, place_of
 from dpca.storage.outputs import resolved_output, work_folder
 
 State = Literal["new", "resumed", "complete"]
 
-_PARTS = ("scratch", "done", "replaced", KEPT)
-_STORE = "store-"
 _ZARR_METADATA = ("zarr.json", ".zgroup", ".zarray")
 
 
@@ -81,7 +75,7 @@ class Workspace:
 
     Parameters
     ----------
-    target : path-like
+    target : path-like or URL
         Where the store is to appear; parents are created.
     kind : str
         What is made ("stack", "scores", ...). A complete target states it in its root attributes, see
@@ -100,11 +94,11 @@ class Workspace:
     ----------
     state : {"new", "resumed", "complete"}
         Set on entry. ``"complete"``: there is nothing to do, and nothing was touched.
-    target : Path
+    target : Path or ObjectPath
         As given.
-    store : Path
+    store : Path or ObjectPath
         Zarr group to write to, absolute.
-    scratch : Path
+    scratch : Path or ObjectPath
         Folder for checkpoints, absolute; gone after `publish`.
 
     Raises
@@ -135,29 +129,31 @@ class Workspace:
         inherited: Inherited | None = None,
     ) -> None:
         self._real = resolved_output(target)
-        self.target = Path(target)
+        self.target = place_of(target)
         self.kind = kind
         self.fingerprint = fingerprint
         self.overwrite = overwrite
         self._inherited = inherited
         # Beside the target of a link, which the store replaces.
-        self._folder = work_folder(self._real)
-        self.store = self._folder / f"{_STORE}{fingerprint_of(kind, fingerprint)[:12]}"
+        self._folder, self._growing = _places(self._real, fingerprint_of(kind, fingerprint)[:12])
+        self.store = self._growing.store
         self.scratch = self._folder / "scratch"
         self._done = self._folder / "done"
-        self._claim: Claim | None = None
+        self._claim: Claim | Lease | None = None
+        self._marked: set[str] | None = None
 
     def __enter__(self) -> Self:
         with writing_errors(self.target):
-            if not os.path.lexists(self._folder) and self._target_is_complete():
+            if not there_is(self._folder) and self._target_is_complete():
                 self.state = "complete"
                 return self
-            claim = self._claim = Claim(self._folder, os.fspath(self.target))
+            claim = self._claim = self._growing.claim(os.fspath(self.target))
             try:
                 self._begin()
             except BaseException:
-                if claim.created:
-                    self._remove_folder()
+                if claim.created and not self._growing.is_begun():
+                    self._growing.tidy()
+                    claim.end()
                 self._release()
                 raise
         return self
@@ -166,10 +162,11 @@ class Workspace:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if self._claim is not None and self._claim.held:
-            with suppress(OSError):  # somebody may have removed it under our feet
+            with suppress(OSError, StoreError):  # somebody may have removed it under our feet, or the network is cut
                 if not self._holds_finished_work():
                     # nothing that a later run could use (the first image was broken, say): leave no trace
-                    self._remove_folder()
+                    self._growing.discard()
+                    self._claim.end()
             self._release()
         # Converted here for everything that was written inside the block, on any thread or worker.
         if error is not None and (refusal := self._refusal(error)) is not None:
@@ -180,7 +177,7 @@ class Workspace:
         if any(any(folder.iterdir()) for folder in (self._done, self.scratch)):
             return True
         inner = [entry for entry in self.store.iterdir() if entry.is_dir()]
-        return any(entry.suffix == self._folder.suffix or _root_facts(entry) for entry in inner)
+        return any(entry.suffix == self._folder.suffix or _root_facts(entry / METADATA) for entry in inner)
 
     def _refusal(self, error: BaseException) -> StoreError | None:
         """Return the `StoreError` for an error whose chain of causes holds one of the disk; else None."""
@@ -212,6 +209,8 @@ class Workspace:
         marker = {"unit": unit, "fingerprint": fingerprint, "record": dict(record or {})}
         with writing_errors(self.target):
             atomic_write_bytes(self._marker(unit), json.dumps(marker).encode())
+        if self._marked is not None:
+            self._marked.add(self._marker(unit).name)
 
     def record(self, unit: str) -> dict[str, Any]:
         """Return what was recorded with a finished unit.
@@ -230,7 +229,7 @@ class Workspace:
         """Take what other jobs may inherit out of a store that is whole, and not to be published with it."""
         if self._inherited is not None:
             with writing_errors(self.target):
-                self._inherited.set_aside(self._folder, self.store)
+                self._growing.set_aside(self._inherited)
 
     def publish(self) -> None:
         """Move the complete store to its target and remove the work folder.
@@ -244,31 +243,28 @@ class Workspace:
         """
         if self._claim is None or not self._claim.held:
             raise RuntimeError("publish() outside of the workspace's with block, or of a complete store")
-        if _root_facts(self.store) != (self.kind, self.fingerprint):
+        if _root_facts(self._growing.root) != (self.kind, self.fingerprint):
             raise RuntimeError(f"'{self.store}' does not state its kind and fingerprint: use create_root")
         with writing_errors(self.target):
-            sweep(self.store)
-            write_manifest(self.store)
             self._target_is_complete()  # raises if something that may not be replaced has appeared
-            if self._real.exists():
-                os.rename(self._real, self._folder / "replaced")
-            os.rename(self.store, self._real)
-            sync_folder(self._real.parent)
-            self._remove_folder()
+            self._claim.require()
+            self._growing.publish()
+            self._growing.tidy(self._inherited)
+            self._claim.end()
 
     # -- what is there
 
     def _target_is_complete(self) -> bool:
         """Whether the target is this job's store; raises if it is another one that may not be replaced."""
-        if not os.path.lexists(self._real):
+        if not there_is(self._real):
             return False
         if not self._real.is_dir():
             raise StoreError(f"output '{self.target}' is a file: choose another output or remove it")
-        facts = _root_facts(self._real)
+        facts = _root_facts(self._real / METADATA)
         if facts == (self.kind, self.fingerprint):
             return self._is_whole()
         if not any((self._real / name).exists() for name in _ZARR_METADATA):
-            if any(self._real.iterdir()):
+            if any(self._real.iterdir()) and not self._growing.is_begun():
                 raise StoreError(
                     f"output '{self.target}' is a folder that is not a Zarr store: choose another output or remove it"
                 )
@@ -299,31 +295,20 @@ class Workspace:
 
     def _begin(self) -> None:
         """Repair what a killed run left behind, then set the state; the lock is held."""
-        foreign = sorted(
-            entry.name
-            for entry in self._folder.iterdir()
-            if entry.name not in (*_PARTS, LOCK, JOURNAL)
-            and not entry.name.startswith((_STORE, f".{JOURNAL}.", ".nfs"))
-        )
-        if foreign:
+        if (foreign := self._growing.foreign()) is not None:
             raise StoreError(
-                f"work folder '{self._display_folder}' holds {foreign[0]!r}, which is none of ours: "
+                f"work folder '{self._display_folder}' holds {foreign!r}, which is none of ours: "
                 f"choose another output or remove it"
             )
-        replaced = self._folder / "replaced"
-        if replaced.exists():
-            # A run died while publishing: between the two renames the old store has no other place.
-            if self._real.exists():
-                remove_tree(replaced)
-            else:
-                os.rename(replaced, self._real)
+        self._growing.repair()
         journal = read_json(self._folder / JOURNAL)
         mine = {"kind": self.kind, "fingerprint": self.fingerprint}
         ours = journal == mine
         if self._target_is_complete():
             self.state = "complete"
             if ours or journal is None:
-                self._remove_folder()
+                self._growing.tidy(self._inherited)
+                self._end()
             self._release()
             return  # an unfinished run of other settings stays as it is
         if journal is not None and not ours and not self.overwrite and not self._leaves_only_what_is_inherited():
@@ -332,39 +317,29 @@ class Workspace:
                 f"input or with other settings: choose another output, or pass --overwrite "
                 f"(overwrite=True) to discard it"
             )
+        self.state = "resumed" if ours else "new"
         if ours:
-            self.state = "resumed"
-            if self._inherited is not None:
-                self._inherited.hand_over(self._folder, self.store)
-            sweep(self.store)
-            remove_manifest(self.store)  # of a run that died while publishing
-            return
-        self.state = "new"
-        if self._inherited is not None:
-            self._inherited.keep(self._folder, self._stores(), self._real if self.overwrite else None)
-        self._clear(but=KEPT if self._inherited is not None else "")
-        for folder in (self.store, self.scratch, self._done):
-            folder.mkdir()
-        if self._inherited is not None:
-            self._inherited.hand_over(self._folder, self.store)
-        atomic_write_bytes(self._folder / JOURNAL, json.dumps(mine).encode())
-
-    def _stores(self) -> list[Path]:
-        return sorted(entry for entry in self._folder.iterdir() if entry.name.startswith(_STORE))
+            self._growing.resume(self._inherited)
+        else:
+            self._growing.begin(self._inherited, json.dumps(mine).encode(), replaces=self.overwrite)
 
     def _leaves_only_what_is_inherited(self) -> bool:
-        return self._inherited is not None and self._inherited.is_all(self._folder, self._stores())
+        return self._inherited is not None and self._growing.leaves_only(self._inherited)
 
     @property
-    def _display_folder(self) -> Path:
+    def _display_folder(self) -> Place:
         return self.target.with_name(self.target.name + ".partial") if self.target.name else self._folder
 
     # -- markers
 
-    def _marker(self, unit: str) -> Path:
+    def _marker(self, unit: str) -> Place:
         return self._done / f"{fingerprint_of(unit)}.json"
 
     def _read_marker(self, unit: str) -> dict[str, Any] | None:
+        if isinstance(self._done, ObjectPath) and self._marked is None:
+            self._marked = {name for name, _ in self._done.entries()}  # sooner than to ask for each
+        if self._marked is not None and self._marker(unit).name not in self._marked:
+            return None
         marker = read_json(self._marker(unit))
         # a marker that is torn, or not of the expected form, is none: the unit is done again
         if marker is None or marker.get("unit") != unit or not isinstance(marker.get("record"), dict):
@@ -377,22 +352,23 @@ class Workspace:
         if self._claim is not None:
             self._claim.release()
 
-    def _clear(self, but: str = "") -> None:
-        (self._folder / JOURNAL).unlink(missing_ok=True)
-        for entry in self._folder.iterdir():
-            if entry.name.startswith(f".{JOURNAL}."):
-                entry.unlink()
-            elif entry.name != but and (entry.name in _PARTS or entry.name.startswith(_STORE)):
-                remove_tree(entry)
-
-    def _remove_folder(self) -> None:
-        self._clear()
+    def _end(self) -> None:
         if self._claim is not None:
             self._claim.end()
 
 
-def _root_facts(store: Path) -> tuple[Any, Any] | None:
-    metadata = read_json(store / "zarr.json")
+def _places(real: Place, key: str) -> tuple[Place, Growing]:
+    """Return the work folder of an output and how a store appears there; ``key`` names the job."""
+    folder = work_folder(real)
+    if isinstance(real, ObjectPath) and isinstance(folder, ObjectPath):
+        return folder, InBucket(real, folder)
+    assert not isinstance(real, ObjectPath)
+    assert not isinstance(folder, ObjectPath)
+    return folder, OnDisk(real, folder, key)
+
+
+def _root_facts(root: Place) -> tuple[Any, Any] | None:
+    metadata = read_json(root)
     attributes = metadata.get("attributes") if metadata is not None else None
     facts = attributes.get("dpca") if isinstance(attributes, dict) else None
     return (facts.get("kind"), facts.get("fingerprint")) if isinstance(facts, dict) else None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -90,6 +91,23 @@ def programs() -> Iterator[Programs]:
     """Starts programs that have imported their libraries already."""
     with Programs() as programs:
         yield programs
+
+
+@pytest.fixture(scope="session")
+def s3() -> Iterator[str]:
+    """Address of an S3 server, at which this process reaches ``s3://bucket`` from now on."""
+    from dpca.storage import use_storage_options
+    from tests.s3_server import options_at, s3_server
+
+    with s3_server() as address:
+        use_storage_options(options_at(address), "s3://bucket")
+        yield address
+
+
+@pytest.fixture
+def bucket(s3: str, request: pytest.FixtureRequest) -> str:
+    """URL of an empty place in that server, this test's own."""
+    return "s3://bucket/" + re.sub(r"\W+", "-", request.node.name).strip("-")
 
 
 @pytest.fixture(scope="module")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import re
 from collections.abc import Callable
@@ -83,6 +84,18 @@ def add_cluster_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--workers", type=positive, metavar="N", help="processes on this machine (default: 1 a core)")
     group.add_argument(
         "--memory", metavar="SIZE", help="memory of each process, for example 2GB (default: an equal share)"
+    )
+
+
+def add_storage_option(parser: argparse.ArgumentParser) -> None:
+    """Add how object stores are reached; the environment and fsspec's configuration do without."""
+    parser.add_argument(
+        "--storage-option",
+        type=storage_option,
+        action="append",
+        metavar="NAME=VALUE",
+        help="how URLs of object stores are reached, for example endpoint_url=https://host; @FILE reads a JSON object "
+        "of options, which keeps secrets off the command line (default: the environment)",
     )
 
 
@@ -176,6 +189,25 @@ def _pair(text: str) -> tuple[int, int]:
     return _at_least(1, match[1]), _at_least(1, match[2])
 
 
+def _option(text: str) -> dict[str, Any]:
+    if text.startswith("@"):
+        try:
+            with open(text[1:], encoding="utf-8") as file:
+                options = json.load(file)
+        except OSError as error:
+            raise ValueError from error
+        if not isinstance(options, dict):
+            raise ValueError
+        return options
+    name, equals, value = text.partition("=")
+    if not name or not equals:
+        raise ValueError
+    try:
+        return {name: json.loads(value)}
+    except ValueError:
+        return {name: value}
+
+
 def _range(text: str) -> tuple[float, float]:
     low, high = map(float, text.split(","))
     if not low < high:
@@ -196,4 +228,5 @@ component_count: Callable[[str], int | str] = _parser(
 )
 cell_lengths = _parser("10, 10x12 or 8x8x8", _lengths)
 size_pair = _parser("HEIGHTxWIDTH, for example 218x178", _pair)
+storage_option = _parser("NAME=VALUE, or @ and a file that holds a JSON object", _option)
 number_pair = _parser("LOW,HIGH with LOW below HIGH, for example 0,1", _range)

@@ -15,6 +15,8 @@ from dpca.cli.work import cluster, run_options, shown_progress
 from dpca.engine.memory import task_budget, thread_count
 from dpca.storage import ingest, open_stack, verify
 from dpca.storage.disk import folder_bytes
+from dpca.storage.manifest import METADATA
+from dpca.storage.objects import place_of
 from dpca.storage.readers import open_reader
 from dpca.storage.readers.zarr_array import ZarrReader
 from dpca.storage.reading import open_group, open_node, root_facts
@@ -99,7 +101,7 @@ def _facts(path: str) -> dict[str, Any]:
 
 
 def _stated(path: str) -> dict[str, Any] | None:
-    if not os.path.isfile(os.path.join(path, "zarr.json")):
+    if not place_of(os.path.join(path, METADATA)).is_file():
         return None
     node = open_node(path)
     return root_facts(node) or None if isinstance(node, zarr.Group) else None

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Mapping
-from pathlib import Path
 from typing import Any
 
 from dpca import __version__
@@ -18,12 +17,23 @@ from dpca.storage.claim import read_json
 from dpca.storage.errors import StoreError
 from dpca.storage.input import open_input
 from dpca.storage.manifest import METADATA, ROOT_KEY, check_metadata
+from dpca.storage.objects import place_of
 from dpca.storage.readers import Reader
 from dpca.storage.stack import Stack
 from dpca.storage.workspace import fingerprint_of
 
 # Options that say how a job runs, or where things are, and not what it makes.
-_NOT_ASKED = ("source", "output", "run", "print_completion", "overwrite", "scheduler", "workers", "memory")
+_NOT_ASKED = (
+    "source",
+    "output",
+    "run",
+    "print_completion",
+    "overwrite",
+    "scheduler",
+    "workers",
+    "memory",
+    "storage_option",
+)
 
 
 def given_input(options: argparse.Namespace, embedded: Callable[[], Reader] | None) -> Stack | Reader:
@@ -93,12 +103,12 @@ def _served(request: str, output: str) -> dict[str, Any] | None:
 
     Where there is none, or it is damaged, the job itself finds out what is to be done or said.
     """
-    attributes = (read_json(Path(output) / METADATA) or {}).get("attributes")
+    attributes = (read_json(place_of(output) / METADATA) or {}).get("attributes")
     facts = attributes.get(ROOT_KEY) if isinstance(attributes, dict) else None
     if not isinstance(facts, dict) or facts.get("request") != request:
         return None
     try:
-        check_metadata(Path(output))
+        check_metadata(place_of(output))
         return read_report(report_folder(output))
     except StoreError:
         return None

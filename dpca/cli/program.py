@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+from collections import ChainMap
 from collections.abc import Sequence
 from pkgutil import resolve_name
 
@@ -17,6 +18,7 @@ from dpca.cli.arguments import (
     add_overwrite,
     add_range_option,
     add_source_options,
+    add_storage_option,
     cell_lengths,
     positive,
 )
@@ -58,6 +60,8 @@ def _run(argv: Sequence[str] | None) -> int:
     # Only now, since help and refusals need no libraries. One that is interrupted in its import may not pass that on.
     with unstopped():
         run = resolve_name(options.run)
+        if options.storage_option:
+            resolve_name("dpca.storage.network:use_storage_options")(dict(ChainMap(*reversed(options.storage_option))))
     return int(run(options))
 
 
@@ -82,6 +86,7 @@ def _parser() -> argparse.ArgumentParser:
         for path, what in paths.items():
             argument = sub.add_argument(path, nargs="+" if path == "source" else None, help=what)
             argument.complete = shtab.FILE  # type: ignore[attr-defined]
+        add_storage_option(sub)
         sub.set_defaults(run=f"dpca.cli.{run}")
         return sub
 

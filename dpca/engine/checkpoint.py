@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import uuid
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import IO, TypeVar
 
 import numpy as np
@@ -16,6 +16,7 @@ import numpy as np
 from dpca.kernels.types import Array
 from dpca.rules.state import State
 from dpca.storage.disk import writing_errors
+from dpca.storage.objects import ObjectPath, Place, place_of
 
 T = TypeVar("T")
 _COUNTS, _LENGTH = "counts.json", "n_partitions"
@@ -34,8 +35,12 @@ class Checkpoints:
     def save(self, name: str, arrays: dict[str, Array], counts: dict[str, int]) -> None:
         """Write a bundle, atomically."""
         final = self._path(name)
-        temporary = final.with_name(f".{uuid.uuid4().hex}.tmp")
         bundle = {**arrays, _COUNTS: np.frombuffer(json.dumps(counts).encode(), np.uint8)}
+        if isinstance(final, ObjectPath):
+            whole = io.BytesIO()
+            _write_npz(whole, bundle)
+            return final.write_bytes(whole.getvalue())
+        temporary = final.with_name(f".{uuid.uuid4().hex}.tmp")
         with writing_errors(self.folder):
             os.makedirs(self.folder, exist_ok=True)
             try:
@@ -46,11 +51,12 @@ class Checkpoints:
                 os.replace(temporary, final)
             finally:
                 temporary.unlink(missing_ok=True)
+        return None
 
     def load(self, name: str) -> tuple[dict[str, Array], dict[str, int]] | None:
         """Read a bundle; None when it was never finished, or is damaged: the piece is done again."""
         try:
-            with open(self._path(name), "rb") as file, np.load(file, allow_pickle=False) as bundle:
+            with _opened(self._path(name)) as file, np.load(file, allow_pickle=False) as bundle:
                 arrays = {key: bundle[key] for key in bundle.files}
             return arrays, json.loads(bytes(arrays.pop(_COUNTS)))
         except (OSError, ValueError, KeyError, AttributeError, EOFError, RuntimeError, zipfile.BadZipFile):
@@ -84,8 +90,12 @@ class Checkpoints:
         """Forget a bundle."""
         self._path(name).unlink(missing_ok=True)
 
-    def _path(self, name: str) -> Path:
-        return Path(self.folder) / f"{name}.npz"
+    def _path(self, name: str) -> Place:
+        return place_of(self.folder) / f"{name}.npz"
+
+
+def _opened(path: Place) -> IO[bytes]:
+    return io.BytesIO(path.read_bytes()) if isinstance(path, ObjectPath) else path.open("rb")
 
 
 def _flat(bundles: Sequence[Mapping[str, T]]) -> dict[str, T]:

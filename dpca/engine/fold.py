@@ -26,6 +26,7 @@ from dpca.rules.rule import Rule
 from dpca.rules.state import State
 from dpca.storage.clusters import cluster_errors
 from dpca.storage.progress import Progress, Stage, no_progress
+from dpca.storage.sharing import share_storage_options
 
 Watch = Callable[[int, list[State]], None]
 """Is shown the states of a group of partitions after so many samples; it copies what it keeps or finishes."""
@@ -237,6 +238,7 @@ class _Run:
             return dict(zip(graph, compute(*told, scheduler="threads", num_workers=at_once), strict=True))
         from distributed import as_completed
 
+        share_storage_options(self.client)
         # Dask would warn of a graph that holds states, as it is meant to here.
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TB"}):
             futures = self.client.compute(list(graph.values()))

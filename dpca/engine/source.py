@@ -21,7 +21,7 @@ from dpca.kernels.types import Array, Region
 from dpca.storage import cf
 from dpca.storage.errors import DataError, one_line
 from dpca.storage.readers.opening import is_zarr
-from dpca.storage.reading import array_identity, local_path, open_again, open_array, read_into
+from dpca.storage.reading import array_identity, open_again, open_array, path_of, read_into
 from dpca.storage.stack import Stack, open_stack
 
 # Samples are read a few whole chunks at a time: Zarr holds the encoded bytes and a copy of all it is asked for at once.
@@ -254,7 +254,7 @@ def as_source(x: Any) -> Source:
         path, axes, x = x.array_path, x.axes[1:], x.samples
     source: Source
     if isinstance(x, zarr.Array):
-        path = path or local_path(x)
+        path = path or path_of(x)
         source = ZarrSource(path, x.shape, x.dtype, x.chunks, array_identity(x)) if path else ArraySource(x)
     elif isinstance(x, da.Array):
         if any(np.isnan(length) for length in x.shape):
@@ -278,7 +278,7 @@ def opened(x: Any) -> Any:
         If a path holds nothing readable.
     """
     if isinstance(x, zarr.Group):
-        path = local_path(x)
+        path = path_of(x)
         if path is None:
             raise DataError(f"the Zarr group {x.name!r} is not in a folder: give one of its arrays, group[name]")
         return open_stack(path)
@@ -323,7 +323,7 @@ def as_dense(x: Any) -> Array:
 
 
 def _read_whole(x: zarr.Array[Any]) -> Array:
-    stored, path = opened(x), local_path(x)
+    stored, path = opened(x), path_of(x)
     if path is not None:
         stored = open_array(path)
     read_into(stored, (slice(None),) * stored.ndim, values := np.empty(stored.shape, stored.dtype))

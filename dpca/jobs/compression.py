@@ -6,7 +6,6 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
-from pathlib import Path
 from typing import Any, Literal
 
 from sklearn.base import clone
@@ -24,6 +23,7 @@ from dpca.report.record import read_report, report_folder
 from dpca.storage.errors import StoreError
 from dpca.storage.ingest import plan_ingest
 from dpca.storage.input import open_input
+from dpca.storage.objects import Place, place_of
 from dpca.storage.outputs import check_output
 from dpca.storage.progress import Progress, no_progress
 from dpca.storage.readers import Reader
@@ -93,14 +93,14 @@ class Compressed:
     ----------
     report : mapping
         Content of ``report.json``.
-    folder : Path
+    folder : Path or ObjectPath
         Where the report is.
     already_done : bool
         Whether an earlier run had done everything.
     """
 
     report: Mapping[str, Any]
-    folder: Path
+    folder: Place
     already_done: bool
 
 
@@ -208,13 +208,13 @@ def find_done(
         if work.state != "complete":
             return None
     if (report := read_report(folder)) is None:
-        stack = given if isinstance(given, Stack) else kept_stack(Path(output))
+        stack = given if isinstance(given, Stack) else kept_stack(place_of(output))
         if stack is None:
             raise StoreError(
                 f"the report '{folder}' is gone, and the samples that its pictures show were not kept in '{output}': "
                 f"run the job again with overwrite, which makes both"
             )
-        report = _write_report(given, stack, Path(output), folder, settings, {"stages": {}, "notes": []})
+        report = _write_report(given, stack, place_of(output), folder, settings, {"stages": {}, "notes": []})
     return Compressed(report, folder, True)
 
 
@@ -278,8 +278,8 @@ def _facts(settings: CompressionSettings, model: Any) -> dict[str, Any]:
 def _write_report(
     given: Stack | Reader,
     stack: Stack,
-    store: Path,
-    folder: Path,
+    store: Place,
+    folder: Place,
     settings: CompressionSettings,
     record: Mapping[str, Any],
 ) -> dict[str, Any]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import os
-import shutil
 import time
 import warnings
 from typing import Any, NamedTuple
@@ -14,6 +13,7 @@ from dpca.jobs.stages import NOTHING, StageCost, held_by
 from dpca.models.estimator import Estimator
 from dpca.models.rank import UnmetError
 from dpca.models.store import load_any, write_model
+from dpca.storage.disk import remove_tree
 from dpca.storage.outputs import check_output
 from dpca.storage.progress import Progress, no_progress
 from dpca.storage.stack import Stack
@@ -81,7 +81,7 @@ def fit_store(
                 model.fit(stack, client=client, checkpoints=Checkpoints(str(work.scratch / "fold")), progress=progress)
             except UnmetError:
                 # Nothing that the next try, for something else, could use: leave no trace of this one.
-                shutil.rmtree(work.scratch)
+                remove_tree(work.scratch)
                 work.scratch.mkdir()
                 raise
         write_model(model, work.store, fingerprint)

@@ -5,17 +5,17 @@ An ingested stack is made once for all jobs on one source: a job of other settin
 
 from __future__ import annotations
 
-import shutil
 import time
 from collections.abc import Callable, Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from dpca.engine.memory import task_budget, thread_count
 from dpca.jobs.stages import NOTHING, StageCost, held_by
+from dpca.storage.disk import remove_tree
 from dpca.storage.ingest import content_of, ingest, is_made_of
 from dpca.storage.inherited import Inherited
 from dpca.storage.layout import axes_for
+from dpca.storage.objects import Place
 from dpca.storage.progress import Progress
 from dpca.storage.readers import Reader
 from dpca.storage.stack import Stack, open_stack
@@ -64,7 +64,7 @@ def own_stack(
         say(f"found the {len(given):,} samples of {given.name} ingested")
         if problems := verify(target, client=client, progress=progress):
             say(f"but damaged: {problems[0]}")
-            shutil.rmtree(target)
+            remove_tree(target)
             serves = False
         else:
             work.mark_done(_CHECKED)
@@ -81,12 +81,12 @@ def own_stack(
     return stack, StageCost(time.perf_counter() - began, stack.nbytes, held_by(client))
 
 
-def kept_stack(store: Path) -> Stack | None:
+def kept_stack(store: Place) -> Stack | None:
     """Return the stack that a finished job kept, if it did."""
     return open_stack(store / _NAME) if (store / _NAME).exists() else None
 
 
-def _serves(reader: Reader, reading: Mapping[str, Any]) -> Callable[[Path], bool]:
+def _serves(reader: Reader, reading: Mapping[str, Any]) -> Callable[[Place], bool]:
     """Return what tells whether a store holds all of a reader as these options read it."""
     content = content_of(reader, **{name: value for name, value in reading.items() if name != "on_error"})
     stop = reading.get("on_error", "stop") == "stop"

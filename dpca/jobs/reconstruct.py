@@ -23,6 +23,7 @@ from dpca.representation.base import Representation
 from dpca.storage.arrays import choose_codec, create_array, create_root, write_shard, write_strings
 from dpca.storage.disk import require_free_space
 from dpca.storage.layout import choose_layout
+from dpca.storage.objects import absolute
 from dpca.storage.outputs import check_output
 from dpca.storage.progress import Progress, no_progress
 from dpca.storage.reading import array_identity, open_again, open_array, read_into
@@ -82,7 +83,7 @@ def reconstruct_store(
     check_output(target, model, scores)
     facts = read_scores_facts(scores)
     known = model_fingerprint(model)
-    model, stored = os.path.abspath(model), os.path.join(os.path.abspath(scores), "scores")
+    model, stored = absolute(model), os.path.join(absolute(scores), "scores")
     basis = stored_basis(model, known)
     scores_array = open_array(stored)
     check_match(scores, facts, scores_array.shape, basis)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,13 @@ from dpca.models.store import load_any
 from dpca.partition.lapped import LappedGrid
 from dpca.report import plots
 from dpca.report.record import read_report, write_report
+from dpca.storage.arrays import open_written
 from dpca.storage.disk import bytes_at, folder_bytes, readable_size
 from dpca.storage.errors import StoreError
 from dpca.storage.manifest import CHECKSUMS
+from dpca.storage.objects import Place
 from dpca.storage.readers import Reader
-from dpca.storage.reading import array_in, open_array, open_group, root_facts
+from dpca.storage.reading import array_in, open_array, root_facts
 from dpca.storage.stack import Stack
 
 # Samples of a comparison and of the worst ones; eigenvectors of parts and of whole samples.
@@ -36,8 +37,8 @@ _OF_THE_JOB = ("job", "settings", "target", "made_with")
 def write_job_report(
     given: Stack | Reader,
     stack: Stack,
-    store: Path,
-    folder: Path,
+    store: Place,
+    folder: Place,
     record: Mapping[str, Any],
     *,
     ssim: bool,
@@ -51,9 +52,9 @@ def write_job_report(
         What the job was given.
     stack : Stack
         The originals.
-    store : Path
+    store : Path or ObjectPath
         The scores store, with its model.
-    folder : Path
+    folder : Path or ObjectPath
         Where the report goes.
     record : mapping
         ``stages``, name of each stage to its seconds, bytes and peak memory; ``notes``, what the fit has to say.
@@ -68,7 +69,7 @@ def write_job_report(
         If the report cannot be written, or does not read back.
     """
     model = load_any(store / "model")
-    group = open_group(store)
+    group = open_written(store)
     facts = {name: value for name, value in root_facts(group).items() if name in _OF_THE_JOB}
     quality = {name: array_in(group, name)[...] for name in ("mse", "ssim") if name in group}
     bounds = stack.data_range or (0.0, 1.0)
@@ -94,7 +95,7 @@ def write_job_report(
     return written
 
 
-def _sizes(given: Stack | Reader, stack: Stack, store: Path, parts: Sequence[str]) -> dict[str, Any]:
+def _sizes(given: Stack | Reader, stack: Stack, store: Place, parts: Sequence[str]) -> dict[str, Any]:
     # Not counting lists of checksums, which a store gets only when it is finished.
     written = {part: folder_bytes(store / part, besides=CHECKSUMS) for part in parts if (store / part).exists()}
     return {
@@ -130,7 +131,7 @@ def _quality_numbers(stack: Stack, quality: Mapping[str, Array], ssim: bool) -> 
 
 
 def _figures(
-    stack: Stack, store: Path, model: Any, quality: Mapping[str, Array], report: Mapping[str, Any]
+    stack: Stack, store: Place, model: Any, quality: Mapping[str, Array], report: Mapping[str, Any]
 ) -> dict[str, Figure]:
     basis, axes, ssim = model.basis_, stack.axes[1:], quality.get("ssim")
     scores = open_array(store / "scores")
@@ -176,7 +177,7 @@ def worst_first(quality: Mapping[str, Array]) -> Array:
     return np.argsort(quality["ssim"] if "ssim" in quality else -quality["mse"], kind="stable")
 
 
-def some_scores(store: Path) -> tuple[Array, Array]:
+def some_scores(store: Place) -> tuple[Array, Array]:
     """Read the scores of up to 10,000 samples in runs from all over a stack: their numbers (m,) and scores (m, k)."""
     stored = open_array(store / "scores")
     n = stored.shape[0]

@@ -6,7 +6,6 @@ import math
 import os
 import time
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from dpca.engine.checkpoint import Checkpoints
@@ -20,6 +19,7 @@ from dpca.storage.arrays import create_root, write_strings
 from dpca.storage.disk import require_free_space
 from dpca.storage.errors import DataError
 from dpca.storage.layout import CHANNEL
+from dpca.storage.objects import Place, absolute
 from dpca.storage.outputs import check_output
 from dpca.storage.progress import Progress, no_progress
 from dpca.storage.stack import Stack
@@ -75,7 +75,7 @@ def fill_scores(
     stack: Stack,
     model: str | os.PathLike[str],
     work: Workspace,
-    records: Path,
+    records: Place,
     *,
     reconstruct: bool,
     ssim: bool = True,
@@ -88,7 +88,7 @@ def fill_scores(
     The store states ``facts`` about the job.
     """
     began, store = time.perf_counter(), work.store
-    path, known, data_range = os.path.abspath(model), model_fingerprint(model), stated_range(stack)
+    path, known, data_range = absolute(model), model_fingerprint(model), stated_range(stack)
     basis = stored_basis(path, known)
     if basis.sample_shape != tuple(stack.sample_shape):
         raise DataError(
@@ -97,7 +97,7 @@ def fill_scores(
         )
     scores = stack.n_samples * math.prod(basis.score_shape) * basis.score_dtype(stack.dtype).itemsize
     need = scores + (stack.nbytes if reconstruct else 0)
-    if not any(store.glob("scores/c/*")):
+    if not (store / "scores" / "c").exists():
         require_free_space(store, need, "the scores" + (" with the reconstructions" if reconstruct else ""))
     group = create_root(
         store,

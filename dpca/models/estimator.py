@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from inspect import signature
 from typing import Any, ClassVar, Self
 
@@ -29,6 +29,7 @@ from dpca.representation.base import Representation
 from dpca.representation.lazy import as_lazy, default_client, is_lazy, map_samples
 from dpca.representation.reconstruction import samples_of
 from dpca.storage.errors import DataError
+from dpca.storage.network import use_storage_options
 from dpca.storage.progress import Progress, no_progress
 
 #: Parameters that stores of earlier versions do not state: stores state them only where they are given.
@@ -290,8 +291,22 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
     # -- keeping
 
-    def save(self, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
+    def save(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        overwrite: bool = False,
+        storage_options: Mapping[str, Any] | None = None,
+    ) -> None:
         """Write the model to a Zarr group, which appears under ``path`` only when it is whole; see `load`.
+
+        Parameters
+        ----------
+        path : path-like or URL
+        overwrite : bool
+            Whether another store may be replaced.
+        storage_options : mapping, optional
+            How ``path`` is reached where it is in an object store, see `dpca.storage.use_storage_options`.
 
         Raises
         ------
@@ -299,16 +314,24 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
             If ``path`` exists and is something else, unless it may be replaced (``overwrite``).
         """
         check_is_fitted(self)
+        use_storage_options(storage_options, path)
         save_model(self, path, overwrite=overwrite)
 
     @classmethod
-    def load(cls, path: str | os.PathLike[str]) -> Self:
+    def load(cls, path: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> Self:
         """Read a model that `save` wrote; nothing in it is executed.
+
+        Parameters
+        ----------
+        path : path-like or URL
+        storage_options : mapping, optional
+            How ``path`` is reached where it is in an object store, see `dpca.storage.use_storage_options`.
 
         Raises
         ------
         StoreError
             If there is no such model, or it is damaged or comes from a newer version.
         """
+        use_storage_options(storage_options, path)
         model: Self = load_any(path, cls)
         return model

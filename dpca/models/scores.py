@@ -15,7 +15,9 @@ from dpca.kernels.pixels import Pixels
 from dpca.models.store import load_any
 from dpca.representation.base import Representation
 from dpca.representation.reconstruction import check_stated_model, leading_scores, samples_of
+from dpca.storage.disk import there_is
 from dpca.storage.errors import DataError, StoreError
+from dpca.storage.network import use_storage_options
 from dpca.storage.reading import open_array, open_group, root_facts
 
 SCORES_VERSION = 1
@@ -72,7 +74,11 @@ class Scores:
 
 
 def open_scores(
-    path: str | os.PathLike[str], n_components: int | None = None, *, model: str | os.PathLike[str] | Any = None
+    path: str | os.PathLike[str],
+    n_components: int | None = None,
+    *,
+    model: str | os.PathLike[str] | Any = None,
+    storage_options: Mapping[str, Any] | None = None,
 ) -> Scores:
     """Open a finished store of scores that ``dpca transform`` or a job wrote.
 
@@ -84,6 +90,8 @@ def open_scores(
         Use only so many of the first components; default all.
     model : path-like or fitted estimator, optional
         What the scores were made with; default the one inside the store, where jobs put it.
+    storage_options : mapping, optional
+        How `path` is reached where that is an object store, see `dpca.storage.use_storage_options`.
 
     Returns
     -------
@@ -103,10 +111,11 @@ def open_scores(
     >>> preview = dpca.open_scores("out.zarr").stack(n_components=3)  # doctest: +SKIP
     >>> preview[4711].compute()  # reads 3 of the components of the samples around this one  # doctest: +SKIP
     """
+    use_storage_options(storage_options, path)
     facts = read_scores_facts(path)
     if model is None:
         model = os.path.join(path, "model")
-        if not os.path.exists(model):
+        if not there_is(model):
             raise StoreError(
                 f"'{path}' holds no model: give the one that its scores were made with, open_scores(path, model=...)"
             )

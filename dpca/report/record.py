@@ -11,16 +11,16 @@ import math
 import os
 import re
 from collections.abc import Collection, Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from dpca.report import words
 from dpca.report.page import DataTable, Picture, html_page
-from dpca.storage.disk import atomic_write_bytes, read_file, writing_errors
+from dpca.storage.disk import atomic_write_bytes, read_file, there_is, writing_errors
 from dpca.storage.errors import StoreError, one_line
 from dpca.storage.manifest import FOLDER_MANIFEST, read_manifest, write_folder_manifest
+from dpca.storage.objects import Place, place_of
 from dpca.storage.outputs import resolved_output
 
 if TYPE_CHECKING:
@@ -163,14 +163,14 @@ def write_report(
     files["report.json"] = (json.dumps(known, indent=2, allow_nan=False) + "\n").encode()
     files["index.html"] = page.encode("utf-8", "replace")  # a name that is no valid Unicode must not cost the page
     with writing_errors(folder):
-        target = Path(folder)
+        target = place_of(folder)
         target.mkdir(parents=True, exist_ok=True)
         for name, content in files.items():
             atomic_write_bytes(target / name, content)
         write_folder_manifest(target, "report", files)
 
 
-def report_folder(output: str | os.PathLike[str]) -> Path:
+def report_folder(output: str | os.PathLike[str]) -> Place:
     """Return where the report of an output goes: ``out.report`` for ``out.zarr``.
 
     Raises
@@ -179,11 +179,11 @@ def report_folder(output: str | os.PathLike[str]) -> Path:
         If no output can be there.
     """
     resolved_output(output)
-    path = Path(output)
+    path = place_of(output)
     return path.with_name(f"{path.stem if path.suffix == '.zarr' else path.name}.report")
 
 
-def read_report(folder: Path) -> dict[str, Any] | None:
+def read_report(folder: Place) -> dict[str, Any] | None:
     """Return the numbers of an earlier report, None if there is none, or a file of it is gone.
 
     Raises
@@ -192,15 +192,15 @@ def read_report(folder: Path) -> dict[str, Any] | None:
         If they are not those that were written.
     """
     try:
-        if os.path.lexists(folder / FOLDER_MANIFEST):
+        if there_is(folder / FOLDER_MANIFEST):
             manifest = read_manifest(read_file(folder / FOLDER_MANIFEST), str(folder))
             if manifest is None:
                 raise ValueError("its manifest is none")
-            if not all(os.path.lexists(folder / name) for name in manifest.files):
+            if not all(there_is(folder / name) for name in manifest.files):
                 return None
             manifest.check("report.json", read_file(folder / "report.json"), str(folder))
         # Reports of earlier versions have no manifest.
-        elif not all(os.path.lexists(folder / name) for name in ("report.json", "index.html")):
+        elif not all(there_is(folder / name) for name in ("report.json", "index.html")):
             return None
         return dict(json.loads(read_file(folder / "report.json")))
     except (OSError, ValueError, TypeError, StoreError) as error:

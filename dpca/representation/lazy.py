@@ -16,7 +16,7 @@ from dask.delayed import delayed
 from dpca.engine.source import Source, opened
 from dpca.kernels.types import Array
 from dpca.representation.base import Representation
-from dpca.storage.reading import array_identity, local_path, open_again, read_into
+from dpca.storage.reading import array_identity, open_again, path_of, read_into
 from dpca.storage.stack import Stack
 
 # Decoded bytes of one chunk of a lazy array: enough work for a task, little enough to hold several.
@@ -37,7 +37,7 @@ def lazy_chunks(array: zarr.Array[Any], chunks: tuple[Any, ...]) -> da.Array:
 
     An array in a local store is opened again by its path in each process that reads it.
     """
-    path, dtype = local_path(array), np.dtype(array.dtype)
+    path, dtype = path_of(array), np.dtype(array.dtype)
     stored = _Stored(array if path is None else path, array_identity(array), tuple(array.shape), dtype)
     lazy: da.Array = da.from_array(stored, chunks=chunks, fancy=False, meta=np.empty((0,) * array.ndim, dtype))
     return lazy

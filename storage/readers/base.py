@@ -27,6 +27,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from dpca.storage.disk import file_bytes, open_file, read_at
 from dpca.storage.errors import DataError
 from dpca.storage.errors import printable as printable
 from dpca.storage.pictures import SUFFIXES, picture_of
@@ -261,11 +262,9 @@ def digest(parts: Iterable[str | bytes | int | float | None]) -> str:
 
 def digest_file(path: str) -> str:
     """Hash the size, the first and the last 64 KiB of a file: enough to tell data sets apart, cheap at any size."""
-    size = os.path.getsize(path)
-    with open(path, "rb") as file:
-        head = file.read(_ENDS)
-        file.seek(max(size - _ENDS, 0))
-        return digest([size, head, file.read(_ENDS)])
+    size = file_bytes(path)
+    with open_file(path) as file:
+        return digest([size, read_at(file, _ENDS, 0), read_at(file, _ENDS, max(size - _ENDS, 0))])
 
 
 def stack_dtype(dtype: np.dtype[Any], what: str) -> np.dtype[Any]:

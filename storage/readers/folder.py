@@ -8,7 +8,10 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
-from dpca.storage.errors import DataError
+from dpca.storage.disk import begin_of, file_bytes
+from dpca.storage.errors import DataError, one_line
+from dpca.storage.network import is_url
+from dpca.storage.objects import ObjectPath, absolute
 from dpca.storage.pictures import HEAD, NAMES
 from dpca.storage.readers.base import (
     MAX_ENCODED,
@@ -28,6 +31,8 @@ from dpca.storage.readers.format import Format
 REPORT_MARK = b'<meta name="generator" content="dask-dpca">'
 
 _PAGE_HEAD = 4096
+# Objects that a task asks for at the same time.
+_AT_ONCE = 32
 
 # Suffixes of arrays, of which a folder without images may hold several that make one stack.
 _ARRAYS = (".npy", ".nii", ".nii.gz", ".nc")
@@ -76,10 +81,10 @@ class FolderReader(_ImageFiles):
     kind = "folder"
 
     def __init__(self, path: str) -> None:
-        root = os.path.abspath(path)
+        root = absolute(path)
         files, self.arrays = [], []
         others: Counter[str] = Counter()
-        for relative, size in _walk(root):
+        for relative, size in _walk_objects(root) if is_url(root) else _walk(root):
             if is_image(relative, partial(_head, root, relative, size)):
                 files.append((relative, size))
             else:
@@ -103,10 +108,18 @@ class FilesReader(_ImageFiles):
     kind = "files"
 
     def __init__(self, paths: Sequence[str]) -> None:
-        whole = [os.path.abspath(path) for path in paths]
-        root = os.path.commonpath([os.path.dirname(path) for path in whole])
+        whole = [absolute(path) for path in paths]
+        folders = [os.path.dirname(path) for path in whole]
+        root = _common_url(folders) if is_url(folders[0]) else os.path.commonpath(folders)
         files = [(os.path.relpath(path, root), _size(path)) for path in whole]
         super().__init__(files[0][0] if len(files) == 1 else os.path.basename(root), root, files)
+
+
+def _common_url(urls: Sequence[str]) -> str:
+    protocol = urls[0].partition("://")[0]
+    if not all(url.startswith(f"{protocol}://") for url in urls):
+        raise DataError(f"'{urls[0]}' and others lie in different places: give images of one disk or one bucket")
+    return f"{protocol}://{os.path.commonpath([url[len(protocol) + 3 :] for url in urls])}"
 
 
 def _walk(root: str) -> Iterator[tuple[str, int]]:
@@ -140,6 +153,18 @@ def _walk(root: str) -> Iterator[tuple[str, int]]:
                 waiting.append(relative)
 
 
+def _walk_objects(root: str) -> Iterator[tuple[str, int]]:
+    """Do as `_walk` for objects, whose listing is one request for a thousand of them."""
+    sizes = ObjectPath(root).files()
+    names: dict[str, set[str]] = {}
+    for path in sizes:
+        parts = path.split("/")
+        for i in range(1, len(parts)):
+            names.setdefault("/".join(parts[:i]), set()).add(parts[i])
+    ours = tuple(f"{folder}/" for folder, inside in names.items() if _is_ours(inside, f"{root}/{folder}"))
+    return ((path, size) for path, size in sizes.items() if not is_hidden(path) and not path.startswith(ours))
+
+
 def _is_ours(names: set[str], folder: str) -> bool:
     """Whether a folder is a Zarr store, the work folder of one being made, or a report: outputs may lie here."""
     if names & {"zarr.json", ".zarray", ".zgroup"} or (folder.endswith(".partial") and "lock" in names):
@@ -147,8 +172,7 @@ def _is_ours(names: set[str], folder: str) -> bool:
     if not {"report.json", "index.html"} <= names:
         return False
     try:
-        with open(os.path.join(folder, "index.html"), "rb") as page:
-            return REPORT_MARK in page.read(_PAGE_HEAD)
+        return REPORT_MARK in begin_of(os.path.join(folder, "index.html"), _PAGE_HEAD)
     except OSError:
         return False
 
@@ -175,7 +199,7 @@ def _identity(folder: str) -> tuple[int, int]:
 
 def _size(path: str) -> int:
     try:
-        return os.stat(path).st_size
+        return file_bytes(path)
     except OSError:
         return -1  # a dangling link, say: refused by name when it is read
 
@@ -183,6 +207,8 @@ def _size(path: str) -> int:
 def _head(root: str, path: str, size: int) -> bytes:
     if size <= 0:  # as pipes and devices are, which opening could disturb
         return b""
+    if is_url(root):
+        return begin_of(os.path.join(root, path), HEAD)
     try:
         file = os.open(os.path.join(root, path), os.O_RDONLY)
         try:
@@ -194,7 +220,21 @@ def _head(root: str, path: str, size: int) -> bytes:
 
 
 def _read_files(root: str, paths: Sequence[str]) -> list[Payload]:
+    if is_url(root):
+        return _read_objects(ObjectPath(root), paths)
     return [_read_file(os.path.join(root, path)) for path in paths]
+
+
+def _read_objects(root: ObjectPath, paths: Sequence[str]) -> list[Payload]:
+    """Read objects, a few at a time; they were listed with their sizes, and are asked for those at most."""
+    found: list[Payload] = []
+    for start in range(0, len(paths), _AT_ONCE):
+        for content in root.read_below(paths[start : start + _AT_ONCE], MAX_ENCODED + 1):
+            if isinstance(content, Exception):
+                found.append(Refused(f"cannot be read ({one_line(content)})"))
+            else:
+                found.append(content if len(content) <= MAX_ENCODED else Refused(too_large(len(content))))
+    return found
 
 
 def _read_file(path: str) -> Payload:
@@ -217,5 +257,6 @@ FORMATS = (
         f"images ({NAMES})",
         lambda file: is_image(file.name, lambda: file.first),
         lambda path, key, axes: FilesReader([path]),
+        anywhere=True,
     ),
 )

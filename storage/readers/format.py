@@ -10,11 +10,12 @@ from collections.abc import Callable, Sequence
 from functools import cached_property
 from typing import Any, NamedTuple
 
+from dpca.storage.disk import begin_of, open_file
 from dpca.storage.errors import DataError
 from dpca.storage.readers.base import Reader
 
-#: First bytes of a compressed file, and what opens it.
-COMPRESSIONS: dict[bytes, Callable[[str], Any]] = {
+#: First bytes of a compressed file, and what decompresses an open one.
+COMPRESSIONS: dict[bytes, Callable[[Any], Any]] = {
     b"\x1f\x8b": gzip.open,
     b"BZh": bz2.open,
     b"\xfd7zXZ\0": lzma.open,
@@ -28,8 +29,7 @@ class FileHead:
 
     def __init__(self, path: str) -> None:
         self._path, self.name = path, path.lower()
-        with open(path, "rb") as file:
-            self.first = file.read(_HEAD)
+        self.first = begin_of(path, _HEAD)
 
     @cached_property
     def inner(self) -> bytes:
@@ -37,7 +37,7 @@ class FileHead:
         for magic, opener in COMPRESSIONS.items():
             if self.first.startswith(magic):
                 try:
-                    with opener(self._path) as file:
+                    with open_file(self._path) as packed, opener(packed) as file:
                         return bytes(file.read(_HEAD))
                 except DECOMPRESSION_ERRORS as error:
                     raise DataError(f"'{self._path}' is truncated or broken ({error}): get it again") from error
@@ -53,3 +53,5 @@ class Format(NamedTuple):
     """Whether a file is of this format: by its content first, by its name second."""
     open: Callable[[str, str | None, Sequence[str] | None], Reader]
     """What opens a path, given the key and the axes that were asked for."""
+    anywhere: bool = False
+    """Whether it opens URLs, too."""

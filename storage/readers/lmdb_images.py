@@ -24,6 +24,7 @@ from functools import partial
 from typing import Any, NamedTuple
 
 from dpca.storage.errors import DataError
+from dpca.storage.network import is_url
 from dpca.storage.readers.base import MAX_ENCODED, Payload, Reader, Refused, digest, printable, too_large
 
 _DATA = "data.mdb"
@@ -220,7 +221,7 @@ class _Tree:
 
 def is_lmdb(path: str) -> bool:
     """Tell an LMDB database (folder or file) by its magic number."""
-    if not os.path.isfile(_file(path)) or not os.path.getsize(_file(path)):
+    if is_url(path) or not os.path.isfile(_file(path)) or not os.path.getsize(_file(path)):
         return False
     with open(_file(path), "rb") as data:
         return data.read(20)[16:] == _MAGIC.to_bytes(4, "little")

@@ -14,10 +14,12 @@ import numpy as np
 from numpy.lib import format as npy_format
 
 from dpca.storage.errors import DataError, one_line
+from dpca.storage.objects import absolute, place_of
 from dpca.storage.readers.base import Reader, digest, digest_file, printable
 from dpca.storage.readers.format import Format
 from dpca.storage.readers.raw import LABELS, Raw, RawReader, StreamReader, choose_key, require_possible
-from dpca.storage.readers.zip import data_start, entries, place_of
+from dpca.storage.readers.zip import data_start, entries
+from dpca.storage.readers.zip import place_of as member_place
 
 _BLOCK = 4 << 20
 
@@ -41,10 +43,10 @@ def open_npy(path: str, axes: Sequence[str] | None = None) -> Reader:
         If it is broken, truncated, or holds Python objects.
     """
     name = os.path.basename(path)
-    with open(path, "rb") as file:
+    with place_of(path).open("rb") as file:
         header = _read_header(file, name)
         offset = file.tell()
-    raw = Raw(os.path.abspath(path), offset, header.shape, header.dtype.str, header.order)
+    raw = Raw(absolute(path), offset, header.shape, header.dtype.str, header.order)
     return RawReader(raw, kind="npy", identity=partial(digest_file, path), name=name, axes=axes)
 
 
@@ -80,7 +82,7 @@ def open_npz(path: str, key: str | None = None, axes: Sequence[str] | None = Non
     if entry.compress_type == zipfile.ZIP_STORED:
         with open(path, "rb", buffering=0) as plain:
             try:
-                start = data_start(plain.fileno(), place_of(entry))
+                start = data_start(plain, member_place(entry))
                 plain.seek(start)
             except ValueError as error:
                 raise DataError(f"'{label}' {error}: get the archive again") from error
@@ -177,6 +179,11 @@ def _labels(
 
 
 FORMATS = (
-    Format(".npy", lambda file: file.first.startswith(b"\x93NUMPY"), lambda path, key, axes: open_npy(path, axes)),
+    Format(
+        ".npy",
+        lambda file: file.first.startswith(b"\x93NUMPY"),
+        lambda path, key, axes: open_npy(path, axes),
+        anywhere=True,
+    ),
     Format(".npz", lambda file: file.name.endswith(".npz"), open_npz),
 )

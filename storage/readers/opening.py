@@ -10,7 +10,10 @@ from collections.abc import Sequence
 from importlib import import_module
 from typing import TypeAlias
 
+from dpca.storage.disk import file_bytes
 from dpca.storage.errors import DataError, one_line
+from dpca.storage.network import is_url
+from dpca.storage.objects import ObjectPath, absolute, place_of
 from dpca.storage.readers.base import Reader, is_hidden, is_image, seen, suffix_of, within_memory
 from dpca.storage.readers.folder import FilesReader, FolderReader
 from dpca.storage.readers.format import FileHead, Format
@@ -33,8 +36,8 @@ def open_reader(source: Source, *, key: str | None = None, axes: Sequence[str] |
     Parameters
     ----------
     source : path-like, or sequence of them
-        A folder, a file, a glob (``"parts/*.tar"``, ``**`` for any depth; matches are sorted), a URL of a
-        Zarr array, or a list of these, in its order. Several sources must all hold encoded images, or arrays of equal
+        A folder, a file, a glob (``"parts/*.tar"``, ``**`` for any depth; matches are sorted), a URL of one of these,
+        or a list of them, in its order. Several sources must all hold encoded images, or arrays of equal
         samples. A folder without images may hold such arrays.
     key : str, optional
         Which array of an ``.npz``, an HDF5 file or a Zarr group is meant.
@@ -65,17 +68,24 @@ def open_reader(source: Source, *, key: str | None = None, axes: Sequence[str] |
     if reader.encoded and (key is not None or axes is not None):
         option, value = ("key", key) if key is not None else ("axes", axes)
         raise DataError(f"{option}={value!r} chooses within arrays and '{reader.name}' holds images: leave it out")
-    reader.paths = tuple(path if "://" in path else os.path.abspath(path) for path in paths)
+    reader.paths = tuple(map(absolute, paths))
     return reader
 
 
 def is_zarr(path: str) -> bool:
-    """Whether a path is taken for a Zarr array or group: a folder with its metadata, or a URL."""
-    return "://" in path or any(os.path.isfile(os.path.join(path, name)) for name in _ZARR_METADATA)
+    """Whether a path or URL is taken for a Zarr array or group: a folder with its metadata."""
+    return any((place_of(path) / name).is_file() for name in _ZARR_METADATA)
 
 
 def _matches(path: str) -> list[str]:
-    if os.path.exists(path) or "://" in path:
+    place = place_of(path)
+    if isinstance(place, ObjectPath):
+        found = place.matches() if glob.has_magic(path) and not path.startswith("http") else [path]
+        if not found:
+            raise DataError(f"nothing matches '{path}': check the pattern")
+        return found
+    path = os.fspath(place)
+    if os.path.exists(path):
         return [path]
     if glob.has_magic(path):
         found = sorted(glob.glob(path, recursive=True))
@@ -101,11 +111,14 @@ def _open_one(path: str, key: str | None, axes: Sequence[str] | None) -> Reader:
 def _open_any(path: str, key: str | None, axes: Sequence[str] | None) -> Reader:
     if is_zarr(path):
         return ZarrReader(path, key, axes)
-    if os.path.isdir(path):
+    place = place_of(path)
+    if place.is_dir():
         return LmdbReader(path) if is_lmdb(path) else _open_folder(path, key, axes)
-    if not os.path.isfile(path):
+    if not place.is_file():
+        if isinstance(place, ObjectPath):
+            raise DataError(f"there is nothing at '{path}': check the address")
         raise DataError(f"'{path}' is a device or pipe: give a file or a folder")
-    if not os.path.getsize(path):  # as files of the system say they are, whatever comes out of them
+    if not file_bytes(path):  # as files of the system say they are, whatever comes out of them
         raise DataError(f"'{path}' is empty (0 bytes): get it again")
     if is_lmdb(path):
         return LmdbReader(path)
@@ -120,13 +133,15 @@ def _open_folder(path: str, key: str | None, axes: Sequence[str] | None) -> Read
 
 
 def _is_image_file(path: str) -> bool:
-    return os.path.isfile(path) and is_image(path, lambda: FileHead(path).first)
+    return place_of(path).is_file() and is_image(path, lambda: FileHead(path).first)
 
 
 def _open_file(path: str, key: str | None, axes: Sequence[str] | None) -> Reader:
     file = FileHead(path)
     for known in _FORMATS:
         if known.recognized(file):
+            if is_url(path) and not known.anywhere:
+                raise DataError(f"'{path}' is {known.name}, which is read from disks only: download it first")
             return known.open(path, key, axes)
     raise DataError(
         f"'{path}' has a format that is not read (it begins with {file.first[:8]!r}): give images or an array as a "

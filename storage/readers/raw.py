@@ -5,10 +5,9 @@ The parts that ``.npy``, ``.npz`` and IDX files share.
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import islice
 from math import prod
@@ -18,8 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpca.storage import cf
+from dpca.storage.disk import file_bytes
 from dpca.storage.errors import DataError
 from dpca.storage.layout import CHANNEL, SAMPLE
+from dpca.storage.network import is_url
+from dpca.storage.objects import ObjectPath
 from dpca.storage.readers.base import Numbered, Reader, runs, stack_dtype
 
 # names under which data sets keep their samples and their labels, in order of preference
@@ -125,6 +127,16 @@ class Raw:
         content = np.memmap(self.path, np.uint8, "r")
         return np.ndarray(self.shape, self.dtype, content, self.offset, self.strides, self.order)
 
+    def loaded(self) -> NDArray[Any]:
+        """Load the values of an object."""
+        content = ObjectPath(self.path).read_range(self.offset, self.end)
+        return np.ndarray(self.shape, self.dtype, content, 0, self.strides, self.order)
+
+    def rows(self, start: int, stop: int) -> NDArray[Any]:
+        """Load the values of an object between two places of the first axis, where it is the slowest."""
+        row = prod(self.shape[1:]) * np.dtype(self.dtype).itemsize
+        return replace(self, offset=self.offset + start * row, shape=(stop - start, *self.shape[1:])).loaded()
+
 
 class RawReader(ArrayReader):
     """Rows of an uncompressed array, mapped into memory; tasks read only their own.
@@ -160,7 +172,7 @@ class RawReader(ArrayReader):
         coding: cf.Coding | None = None,
     ) -> None:
         super().__init__(name, raw.shape, np.dtype(raw.dtype) if coding is None else coding.dtype, axes)
-        size = os.path.getsize(raw.path)
+        size = file_bytes(raw.path)
         there, wanted = min(size, size if end is None else end), raw.end
         if there != wanted:
             what = "is truncated" if there < wanted else "goes on after its array"
@@ -182,9 +194,13 @@ class RawReader(ArrayReader):
 def _read_raw(
     raw: Raw, order: tuple[int, ...], wanted: list[tuple[int, int]], dtype: np.dtype[Any], coding: cf.Coding | None
 ) -> NDArray[Any]:
-    whole = raw.mapped().transpose(order)
-    stored = dtype if coding is None else whole.dtype.newbyteorder("=")
-    rows = gather(lambda start, stop: whole[start:stop], wanted, stored)
+    if is_url(raw.path) and raw.order == "C" and raw.strides is None and order == tuple(range(len(order))):
+        read = raw.rows
+    else:
+        whole = (raw.loaded() if is_url(raw.path) else raw.mapped()).transpose(order)
+        read = lambda start, stop: whole[start:stop]  # noqa: E731
+    stored = dtype if coding is None else np.dtype(raw.dtype).newbyteorder("=")
+    rows = gather(read, wanted, stored)
     return rows if coding is None else coding.decode(rows)
 
 

@@ -14,9 +14,11 @@ from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Se
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from typing import IO
+from typing import IO, Any
 
-from dpca.storage.errors import DataError, one_line
+from dpca.storage.disk import begin_of, open_file, read_at
+from dpca.storage.errors import DataError, StoreError, one_line
+from dpca.storage.objects import absolute, place_of
 from dpca.storage.pictures import HEAD
 from dpca.storage.readers.base import (
     MAX_ENCODED,
@@ -57,10 +59,9 @@ class TarReader(Reader):
 
     def __init__(self, path: str) -> None:
         self.name = os.path.basename(path)
-        self._path = os.path.abspath(path)
-        with open(path, "rb") as file:
-            head = file.read(6)
-        self._open: Callable[[str], IO[bytes]] | None = next(
+        self._path = absolute(path)
+        head = begin_of(path, 6)
+        self._open: Callable[[Any], IO[bytes]] | None = next(
             (opener for magic, opener in COMPRESSIONS.items() if head.startswith(magic)), None
         )
         self.random_access = self._open is None
@@ -135,7 +136,7 @@ class TarReader(Reader):
 
     def _members(self) -> Generator[tuple[tarfile.TarInfo, Verdict | str, _Tape], None, None]:
         """Yield the members that are not hidden, in order, each with its verdict."""
-        with open(self._path, "rb") if self._open is None else self._open(self._path) as file:
+        with self._opened() as file:
             tape = _Tape(file)
             with self._reading():
                 archive = tarfile.TarFile(fileobj=tape)  # type: ignore[arg-type]
@@ -159,10 +160,19 @@ class TarReader(Reader):
                     pass
 
     @contextmanager
+    def _opened(self) -> Iterator[IO[bytes]]:
+        with place_of(self._path).open("rb") as plain:
+            if self._open is None:
+                yield plain
+            else:
+                with self._open(plain) as file:
+                    yield file
+
+    @contextmanager
     def _reading(self) -> Iterator[None]:
         try:
             yield
-        except (DataError, MemoryError):
+        except (DataError, StoreError, MemoryError):
             raise
         except Exception as error:
             # A hostile header can end in any exception inside tarfile; all of them mean the same here.
@@ -204,14 +214,14 @@ def _judge(member: tarfile.TarInfo, tape: _Tape) -> Verdict | str:
 
 def _read_places(path: str, places: Sequence[tuple[int, int] | str]) -> list[Payload]:
     block: list[Payload] = []
-    with open(path, "rb", buffering=0) as file:
+    with open_file(path) as file:
+        end = file.seek(0, os.SEEK_END)
         for place in places:
             if isinstance(place, str):
                 block.append(Refused(place))
                 continue
             offset, size = place
-            there = os.fstat(file.fileno()).st_size - offset
-            payload = os.pread(file.fileno(), max(0, min(size, there)), offset) if there > 0 else b""
+            payload = read_at(file, max(0, min(size, end - offset)), offset) if end > offset else b""
             whole = len(payload) == size
             block.append(payload if whole else Refused(f"is cut off after {len(payload)} of {size} bytes"))
     return block
@@ -223,5 +233,6 @@ FORMATS = (
         ".tar(.gz, .bz2, .xz)",
         lambda file: file.inner[257:262] == b"ustar" or file.name.endswith(_SUFFIXES),
         lambda path, key, axes: TarReader(path),
+        anywhere=True,
     ),
 )

@@ -13,9 +13,11 @@ import zlib
 from collections import Counter
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
-from dpca.storage.errors import DataError, one_line
+from dpca.storage.disk import open_file, read_at
+from dpca.storage.errors import DataError, StoreError, one_line
+from dpca.storage.objects import absolute
 from dpca.storage.pictures import HEAD
 from dpca.storage.readers.base import (
     Payload,
@@ -58,14 +60,14 @@ class ZipReader(Reader):
 
     def __init__(self, path: str) -> None:
         self.name = os.path.basename(path)
-        self._path = os.path.abspath(path)
+        self._path = absolute(path)
         self._names: list[str] = []
         self._places: list[Place] = []
         others: Counter[str] = Counter()
         refused: dict[int, str] = {}
-        with open(path, "rb", buffering=0) as file:
+        with open_file(path) as file:
             for entry in entries(path):
-                verdict = _judge(entry, file.fileno())
+                verdict = _judge(entry, file)
                 if entry.filename.endswith("/") or verdict is Verdict.HIDDEN:
                     continue
                 if verdict is Verdict.OTHER:
@@ -104,9 +106,9 @@ def entries(path: str) -> list[zipfile.ZipInfo]:
         If it has none, which is how a truncated archive shows.
     """
     try:
-        with zipfile.ZipFile(path) as archive:
+        with open_file(path) as file, zipfile.ZipFile(file) as archive:
             return archive.infolist()
-    except PermissionError:
+    except (PermissionError, StoreError):
         raise
     except Exception as error:
         # A hostile directory can end in any exception inside zipfile; all of them mean the same here.
@@ -120,21 +122,21 @@ def place_of(entry: zipfile.ZipInfo) -> Place:
     return Place(entry.header_offset, entry.compress_size, entry.file_size, entry.compress_type, entry.CRC)
 
 
-def data_start(file: int, place: Place) -> int:
-    """Return where the bytes of a member begin, from its local header; `file` is a descriptor.
+def data_start(file: IO[bytes], place: Place) -> int:
+    """Return where the bytes of a member begin, from its local header.
 
     Raises
     ------
     ValueError
         If there is no local header.
     """
-    header = os.pread(file, _LOCAL_HEADER, place.offset) if 0 <= place.offset < 1 << 63 else b""
+    header = read_at(file, _LOCAL_HEADER, place.offset) if 0 <= place.offset < 1 << 63 else b""
     if len(header) < _LOCAL_HEADER or header[:4] != b"PK\x03\x04":
         raise ValueError("has no header in the archive")
     return place.offset + _LOCAL_HEADER + sum(int.from_bytes(header[i : i + 2], "little") for i in (26, 28))
 
 
-def _judge(entry: zipfile.ZipInfo, file: int) -> Verdict | str:
+def _judge(entry: zipfile.ZipInfo, file: IO[bytes]) -> Verdict | str:
     mode = entry.external_attr >> 16 if entry.create_system == 3 else 0
     kind = stat.S_IFMT(mode)
     nature = "file" if kind in (0, stat.S_IFREG, stat.S_IFDIR) else "link" if kind == stat.S_IFLNK else "device"
@@ -148,10 +150,10 @@ def _judge(entry: zipfile.ZipInfo, file: int) -> Verdict | str:
     return verdict
 
 
-def _head(file: int, place: Place) -> bytes:
+def _head(file: IO[bytes], place: Place) -> bytes:
     """Return the first bytes of a member, nothing where they are encrypted or broken."""
     try:
-        head = os.pread(file, 2 * HEAD, data_start(file, place))
+        head = read_at(file, 2 * HEAD, data_start(file, place))
         return (
             head if place.method == zipfile.ZIP_STORED else zlib.decompressobj(-zlib.MAX_WBITS).decompress(head, HEAD)
         )
@@ -160,14 +162,14 @@ def _head(file: int, place: Place) -> bytes:
 
 
 def _read_places(path: str, places: Sequence[Place | str]) -> list[Payload]:
-    with open(path, "rb", buffering=0) as file:
-        return [Refused(p) if isinstance(p, str) else _read_place(file.fileno(), p) for p in places]
+    with open_file(path) as file:
+        return [Refused(p) if isinstance(p, str) else _read_place(file, p) for p in places]
 
 
-def _read_place(file: int, place: Place) -> Payload:
+def _read_place(file: IO[bytes], place: Place) -> Payload:
     try:
         start = data_start(file, place)
-        payload = os.pread(file, max(0, min(place.packed, os.fstat(file).st_size - start)), start)
+        payload = read_at(file, max(0, min(place.packed, file.seek(0, os.SEEK_END) - start)), start)
         if place.method == zipfile.ZIP_DEFLATED:
             # one byte more than claimed is enough to see that the claim is false
             payload = zlib.decompressobj(-zlib.MAX_WBITS).decompress(payload, place.size + 1)
@@ -183,5 +185,6 @@ FORMATS = (
         ".zip",
         lambda file: file.name.endswith(".zip") or file.first.startswith((b"PK\x03\x04", b"PK\x05\x06")),
         lambda path, key, axes: ZipReader(path),
+        anywhere=True,
     ),
 )

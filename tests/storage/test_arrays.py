@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from dpca.storage.arrays import choose_codec, create_array, create_root, write_shard, write_strings
 from dpca.storage.errors import StoreError
 from dpca.storage.layout import Layout
-from dpca.storage.reading import is_dense, local_path, open_array, read_into, root_facts, what_is_wrong_with
+from dpca.storage.reading import is_dense, open_array, path_of, read_into, root_facts, what_is_wrong_with
 
 SHAPE, LAYOUT, AXES = (10, 6, 8), Layout((2, 3, 8), (4, 6, 8)), ("sample", "y", "x")
 
@@ -97,7 +97,7 @@ def test_empty_shards_are_files_too(tmp_path):
 
 
 def test_the_last_shard_holds_nothing_beyond_the_samples(array):
-    last, other = (os.path.getsize(f"{local_path(array)}/c/{i}/0/0") for i in (2, 1))
+    last, other = (os.path.getsize(f"{path_of(array)}/c/{i}/0/0") for i in (2, 1))
     assert last < other
 
 

@@ -185,7 +185,7 @@ def target_of(kind, folder):
         "nothing": "",
         "holds the working folder": "..",
         "working folder by its name": Path.cwd(),
-        "URL": "s3://bucket/x",
+        "URL": "https://example.org/x",
         "process": "/proc/out.zarr",
     }[kind]
 

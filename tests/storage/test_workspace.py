@@ -252,12 +252,6 @@ def test_two_runs_at_once_are_refused(tmp_path):
     assert finish(tmp_path / "out.zarr") == "resumed"
 
 
-@pytest.mark.parametrize("target", ["s3://bucket/out.zarr", "https://example.org/out.zarr"])
-def test_a_url_is_refused(target):
-    with pytest.raises(StoreError, match="is a URL"):
-        Workspace(target, kind="stack", fingerprint="f")
-
-
 def test_a_parent_that_is_a_file_is_refused(tmp_path):
     (tmp_path / "f").write_text("x")
     with pytest.raises(StoreError, match="a part of its path is a file"):

@@ -6,7 +6,6 @@ import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -23,6 +22,7 @@ from dpca.report.record import read_report, report_folder, write_report
 from dpca.storage.arrays import create_array, create_root, write_shard, write_strings
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.layout import Layout
+from dpca.storage.objects import Place
 from dpca.storage.outputs import check_output
 from dpca.storage.progress import Progress, no_progress
 from dpca.storage.readers import Reader
@@ -228,7 +228,7 @@ def _numbers(
 
 
 def _write_store(
-    store: Path, fingerprint: str, courses: Sequence[Course], marks: Sequence[int], settings: ConvergenceSettings
+    store: Place, fingerprint: str, courses: Sequence[Course], marks: Sequence[int], settings: ConvergenceSettings
 ) -> None:
     group = create_root(store, kind=KIND, fingerprint=fingerprint, version=VERSION, **asdict(settings))
     shape = (len(courses), len(marks))
@@ -249,7 +249,7 @@ def _write(group: zarr.Group, name: str, values: np.ndarray[Any, Any], axes: tup
     write_shard(array, 0, values)
 
 
-def _write_report(folder: Path, report: dict[str, Any], courses: Sequence[Course]) -> None:
+def _write_report(folder: Place, report: dict[str, Any], courses: Sequence[Course]) -> None:
     name = (report["source"] or {}).get("name") or "a stack"
     figures, captions = {}, {}
     for key, label, heading in (

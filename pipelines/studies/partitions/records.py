@@ -6,7 +6,6 @@ import shutil
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -26,6 +25,7 @@ from dpca.pipelines.studies.partitions.strategies import (
     fit_noting,
 )
 from dpca.storage.clusters import cluster_errors
+from dpca.storage.objects import Place
 from dpca.storage.progress import Progress
 from dpca.storage.workspace import Workspace, fingerprint_of
 
@@ -149,7 +149,7 @@ def _processor_seconds(client: Any) -> dict[str, float]:
     return {"this process": time.process_time(), **workers}
 
 
-def training_of(samples: Samples, client: Any, folder: Path, progress: Progress) -> Training:
+def training_of(samples: Samples, client: Any, folder: Place, progress: Progress) -> Training:
     """Return what a fit to the training samples is given."""
     fitted = samples.fitted
     n, d = fitted.shape[0], int(np.prod(fitted.shape[1:]))

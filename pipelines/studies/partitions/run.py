@@ -37,6 +37,7 @@ from dpca.report.record import read_report, report_folder, write_report
 from dpca.storage.arrays import create_array, create_root, write_shard, write_strings
 from dpca.storage.errors import StoreError
 from dpca.storage.layout import Layout
+from dpca.storage.objects import Place
 from dpca.storage.outputs import check_output
 from dpca.storage.progress import Progress, no_progress
 from dpca.storage.readers import Reader
@@ -105,7 +106,7 @@ def report_partitions(
         stack, _ = own_stack(given, work, reading or {}, client=client, progress=progress, say=say)
         stated_range(stack)
         plan = design(settings, stack.n_samples, stack.sample_shape, stack.axes[1:])
-        samples = gather(stack, settings, plan, work.scratch / "samples")
+        samples = gather(stack, settings, plan, Path(work.scratch) / "samples")
         if not work.is_done("design"):
             training = training_of(samples, client, work.scratch / "fits", progress)
             # Kept, for a run that goes on may find other memory.
@@ -171,7 +172,7 @@ def _fingerprint(given: Stack | Reader, settings: PartitionSettings, reading: Ma
     return fingerprint_of(KIND, VERSION, given.fingerprint(), asdict(settings), dict(reading or {}))
 
 
-def _known(output: str | os.PathLike[str], folder: Path) -> dict[str, Any]:
+def _known(output: str | os.PathLike[str], folder: Place) -> dict[str, Any]:
     if (known := read_report(folder)) is not None:
         return known
     raise StoreError(
@@ -228,7 +229,7 @@ def _analogy(
     )
 
 
-def _write_store(store: Path, fingerprint: str, found: Findings) -> None:
+def _write_store(store: Place, fingerprint: str, found: Findings) -> None:
     group = create_root(store, kind=KIND, fingerprint=fingerprint, version=VERSION, **asdict(found.settings))
     records = list(found.records.values())
     curves = np.full((len(records), max(len(record.arrays["curve"]) for record in records)), np.inf)
@@ -261,7 +262,7 @@ def _overview(found: Findings, checks: list[Check]) -> DataTable:
     return DataTable("What was measured, and what the thesis claims", (), (), sentences)
 
 
-def _write_report(folder: Path, found: Findings, tables: list[Table], checks: list[Check]) -> None:
+def _write_report(folder: Place, found: Findings, tables: list[Table], checks: list[Check]) -> None:
     stack, plan = found.samples.stack, found.plan
     report = {
         "samples": stack.n_samples,

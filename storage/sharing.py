@@ -1,0 +1,40 @@
+"""Tells the workers of a cluster with which options object stores are reached."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from weakref import WeakKeyDictionary
+
+from dpca.storage.network import stated_options, use_storage_options
+
+# What the workers of each client were told last.
+_told: WeakKeyDictionary[Any, Mapping[str, Any]] = WeakKeyDictionary()
+
+
+def share_storage_options(client: Any) -> None:
+    """Tell all workers of a client, also those that join later, what `use_storage_options` was told here.
+
+    Parameters
+    ----------
+    client : distributed.Client
+
+    Notes
+    -----
+    The options pass through the scheduler's memory, as tasks do: a cluster that others can reach needs TLS.
+    """
+    from distributed import WorkerPlugin
+
+    options = stated_options()
+    if not options or _told.get(client) == options:
+        return
+
+    class StorageOptions(WorkerPlugin):
+        """Hands the options over when a worker starts."""
+
+        def setup(self, worker: Any) -> None:
+            for url, known in options.items():
+                use_storage_options(known, url)
+
+    client.register_plugin(StorageOptions(), name="dpca-storage-options")
+    _told[client] = options

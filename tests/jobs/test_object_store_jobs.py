@@ -1,0 +1,133 @@
+"""Whole jobs in a bucket: the bytes of those on disk, also when they are killed."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dpca
+from dpca import PCA
+from dpca.cli import main
+from dpca.storage import use_storage_options
+from dpca.storage.objects import ObjectPath, place_of
+from tests.conftest import smooth_images, write_images
+from tests.forked import Programs
+from tests.s3_server import KEYS, FaultyProxy, content, options_at, upload
+
+pytestmark = pytest.mark.usefixtures("small_pictures")
+
+FIT = ("--cell", "8", "--components", "2")
+
+
+@pytest.fixture
+def proxy(s3: str, tmp_path: Path):
+    """A proxy, through which this process reaches ``s3://faulty`` and programs do with ``options(tmp_path)``."""
+    with FaultyProxy(s3, share=0.0) as proxy:
+        use_storage_options(options_at(proxy.address), "s3://faulty")
+        (tmp_path / "options.json").write_text(json.dumps(options_at(proxy.address)))
+        yield proxy
+
+
+def options(folder: Path, scheduler: str) -> list[str]:
+    return ["--storage-option", f"@{folder / 'options.json'}", "--scheduler", scheduler]
+
+
+def numbers(output: str | Path) -> dict:
+    """The report of a job without what time and memory it took."""
+    place = place_of(output)
+    report = json.loads((place.with_name(f"{place.stem}.report") / "report.json").read_bytes())
+    return {key: value for key, value in report.items() if key != "stages"}
+
+
+def test_compress_makes_in_a_bucket_what_it_makes_on_disk(tmp_path, proxy, scheduler, capfd):
+    photos = write_images(tmp_path / "photos", 14, (24, 16, 3))
+    upload(photos, "s3://faulty/photos")
+    made = [str(tmp_path / "out.zarr"), "s3://faulty/made/out.zarr"]
+    where = options(tmp_path, scheduler)
+    job = [*FIT, "--reconstruct", "--keep-stack"]
+    assert main(["compress", str(photos), made[0], *job, "--scheduler", scheduler]) == 0
+    proxy.share = 0.03
+    assert main(["compress", "s3://faulty/photos", made[1], *job, *where]) == 0
+    proxy.share = 0.0
+    assert content(made[1]) == content(made[0])
+    assert numbers(made[1]) == numbers(made[0])
+    assert set(ObjectPath("s3://faulty/made").entries()) == {("out.report", True), ("out.zarr", True)}
+    assert main(["verify", made[1], *where]) == main(["verify", "s3://faulty/made/out.report", *where]) == 0
+    assert main(["info", made[1], *where[:2]]) == 0
+    assert "bytes_on_disk" in capfd.readouterr().out
+    assert main(["compress", "s3://faulty/photos", made[1], *job, *where]) == 0
+    told = capfd.readouterr()
+    assert "nothing to do" in told.out
+    secrets = [value.encode() for value in KEYS.values()]
+    assert not any(secret in text for text in content("s3://faulty/made").values() for secret in secrets)
+    assert not any(value in told.out + told.err for value in KEYS.values())
+
+
+def test_models_scores_and_reconstructions_in_a_bucket(tmp_path, s3, bucket, scheduler):
+    x = smooth_images(30, (12, 10))
+    np.save(tmp_path / "a.npy", x)
+    stores = {}
+    for root in (str(tmp_path), bucket):
+        stack, model, scores, again = (f"{root}/{name}.zarr" for name in ("stack", "model", "scores", "again"))
+        where = ["--scheduler", scheduler]
+        assert main(["ingest", str(tmp_path / "a.npy"), stack, *where]) == 0
+        assert main(["fit", stack, model, "--cell", "4", "--components", "3", *where]) == 0
+        assert main(["transform", model, stack, scores, *where]) == 0
+        assert main(["reconstruct", model, scores, again, *where]) == 0
+        stores[root] = {name: content(f"{root}/{name}.zarr") for name in ("stack", "model", "scores", "again")}
+    assert stores[bucket] == stores[str(tmp_path)]
+    opened = dpca.open_scores(f"{bucket}/scores.zarr", model=f"{bucket}/model.zarr")
+    assert np.array_equal(
+        opened.stack()[4:7].compute(),
+        dpca.open_scores(tmp_path / "scores.zarr", model=tmp_path / "model.zarr").stack()[4:7].compute(),
+    )
+    fitted = PCA(2).fit(f"{bucket}/stack.zarr")
+    fitted.save(f"{bucket}/pca.zarr", storage_options=options_at(s3))
+    assert np.array_equal(PCA.load(f"{bucket}/pca.zarr").components_, PCA(2).fit(tmp_path / "stack.zarr").components_)
+
+
+def test_a_job_that_is_killed_goes_on_to_the_same_bytes(tmp_path, proxy, scheduler, programs: Programs):
+    photos = write_images(tmp_path / "photos", 14, (24, 16, 3))
+    upload(photos, "s3://faulty/photos")
+    assert main(["compress", str(photos), str(tmp_path / "out.zarr"), *FIT, "--scheduler", scheduler]) == 0
+    output = "s3://faulty/killed/out.zarr"
+    command = ["compress", "s3://faulty/photos", output, *FIT, *options(tmp_path, scheduler)]
+    # in requests: at the beginning, while it ingests, fits and writes, and close to the end
+    for moment in (25, 120, 200, 120, 90):
+        assert run(programs, command, proxy, moment) in (-9, 0)
+    assert run(programs, command) == 0
+    assert content(output) == content(tmp_path / "out.zarr")
+    assert {name for name, _ in ObjectPath("s3://faulty/killed").entries()} == {"out.report", "out.zarr"}
+
+
+def run(programs: Programs, command: Sequence[str], proxy: FaultyProxy | None = None, requests: int = 0) -> int:
+    """Run a command, up to so many requests; return its exit code."""
+    program = programs.start([sys.executable, "-m", "dpca", *command])
+    if proxy is not None:
+        last = sum(proxy.met.values()) + requests
+        while program.poll() is None and sum(proxy.met.values()) < last:
+            time.sleep(0.005)
+        program.kill()
+    _, errors = program.communicate()
+    assert "Traceback" not in errors, errors
+    return program.returncode
+
+
+def test_exit_codes_are_those_of_disks(tmp_path, proxy, bucket, scheduler, capsys):
+    where = options(tmp_path, scheduler)
+    assert main(["compress", "s3://faulty/none", "s3://faulty/a.zarr", *FIT, *where]) == 3
+    assert "there is nothing at 's3://faulty/none'" in capsys.readouterr().err
+    proxy.share, proxy._faults = 1.0, ("403",)
+    assert main(["info", "s3://faulty/a.zarr", *where[:2]]) == 4
+    told = capsys.readouterr().err
+    assert "check the address, the credentials and their permissions" in told
+    assert len(told.splitlines()) == 1
+    with pytest.raises(SystemExit) as wrong:
+        main(["info", "s3://faulty/a.zarr", "--storage-option", "nothing"])
+    assert wrong.value.code == 2

@@ -1,0 +1,411 @@
+"""Stores in object stores have the bytes of those on disk, whatever happens on the way."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as npst
+from workspaces import finish, leave_unfinished
+
+from dpca.storage import StoreError, ingest, network, open_stack, use_storage_options, verify
+from dpca.storage import lease as leases
+from dpca.storage.arrays import create_array, create_root, write_shard
+from dpca.storage.errors import DataError
+from dpca.storage.inherited import Inherited
+from dpca.storage.layout import Layout
+from dpca.storage.objects import ObjectPath, place_of
+from dpca.storage.readers import open_reader
+from dpca.storage.reading import open_array
+from dpca.storage.workspace import Workspace
+from tests.conftest import smooth_images, write_images
+from tests.s3_server import KEYS, FaultyProxy, content, options_at, upload
+
+
+@pytest.fixture
+def proxy(s3: str):
+    """A proxy through which this process reaches ``s3://faulty``."""
+    with FaultyProxy(s3, share=0.0) as proxy:
+        use_storage_options(options_at(proxy.address), "s3://faulty")
+        yield proxy
+
+
+@pytest.fixture
+def soon(monkeypatch):
+    """No pauses between attempts."""
+    monkeypatch.setattr(network, "_PAUSE", 1e-4)
+
+
+# -- paths
+
+
+def test_paths_of_objects_are_made_and_taken_apart():
+    path = ObjectPath("s3://bucket/a/b.zarr/")
+    assert (str(path), path.name, path.stem, path.suffix) == ("s3://bucket/a/b.zarr", "b.zarr", "b", ".zarr")
+    assert str(path / "c" / "d") == "s3://bucket/a/b.zarr/c/d"
+    assert path.parent == ObjectPath("s3://bucket/a")
+    assert [str(above) for above in path.parents] == ["s3://bucket/a", "s3://bucket"]
+    assert str(path.with_name("b.report")) == "s3://bucket/a/b.report"
+    assert place_of("file:///tmp/x") == Path("/tmp/x")
+
+
+@pytest.mark.parametrize("protocol", ["memory", "s3"])
+def test_objects_are_written_listed_and_removed(protocol, bucket):
+    root = ObjectPath(bucket if protocol == "s3" else "memory://bucket/objects")
+    (root / "a/one").write_bytes(b"12345")
+    (root / "a/b/two").write_bytes(b"")
+    assert root.files() == {"a/b/two": 0, "a/one": 5}
+    assert root.entries() == [("a", True)]
+    assert (root / "a").entries() == [("b", True), ("one", False)]
+    assert ((root / "a").is_dir(), (root / "a").is_file(), (root / "a/one").is_file()) == (True, False, True)
+    assert (root / "a/one").entries() == []
+    assert (root / "a/one").read_ranges([(0, 2), (3, 5)]) == [b"12", b"45"]
+    assert (root / "a").read_below(["one", "b/two"], 3) == [b"123", b""]
+    assert isinstance((root / "a").read_below(["none"], 3)[0], FileNotFoundError)
+    assert (root / "lock").create(b"mine")
+    assert (root / "lock").create(b"mine"), "an attempt that failed had written it"
+    assert not (root / "lock").create(b"another's")
+    with (root / "a/one").open() as file:
+        assert (file.seek(-2, io.SEEK_END), file.read(), file.seek(1), file.read(2)) == (3, b"45", 1, b"23")
+    (root / "none").remove_tree()
+    (root / "a/one").unlink()
+    (root / "a/one").unlink(missing_ok=True)
+    root.remove_tree()
+    assert not root.exists()
+
+
+# -- what is written
+
+shapes = npst.array_shapes(min_dims=2, max_dims=4, min_side=1, max_side=9)
+dtypes = st.sampled_from(["u1", "i2", "f4", "f8", "?"])
+
+
+@given(st.data())
+@settings(max_examples=25, deadline=None)
+def test_any_array_has_the_bytes_of_one_on_disk(tmp_path_factory, data):
+    values = data.draw(npst.arrays(data.draw(dtypes), data.draw(shapes)))
+    chunks = tuple(data.draw(st.integers(1, n)) for n in values.shape)
+    layout = Layout(chunks, tuple(c * data.draw(st.integers(1, 3)) for c in chunks))
+    codec = data.draw(st.sampled_from(["raw", "blosc"]))
+    axes = [f"axis{i}" for i in range(values.ndim)]
+    disk, url = tmp_path_factory.mktemp("disk") / "a.zarr", "memory://bucket/any.zarr"
+    ObjectPath(url).remove_tree()
+    for target in (disk, url):
+        with Workspace(target, kind="any", fingerprint="f") as work:
+            group = create_root(work.store, kind="any", fingerprint="f")
+            array = create_array(group, "x", values.shape, values.dtype, layout, axes, codec=codec)
+            for index in np.ndindex(*(-(-n // s) for n, s in zip(values.shape, layout.shards, strict=True))):
+                start = tuple(i * s for i, s in zip(index, layout.shards, strict=True))
+                box = tuple(slice(b, b + s) for b, s in zip(start, layout.shards, strict=True))
+                write_shard(array, start, values[box])
+            work.publish()
+    assert content(url) == content(disk)
+    assert np.array_equal(np.asarray(open_array(f"{url}/x")[...]), values, equal_nan=values.dtype.kind == "f")
+    assert not ObjectPath(f"{url}.partial").exists()
+
+
+def sources(folder: Path) -> dict[str, bytes]:
+    """Images as files, and in archives; an array."""
+    write_images(folder / "photos", 9, (20, 16, 3))
+    files = content(folder / "photos")
+    made = {f"photos/{name}": text for name, text in files.items()} | {"photos/notes.txt": b"none"}
+    with zipfile.ZipFile(folder / "a.zip", "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, text in files.items():
+            archive.writestr(name, text)
+    for suffix, mode in ((".tar", "w"), (".tar.gz", "w:gz")):
+        with tarfile.open(folder / f"a{suffix}", mode) as archive:
+            archive.add(folder / "photos", "photos")
+    np.save(folder / "a.npy", smooth_images(12, (8, 9)).astype("f4"))
+    np.save(folder / "turned.npy", np.asfortranarray(smooth_images(12, (8, 9))))
+    return made | {f.name: f.read_bytes() for f in folder.iterdir() if f.is_file()}
+
+
+@pytest.mark.parametrize("protocol", ["memory", "s3"])
+def test_sources_in_a_bucket_are_those_on_disk(tmp_path, bucket, protocol):
+    url = bucket if protocol == "s3" else "memory://bucket/sources"
+    for name, text in sources(tmp_path).items():
+        (ObjectPath(url) / name).write_bytes(text)
+    (tmp_path / "photos/notes.txt").write_bytes(b"none")
+    for name in ("photos", "photos/*.png", "a.zip", "a.tar", "a.tar.gz", "a.npy", "turned.npy"):
+        disk, there = open_reader(str(tmp_path / name)), open_reader(f"{url}/{name}")
+        assert (list(there.names), there.kind, there.name) == (list(disk.names), disk.kind, disk.name)
+        assert (there.fingerprint(), there.others) == (disk.fingerprint(), disk.others)
+        ours, theirs = disk.fetch([1, 2, 5]), there.fetch([1, 2, 5])
+        assert np.array_equal(ours, theirs) if isinstance(ours, np.ndarray) else ours == theirs
+
+
+def test_a_stack_of_images_in_a_bucket_is_that_of_the_disk(tmp_path, bucket):
+    sources(tmp_path)
+    ours = ingest(tmp_path / "photos", tmp_path / "out.zarr")
+    ingest(upload(tmp_path / "photos", f"{bucket}/photos"), f"{bucket}/out.zarr")
+    assert content(f"{bucket}/out.zarr") == content(ours.path)
+    assert verify(f"{bucket}/out.zarr") == []
+    assert not ObjectPath(f"{bucket}/out.zarr.partial").exists()
+
+
+def test_a_stack_in_a_bucket_is_read_where_it_is_and_copied(tmp_path, bucket):
+    np.save(tmp_path / "a.npy", smooth_images(12, (8, 9)))
+    ours = ingest(tmp_path / "a.npy", tmp_path / "a.zarr")
+    url = upload(tmp_path / "a.zarr", f"{bucket}/a.zarr")
+    there = open_stack(url)
+    assert (there.fingerprint, there.shape, there.names.tolist()) == (ours.fingerprint, ours.shape, ours.names.tolist())
+    assert np.array_equal(there.samples[3:7], ours.samples[3:7])
+    assert verify(f"{url}/samples") == []
+
+
+def test_files_below_a_store_or_hidden_are_no_images(tmp_path, bucket):
+    sources(tmp_path)
+    upload(tmp_path / "photos", bucket)
+    finish(f"{bucket}-made.zarr")
+    for name, text in content(f"{bucket}-made.zarr").items():
+        (ObjectPath(bucket) / "made.zarr" / name).write_bytes(text)
+    (ObjectPath(bucket) / "made.zarr/x.png").write_bytes(b"")
+    (ObjectPath(bucket) / ".hidden/x.png").write_bytes(b"")
+    assert len(open_reader(bucket)) == 9
+
+
+@pytest.mark.parametrize(
+    ("source", "says"),
+    [("none.zip", "there is nothing at"), ("*.tif", "nothing matches"), ("a.h5", "read from disks only: download it")],
+)
+def test_a_source_that_is_not_read_is_told(bucket, source, says):
+    (ObjectPath(bucket) / "a.h5").write_bytes(b"\x89HDF\r\n\x1a\n" + bytes(600))
+    with pytest.raises(DataError, match=says):
+        open_reader(f"{bucket}/{source}")
+
+
+# -- outputs
+
+
+@pytest.mark.parametrize("url", ["s3://bucket", "s3://bucket/", "s3://bucket/a//b", "s3://bucket/../b"])
+def test_an_output_needs_a_name_in_a_bucket(url):
+    with pytest.raises(StoreError, match="names no place in a bucket"):
+        finish(url)
+
+
+def test_an_output_on_the_web_is_refused():
+    with pytest.raises(StoreError, match="can be read but not written"):
+        finish("https://example.org/a.zarr")
+
+
+def test_an_output_in_a_bucket_harms_nothing():
+    url = "memory://bucket/harmless"
+    (ObjectPath(url) / "photos/a.png").write_bytes(b"png")
+    for target, says in (("photos", "is a folder that is not a Zarr store"), ("photos/a.png", "is a file")):
+        with pytest.raises(StoreError, match=says):
+            finish(f"{url}/{target}", overwrite=True)
+    write = ObjectPath(f"{url}/new.zarr.partial/done/a.png")
+    write.write_bytes(b"png")
+    with pytest.raises(StoreError, match="none of ours"):
+        finish(f"{url}/new.zarr", overwrite=True)
+    assert ObjectPath(url).files() == {"new.zarr.partial/done/a.png": 3, "photos/a.png": 3}
+    finish(f"{url}/whole.zarr")
+    with pytest.raises(StoreError, match="lies in the finished store"):
+        ingest(np_file(url), f"{url}/whole.zarr/inner.zarr")
+
+
+def np_file(url: str) -> str:
+    buffer = io.BytesIO()
+    np.save(buffer, np.zeros((3, 4, 4), "u1"))
+    ObjectPath(f"{url}/a.npy").write_bytes(buffer.getvalue())
+    return f"{url}/a.npy"
+
+
+def test_a_store_is_resumed_recognized_refused_and_replaced():
+    url = "memory://bucket/states.zarr"
+    leave_unfinished(url)
+    with pytest.raises(StoreError, match="is not finished: wait for the run"):
+        open_stack(url)
+    with pytest.raises(StoreError, match="unfinished stack store"):
+        finish(url, "other")
+    assert (finish(url), finish(url)) == ("resumed", "complete")
+    with pytest.raises(StoreError, match="with other settings"):
+        finish(url, "other")
+    assert finish(url, "other", overwrite=True) == "new"
+    assert finish(url, "other") == "complete"
+    assert set(content(url)) == {"zarr.json"}
+    assert not ObjectPath(f"{url}.partial").exists()
+
+
+@pytest.mark.parametrize("died", ["clearing", "publishing"])
+def test_a_run_that_died_at_its_beginning_or_its_end_is_tidied_up(died):
+    url, beside = f"memory://bucket/{died}.zarr", ObjectPath(f"memory://bucket/{died}.zarr.partial")
+    finish(url)
+    if died == "clearing":
+        (ObjectPath(url) / "zarr.json").unlink()
+        (ObjectPath(url) / "x/c/0").write_bytes(b"of the old store")
+        (beside / "clearing").write_bytes(b"")
+        assert finish(url, "other") == "new"
+    else:
+        (beside / "journal.json").write_bytes(json.dumps({"kind": "stack", "fingerprint": "f"}).encode())
+        (beside / "done/x.json").write_bytes(b"{}")
+        (ObjectPath(url) / "stack/zarr.json").write_bytes(b"{}")
+        assert finish(url, inherited=Inherited("stack", lambda path: False)) == "complete"
+    assert set(content(url)) == {"zarr.json"}
+    assert not beside.exists()
+
+
+def test_an_inner_store_is_inherited_where_it_is_and_not_published(tmp_path):
+    url = "memory://bucket/outer.zarr"
+    stack = np_file("memory://bucket/inner")
+    for settings_of, state in (("a", "new"), ("b", "new")):
+        kept = Inherited("stack", lambda path: (path / "zarr.json").is_file())
+        with Workspace(url, kind="outer", fingerprint=settings_of, overwrite=True, inherited=kept) as work:
+            assert work.state == state
+            before = (work.store / "stack" / "zarr.json").is_file()
+            ingest(stack, work.store / "stack")
+            create_root(work.store, kind="outer", fingerprint=settings_of)
+            work.mark_done("a")
+            if settings_of == "b":
+                work.set_aside()
+                work.publish()
+    assert before
+    assert set(content(url)) == {"zarr.json"}
+    assert verify(url) == []
+
+
+# -- one run at a time
+
+
+def lock_of(url: str) -> ObjectPath:
+    return ObjectPath(f"{url}.partial/lock")
+
+
+def test_two_runs_of_one_output_do_not_meet(bucket):
+    with Workspace(bucket, kind="stack", fingerprint="f") as work:
+        with pytest.raises(StoreError, match="is being written by another run"):
+            finish(bucket)
+        work.mark_done("a")
+    assert finish(bucket) == "resumed"
+
+
+@pytest.mark.parametrize("machine", ["this", "another"])
+def test_the_lock_of_a_dead_run_is_taken_away(machine, bucket, monkeypatch):
+    leave_unfinished(bucket)
+    ours = leases._machine() if machine == "this" else "another"
+    lock_of(bucket).write_bytes(json.dumps({"run": "x", "machine": ours, "process": [2**22 + 1, "1"]}).encode())
+    if machine == "another":
+        with pytest.raises(StoreError, match="is being written by another run"):
+            finish(bucket)
+        monkeypatch.setattr(leases, "PATIENCE", -2.0)
+    assert finish(bucket) == "resumed"
+
+
+def test_a_run_whose_lock_was_taken_away_does_not_publish(bucket):
+    taken = pytest.raises(StoreError, match="was taken over by another run")
+    with taken, Workspace(bucket, kind="stack", fingerprint="f") as work:
+        work.mark_done("a")
+        lock_of(bucket).write_bytes(b"another's")
+        create_root(work.store, kind="stack", fingerprint="f")
+        work.publish()
+    assert not (ObjectPath(bucket) / "zarr.json").exists()
+    assert lock_of(bucket).read_bytes() == b"another's"
+
+
+# -- what goes wrong
+
+
+def test_damage_in_a_bucket_is_named(tmp_path, bucket):
+    np.save(tmp_path / "a.npy", smooth_images(12, (8, 9)))
+    ingest(tmp_path / "a.npy", bucket)
+    whole = content(bucket)
+    shard = next(name for name in whole if name.startswith("samples/c/"))
+    flipped = bytes([whole[shard][0] ^ 1]) + whole[shard][1:]
+    for name, damaged in ((shard, flipped), (shard, whole[shard][:-9]), (shard, None), ("samples/zarr.json", b"{}")):
+        path = ObjectPath(bucket) / name
+        path.unlink() if damaged is None else path.write_bytes(damaged)
+        (problem,) = verify(bucket)[:1]
+        assert problem.startswith(name.rpartition("/c/")[0])
+        with pytest.raises(StoreError):
+            np.asarray(open_stack(bucket).samples[...])
+        path.write_bytes(whole[name])
+    assert verify(bucket) == []
+
+
+def test_a_store_made_through_faults_is_that_of_the_disk(tmp_path, proxy, soon):
+    sources(tmp_path)
+    ours = ingest(tmp_path / "photos", tmp_path / "out.zarr")
+    photos = upload(tmp_path / "photos", "s3://faulty/photos")
+    proxy.share = 0.15
+    ingest(photos, "s3://faulty/out.zarr", threads=2)
+    proxy.share = 0.0
+    assert content("s3://faulty/out.zarr") == content(ours.path)
+    assert sum(proxy.met.values()) > proxy.met["passed"]
+
+
+@pytest.mark.parametrize("faults", [("503",), ("reset",), ("cut upload",)])
+def test_a_server_that_fails_for_good_is_told_and_the_run_goes_on(proxy, bucket, faults, soon):
+    url = bucket.replace("//bucket", "//faulty")
+    proxy._faults = faults
+    given_up = pytest.raises(StoreError, match=r"cannot be .* 5 times\): run the same command again")
+    with given_up, Workspace(url, kind="stack", fingerprint="f") as work:
+        work.mark_done("a")
+        proxy.share = 1.0
+        work.mark_done("b")
+    proxy.share = 0.0
+    with Workspace(url, kind="stack", fingerprint="f") as work:
+        assert work.is_done("a")
+    assert finish(url) == "resumed"
+
+
+def test_an_upload_that_is_cut_leaves_nothing_and_is_repeated(proxy, soon):
+    path, text = ObjectPath("s3://faulty/large"), bytes(range(256)) * 2**14
+    proxy.share, proxy._faults = 1.0, ("cut upload",)
+    with pytest.raises(StoreError, match="cannot be written"):
+        path.write_bytes(text)
+    proxy.share = 0.0
+    assert not path.exists()
+    proxy.share = 0.5
+    for _ in range(3):
+        path.write_bytes(text)
+    proxy.share = 0.0
+    assert path.read_bytes() == text
+
+
+@pytest.mark.parametrize(
+    ("options", "url", "says"),
+    [
+        ({}, "s3://no-such-bucket/a.zarr", "there is no such bucket"),
+        ({"refused": True}, "s3://faulty/a.zarr", "cannot be .*: check the address, the credentials"),
+        ({}, "s4://bucket/a.zarr", "cannot be opened"),
+    ],
+)
+def test_what_will_not_help_again_is_told_at_once(proxy, s3, options, url, says):
+    use_storage_options(options_at(s3), "s3://no-such-bucket")
+    if options:
+        proxy.share, proxy._faults = 1.0, ("403",)
+    requests = sum(proxy.met.values())
+    with pytest.raises((StoreError, DataError), match=says) as error:
+        finish(url)
+    assert sum(proxy.met.values()) - requests <= 2
+    assert KEYS["secret"] not in str(error.value)
+
+
+def test_options_are_shown_nowhere(bucket, s3):
+    finish(bucket)
+    text = "".join(map(repr, (open_array_at(bucket), ObjectPath(bucket), content(bucket))))
+    assert not any(key in text for key in KEYS.values())
+    with pytest.raises((DataError, StoreError)) as error:
+        use_storage_options({"secret": "another-secret", "max_concurrency": "another-secret"}, "s3://wrong")
+        ObjectPath("s3://wrong/a").read_bytes()
+    assert "another-secret" not in str(error.value)
+
+
+def open_array_at(url: str):
+    from dpca.storage.reading import open_node
+
+    return open_node(url).store
+
+
+def test_workers_reach_what_the_program_reaches(cluster, bucket, tmp_path):
+    sources(tmp_path)
+    ingest(upload(tmp_path / "photos", f"{bucket}/photos"), f"{bucket}/a.zarr", client=cluster)
+    ours = ingest(tmp_path / "photos", tmp_path / "a.zarr")
+    assert content(f"{bucket}/a.zarr") == content(ours.path)
