@@ -91,7 +91,7 @@ def open_written(path: str | os.PathLike[str]) -> zarr.Group:
     """Open the group of a store that is whole, be it not under its name yet, for reading."""
     place = place_of(path)
     if isinstance(place, ObjectPath) and not (place / METADATA).is_file():
-        return zarr.open_group(growing_store(os.fspath(place)), mode="r")
+        return zarr.open_group(growing_store(os.fspath(place)), mode="r", zarr_format=3)
     return open_group(path)
 
 

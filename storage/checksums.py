@@ -110,7 +110,7 @@ def stored_checksums(folder: Place) -> Mapping[str, Entry]:
     StoreError
         If the chunks end in no checksums, or a file is missing or torn.
     """
-    array = zarr.open_array(plain_store(os.fspath(folder)), mode="r")
+    array = zarr.open_array(plain_store(os.fspath(folder)), mode="r", zarr_format=3)
     if not ends_in_checksums(array):
         raise StoreError(
             f"the chunks of '{folder}' end in no CRC-32C: make arrays with dpca.storage.arrays.create_array"

@@ -195,16 +195,17 @@ class InBucket:
 
     def begin(self, inherited: Inherited | None, journal: bytes, *, replaces: bool) -> None:
         """Remove everything but what is inherited; `CLEARING` says meanwhile whose it was."""
-        (self.folder / CLEARING).write_bytes(b"")
-        (self.folder / JOURNAL).unlink(missing_ok=True)
-        (self.store / METADATA).unlink(missing_ok=True)
-        kept = inherited.name if inherited is not None and inherited.serves(self.store / inherited.name) else None
-        for name, _ in self.store.entries():
-            if name != kept:
-                (self.store / name).remove_tree()
-        self._empty(but=CLEARING)
+        names = [name for name, _ in self.store.entries()]
+        if names or any(not name.startswith(LOCK) for name, _ in self.folder.entries()):
+            (self.folder / CLEARING).write_bytes(b"")
+            (self.folder / JOURNAL).unlink(missing_ok=True)
+            (self.store / METADATA).unlink(missing_ok=True)
+            for name in names:
+                if inherited is None or name != inherited.name or not inherited.serves(self.store / name):
+                    (self.store / name).remove_tree()
+            self._empty(but=CLEARING)
         (self.folder / JOURNAL).write_bytes(journal)
-        (self.folder / CLEARING).unlink()
+        (self.folder / CLEARING).unlink(missing_ok=True)
 
     def resume(self, inherited: Inherited | None) -> None:
         """Remove what a publication that was cut short left."""
@@ -221,7 +222,8 @@ class InBucket:
 
     def discard(self) -> None:
         """Remove all objects of the store, while the journal owns them, then the work folder."""
-        self.store.remove_tree()
+        if not (self.store / METADATA).is_file():  # else it has appeared, and only the end of its run failed
+            self.store.remove_tree()
         self.tidy()
 
     def tidy(self, inherited: Inherited | None = None) -> None:

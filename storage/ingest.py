@@ -19,7 +19,9 @@ from dpca.storage.errors import DataError, PlanError, StoreError
 from dpca.storage.filling import Filling
 from dpca.storage.images import Color, Rules
 from dpca.storage.layout import CHANNEL, SAMPLE, Layout, axes_for, choose_layout
+from dpca.storage.manifest import METADATA
 from dpca.storage.network import use_storage_options
+from dpca.storage.objects import place_of
 from dpca.storage.outputs import check_output
 from dpca.storage.progress import Progress, no_progress
 from dpca.storage.ranges import checked_range
@@ -238,6 +240,8 @@ def is_made_of(path: str | os.PathLike[str], content: str, *, stop: bool) -> boo
         Whether samples that were left out are an error.
     """
     try:
+        if not place_of(os.path.join(path, METADATA)).is_file():
+            return False
         stack = open_stack(path)
         facts = root_facts(open_group(path))
         return facts.get("content") == content and not (stop and stack.rejected)

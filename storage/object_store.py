@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
@@ -59,8 +60,7 @@ class ObjectStore(FsspecStore):
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
     ) -> list[Buffer | None]:
         """Return parts of several keys."""
-        wanted = list(key_ranges)
-        return await self._again(lambda: FsspecStore.get_partial_values(self, prototype, wanted))
+        return await asyncio.gather(*(self.get(key, prototype, part) for key, part in key_ranges))
 
     async def exists(self, key: str) -> bool:
         """Return whether a key is there."""

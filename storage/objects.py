@@ -90,7 +90,13 @@ class ObjectPath:
 
     def is_file(self) -> bool:
         """Return whether there is an object."""
-        return bool(self._kind() == "file")
+        if self._root.startswith("http"):  # servers may answer with all of it
+            return bool(self._kind() == "file")
+        try:
+            self.read_range(0, 1)  # s3fs, asked whether there is an object, looks for a folder, too
+        except FileNotFoundError:
+            return False
+        return True
 
     def is_dir(self) -> bool:
         """Return whether there are objects below."""
@@ -165,24 +171,23 @@ class ObjectPath:
 
     def read_ranges(self, places: Sequence[tuple[int, int]]) -> list[bytes]:
         """Return several pieces (start, stop) of the object, which are asked for at the same time."""
+        _, path = file_system(str(self))
         starts, stops = [start for start, _ in places], [stop for _, stop in places]
-
-        def found(fs: Any, path: str) -> list[bytes]:
-            pieces = fs.cat_ranges([path] * len(places), starts, stops)
-            pieces = [b"" if isinstance(piece, OSError) and _BEHIND in str(piece) else piece for piece in pieces]
-            if failed := next((piece for piece in pieces if isinstance(piece, Exception)), None):
-                raise failed
-            return list(pieces)
-
-        return self._ask(found) if places else []
+        found = self._at_once([path] * len(places), starts, stops)
+        both = zip(places, found, strict=True)
+        return [self.read_range(*place) if isinstance(piece, Exception) else piece for place, piece in both]
 
     def read_below(self, names: Sequence[str], most: int) -> list[bytes | Exception]:
         """Return up to ``most`` bytes of each of some objects below, asked for at once, or why there are none."""
         _, path = file_system(str(self))
         paths = [f"{path.rstrip('/')}/{name}" for name in names]
-        found = self._ask(lambda fs, path: fs.cat_ranges(paths, 0, most)) if paths else []
+        found = self._at_once(paths, 0, most)
         both = zip(names, found, strict=True)
         return [self._once_more(name) if isinstance(one, Exception) else one for name, one in both]
+
+    def _at_once(self, paths: list[str], starts: Any, stops: Any) -> list[bytes | Exception]:
+        """Ask for several pieces once: of many, some fail in each attempt, and are asked for again one by one."""
+        return self._ask(lambda fs, path: list(fs.cat_ranges(paths, starts, stops))) if paths else []
 
     def _once_more(self, name: str) -> bytes | Exception:
         try:

@@ -47,12 +47,15 @@ def open_node(path: str | os.PathLike[str]) -> zarr.Array[Any] | zarr.Group:
 
 def _open_checked(where: str) -> zarr.Array[Any] | zarr.Group:
     store, inside = checked_store(where)
-    node = zarr.open(store, path=inside, mode="r")
+    # what has a manifest is of version 3: an object store need not be asked for the other one
+    node = zarr.open(store, path=inside, mode="r", zarr_format=None if store.manifest is None else 3)
     return StoredArray(node.async_array) if isinstance(node, zarr.Array) else node
 
 
 def _open_for_writing(where: str) -> zarr.Array[Any]:
-    return zarr.open_array(written_store(where) if is_url(where) else where, mode="r+")
+    if is_url(where):
+        return zarr.open_array(written_store(where), mode="r+", zarr_format=3)
+    return zarr.open_array(where, mode="r+")
 
 
 def _opened(where: str, opener: Callable[[str], Node], nothing: type[DataError | StoreError]) -> Node:

@@ -89,6 +89,8 @@ class Workspace:
     inherited : Inherited, optional
         A store inside the store that is taken over from an unfinished job of other settings or a store that is being
         replaced. An unfinished job that holds nothing else is taken over without `overwrite`.
+    look_only : bool
+        Whether only `state` is wanted, or what stands in the way: nothing is begun, and nothing may be written.
 
     Attributes
     ----------
@@ -127,6 +129,7 @@ class Workspace:
         fingerprint: str,
         overwrite: bool = False,
         inherited: Inherited | None = None,
+        look_only: bool = False,
     ) -> None:
         self._real = resolved_output(target)
         self.target = place_of(target)
@@ -134,6 +137,7 @@ class Workspace:
         self.fingerprint = fingerprint
         self.overwrite = overwrite
         self._inherited = inherited
+        self._look_only = look_only
         # Beside the target of a link, which the store replaces.
         self._folder, self._growing = _places(self._real, fingerprint_of(kind, fingerprint)[:12])
         self.store = self._growing.store
@@ -144,9 +148,11 @@ class Workspace:
 
     def __enter__(self) -> Self:
         with writing_errors(self.target):
-            if not there_is(self._folder) and self._target_is_complete():
-                self.state = "complete"
-                return self
+            if not there_is(self._folder):
+                complete = self._target_is_complete()
+                if complete or self._look_only:
+                    self.state = "complete" if complete else "new"
+                    return self
             claim = self._claim = self._growing.claim(os.fspath(self.target))
             try:
                 self._begin()
@@ -163,7 +169,10 @@ class Workspace:
     ) -> None:
         if self._claim is not None and self._claim.held:
             with suppress(OSError, StoreError):  # somebody may have removed it under our feet, or the network is cut
-                if not self._holds_finished_work():
+                if self._look_only:
+                    if self._claim.created:
+                        self._claim.end()
+                elif not self._holds_finished_work():
                     # nothing that a later run could use (the first image was broken, say): leave no trace
                     self._growing.discard()
                     self._claim.end()
@@ -256,13 +265,13 @@ class Workspace:
 
     def _target_is_complete(self) -> bool:
         """Whether the target is this job's store; raises if it is another one that may not be replaced."""
+        facts = _root_facts(self._real / METADATA)
+        if facts == (self.kind, self.fingerprint):
+            return self._is_whole()
         if not there_is(self._real):
             return False
         if not self._real.is_dir():
             raise StoreError(f"output '{self.target}' is a file: choose another output or remove it")
-        facts = _root_facts(self._real / METADATA)
-        if facts == (self.kind, self.fingerprint):
-            return self._is_whole()
         if not any((self._real / name).exists() for name in _ZARR_METADATA):
             if any(self._real.iterdir()) and not self._growing.is_begun():
                 raise StoreError(
@@ -318,6 +327,8 @@ class Workspace:
                 f"(overwrite=True) to discard it"
             )
         self.state = "resumed" if ours else "new"
+        if self._look_only:
+            return
         if ours:
             self._growing.resume(self._inherited)
         else:

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import http.client
 import logging
+import os
 import random
 import socket
+import subprocess
+import sys
 import threading
+import time
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -56,6 +60,24 @@ def request(address: str, method: str, path: str) -> bytes:
         content = answer.read()
     connection.close()
     return content
+
+
+@contextmanager
+def s3_in_another_process(share: float) -> Iterator[None]:
+    """Run a server behind a proxy; this process and programs reach ``s3://bucket`` by their environment meanwhile."""
+    command = [sys.executable, "-m", "tests.s3_server", str(share)]
+    with subprocess.Popen(command, cwd=Path(__file__).parents[1], stdout=subprocess.PIPE, text=True) as server:
+        assert server.stdout is not None
+        os.environ |= {
+            "AWS_ACCESS_KEY_ID": KEYS["key"],
+            "AWS_SECRET_ACCESS_KEY": KEYS["secret"],
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_ENDPOINT_URL": server.stdout.readline().strip(),
+        }
+        try:
+            yield
+        finally:
+            server.terminate()
 
 
 def content(path: str | Path) -> dict[str, bytes]:
@@ -185,3 +207,10 @@ def _reset(client: BaseHTTPRequestHandler) -> None:
     client.close_connection = True
     client.connection.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, b"\1\0\0\0\0\0\0\0")
     client.connection.close()
+
+
+if __name__ == "__main__":
+    with s3_server() as plain, FaultyProxy(plain, float(sys.argv[1])) as proxy:
+        print(proxy.address, flush=True)
+        while True:
+            time.sleep(60)

@@ -204,7 +204,7 @@ def find_done(
     folder = report_folder(output)
     check_output(output, given, report=folder)
     settings.model.check_before(given.n_samples if isinstance(given, Stack) else len(given))
-    with _workspace(given, output, settings, overwrite) as work:
+    with _workspace(given, output, settings, overwrite, look_only=True) as work:
         if work.state != "complete":
             return None
     if (report := read_report(folder)) is None:
@@ -257,7 +257,9 @@ def _stage(name: str, why: str = "") -> Iterator[None]:
         raise PlanError(f"stage {name!r} of this job does not fit the memory{why}: {error}") from error
 
 
-def _workspace(given: Stack | Reader, output: PathLike, settings: CompressionSettings, overwrite: bool) -> Workspace:
+def _workspace(
+    given: Stack | Reader, output: PathLike, settings: CompressionSettings, overwrite: bool, look_only: bool = False
+) -> Workspace:
     kind = settings.model.scores_kind
     content = given.fingerprint if isinstance(given, Stack) else given.fingerprint()
     return Workspace(
@@ -266,6 +268,7 @@ def _workspace(given: Stack | Reader, output: PathLike, settings: CompressionSet
         fingerprint=fingerprint_of(kind, SCORES_VERSION, content, settings.as_dict()),
         overwrite=overwrite,
         inherited=inherited_of(given, settings.reading),
+        look_only=look_only,
     )
 
 

@@ -1,11 +1,15 @@
 """Kill whole jobs and commands, or one of their workers, with SIGKILL at random moments; compare what comes out.
 
     python tests/benchmarks/kill_and_resume.py --kills 100 --source ../shared/data/lfw-deepfunneled-03.tar
+    python tests/benchmarks/kill_and_resume.py --kills 10 --s3 0.05 --source ../shared/data/lfw-deepfunneled-00.tar
 
 Strikes in every stage of the main job (ingest, fit, scores) and in `dpca fit`, `dpca transform --reconstruct` and
 `dpca reconstruct`. Each killed program is started again with the same command; each killed worker must be replaced by
 the run itself. In the end the store must equal that of an undisturbed run, byte for byte. Prints a line a run; exits
 with 1 at a difference.
+
+With ``--s3`` the main job alone runs, from and to a bucket of a server on this machine, which fails that share of all
+requests; what it makes is compared with a store on the disk.
 """
 
 from __future__ import annotations
@@ -15,14 +19,13 @@ import json
 import os
 import random
 import re
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import redirect_stdout
+from contextlib import ExitStack, redirect_stdout
 from dataclasses import dataclass
 from hashlib import blake2b
 from io import StringIO
@@ -32,6 +35,10 @@ from typing import Any
 import psutil
 
 from dpca.cli import main as dpca_main
+from dpca.report.record import report_folder
+from dpca.storage.disk import remove_tree
+from dpca.storage.objects import ObjectPath, Place
+from tests.s3_server import content, s3_in_another_process
 
 PROGRAM = Path(__file__).parents[2] / "pipelines" / "celeba_cpca.py"
 COMMAND = (sys.executable, "-c", "import sys; from dpca.cli import main; sys.exit(main())")
@@ -74,8 +81,8 @@ class Job:
     """
 
     name: str
-    command: Callable[[Path], list[str]]
-    seconds: Callable[[Path, str], dict[str, float]]
+    command: Callable[[Place], list[str]]
+    seconds: Callable[[Place, str], dict[str, float]]
     announced: Mapping[str, tuple[str, ...]]
 
 
@@ -86,13 +93,27 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=100, help="at least so many (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--program", type=Path, default=PROGRAM, help="another job that takes the same options")
+    parser.add_argument("--s3", type=float, metavar="SHARE", help="in a bucket, where this share of requests fails")
     options = parser.parse_args()
     kills = differences = turn = 0
     rng = random.Random(options.seed)
-    with tempfile.TemporaryDirectory(dir=".") as name:
-        folder = Path(name)
-        jobs = [whole_job(options.source, program=options.program), *commands(options.source, folder)]
+    with ExitStack() as stack:
+        folder: Place = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=".")))
+        arguments = TWO_WORKERS if options.s3 is None else (*TWO_WORKERS, "--no-reconstruct")
+        jobs = [whole_job(options.source, arguments, program=options.program)]
+        if options.s3 is None:
+            jobs += commands(options.source, folder)
         calm = {job.name: undisturbed(job, folder) for job in jobs}
+        if options.s3 is not None:
+            stack.enter_context(s3_in_another_process(options.s3))
+            folder = ObjectPath("s3://bucket/killed")
+            source = folder / Path(options.source).name
+            source.write_bytes(Path(options.source).read_bytes())
+            jobs = [whole_job(str(source), arguments, program=options.program)]
+            there, seconds = undisturbed(jobs[0], folder)
+            differences += there != calm[jobs[0].name][0]
+            print(f"in the bucket: {'same as on disk' if not differences else 'DIFFERENT from the disk'}", flush=True)
+            calm[jobs[0].name] = calm[jobs[0].name][0], seconds
         while kills < options.kills:
             for job in jobs:
                 struck, different = disturbed(job, folder, *calm[job.name], turn, rng)
@@ -107,11 +128,11 @@ def whole_job(
 ) -> Job:
     """Return the job of a pipeline, all stages of it or some."""
 
-    def command(output: Path) -> list[str]:
+    def command(output: Place) -> list[str]:
         return [sys.executable, str(program), "--source", source, "--reconstruct", *arguments, "--output", str(output)]
 
-    def seconds(output: Path, printed: str) -> dict[str, float]:
-        costs = json.loads((output.with_suffix(".report") / "report.json").read_text())["stages"]
+    def seconds(output: Place, printed: str) -> dict[str, float]:
+        costs = json.loads((report_folder(output) / "report.json").read_bytes())["stages"]
         return {name: cost["seconds"] for name, cost in costs.items() if name in (stages or STAGES)}
 
     return Job(program.stem, command, seconds, STAGES)
@@ -131,7 +152,7 @@ def commands(source: str, folder: Path, where: Sequence[str] = TWO_WORKERS) -> l
                 raise SystemExit(f"`dpca {made[0]}` failed")
 
     def job(name: str, *inputs: str, options: Sequence[str] = ()) -> Job:
-        def seconds(output: Path, printed: str) -> dict[str, float]:
+        def seconds(output: Place, printed: str) -> dict[str, float]:
             (taken,) = re.findall(r"in ([\d.]+) s \(", printed)
             return {name: float(taken)}
 
@@ -150,7 +171,7 @@ def commands(source: str, folder: Path, where: Sequence[str] = TWO_WORKERS) -> l
 
 
 def undisturbed(
-    job: Job, folder: Path, start: Callable[[list[str]], Any] = started
+    job: Job, folder: Place, start: Callable[[list[str]], Any] = started
 ) -> tuple[dict[str, str], dict[str, float]]:
     """Run a job; return its store and how long each stage took."""
     output = folder / f"{job.name}-calm.zarr"
@@ -163,7 +184,7 @@ def undisturbed(
 
 def disturbed(
     job: Job,
-    folder: Path,
+    folder: Place,
     calm: dict[str, str],
     costs: dict[str, float],
     turn: int,
@@ -192,8 +213,9 @@ def disturbed(
         differences += not same
         when = ", ".join(f"{delay:.2f} s into {stage}" for stage, delay in moments.items())
         print(f"{job.name}: {victim} killed {when}: {'same' if same else 'DIFFERENT'}", flush=True)
-        shutil.rmtree(output)
-        shutil.rmtree(output.with_suffix(".report"), ignore_errors=True)
+        for made in (output, report_folder(output)):
+            if made.exists():
+                remove_tree(made)
     return kills, differences
 
 
@@ -224,9 +246,8 @@ def _run_and_kill(
     return kills
 
 
-def _tree(folder: Path) -> dict[str, str]:
-    files = sorted(p for p in folder.rglob("*") if p.is_file())
-    return {str(p.relative_to(folder)): blake2b(p.read_bytes()).hexdigest() for p in files}
+def _tree(folder: Place) -> dict[str, str]:
+    return {name: blake2b(text).hexdigest() for name, text in content(folder).items()}
 
 
 if __name__ == "__main__":
