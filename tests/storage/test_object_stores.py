@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tarfile
+import threading
 import zipfile
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 import numpy as np
@@ -158,6 +162,47 @@ def test_a_stack_in_a_bucket_is_read_where_it_is_and_copied(tmp_path, bucket):
     assert (there.fingerprint, there.shape, there.names.tolist()) == (ours.fingerprint, ours.shape, ours.names.tolist())
     assert np.array_equal(there.samples[3:7], ours.samples[3:7])
     assert verify(f"{url}/samples") == []
+
+
+class Web(SimpleHTTPRequestHandler):
+    """Serves files, and ranges of them, as real web servers do."""
+
+    def do_GET(self) -> None:
+        path = Path(self.translate_path(self.path))
+        if not path.is_file():
+            self.send_error(404)
+            return
+        text, part = path.read_bytes(), re.fullmatch(r"bytes=(\d+)-(\d*)", self.headers.get("Range", ""))
+        if part is not None:
+            text = text[int(part[1]) : int(part[2]) + 1 if part[2] else None]
+        self.send_response(200 if part is None else 206)
+        self.send_header("Content-Length", str(len(text)))
+        self.end_headers()
+        self.wfile.write(text)
+
+    def log_message(self, format: str, *args: object) -> None:
+        pass
+
+
+@pytest.fixture
+def web(tmp_path):
+    """Address of a web server of the files of a test."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Web, directory=tmp_path)) as server:
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield f"http://127.0.0.1:{server.server_address[1]}"
+        server.shutdown()
+
+
+def test_a_web_server_is_read_and_not_written(tmp_path, web):
+    sources(tmp_path)
+    ours = ingest(tmp_path / "a.npy", tmp_path / "a.zarr")
+    assert np.array_equal(open_stack(f"{web}/a.zarr").samples[2:5], ours.samples[2:5])
+    for name in ("a.npy", "a.zip", "photos/photo-0001.png"):
+        assert open_reader(f"{web}/{name}").fingerprint() == open_reader(str(tmp_path / name)).fingerprint()
+    with pytest.raises(DataError, match="there is nothing at"):
+        open_reader(f"{web}/none.zip")
+    with pytest.raises(StoreError, match="can be read but not written"):
+        ingest(f"{web}/a.npy", f"{web}/b.zarr")
 
 
 def test_files_below_a_store_or_hidden_are_no_images(tmp_path, bucket):
