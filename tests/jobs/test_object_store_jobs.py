@@ -58,7 +58,7 @@ def test_compress_makes_in_a_bucket_what_it_makes_on_disk(tmp_path, proxy, sched
     assert content(made[1]) == content(made[0])
     assert numbers(made[1]) == numbers(made[0])
     assert set(ObjectPath("s3://faulty/made").entries()) == {("out.report", True), ("out.zarr", True)}
-    assert main(["verify", made[1], *where]) == main(["verify", "s3://faulty/made/out.report", *where]) == 0
+    assert main(["verify", "s3://faulty/made/out.report", *where]) == 0
     assert main(["info", made[1], *where[:2]]) == 0
     assert "bytes_on_disk" in capfd.readouterr().out
     assert main(["compress", "s3://faulty/photos", made[1], *job, *where]) == 0
@@ -98,8 +98,8 @@ def test_a_job_that_is_killed_goes_on_to_the_same_bytes(tmp_path, proxy, schedul
     assert main(["compress", str(photos), str(tmp_path / "out.zarr"), *FIT, "--scheduler", scheduler]) == 0
     output = "s3://faulty/killed/out.zarr"
     command = ["compress", "s3://faulty/photos", output, *FIT, *options(tmp_path, scheduler)]
-    # in requests: at the beginning, while it ingests, fits and writes, and close to the end
-    for moment in (25, 120, 200, 120, 90):
+    # in requests, of which it takes about 500
+    for moment in (70, 150, 150):
         assert run(programs, command, proxy, moment) in (-9, 0)
     assert run(programs, command) == 0
     assert content(output) == content(tmp_path / "out.zarr")

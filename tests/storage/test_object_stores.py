@@ -92,7 +92,7 @@ dtypes = st.sampled_from(["u1", "i2", "f4", "f8", "?"])
 
 
 @given(st.data())
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=12, deadline=None)
 def test_any_array_has_the_bytes_of_one_on_disk(tmp_path_factory, data):
     values = data.draw(npst.arrays(data.draw(dtypes), data.draw(shapes)))
     chunks = tuple(data.draw(st.integers(1, n)) for n in values.shape)
