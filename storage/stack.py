@@ -29,7 +29,7 @@ from zarr.errors import BaseZarrError
 
 from dpca.storage import cf
 from dpca.storage.errors import DataError, StoreError, one_line
-from dpca.storage.layout import CHANNEL, MAX_CHUNK, SAMPLE, axes_for, stacked_axes
+from dpca.storage.layout import CHANNEL, MAX_CHUNK, SAMPLE, axes_for, named_axes, stacked_axes
 from dpca.storage.ranges import checked_range, found_range, type_range
 from dpca.storage.reading import array_in, open_node, root_facts
 from dpca.storage.workspace import fingerprint_of
@@ -38,7 +38,6 @@ STACK_KIND = "stack"
 STACK_VERSION = 1
 
 _PREFERRED = ("samples", "images", "data")
-_CHANNEL_NAMES = ("c", "ch", "channel", "channels", "rgb")
 _KINDS = "buif"  # numpy's letters for truth values, integers and floats
 
 
@@ -334,11 +333,8 @@ def _check_samples(where: str, samples: zarr.Array[Any], decoded: bool) -> None:
 
 def _foreign_axes(samples: zarr.Array[Any]) -> tuple[str, ...]:
     names: Any = getattr(samples.metadata, "dimension_names", None) or samples.attrs.get("_ARRAY_DIMENSIONS")
-    if isinstance(names, Sequence) and len(names) == samples.ndim and all(isinstance(name, str) for name in names):
-        rest = [CHANNEL if name.lower() in _CHANNEL_NAMES else name for name in names[1:]]
-        if len({SAMPLE, *rest}) == samples.ndim:
-            return (SAMPLE, *rest)
-    return (SAMPLE, *axes_for(samples.shape[1:]))
+    known = isinstance(names, Sequence) and len(names) == samples.ndim and all(isinstance(name, str) for name in names)
+    return (SAMPLE, *((named_axes(names[1:]) if known else None) or axes_for(samples.shape[1:])))
 
 
 def _check_axes(axes: Sequence[str], samples: zarr.Array[Any]) -> tuple[str, ...]:

@@ -72,6 +72,10 @@ class Representation(ABC):
         """Name the axes of one sample's scores, given those of a sample."""
         return ("component",)
 
+    def score_centers(self, axis: int, values: Array) -> Array | None:
+        """Return the centers of cells along an axis of a sample, given the places of its entries; None if no cells."""
+        return None
+
     def n_spatial(self, axes: Sequence[str]) -> int:
         """Return how many of a sample's axes, which have these names, are axes of space."""
         return sum(axis != CHANNEL for axis in axes)
