@@ -54,3 +54,17 @@ def leading_dims(x: Any, wanted: str | Sequence[str] | None) -> tuple[Any, ...]:
     if not dims or len(set(dims)) != len(dims) or not set(dims) <= set(x.dims):
         raise DataError(f"sample_dim is {wanted!r} but {called(x)} has the dims {x.dims}: give one of them, or several")
     return dims
+
+
+def stored_coordinates(x: Any) -> dict[str, tuple[tuple[str, ...], Any, dict[str, Any]]]:
+    """Return dims, values and attributes of the coordinates of a ``DataArray``, as netCDF stores them."""
+    import xarray  # whoever gave the array has it
+
+    several = [name for name, index in x.coords.xindexes.items() if len(x.coords.xindexes.get_all_coords(name)) > 1]
+    plain = x.reset_index(list(dict.fromkeys(x[name].dims[0] for name in several))) if several else x
+    found = {}
+    for name, coord in plain.coords.items():
+        stored = xarray.conventions.encode_cf_variable(coord.variable.load())
+        attributes = {key: value for key, value in stored.attrs.items() if key != "_FillValue"}
+        found[str(name)] = tuple(map(str, stored.dims)), stored.values, attributes
+    return found

@@ -28,10 +28,11 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.errors import BaseZarrError
 
 from dpca.storage import cf
+from dpca.storage.coordinates import Coordinates, coordinates_in, dims_of
 from dpca.storage.errors import DataError, StoreError, one_line
 from dpca.storage.layout import CHANNEL, MAX_CHUNK, SAMPLE, axes_for, named_axes, stacked_axes
 from dpca.storage.ranges import checked_range, found_range, type_range
-from dpca.storage.reading import array_in, open_node, root_facts
+from dpca.storage.reading import array_in, open_group, open_node, root_facts
 from dpca.storage.workspace import fingerprint_of
 
 STACK_KIND = "stack"
@@ -145,6 +146,20 @@ class Stack:
             return []
         name, reason = (self._column(self._group, f"rejected/{column}") for column in ("name", "reason"))
         return list(zip(name.tolist(), reason.tolist(), strict=True))
+
+    @cached_property
+    def coordinates(self) -> Coordinates | None:
+        """Names of all axes, and what stands along them in the group of the array; None where they have no names."""
+        folder, between, _ = self.array_path.rstrip("/").rpartition("/")
+        dims = dims_of(self.samples)
+        try:
+            group = self._group or (open_group(folder) if dims and between else None)
+        except StoreError:
+            return None  # the array lies in no group
+        if not (group and dims) or self.moved:
+            return None
+        found = coordinates_in(group, dims, self.shape, self.samples.attrs.asdict())
+        return found and found.arranged(range(len(dims)), self.axes[1:])
 
     def _column(self, group: zarr.Group, name: str) -> np.ndarray[Any, Any]:
         return np.asarray(array_in(group, name)[...])
@@ -332,9 +347,8 @@ def _check_samples(where: str, samples: zarr.Array[Any], decoded: bool) -> None:
 
 
 def _foreign_axes(samples: zarr.Array[Any]) -> tuple[str, ...]:
-    names: Any = getattr(samples.metadata, "dimension_names", None) or samples.attrs.get("_ARRAY_DIMENSIONS")
-    known = isinstance(names, Sequence) and len(names) == samples.ndim and all(isinstance(name, str) for name in names)
-    return (SAMPLE, *((named_axes(names[1:]) if known else None) or axes_for(samples.shape[1:])))
+    dims = dims_of(samples)
+    return (SAMPLE, *((named_axes(dims[1:]) if dims else None) or axes_for(samples.shape[1:])))
 
 
 def _check_axes(axes: Sequence[str], samples: zarr.Array[Any]) -> tuple[str, ...]:

@@ -16,7 +16,6 @@ import numpy as np
 from dpca.engine.source import Source, as_source
 from dpca.kernels.types import Array
 from dpca.representation.base import Representation
-from dpca.representation.whitened import Whitened
 from dpca.storage.errors import DataError
 from dpca.storage.labelled import called, is_labelled, labelled_array, leading_dims
 from dpca.storage.layout import CHANNEL, axes_for, named_axes
@@ -129,7 +128,7 @@ class Labelled:
 
     def scores(self, values: Any, basis: Representation, labels: Labels, names: Array | None) -> Any:
         """Return scores as a ``DataArray``; ``names`` are those of the scores in two axes."""
-        attrs = {"units": labels.attrs["units"]} if "units" in labels.attrs and not isinstance(basis, Whitened) else {}
+        attrs = {"units": labels.attrs["units"]} if "units" in labels.attrs and basis.keeps_units else {}
         if names is not None:
             return self.result(values, (SCORE,), "scores", attrs).assign_coords({SCORE: names})
         coords = score_coords(basis, labels)

@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -33,6 +33,9 @@ class Representation(ABC):
 
     #: What a store of these scores calls itself; it ends in "scores".
     scores_kind: str = "scores"
+
+    #: Whether scores are in the units of the samples.
+    keeps_units: ClassVar[bool] = True
 
     if TYPE_CHECKING:  # a dataclass would take a property of its base for the default of its field
 

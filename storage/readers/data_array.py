@@ -1,0 +1,81 @@
+"""An array of xarray, in memory, in Dask or in a file that xarray opened; xarray itself is not imported here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from math import prod
+from typing import Any
+
+import dask
+import numpy as np
+from numpy.typing import NDArray
+
+from dpca.storage.coordinates import collect
+from dpca.storage.errors import DataError, one_line
+from dpca.storage.labelled import labelled_array, stored_coordinates
+from dpca.storage.readers.base import digest, runs
+from dpca.storage.readers.raw import ArrayReader
+
+_BLOCK_BYTES = 32 << 20
+
+
+class DataArrayReader(ArrayReader):
+    """Samples of a ``DataArray``, or of a variable of a ``Dataset``, with their coordinates.
+
+    Parameters
+    ----------
+    x : xarray.DataArray or Dataset
+        In memory, in Dask, or not yet read from its file; tasks read, or compute, only their own samples.
+    key : str, optional
+        Name of the variable in a ``Dataset``.
+    axes : sequence of str, optional
+        See `ArrayReader`; by default the first dim counts samples.
+
+    Raises
+    ------
+    DataError
+        If the variable is not determined.
+    """
+
+    kind = "xarray"
+
+    def __init__(self, x: Any, key: str | None = None, axes: Sequence[str] | None = None) -> None:
+        array = labelled_array(x, key)
+        name = "array" if array.name is None else str(array.name)
+        stored = stored_coordinates(array)
+        attributes = {**array.attrs, "coordinates": " ".join(stored)}
+        found = collect([str(dim) for dim in array.dims], array.shape, attributes, stored.get)
+        super().__init__(name, array.shape, array.dtype, axes, found)
+        self._array = array.drop_vars(list(array.coords)).transpose(*(array.dims[i] for i in self.order))
+
+    def fingerprint(self) -> str:
+        """Hash of the values, or of the name that Dask gives them, and of what stands along them."""
+        if self._array.chunks is not None:
+            own = [self._array.data.name]
+        else:  # what is not yet read stays so, but for a block at a time
+            step = max(1, _BLOCK_BYTES // (prod(self.sample_shape) * self.dtype.itemsize))
+            own = [
+                digest([np.asarray(self.fetch(range(n, min(n + step, len(self))))).tobytes()])
+                for n in range(0, len(self), step)
+            ]
+        beside = () if self.coordinates is None else self.coordinates.arrays.items()
+        along = (part for name, c in beside for part in (name, *c.dims, str(c.values.dtype), c.values.tobytes()))
+        return digest([self.kind, *own, str(self._array.dtype), *map(str, self._array.shape), *along])
+
+    def part(self, indices: Sequence[int]) -> Callable[[], NDArray[Any]]:
+        """Ship the wanted samples, or what computes them."""
+        first = self._array.dims[0]
+        pieces = [self._array.isel({first: slice(*run)}).variable for run in runs(indices)]
+        return partial(_read, dask.optimize(*pieces), self.dtype, self.name)
+
+
+def _read(pieces: Sequence[Any], dtype: np.dtype[Any], name: str) -> NDArray[Any]:
+    try:
+        # A task of a cluster that asked the cluster to compute would wait for itself.
+        read = [np.asarray(dask.compute(piece, scheduler="synchronous")[0].values) for piece in pieces]
+    except Exception as error:  # what made the values may fail in any way
+        raise DataError(
+            f"the DataArray '{name}' cannot be computed ({one_line(error)}): load() it to see where"
+        ) from error
+    return np.ascontiguousarray(np.concatenate(read) if len(read) > 1 else read[0], dtype)
