@@ -94,6 +94,11 @@ class Coordinates:
         }
         return Coordinates(tuple(names.values()), arrays, self.attributes)
 
+    def of_one_sample(self) -> Coordinates:
+        """Return the coordinates along the axes of a sample, which stand behind the first axis."""
+        dims = self.dims[1:]
+        return replace(self, dims=dims, arrays={k: c for k, c in self.arrays.items() if set(c.dims) <= set(dims)})
+
     def with_centers(
         self, names: Sequence[str], centers: Callable[[int, NDArray[Any]], NDArray[Any] | None]
     ) -> Coordinates:

@@ -6,6 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
+from dpca.storage.coordinates import BESIDE, Coordinates, collect
 from dpca.storage.errors import DataError
 
 
@@ -56,15 +57,33 @@ def leading_dims(x: Any, wanted: str | Sequence[str] | None) -> tuple[Any, ...]:
     return dims
 
 
-def stored_coordinates(x: Any) -> dict[str, tuple[tuple[str, ...], Any, dict[str, Any]]]:
-    """Return dims, values and attributes of the coordinates of a ``DataArray``, as netCDF stores them."""
+def coordinates_of(x: Any) -> Coordinates | None:
+    """Return the coordinates of a ``DataArray``, as netCDF stores them; None where its dims have no names that differ.
+
+    Several along one dim that make an index together, as after ``x.stack``, are kept one by one.
+    """
     import xarray  # whoever gave the array has it
 
     several = [name for name, index in x.coords.xindexes.items() if len(x.coords.xindexes.get_all_coords(name)) > 1]
     plain = x.reset_index(list(dict.fromkeys(x[name].dims[0] for name in several))) if several else x
-    found = {}
+    beside = {}
     for name, coord in plain.coords.items():
         stored = xarray.conventions.encode_cf_variable(coord.variable.load())
         attributes = {key: value for key, value in stored.attrs.items() if key != "_FillValue"}
-        found[str(name)] = tuple(map(str, stored.dims)), stored.values, attributes
-    return found
+        beside[str(name)] = tuple(map(str, stored.dims)), stored.values, attributes
+    return collect([str(dim) for dim in x.dims], x.shape, {**x.attrs, BESIDE: " ".join(beside)}, beside.get)
+
+
+def as_coords(coordinates: Coordinates) -> Any:
+    """Return coordinates as ``xarray.Coordinates``, times decoded."""
+    import xarray
+
+    arrays = {
+        name: (
+            found.dims,
+            found.values if found.values.dtype.kind in "biuf" else found.values.astype(str),
+            found.attributes,
+        )
+        for name, found in coordinates.arrays.items()
+    }
+    return xarray.decode_cf(xarray.Dataset(coords=arrays)).coords

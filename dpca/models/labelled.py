@@ -7,17 +7,20 @@ memory or in Dask, nothing of which is computed, and puts names and coordinates 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
+import zarr
 
-from dpca.engine.source import Source, as_source
+from dpca.engine.source import Source, as_source, opened
 from dpca.kernels.types import Array
 from dpca.representation.base import Representation
+from dpca.storage.coordinates import Coordinates, coordinates_in
 from dpca.storage.errors import DataError
-from dpca.storage.labelled import called, is_labelled, labelled_array, leading_dims
+from dpca.storage.labelled import as_coords, called, coordinates_of, is_labelled, labelled_array, leading_dims
 from dpca.storage.layout import CHANNEL, axes_for, named_axes
 from dpca.storage.readers.base import require
 
@@ -36,15 +39,15 @@ class Labels:
         All dims of the array, as they were given.
     dims : tuple
         Those of one sample, channels last.
-    coords : xarray.Coordinates or None
-        Those along these dims, and scalar ones.
+    along : xarray.Coordinates, dpca.storage.coordinates.Coordinates or None
+        Those along these dims, of an array of xarray with scalar ones.
     name, attrs
         Of the array.
     """
 
     order: tuple[Any, ...]
     dims: tuple[Any, ...]
-    coords: Any
+    along: Any
     name: Any
     attrs: dict[str, Any]
 
@@ -55,13 +58,48 @@ class Labels:
         axes = named_axes(dims) or ()
         if CHANNEL in axes:
             dims.append(dims.pop(axes.index(CHANNEL)))
-        return cls(x.dims, tuple(dims), _coords_along(x, dims), x.name, x.attrs)
+        return cls(x.dims, tuple(dims), _coords_along(x, dims), x.name, dict(x.attrs))
 
     @classmethod
     def of_shape(cls, sample_shape: Sequence[int]) -> Labels:
         """Return the labels of samples of which nothing is known but their shape."""
         axes = axes_for(sample_shape)
         return cls(axes, axes, None, None, {})
+
+    @classmethod
+    def of_source(cls, source: Any) -> Labels | None:
+        """Return the labels of a stack, or of a source of an array in a file, None where no coordinates are known."""
+        found = getattr(source, "coordinates", None)
+        if found is None or not (own := found.of_one_sample()).arrays:
+            return None
+        return cls(found.dims, own.dims, own, None, dict(own.attributes))
+
+    @classmethod
+    def stored(cls, facts: Mapping[str, Any], group: zarr.Group, sample_shape: Sequence[int]) -> Labels:
+        """Return the labels that a store of a model states, see `facts`, with the coordinates in a group of it."""
+        order, dims = (tuple(map(str, facts[name])) for name in ("order", "dims"))
+        found = coordinates_in(group, dims, sample_shape, facts["attributes"])
+        if found is None:
+            raise ValueError(f"its labels {dims} do not fit samples of {tuple(sample_shape)}")
+        return cls(order, dims, found, facts["name"], dict(found.attributes))
+
+    def kept(self, sample_shape: Sequence[int]) -> Coordinates | None:
+        """Return the coordinates along samples of a shape as stores hold them; None where two dims have one name."""
+        if isinstance(self.along, Coordinates):
+            return self.along
+        import xarray  # or there were no labels
+
+        return coordinates_of(xarray.DataArray(np.empty(sample_shape), self.along, self.dims, attrs=self.attrs))
+
+    def facts(self, kept: Coordinates) -> dict[str, Any]:
+        """Return what the store of a model states beside the coordinates that it keeps."""
+        name = self.name if isinstance(self.name, str) else None
+        return {"order": [*map(str, self.order)], "dims": list(kept.dims), "name": name, "attributes": kept.stated}
+
+    @cached_property
+    def coords(self) -> Any:
+        """Coordinates as xarray has them, None where there are none."""
+        return as_coords(self.along) if isinstance(self.along, Coordinates) else self.along
 
     @property
     def axes(self) -> tuple[str, ...]:
@@ -143,7 +181,7 @@ class Labelled:
 
 
 def given_to_fit(x: Any, sample_dim: str | Sequence[str] | None) -> tuple[Any, Labels | None]:
-    """Return samples as they are, without labels, or those of xarray as a source with theirs.
+    """Return samples, opened where they are a path, and their labels: those of xarray as a source.
 
     Raises
     ------
@@ -156,7 +194,8 @@ def given_to_fit(x: Any, sample_dim: str | Sequence[str] | None) -> tuple[Any, L
                 f"sample_dim is {sample_dim!r} but only arrays of xarray have dims with names: leave it out, samples "
                 f"are counted by the first axis"
             )
-        return x, None
+        x = opened(x)
+        return x, Labels.of_source(x)
     labelled, labels = taken_in(x, sample_dim)
     return labelled.source(labels), labels
 

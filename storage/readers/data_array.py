@@ -11,9 +11,8 @@ import dask
 import numpy as np
 from numpy.typing import NDArray
 
-from dpca.storage.coordinates import collect
 from dpca.storage.errors import DataError, one_line
-from dpca.storage.labelled import labelled_array, stored_coordinates
+from dpca.storage.labelled import coordinates_of, labelled_array
 from dpca.storage.readers.base import digest, runs
 from dpca.storage.readers.raw import ArrayReader
 
@@ -43,10 +42,7 @@ class DataArrayReader(ArrayReader):
     def __init__(self, x: Any, key: str | None = None, axes: Sequence[str] | None = None) -> None:
         array = labelled_array(x, key)
         name = "array" if array.name is None else str(array.name)
-        stored = stored_coordinates(array)
-        attributes = {**array.attrs, "coordinates": " ".join(stored)}
-        found = collect([str(dim) for dim in array.dims], array.shape, attributes, stored.get)
-        super().__init__(name, array.shape, array.dtype, axes, found)
+        super().__init__(name, array.shape, array.dtype, axes, coordinates_of(array))
         self._array = array.drop_vars(list(array.coords)).transpose(*(array.dims[i] for i in self.order))
 
     def fingerprint(self) -> str:
