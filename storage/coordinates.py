@@ -156,7 +156,7 @@ def collect(
         return None
     lengths, arrays = dict(zip(dims, shape, strict=True)), {}
     beside = attributes.get(BESIDE, "")
-    for name in dict.fromkeys((*dims, *_text(beside).split())):
+    for name in dict.fromkeys((*dims, *text_of(beside).split())):
         found = None if name in _OURS or "/" in name else find(name)
         if found is None:
             continue
@@ -228,7 +228,7 @@ def write_coordinates(group: zarr.Group, coordinates: Coordinates | None) -> Non
 
 def describing(attributes: Mapping[str, Any], *, of_time: bool = True) -> dict[str, str]:
     """Return the attributes that say what values are; those of samples say no time, which others would decode."""
-    found = {name: _text(attributes[name]) for name in _DESCRIBING if name in attributes}
+    found = {name: text_of(attributes[name]) for name in _DESCRIBING if name in attributes}
     return {
         name: text
         for name, text in found.items()
@@ -236,7 +236,8 @@ def describing(attributes: Mapping[str, Any], *, of_time: bool = True) -> dict[s
     }
 
 
-def _text(value: Any) -> str:
+def text_of(value: Any) -> str:
+    """Return an attribute that is a text, "" for any other."""
     value = value.item() if isinstance(value, np.ndarray | np.generic) and value.size == 1 else value
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value if isinstance(value, str) else ""
 

@@ -78,12 +78,8 @@ def as_coords(coordinates: Coordinates) -> Any:
     """Return coordinates as ``xarray.Coordinates``, times decoded."""
     import xarray
 
-    arrays = {
-        name: (
-            found.dims,
-            found.values if found.values.dtype.kind in "biuf" else found.values.astype(str),
-            found.attributes,
-        )
-        for name, found in coordinates.arrays.items()
-    }
+    arrays = {}
+    for name, found in coordinates.arrays.items():
+        texts = found.values.dtype.kind not in "biuf"
+        arrays[name] = found.dims, found.values.astype(str) if texts else found.values, found.attributes
     return xarray.decode_cf(xarray.Dataset(coords=arrays)).coords
