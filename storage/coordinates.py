@@ -18,6 +18,7 @@ from numpy.typing import NDArray
 
 from dpca.storage import cf
 from dpca.storage.arrays import create_array, write_shard, write_strings
+from dpca.storage.errors import DataError
 from dpca.storage.layout import SAMPLE, Layout, named_axes
 from dpca.storage.reading import array_in
 
@@ -42,7 +43,7 @@ UNITS = "units"
 _DESCRIBING = ("standard_name", "long_name", UNITS, "calendar", "axis", "positive", "dtype")
 #: The attribute that names coordinates which are not called as an axis.
 BESIDE = "coordinates"
-_ONE_CHUNK, _CHUNK = 2**24, 2**16
+_MOST, _CHUNK = 2**25, 2**16
 
 
 @dataclass(frozen=True, eq=False)
@@ -150,7 +151,8 @@ def collect(
 
     Notes
     -----
-    What is no coordinate of these axes is left out, and what has missing values, which CF forbids.
+    What is no coordinate of these axes is left out, what has missing values, which CF forbids, and what has more than
+    33 million values.
     """
     if len(set(dims)) != len(dims) or len(dims) != len(shape) or not all(dims):
         return None
@@ -162,7 +164,7 @@ def collect(
             continue
         own, stored, described = tuple(found[0]), found[1], found[2]
         fits = own and set(own) <= set(dims) and tuple(stored.shape) == tuple(lengths[dim] for dim in own)
-        small = len(own) == 1 or prod(stored.shape) <= _ONE_CHUNK
+        small = prod(stored.shape) <= _MOST
         if not (fits and small and (name not in dims or own == (name,))):
             continue
         if (values := _values(np.asarray(stored[...]), described, name)) is not None:
@@ -173,15 +175,23 @@ def collect(
 def coordinates_in(
     group: zarr.Group, dims: Sequence[str], shape: Sequence[int], attributes: Mapping[str, Any]
 ) -> Coordinates | None:
-    """Return the coordinates of an array with these dims that lie beside it in a group; see `collect`."""
+    """Return the coordinates of an array with these dims that lie beside it in a group; see `collect`.
+
+    Of somebody else's group, all are left out where one cannot be read.
+    """
 
     def find(name: str) -> tuple[Sequence[str], Any, Mapping[str, Any]] | None:
-        if name not in group or not isinstance(group[name], zarr.Array):
+        if name not in group:
             return None
         array = array_in(group, name)
         return dims_of(array) or (), array, array.attrs.asdict()
 
-    return collect(dims, shape, attributes, find)
+    try:
+        return collect(dims, shape, attributes, find)
+    except Exception:  # metadata and codecs of anyone's choice fail in ways of their own
+        if getattr(group.store, "manifest", None) is not None:  # ours
+            raise
+        return collect(dims, shape, attributes, lambda name: None)
 
 
 def joined(parts: Sequence[Coordinates | None]) -> Coordinates | None:
@@ -247,7 +257,10 @@ def _values(values: NDArray[Any], attributes: Mapping[str, Any], name: str) -> N
     if values.dtype.kind not in "biuf":
         texts = values.ndim == 1 and all(isinstance(value, str) for value in values.tolist())
         return values if texts else None
-    coding = cf.coding_of(attributes, values.dtype, f"the coordinate {name!r}")
+    try:
+        coding = cf.coding_of(attributes, values.dtype, f"the coordinate {name!r}")
+    except DataError:
+        return None
     values = values.astype(values.dtype.newbyteorder("="), copy=False)
     values = values if coding is None else coding.decode(values)
     if np.ma.is_masked(values) or not np.isfinite(values).all():

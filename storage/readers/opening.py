@@ -8,7 +8,7 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from importlib import import_module
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from dpca.storage.errors import DataError, one_line
 from dpca.storage.labelled import is_labelled
@@ -21,8 +21,12 @@ from dpca.storage.readers.several import SeveralReader
 from dpca.storage.readers.tiff import is_stack
 from dpca.storage.readers.zarr_array import ZarrReader
 
-# Any: an array of xarray, which need not be installed
-Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | Any
+if TYPE_CHECKING:
+    import xarray
+
+Source: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | xarray.DataArray | xarray.Dataset"
+
+Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 # Modules beside this one that state formats of files, asked in this order.
 _FILES = ("hdf5", "netcdf3", "npy", "zip", "tiff", "folder", "video", "nifti", "idx", "tar")
@@ -57,6 +61,7 @@ def open_reader(source: Source, *, key: str | None = None, axes: Sequence[str] |
     """
     if is_labelled(source):
         return DataArrayReader(source, key, axes)
+    source = cast("Paths", source)
     given = [source] if isinstance(source, (str, os.PathLike)) else list(source)
     paths = [path for one in given for path in _matches(os.fspath(one))]
     if not paths:
