@@ -7,7 +7,7 @@ they are stored: of time, numbers whose attributes ``units`` and ``calendar`` sa
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import prod
 from typing import Any
@@ -80,18 +80,21 @@ class Coordinates:
     @property
     def stated(self) -> dict[str, str]:
         """Attributes of the array when it is stored."""
-        beside = [name for name, found in self.arrays.items() if found.dims != (name,) and not set(name) & set(" \t\n")]
-        return {**self.attributes, **({BESIDE: " ".join(beside)} if beside else {})}
+        others = [name for name, found in self.arrays.items() if found.dims != (name,) and not set(name) & set(" \t\n")]
+        return {**self.attributes, **({BESIDE: " ".join(others)} if others else {})}
 
     def arranged(self, order: Sequence[int], axes: Sequence[str]) -> Coordinates:
-        """Return the coordinates of the array whose axes are in another order, those of a sample with these names."""
+        """Return the coordinates of the array whose axes are in another order, those of a sample with these names.
+
+        Those with a name that our stores give to something else are left out.
+        """
         called = [self.dims[i] for i in order]
         first = called[0] if called[0] not in (*axes, *_OURS) else SAMPLE
         names = dict(zip(called, (first, *axes), strict=True))
         arrays = {
             names.get(name, name): replace(found, dims=tuple(names[dim] for dim in found.dims))
             for name, found in self.arrays.items()
-            if name in names or name not in names.values()
+            if (name in names or name not in names.values()) and names.get(name, name) not in _OURS
         }
         return Coordinates(tuple(names.values()), arrays, self.attributes)
 
@@ -157,9 +160,8 @@ def collect(
     if len(set(dims)) != len(dims) or len(dims) != len(shape) or not all(dims):
         return None
     lengths, arrays = dict(zip(dims, shape, strict=True)), {}
-    beside = attributes.get(BESIDE, "")
-    for name in dict.fromkeys((*dims, *text_of(beside).split())):
-        found = None if name in _OURS or "/" in name else find(name)
+    for name in dict.fromkeys((*dims, *_text_of(attributes.get(BESIDE)).split())):
+        found = None if "/" in name else find(name)
         if found is None:
             continue
         own, stored, described = tuple(found[0]), found[1], found[2]
@@ -238,7 +240,7 @@ def write_coordinates(group: zarr.Group, coordinates: Coordinates | None) -> Non
 
 def describing(attributes: Mapping[str, Any], *, of_time: bool = True) -> dict[str, str]:
     """Return the attributes that say what values are; those of samples say no time, which others would decode."""
-    found = {name: text_of(attributes[name]) for name in _DESCRIBING if name in attributes}
+    found = {name: _text_of(attributes[name]) for name in _DESCRIBING if name in attributes}
     return {
         name: text
         for name, text in found.items()
@@ -246,7 +248,12 @@ def describing(attributes: Mapping[str, Any], *, of_time: bool = True) -> dict[s
     }
 
 
-def text_of(value: Any) -> str:
+def beside(variables: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Return the names of variables that only belong to others, which have these attributes."""
+    return {name for stated in variables for of in ("bounds", BESIDE) for name in _text_of(stated.get(of)).split()}
+
+
+def _text_of(value: Any) -> str:
     """Return an attribute that is a text, "" for any other."""
     value = value.item() if isinstance(value, np.ndarray | np.generic) and value.size == 1 else value
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value if isinstance(value, str) else ""

@@ -28,7 +28,7 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.errors import BaseZarrError
 
 from dpca.storage import cf
-from dpca.storage.coordinates import Coordinates, coordinates_in, dims_of
+from dpca.storage.coordinates import Coordinates, beside, coordinates_in, dims_of
 from dpca.storage.errors import DataError, StoreError, one_line
 from dpca.storage.layout import CHANNEL, MAX_CHUNK, SAMPLE, axes_for, named_axes, stacked_axes
 from dpca.storage.ranges import checked_range, found_range, type_range
@@ -291,7 +291,9 @@ def _choose(where: str, group: zarr.Group) -> tuple[zarr.Array[Any], str, tuple[
         with warnings.catch_warnings():
             # files in the folder that are not Zarr's are no concern of a reader
             warnings.simplefilter("ignore")
-            arrays = {name: array for name, array in group.arrays() if array.ndim >= 2}
+            known = dict(group.arrays())
+            others = beside(array.attrs.asdict() for array in known.values())
+            arrays = {name: array for name, array in known.items() if array.ndim >= 2 and name not in others}
     except (OSError, ValueError, TypeError, KeyError, BaseZarrError) as error:
         raise StoreError(
             f"'{where}' cannot be read as a Zarr group ({one_line(error)}): give one array's path"

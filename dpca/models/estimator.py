@@ -238,7 +238,7 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if not is_labelled(X):
             return samples_of(basis, X, n_components)
         labels = self._labels or Labels.of_shape(self.sample_shape_)
-        scores = scores_given(X, basis.leading(n_components), labels)
+        scores = scores_given(X, basis, n_components, labels)
         return scores.samples(samples_of(basis, scores.values, n_components), labels)
 
     def _each_sample(

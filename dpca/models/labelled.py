@@ -223,13 +223,14 @@ def given_to_model(x: Any, labels: Labels | None) -> tuple[Labelled, Labels]:
     return _in_order(x, labels.dims), labels
 
 
-def scores_given(x: Any, basis: Representation, labels: Labels) -> Labelled:
-    """Return scores of xarray for a model; see `given_to_model`."""
-    x = labelled_array(x)
+def scores_given(x: Any, basis: Representation, n_components: int | None, labels: Labels) -> Labelled:
+    """Return scores of xarray, of all components or of the first ones, for a model; see `given_to_model`."""
+    x, used = labelled_array(x), basis.leading(n_components)
+    basis = used if x.sizes.get(COMPONENT) == used.score_shape[-1] else basis
     if SCORE in x.dims:
         return _in_order(x, (SCORE,))
     for dim, coord in score_coords(basis, labels).items():
-        _check_index(x, dim, coord.to_index(), "the scores as transform gave them")
+        _check_index(x, dim, coord.to_index(), "as transform gave them")
     return _in_order(x, basis.score_axes(labels.dims))
 
 
@@ -291,7 +292,7 @@ def _check_index(x: Any, dim: Any, expected: Any, remedy: str) -> None:
     close = len(found) == len(expected) and all(values.dtype.kind in "iuf" for values in (found, expected))
     if not (close and np.allclose(found, expected, rtol=1e-6, atol=1e-6 * _width(expected))):
         raise DataError(
-            f"{called(x)} has other coordinates along {dim!r} than the samples of the fit ({_ends(found)}, not "
+            f"{called(x)} has other coordinates along {dim!r} than the model ({_ends(found)}, not "
             f"{_ends(expected)}): give it the same, {remedy}"
         )
 

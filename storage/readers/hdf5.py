@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpca.storage import cf
-from dpca.storage.coordinates import Coordinates, collect, text_of
+from dpca.storage.coordinates import Coordinates, beside, collect
 from dpca.storage.errors import DataError, one_line
 from dpca.storage.layout import MAX_CHUNK
 from dpca.storage.readers.base import digest, digest_file, require, runs
@@ -66,8 +66,8 @@ class Hdf5Reader(ArrayReader):
                 # visits what lies in this file only: links that are not hard ones could lead anywhere
                 file.visititems(lambda k, v: datasets.update({k: v}) if isinstance(v, h5py.Dataset) else None)
                 numeric = {k: v.shape for k, v in datasets.items() if v.shape is not None and v.dtype.kind in "buif"}
-                bounds = {text_of(found.attrs.get("bounds")) for found in datasets.values()} if key is None else ()
-                chosen = {k: shape for k, shape in numeric.items() if k.rpartition("/")[2] not in bounds}
+                others = beside(found.attrs for found in datasets.values()) if key is None else ()
+                chosen = {k: shape for k, shape in numeric.items() if k.rpartition("/")[2] not in others}
                 self._key = choose_key(name, chosen, key.strip("/") if key is not None else None)
                 dataset = datasets[self._key]
                 what = f"'{name}/{self._key}'"

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpca.storage import cf
-from dpca.storage.coordinates import collect, text_of
+from dpca.storage.coordinates import beside, collect
 from dpca.storage.errors import DataError, one_line
 from dpca.storage.readers.base import Reader, digest, digest_file
 from dpca.storage.readers.format import Format
@@ -57,8 +57,8 @@ def open_netcdf3(path: str, key: str | None = None, axes: Sequence[str] | None =
                 f"'{name}' is netCDF with 64-bit data (CDF-5), which is not read: nccopy -k nc4 converts it"
             )
     variables = _variables(path)
-    bounds = {text_of(variable.attributes.get("bounds")) for variable in variables.values()} if key is None else ()
-    key = choose_key(name, {k: v.raw.shape for k, v in variables.items() if k not in bounds}, key)
+    others = beside(variable.attributes for variable in variables.values()) if key is None else ()
+    key = choose_key(name, {k: v.raw.shape for k, v in variables.items() if k not in others}, key)
     raw, dimensions, attributes = variables[key]
     dtype = np.dtype(raw.dtype)
     return RawReader(
