@@ -50,7 +50,7 @@ def leading_dims(x: Any, wanted: str | Sequence[str] | None) -> tuple[Any, ...]:
         If it does not have such dims.
     """
     if wanted is None:
-        return x.dims[:1]
+        return (x.dims[0],) if x.dims else ()
     dims = (wanted,) if isinstance(wanted, str) else tuple(wanted)
     if not dims or len(set(dims)) != len(dims) or not set(dims) <= set(x.dims):
         raise DataError(f"sample_dim is {wanted!r} but {called(x)} has the dims {x.dims}: give one of them, or several")

@@ -19,7 +19,6 @@ from scipy.sparse import issparse
 from dpca.engine.rows import open_rows
 from dpca.kernels.types import Array, Region
 from dpca.storage import cf
-from dpca.storage.coordinates import Coordinates
 from dpca.storage.errors import DataError, one_line
 from dpca.storage.readers.opening import is_zarr
 from dpca.storage.reading import array_identity, local_path, open_again, open_array, read_into
@@ -65,8 +64,7 @@ class Source(ABC):
     """How many boxes are read at once."""
     axes: tuple[str, ...] | None = None
     """Names of the axes of one sample, for estimators that ask which one holds channels."""
-    coordinates: Coordinates | None = None
-    """What stands along all axes, where a file says so."""
+    coordinates: Any = None  #: of a file, what stands along all axes: `dpca.storage.coordinates.Coordinates`
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], chunks: tuple[int, ...]) -> None:
         self.name, self.shape, self.dtype, self.chunks = name, tuple(shape), np.dtype(dtype), tuple(chunks)
@@ -180,16 +178,10 @@ class DaskSource(Source):
 
     segment_bytes = 128 * 2**20  # a task holds a segment whole
 
-    def __init__(
-        self,
-        array: da.Array,
-        name: str = "the Dask array",
-        axes: tuple[str, ...] | None = None,
-        coordinates: Coordinates | None = None,
-    ) -> None:
+    def __init__(self, array: da.Array, name: str = "the Dask array", axes: Any = None, along: Any = None) -> None:
         longest = tuple(max(lengths) for lengths in array.chunks)
         super().__init__(name, tuple(array.shape), np.dtype(array.dtype), longest)
-        self.array, self.axes, self.coordinates = array, axes, coordinates
+        self.array, self.axes, self.coordinates = array, axes, along
 
     def reader(self) -> Reader:
         """Return a function that computes a box on the current scheduler."""

@@ -21,7 +21,7 @@ from dpca.models.scores import check_match, read_scores_facts
 from dpca.models.store import model_fingerprint, stored_basis
 from dpca.representation.base import Representation
 from dpca.storage.arrays import choose_codec, create_array, create_root, write_shard, write_strings
-from dpca.storage.coordinates import BESIDE, Coordinates, coordinates_in, write_coordinates
+from dpca.storage.coordinates import BESIDE, Coordinates, coordinates_in, dims_of, write_coordinates
 from dpca.storage.disk import require_free_space
 from dpca.storage.layout import choose_layout
 from dpca.storage.outputs import check_output
@@ -125,7 +125,7 @@ def reconstruct_store(
         )
         pixels = Pixels(dtype, job.data_range)
         first = basis.decode(_read(scores_array, 0, min(8, n), basis), job.scores, pixels=pixels)
-        dims = (scores_array.metadata.dimension_names[0], *axes[1:])
+        dims = ((dims_of(scores_array) or axes)[0], *axes[1:])
         stated = {**facts.get("attributes", {}), BESIDE: scores_array.attrs.get(BESIDE, "")}
         found = coordinates_in(open_group(scores), dims, shape, stated) or Coordinates(axes, {}, {})
         write_coordinates(root, found)

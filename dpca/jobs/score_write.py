@@ -26,7 +26,7 @@ from dpca.representation.score_layout import score_layout
 from dpca.storage.arrays import Codec, choose_codec, create_array, write_shard
 from dpca.storage.coordinates import BESIDE, UNITS, Coordinates, write_coordinates
 from dpca.storage.errors import StoreError
-from dpca.storage.layout import Layout, choose_layout
+from dpca.storage.layout import SAMPLE, Layout, choose_layout
 from dpca.storage.progress import Progress, no_progress
 from dpca.storage.reading import open_array
 from dpca.storage.tasks import map_shards
@@ -141,7 +141,7 @@ def write_scores(
     )
     stage = progress("scores", n, "samples")
     peaks = map_shards(write_one, shards, stage=stage, client=client, threads=thread_count())
-    _write_quality(job, group, "sample" if coordinates is None else coordinates.dims[0])
+    _write_quality(job, group, coordinates.dims[0] if coordinates else SAMPLE)
     return max([*peaks, peak_resident_bytes() if client is None else 0])
 
 

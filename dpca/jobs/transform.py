@@ -19,7 +19,7 @@ from dpca.representation.base import MODEL_FACT
 from dpca.storage.arrays import create_root, write_strings
 from dpca.storage.disk import require_free_space
 from dpca.storage.errors import DataError
-from dpca.storage.layout import CHANNEL
+from dpca.storage.layout import CHANNEL, SAMPLE
 from dpca.storage.outputs import check_output
 from dpca.storage.progress import Progress, no_progress
 from dpca.storage.stack import Stack
@@ -120,7 +120,7 @@ def fill_scores(
     rows, kept = stack_layout(source, basis, stack.axes).shards[0], Checkpoints(str(records))
     job = WriteJob(source, path, known, str(store), stack.axes, rows, data_range, reconstruct, ssim, kept)
     peak = write_scores(job, group, coordinates, client=client, progress=progress)
-    write_strings(group, "name", stack.names.tolist(), *(coordinates.dims[:1] if coordinates else ()))
+    write_strings(group, "name", stack.names.tolist(), coordinates.dims[0] if coordinates else SAMPLE)
     return StageCost(time.perf_counter() - began, stack.nbytes, peak)
 
 

@@ -47,9 +47,10 @@ class ComponentModel(Estimator):
     def _batch(self, X: Any, sample_dim: str | Sequence[str] | None) -> Array:
         """Return samples for ``partial_fit``, held in memory, checked; the first ones give the model their labels."""
         fresh = self._states is None
+        labels: Labels | None
         if is_labelled(X):
-            first = fresh or self._labels is None
-            samples, labels = taken_in(X, sample_dim) if first else given_to_model(X, self._labels)
+            known = None if fresh else self._labels
+            samples, labels = taken_in(X, sample_dim) if known is None else given_to_model(X, known)
             X = samples.values
         else:
             X, labels = given_to_fit(X, sample_dim)

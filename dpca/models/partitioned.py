@@ -195,7 +195,9 @@ class PartitionedPCA(ComponentModel):
             )
         value_range = value_range_for(choice, self.data_range, X, X.dtype)
         if self._states is None:
-            self._fixed = self._to_go_on(self._partition(as_source(X), self._labels and self._labels.axes), X.dtype)
+            self._fixed = self._to_go_on(
+                self._partition(as_source(X), self._labels.axes if self._labels else None), X.dtype
+            )
             before = self._empty_states()
         else:
             before = self._states

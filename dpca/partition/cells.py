@@ -95,8 +95,9 @@ class CellGrid(Partition):
         counts = np.diff(starts, append=len(values))
         if values.dtype.kind == "M":
             since = values - values[0]
-            return values[0] + (np.add.reduceat(since.astype(np.int64), starts) // counts).astype(since.dtype)
-        means: Array = np.add.reduceat(values.astype(np.float64), starts) / counts
+            means: Array = values[0] + (np.add.reduceat(since.astype(np.int64), starts) // counts).astype(since.dtype)
+        else:
+            means = np.add.reduceat(values.astype(np.float64), starts) / counts
         return means
 
     @property

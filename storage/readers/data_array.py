@@ -7,8 +7,8 @@ from functools import partial
 from math import prod
 from typing import Any
 
-import dask
 import numpy as np
+from dask.base import compute, optimize
 from numpy.typing import NDArray
 
 from dpca.storage.errors import DataError, one_line
@@ -51,25 +51,24 @@ class DataArrayReader(ArrayReader):
             own = [self._array.data.name]
         else:  # what is not yet read stays so, but for a block at a time
             step = max(1, _BLOCK_BYTES // (prod(self.sample_shape) * self.dtype.itemsize))
-            own = [
-                digest([np.asarray(self.fetch(range(n, min(n + step, len(self))))).tobytes()])
-                for n in range(0, len(self), step)
-            ]
-        beside = () if self.coordinates is None else self.coordinates.arrays.items()
-        along = (part for name, c in beside for part in (name, *c.dims, str(c.values.dtype), c.values.tobytes()))
-        return digest([self.kind, *own, str(self._array.dtype), *map(str, self._array.shape), *along])
+            blocks = (range(n, min(n + step, len(self))) for n in range(0, len(self), step))
+            own = [digest([np.asarray(self.fetch(block)).tobytes()]) for block in blocks]
+        named = () if self.coordinates is None else self.coordinates.arrays.items()
+        along = [digest([name, *c.dims, str(c.values.dtype), repr(c.values.tolist())]) for name, c in named]
+        return digest([self.kind, *own, str(self._array.dtype), *self._array.shape, *along])
 
     def part(self, indices: Sequence[int]) -> Callable[[], NDArray[Any]]:
         """Ship the wanted samples, or what computes them."""
         first = self._array.dims[0]
         pieces = [self._array.isel({first: slice(*run)}).variable for run in runs(indices)]
-        return partial(_read, dask.optimize(*pieces), self.dtype, self.name)
+        # Of a graph, what these samples need.
+        return partial(_read, optimize(*pieces), self.dtype, self.name)
 
 
 def _read(pieces: Sequence[Any], dtype: np.dtype[Any], name: str) -> NDArray[Any]:
     try:
         # A task of a cluster that asked the cluster to compute would wait for itself.
-        read = [np.asarray(dask.compute(piece, scheduler="synchronous")[0].values) for piece in pieces]
+        read = [np.asarray(compute(piece, scheduler="synchronous")[0].values) for piece in pieces]
     except Exception as error:  # what made the values may fail in any way
         raise DataError(
             f"the DataArray '{name}' cannot be computed ({one_line(error)}): load() it to see where"
