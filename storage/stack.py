@@ -9,6 +9,8 @@ The stack store, version 1, is a Zarr v3 group::
         name/         (sample,) text
         label/        (sample,) where the source has labels
         rejected/     name, reason: what was left out on request, only if anything was
+        time/, lat/   coordinates along the axes, where the source has some, see `dpca.storage.coordinates`; arrays call
+                      the first axis as the source does then, "time", and the attributes "sample"
 """
 
 from __future__ import annotations
