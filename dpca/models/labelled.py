@@ -161,8 +161,9 @@ class Labelled:
             raise DataError(f"{dim!r} is a dim of the samples and of what they become: rename it, x.rename({dim}=...)")
         n = self.array.shape[: self.n_sample_dims]
         values = values if len(n) == 1 else values.reshape(*n, *values.shape[1:])
-        named = xarray.DataArray(values, dims=(*self.sample_dims, *dims), name=name, attrs=attrs)
-        return named.assign_coords(_coords_along(self.array, self.sample_dims))
+        named = xarray.DataArray(values, dims=(*self.sample_dims, *dims), attrs=attrs)
+        # Without a name it would take that of a Dask array.
+        return named.assign_coords(_coords_along(self.array, self.sample_dims)).rename(name)
 
     def scores(self, values: Any, basis: Representation, labels: Labels, names: Array | None) -> Any:
         """Return scores as a ``DataArray``; ``names`` are those of the scores in two axes."""

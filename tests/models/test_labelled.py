@@ -113,6 +113,7 @@ def test_lazy_in_lazy_out(model: Any) -> None:
     assert back.chunks is not None
     if hasattr(fitted, "score_samples"):
         assert fitted.score_samples(x).chunks is not None
+        assert fitted.score_samples(x).name is None
     with pytest.raises(AssertionError, match="something was computed"):
         back.compute()
 
