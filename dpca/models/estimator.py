@@ -151,8 +151,8 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
             stack store or Zarr array. Or a source of the engine, such as `dpca.engine.held_out.RemainingSource`.
         y : ignored
         sample_dim : str or sequence of str, optional
-            Of a ``DataArray``: the dim that counts samples, or several that do so together; default the first. Of the
-            others, the attributes, one called "channel" is taken for the channels.
+            Of a ``DataArray``: the dim that counts samples, or several that do so together; default the first. The
+            others are the axes of a sample, in their order; one called "channel" or "rgb" comes last.
         client : distributed.Client, optional
             Default: the current one, if any.
         checkpoints : Checkpoints, optional
