@@ -21,7 +21,7 @@ from dpca.representation.base import Representation
 from dpca.storage.coordinates import Coordinates, coordinates_in
 from dpca.storage.errors import DataError
 from dpca.storage.labelled import as_coords, called, coordinates_of, is_labelled, labelled_array, leading_dims
-from dpca.storage.layout import CHANNEL, axes_for, named_axes
+from dpca.storage.layout import CHANNEL, SAMPLE, axes_for, named_axes
 from dpca.storage.readers.base import require
 
 COMPONENT = "component"
@@ -68,10 +68,11 @@ class Labels:
 
     @classmethod
     def of_source(cls, source: Any) -> Labels | None:
-        """Return the labels of a stack, or of a source of an array in a file, None where no coordinates are known."""
+        """Return the labels of a stack, or of a source of an array in a file, None where it names nothing itself."""
         found = getattr(source, "coordinates", None)
-        if found is None or not (own := found.of_one_sample()).arrays:
+        if found is None or (found.dims[0] == SAMPLE and not found.arrays):
             return None
+        own = found.of_one_sample()
         return cls(found.dims, own.dims, own, None, dict(own.attributes))
 
     @classmethod

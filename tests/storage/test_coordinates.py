@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 
 from dpca import PCA, BandPCA, CellPCA
 from dpca.jobs import reconstruct_store, transform_store
-from dpca.storage import DataError, ingest, open_stack, verify
+from dpca.storage import DataError, StoreError, ingest, open_stack, verify
 
 ATTRIBUTES = {"standard_name": "air_temperature", "units": "K"}
 
@@ -265,3 +265,17 @@ def test_stacks_without_names_are_as_before(tmp_path: Path) -> None:
     assert open_stack(tmp_path / "s.zarr").coordinates.arrays == {}
     PCA(2).fit(tmp_path / "s.zarr").save(tmp_path / "m.zarr")
     assert not (tmp_path / "m.zarr" / "coordinates").exists()
+
+
+def test_a_damaged_coordinate_is_told_of_ours_and_left_out_of_others(tmp_path: Path) -> None:
+    ingest(field(), tmp_path / "s.zarr")
+    chunk = tmp_path / "s.zarr" / "lat" / "c" / "0"
+    chunk.write_bytes(chunk.read_bytes()[:-9] + b"123456789")
+    with pytest.raises(StoreError, match="lat"):
+        PCA(2).fit(tmp_path / "s.zarr")
+    assert any("lat" in problem for problem in verify(tmp_path / "s.zarr"))
+    path = by_xarray(3)(tmp_path / "x.zarr", field())
+    (path / "lat" / "c" / "0").write_bytes(b"no chunk")
+    learned = PCA(2).fit(path).to_xarray()["components"]
+    assert learned.dims == ("component", "lat", "lon")
+    assert set(learned.coords) == {"component"}
