@@ -223,7 +223,8 @@ class Filling:
         form = self._form
         root = create_root(self._work.store, kind=STACK_KIND, fingerprint=self._work.fingerprint, version=STACK_VERSION)
         shape = (len(self.kept), *form.sample_shape)
-        create_array(root, "samples", shape, form.dtype, self._layout, form.axes, codec=form.codec)
+        stated = {} if form.coordinates is None else form.coordinates.stated
+        create_array(root, "samples", shape, form.dtype, self._layout, form.dims, codec=form.codec, attributes=stated)
 
     def _run_pass(self) -> bool:
         """Fill what is not filled as planned; return whether the plan stood."""

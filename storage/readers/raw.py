@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpca.storage import cf
+from dpca.storage.coordinates import Coordinates
 from dpca.storage.disk import file_bytes
 from dpca.storage.errors import DataError
 from dpca.storage.layout import CHANNEL, SAMPLE
@@ -47,7 +48,10 @@ class ArrayReader(Reader):
     dtype : dtype
         Of the source, any byte order.
     axes : sequence of str, optional
-        Names of the axes of one sample; or of all axes, ``"sample"`` among them where it is not the first.
+        Names of the axes of one sample; or of all axes, ``"sample"`` among them where it is not the first. By default
+        those of the coordinates.
+    coordinates : Coordinates, optional
+        Of the whole array.
 
     Attributes
     ----------
@@ -58,12 +62,19 @@ class ArrayReader(Reader):
     encoded = False
 
     def __init__(
-        self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], axes: Sequence[str] | None = None
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        axes: Sequence[str] | None = None,
+        coordinates: Coordinates | None = None,
     ) -> None:
         if not all(0 <= n <= _MOST_SAMPLES for n in shape) or len(shape) > _MOST_AXES:
             raise DataError(f"'{name}' claims the shape {str(shape)[:200]}, which no array has: get it again")
         if len(shape) < 2:
             raise DataError(f"'{name}' has the shape {shape}: a stack needs a sample axis and at least one more")
+        if axes is None and coordinates is not None:
+            axes = coordinates.sample_axes
         named = tuple(axes or ())
         if axes is not None and SAMPLE not in named:
             named = (SAMPLE, *named)
@@ -74,6 +85,8 @@ class ArrayReader(Reader):
             )
         self.order = tuple(sorted(range(len(shape)), key=lambda i: _rank(named[i]) if named else i))
         self.axes = tuple(named[i] for i in self.order[1:]) if named else None
+        if coordinates is not None and self.axes is not None:
+            self.coordinates = coordinates.arranged(self.order, self.axes)
         self.name = name
         self.dtype = stack_dtype(dtype, f"'{name}'")
         self.sample_shape = tuple(shape[i] for i in self.order[1:])
@@ -149,7 +162,7 @@ class RawReader(ArrayReader):
         Name of the format.
     identity : callable
         Computes the fingerprint.
-    name, axes :
+    name, axes, coordinates :
         As for `ArrayReader`.
     end : int, optional
         Where the values must end, by default with the file.
@@ -170,8 +183,10 @@ class RawReader(ArrayReader):
         end: int | None = None,
         check: Callable[[], None] | None = None,
         coding: cf.Coding | None = None,
+        coordinates: Coordinates | None = None,
     ) -> None:
-        super().__init__(name, raw.shape, np.dtype(raw.dtype) if coding is None else coding.dtype, axes)
+        dtype = np.dtype(raw.dtype) if coding is None else coding.dtype
+        super().__init__(name, raw.shape, dtype, axes, coordinates)
         size = file_bytes(raw.path)
         there, wanted = min(size, size if end is None else end), raw.end
         if there != wanted:
