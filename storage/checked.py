@@ -246,16 +246,10 @@ class CheckedStore(Store):
         except (ValueError, KeyError, TypeError, RecursionError):
             return False
 
-    async def _has(self, key: str) -> bool:
-        if self.root is not None:
-            return await self._store.exists(key)
-        # one request, where asking whether it is there takes two
-        return await self._store.get(key, default_buffer_prototype(), RangeByteRequest(0, 1)) is not None
-
     async def _require_vouched(self, key: str) -> None:
         """Refuse an array with checksums where no manifest vouches for them: the metadata above it was replaced."""
         folder = key.rpartition("/")[0]
-        if self.manifest is None and await self._has(f"{folder}/{CHECKSUMS}".lstrip("/")):
+        if self.manifest is None and await self._store.exists(f"{folder}/{CHECKSUMS}".lstrip("/")):
             raise _orphaned(f"{self.where}/{folder}".rstrip("/"))
 
     def _check_metadata(self, key: str, content: Buffer | None) -> None:

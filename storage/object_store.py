@@ -6,8 +6,8 @@ import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from typing import Any, TypeVar
 
-from zarr.abc.store import ByteRequest
-from zarr.core.buffer import Buffer, BufferPrototype
+from zarr.abc.store import ByteRequest, RangeByteRequest
+from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.storage import FsspecStore
 
 from dpca.storage.network import again_async, file_system, upload_options
@@ -63,9 +63,8 @@ class ObjectStore(FsspecStore):
         return await asyncio.gather(*(self.get(key, prototype, part) for key, part in key_ranges))
 
     async def exists(self, key: str) -> bool:
-        """Return whether a key is there."""
-        home = self._has(key)
-        return await self._again(lambda: FsspecStore.exists(home, key), key)
+        """Return whether a key is there: by one request, where s3fs looks for a folder, too."""
+        return await self.get(key, default_buffer_prototype(), RangeByteRequest(0, 1)) is not None
 
     async def set(self, key: str, value: Buffer, byte_range: tuple[int, int] | None = None) -> None:
         """Write a key."""

@@ -43,6 +43,7 @@ LONGEST = (
     "test_stop_anywhere",
     "test_reproduce_streaming",
     "test_clusters",
+    "test_object_store_jobs",
 )
 
 DATA = Path(__file__).parents[2] / "shared" / "data"
