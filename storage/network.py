@@ -70,6 +70,13 @@ def stated_options() -> dict[str, dict[str, Any]]:
     return dict(_options)
 
 
+def replace_options(options: Mapping[str, Mapping[str, Any]]) -> None:
+    """Know what `stated_options` of another process returned, and nothing that was known before."""
+    told = {url: dict(known) for url, known in options.items()}
+    _options.clear()
+    _options.update(told)
+
+
 def upload_options(url: str) -> dict[str, int]:
     """Return what fsspec's methods that write an object are given beside it."""
     return _UPLOAD.get(url.partition("://")[0], {})

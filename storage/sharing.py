@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 from weakref import WeakKeyDictionary
 
-from dpca.storage.network import stated_options, use_storage_options
+from dpca.storage.network import replace_options, stated_options
 
 # What the workers of each client were told last.
 _told: WeakKeyDictionary[Any, Mapping[str, Any]] = WeakKeyDictionary()
@@ -21,7 +21,8 @@ def share_storage_options(client: Any) -> None:
 
     Notes
     -----
-    The options pass through the scheduler's memory, as tasks do: a cluster that others can reach needs TLS.
+    The options pass through the scheduler's memory, as tasks do: a cluster that others can reach needs TLS. What
+    another client told the workers before is forgotten: all who use a cluster at the same time need the same options.
     """
     from distributed import WorkerPlugin
 
@@ -33,8 +34,7 @@ def share_storage_options(client: Any) -> None:
         """Hands the options over when a worker starts."""
 
         def setup(self, worker: Any) -> None:
-            for url, known in options.items():
-                use_storage_options(known, url)
+            replace_options(options)
 
     client.register_plugin(StorageOptions(), name="dpca-storage-options")
     _told[client] = options

@@ -81,7 +81,7 @@ def cluster() -> Iterator[Any]:
         yield client
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def scheduler(cluster: Any) -> str:
     """Address of that cluster, for ``--scheduler``."""
     return str(cluster.scheduler.address)
