@@ -139,6 +139,7 @@ def reconstruct_store(
             stage=progress("reconstruct", n, "samples"),
             client=client,
             threads=thread_count(),
+            name="reconstruct",
         )
         write_strings(root, "name", np.asarray(open_array(os.path.join(scores, "name"))[...]).tolist(), found.dims[0])
         work.publish()

@@ -140,7 +140,7 @@ def write_scores(
         for s in range(job.n_shards)
     )
     stage = progress("scores", n, "samples")
-    peaks = map_shards(write_one, shards, stage=stage, client=client, threads=thread_count())
+    peaks = map_shards(write_one, shards, stage=stage, client=client, threads=thread_count(), name="scores")
     _write_quality(job, group, coordinates.dims[0] if coordinates else SAMPLE)
     return max([*peaks, peak_resident_bytes() if client is None else 0])
 
