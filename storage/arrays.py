@@ -34,7 +34,7 @@ from dpca.storage.manifest import ROOT_KEY
 if TYPE_CHECKING:
     from zarr.core.array_spec import ArrayConfigParams
 
-Codec = Literal["raw", "blosc", "sparse", "packed"]
+Codec = Literal["raw", "blosc", "sparse", "packed", "zstd"]
 
 # Blosc pays on reading only where there is much less to read: photographs shrink by 1.25 and then decode at
 # a third of the speed of raw values.
@@ -111,10 +111,11 @@ def create_array(
         Chunks and shards.
     axes : sequence of str
         Stored as ``dimension_names``.
-    codec : {"raw", "blosc", "sparse", "packed"}
+    codec : {"raw", "blosc", "sparse", "packed", "zstd"}
         Inner codec: none; lz4 (level 5) behind a bit shuffle; or without one, for noise among many zeros, of which it
         leaves little (a shuffle would mix them: a third more bytes); pcodec for integers of 16 bits or more, which
-        takes little more than the entropy of a chunk's values, or of their differences where these are smaller.
+        takes little more than the entropy of a chunk's values, or of their differences where these are smaller; zstd
+        for small tables that repeat themselves.
     attributes : mapping, optional
         JSON-able attributes of the array. ``{"may_be_infinite": True}`` tells `dpca.storage.verify` that an
         infinity is no fault here.
@@ -141,6 +142,7 @@ def create_array(
     shuffle: Literal["bitshuffle", "noshuffle"] = "bitshuffle" if codec == "blosc" else "noshuffle"
     blosc = BloscCodec(cname="lz4", clevel=5, shuffle=shuffle, typesize=dtype.itemsize)
     packed = codec == "packed"
+    compressor = {"raw": (), "packed": (), "zstd": (ZstdCodec(level=9),)}.get(codec, (blosc,))
     if name in group:
         found = group[name]
         if (
@@ -164,7 +166,7 @@ def create_array(
         filters=None,
         # The default of Zarr for what is not packed.
         serializer=PACKED(**_PACKING) if packed else "auto",
-        compressors=(Crc32cCodec(),) if codec == "raw" or packed else (blosc, Crc32cCodec()),
+        compressors=(*compressor, Crc32cCodec()),
         fill_value=dtype.type(0),
         dimension_names=tuple(axes),
         attributes={DENSE_KEY: True, **(attributes or {})},

@@ -97,5 +97,8 @@ def search_step(margin: Callable[[float], float], guess: float, *, coarse: bool)
     while of(high) >= 0 and high < _MOST:
         high += 1
     if of(high) < 0:
-        brentq(of, low, high, xtol=_NEAR)
+        # The search may end on the side that misses the goal; and what is kept, or not, makes margins jump.
+        root, back = brentq(of, low, high, xtol=_NEAR / 2), _NEAR / 2
+        while of(max(low, root - back)) < 0:
+            back *= 2
     return guess * 2.0 ** (sign * max(x for x, value in seen.items() if value >= 0))

@@ -14,7 +14,7 @@ from dpca.codec.quantize import promised_error
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.source import as_source
 from dpca.jobs.encode_trials import Trials
-from dpca.jobs.encode_write import EncodeJob, write_codes
+from dpca.jobs.encode_write import PLAN, EncodeJob, stored_plan, write_codes
 from dpca.jobs.score_write import write_quality
 from dpca.jobs.stages import NOTHING, StageCost
 from dpca.jobs.transform import stated_range
@@ -31,8 +31,6 @@ from dpca.storage.outputs import check_output
 from dpca.storage.progress import Progress, no_progress
 from dpca.storage.stack import Stack
 from dpca.storage.workspace import Workspace, fingerprint_of
-
-_PLAN = "plan"
 
 
 def encode_store(
@@ -112,15 +110,12 @@ def encode_store(
             facts |= {"max_error": max_error, "residual_step": 2 * allowed}
         else:
             facts["residual_step"] = None
-        plan = kept.load(_PLAN)
-        if plan is None:
-            trials = Trials(source, fitted, facts)
-            found = trials.reach(wanted)
-            kept.save(_PLAN, {name: np.asarray(value) for name, value in vars(found).items()}, {})
-            plan = kept.load(_PLAN)
-            assert plan is not None
-        step, exponent = float(plan[0].pop("step")), int(plan[0].pop("mean_exponent"))
-        chosen = Quantized(step, mean_exponent=exponent, **plan[0])
+        if kept.load(PLAN) is None:
+            found = Trials(source, fitted, facts).reach(wanted)
+            kept.save(PLAN, {name: np.asarray(value) for name, value in vars(found).items()}, {})
+        plan = stored_plan(kept)
+        step, exponent = float(plan.pop("step")), int(plan.pop("mean_exponent"))
+        chosen = Quantized(step, mean_exponent=exponent, **plan)
         facts |= {"step": step, "mean_exponent": exponent}
         group = create_root(work.store, kind=COMPRESSED, version=COMPRESSED_VERSION, fingerprint=fingerprint, **facts)
         try:

@@ -21,12 +21,14 @@ from dpca.partition.shared import SharedGrid
 from dpca.representation.compressed import (
     Form,
     decoding_dtype,
+    mean_chunks,
     pixels_of,
 )
 from dpca.storage.arrays import packed_bytes
 from dpca.storage.errors import DataError
 
-# Samples that a step is chosen on, as many as have this many bytes of scores but not fewer or more than these.
+# Samples that scores are chosen on, as many as have this many bytes of scores but not fewer or more than these. Goals
+# are met on as many others, if there are others.
 _TRIED_BYTES, _TRIED_LEAST, _TRIED_MOST = 2**26, 16, 256
 # Steps that are tried for a promise, in units of the promised error: finer ones cost scores, coarser ones residuals.
 _FOR_A_PROMISE = (1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0, 11.0, 16.0)
@@ -66,9 +68,10 @@ class Trials:
         self.components = components = cell_components(model)
         one = len(components.group) * max(map(len, components.rows)) * components.rows[0].itemsize
         count = min(self.n_samples, max(_TRIED_LEAST, min(_TRIED_MOST, _TRIED_BYTES // one)))
-        chosen = spread_samples(self.n_samples, count, np.random.default_rng(0))
-        self.samples = np.concatenate(list(read_samples(source, chosen)))
-        self.scores = components.scores(self.samples)
+        chosen = spread_samples(self.n_samples, min(2 * count, self.n_samples), np.random.default_rng(0))
+        samples = np.concatenate(list(read_samples(source, chosen)))
+        self.scores = components.scores(samples[::2] if len(samples) > count else samples)
+        self.samples = samples[1::2] if len(samples) > count else samples
 
     def reach(self, goal: Goal) -> Quantized:
         """Return what the goal takes.
@@ -111,9 +114,9 @@ class Trials:
     def stored_bytes(self, tried: Quantized) -> float:
         """Estimate the bytes of the whole store."""
         codec, times = self.codec(tried), self.n_samples / len(self.samples)
-        codes = codec.encode(self.samples, np.int32)
+        codes = codec.encode(self.samples, np.int32, tried.least)
         once = sum(packed_bytes(np.asarray(getattr(tried, name)), (2**14,)) for name in ("cell", "component", "basis"))
-        once += packed_bytes(tried.mean, (*self.components.grid.sample_shape[: self.components.grid.n_spatial], 1))
+        once += packed_bytes(tried.mean, mean_chunks(self.components.grid))
         size = once + times * packed_bytes(codes, self.form.codes(len(codes)).chunks)
         if (step := self.facts["residual_step"]) is not None:
             residual = np.rint((self.samples - codec.decode(codes)) / step)
@@ -126,7 +129,7 @@ class Trials:
 
     def _decoded(self, tried: Quantized) -> Array:
         codec = self.codec(tried)
-        return to_pixels(codec.decode(codec.encode(self.samples, np.int32)), *pixels_of(self.facts))
+        return to_pixels(codec.decode(codec.encode(self.samples, np.int32, tried.least)), *pixels_of(self.facts))
 
     def _mse(self, tried: Quantized, width: float) -> float:
         return float(mse_per_sample(self.samples, self._decoded(tried), data_range=width).mean())

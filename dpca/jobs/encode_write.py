@@ -18,6 +18,7 @@ from dpca.engine.memory import peak_resident_bytes, task_budget, thread_count
 from dpca.engine.plan import TASK_OVERHEAD
 from dpca.engine.source import Source, batches
 from dpca.jobs.score_write import SHARD_COPIES, require_memory
+from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.linalg import release_scratch
 from dpca.kernels.pixels import to_pixels
 from dpca.kernels.quality import has_ssim, mse_per_sample, quality_bytes, ssim_per_sample
@@ -28,13 +29,15 @@ from dpca.representation.compressed import (
     read_codec,
 )
 from dpca.storage.arrays import create_array, write_shard
-from dpca.storage.errors import DataError
+from dpca.storage.errors import DataError, StoreError
 from dpca.storage.progress import Progress
 from dpca.storage.reading import open_array, open_group, root_facts
 from dpca.storage.tasks import map_shards
 
-# Floating-point samples that are encoded at once.
-_BLOCK_BYTES = 2**24
+#: What was chosen for the whole stack, by this name among the checkpoints.
+PLAN = "plan"
+# Bytes of floating-point samples that are encoded at once.
+_BLOCK_BYTES = 2**25
 
 
 @dataclass(frozen=True)
@@ -114,12 +117,26 @@ def task_bytes(source: Source, form: Form, n_positions: int) -> int:
     """Bytes that `encode_one` takes at most beyond what its process holds anyway."""
     sample, itemsize = math.prod(source.shape[1:]), source.dtype.itemsize
     rows = min(form.shard_rows, source.shape[0])
-    block = max(1, _BLOCK_BYTES // (8 * sample))
-    # Codes, and residuals, of 32 bits; twelve copies in floating point of what is encoded at once.
+    block = _rows_at_once(source)
+    # Codes, and residuals, of 32 bits; copies in floating point, of 64 bits at most, of what is encoded at once.
     written = rows * (n_positions + sample) * 4
     reading = rows * sample * itemsize + 4 * math.prod(source.chunks) * itemsize
-    work = 12 * block * sample * 8 + quality_bytes(source.shape[1:], source.dtype)
+    work = 7 * block * sample * 8 + quality_bytes(source.shape[1:], source.dtype)
     return reading + SHARD_COPIES * written + work + TASK_OVERHEAD
+
+
+def stored_plan(checkpoints: Checkpoints) -> dict[str, Array]:
+    """Return the arrays of what was chosen for the whole stack; see `dpca.codec.cells.Quantized`."""
+    kept = checkpoints.load(PLAN)
+    if kept is None:
+        raise StoreError(f"the plan in '{checkpoints.folder}' is gone: run the same command again")
+    return kept[0]
+
+
+def _rows_at_once(source: Source) -> int:
+    """Return how many samples are encoded at once."""
+    sample = math.prod(source.shape[1:]) * working_dtype(source.dtype).itemsize
+    return min(source.shape[0], max(1, _BLOCK_BYTES // sample))
 
 
 @lru_cache(maxsize=1)
@@ -134,19 +151,20 @@ def encode_one(job: EncodeJob, shard: int) -> int:
     source, rows = job.source, job.form.shard_rows
     start, stop = shard * rows, min((shard + 1) * rows, source.shape[0])
     (low, high), step = facts["data_range"], facts["residual_step"]
+    least = stored_plan(job.checkpoints)["least"]
     codes_out = open_array(os.path.join(job.store, "codes"), mode="r+")
     codes = np.empty((len(codec.cell), stop - start), codes_out.dtype)
     residual_out = None if step is None else open_array(os.path.join(job.store, "residual"), mode="r+")
     residual = None if residual_out is None else np.empty((stop - start, *source.shape[1:]), residual_out.dtype)
     measures_ssim = has_ssim(source.shape[1:], job.n_spatial)
     quality: dict[str, list[Array]] = {}
-    block = max(1, _BLOCK_BYTES // (8 * math.prod(source.shape[1:])))
+    block = _rows_at_once(source)
     whole = tuple((0, length) for length in source.shape[1:])
     for first, samples in batches(source, (start, stop), whole, rows):
         for row in range(0, len(samples), block):
             x = samples[row : row + block]
             here = slice(first - start + row, first - start + row + len(x))
-            codes[:, here] = codec.encode(x, codes.dtype)
+            codes[:, here] = codec.encode(x, codes.dtype, least)
             y = codec.decode(codes[:, here])
             measured: dict[str, Array] = {}
             if residual is not None:

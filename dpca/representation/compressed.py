@@ -59,9 +59,11 @@ class Form:
     def rows(self) -> int:
         """Samples of a chunk of codes."""
         rows, sample = _ROWS, math.prod(self.shape[1:]) * self.itemsize
-        while rows > 16 and rows * sample > _SAMPLES_BYTES:
+        while rows > _RESIDUAL_ROWS and rows * sample > _SAMPLES_BYTES:
             rows //= 2
-        return rows
+        # What is left over in the last chunk is filled up with zeros, which are not free.
+        even = math.ceil(self.shape[0] / math.ceil(self.shape[0] / rows))
+        return math.ceil(even / _RESIDUAL_ROWS) * _RESIDUAL_ROWS
 
     @property
     def shard_rows(self) -> int:
@@ -94,8 +96,7 @@ def write_quantized(group: zarr.Group, quantized: Quantized, grid: CellGrid, axe
         names: Sequence[str] = axes[1:] if name == "mean" else (f"{name}_number",)
         names = ("position",) if name in ("cell", "component") else names
         dtype = integer_dtype(float(np.abs(values).max(initial=0)))
-        # A channel of the mean is smooth by itself.
-        chunks = values.shape[: grid.n_spatial] + (1,) * (values.ndim - grid.n_spatial) if name == "mean" else (2**14,)
+        chunks = mean_chunks(grid) if name == "mean" else (2**14,)
         shards = tuple(-(-max(1, n) // c) * c for n, c in zip(values.shape, chunks, strict=True))
         layout = Layout(chunks, shards)
         array = create_array(group, name, values.shape, dtype, layout, names, codec="packed")
@@ -106,9 +107,14 @@ def write_quantized(group: zarr.Group, quantized: Quantized, grid: CellGrid, axe
             values = filter_along(grid, axis)
             layout = Layout(values.shape, values.shape)
             array = create_array(
-                group, f"filter_{axis}", values.shape, values.dtype, layout, (name, f"filtered_{name}"), codec="sparse"
+                group, f"filter_{axis}", values.shape, values.dtype, layout, (name, f"filtered_{name}"), codec="zstd"
             )
             write_shard(array, (0, 0), values)
+
+
+def mean_chunks(grid: CellGrid) -> tuple[int, ...]:
+    """Return the chunks of the mean: a channel each, which is smooth by itself."""
+    return (*grid.sample_shape[: grid.n_spatial], *(1 for _ in grid.channel_shape))
 
 
 def filter_along(grid: LappedGrid, axis: int) -> Array:

@@ -75,7 +75,7 @@ def test_quantized_components_are_near_and_use_no_more_bits_than_pay() -> None:
     (rows,) = kept.components(grid, np.float64).rows
     # The error of a component times its scores is that of the scores themselves: half a step at most in all.
     energy = 10 * np.square(scores[:, :3]).sum(axis=(0, 2))
-    assert (np.sqrt(energy)[:, None] * np.abs(rows - whole.rows[0][:3]) <= 2.0 / 2).all()
+    assert (np.sqrt(energy)[:, None] * np.abs(rows - whole.rows[0][:3]) <= 2.0 * np.sqrt(2) / 2).all()
     assert np.abs(np.ldexp(kept.mean, -kept.mean_exponent) - whole.mean).max() <= 2.0 / np.sqrt(2000) / 2
 
 
