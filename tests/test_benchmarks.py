@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import runpy
+import subprocess
 import sys
+import threading
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,10 +16,7 @@ import pytest
 
 from tests.benchmarks import cluster_speed, run
 from tests.benchmarks.inputs import Inputs
-from tests.benchmarks.sides import Line, at_least, at_most, compared, ratio_of
-
-# Both start clusters.
-ON_CLUSTERS = ("workers", "memory")
+from tests.benchmarks.sides import Line, at_least, at_most, compared, one_processor, ratio_of
 
 
 @pytest.fixture(autouse=True)
@@ -33,7 +33,7 @@ def quotient(line: dict[str, Any]) -> float:
 
 @pytest.mark.usefixtures("small_pictures")
 def test_every_stage_prints_the_ratios_of_its_sides(capsys: pytest.CaptureFixture[str]) -> None:
-    stages = [name for name in run.STAGES if name not in ON_CLUSTERS]
+    stages = [name for name in run.STAGES if name not in run.ON_CLUSTERS]
     assert run.main(["--quick", "--rounds", "1", "--only", *stages]) == 0
     lines = [json.loads(text) for text in capsys.readouterr().out.splitlines()]
     assert len({line["name"] for line in lines}) == len(lines) > 40
@@ -47,6 +47,26 @@ def test_every_stage_prints_the_ratios_of_its_sides(capsys: pytest.CaptureFixtur
             assert "not installed" in line["what"]
     asked = {line["name"]: line["asked"] for line in lines}
     assert (asked["ingest"], asked["fit, cells of 10"], asked["scores pass"]) == (1.5, 1.4, 1.8)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system keeps no thread on a processor")
+def test_all_threads_work_on_one_processor_for_a_while() -> None:
+    before, ended = os.sched_getaffinity(0), threading.Event()
+    other = threading.Thread(target=ended.wait)
+    other.start()
+    with one_processor():
+        assert len(os.sched_getaffinity(0)) == len(os.sched_getaffinity(other.native_id or 0)) == 1
+    assert os.sched_getaffinity(0) == os.sched_getaffinity(other.native_id or 0) == before
+    ended.set()
+    other.join()
+
+
+def test_the_programs_run_from_anywhere(tmp_path: Path) -> None:
+    program = Path(run.__file__)
+    shown = subprocess.run(
+        [sys.executable, program, "--help"], cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert "--compare" in shown.stdout
 
 
 def test_workers_are_compared(cluster: Any, tmp_path: Path) -> None:

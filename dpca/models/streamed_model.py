@@ -16,7 +16,7 @@ from dpca.models.linear_model import LinearModel
 from dpca.models.parameters import are_ordinary, check_parameters, check_states_fit
 from dpca.models.samples import dense_samples
 from dpca.models.store import Kept, StoredModel
-from dpca.models.streaming_methods import method_name
+from dpca.models.streaming_methods import AUTO, method_name
 from dpca.rules.basis import StreamingRule
 from dpca.rules.state import State
 from dpca.storage.errors import DataError
@@ -37,12 +37,12 @@ class StreamedModel(LinearModel):
     keep_state: bool
 
     @abstractmethod
-    def _rule(self, d: int, n: int | None, seed: int) -> Any:
+    def _rule(self, method: str | StreamingRule, d: int, n: int | None, seed: int) -> Any:
         """Return the rule for n samples of d attributes, or any number of them, in its batches."""
 
     @abstractmethod
     def _method(self, d: int) -> str | StreamingRule:
-        """Return the method for samples of ``d`` attributes."""
+        """Return the method for any number of samples of ``d`` attributes."""
 
     @abstractmethod
     def _settle(
@@ -75,8 +75,9 @@ class StreamedModel(LinearModel):
         X = dense_samples(self, X, reset=fresh)
         rows = np.ascontiguousarray(X.reshape(len(X), -1))
         if fresh:
-            self._begin(rows.shape[1], rows.dtype, self._seed())
-            self.method_, self.sample_shape_ = method_name(self._method(rows.shape[1])), tuple(X.shape[1:])
+            method = self._method(rows.shape[1])
+            self._begin(method, rows.shape[1], rows.dtype, self._seed())
+            self.method_, self.sample_shape_ = method_name(method), tuple(X.shape[1:])
         if rows.dtype != self._stream_dtype or tuple(X.shape[1:]) != self.sample_shape_:
             raise DataError(
                 f"this batch has samples of {tuple(X.shape[1:])} {rows.dtype} but the first one had "
@@ -90,22 +91,22 @@ class StreamedModel(LinearModel):
             self._find(guarded(self._stream_rule.update, "X")(state.copy(), rows))
         return self
 
-    def _begin(self, d: int, dtype: np.dtype[Any], seed: int) -> None:
+    def _begin(self, method: str | StreamingRule, d: int, dtype: np.dtype[Any], seed: int) -> None:
         """Fix what all batches share."""
-        self._stream_rule, self._stream_dtype, self._stream_seed = self._rule(d, None, seed), dtype, seed
+        self._stream_rule, self._stream_dtype, self._stream_seed = self._rule(method, d, None, seed), dtype, seed
         check_states_fit(self._stream_rule, [d], dtype)
 
-    def _check_going_on(self, d: int, dtype: np.dtype[Any], seed: int) -> None:
+    def _check_going_on(self, method: str | StreamingRule, d: int, dtype: np.dtype[Any], seed: int) -> None:
         """Refuse to keep the state of a fit that has none, or one too large."""
         if self.n_passes > 1:
             raise DataError(
                 f"keep_state=True keeps what one pass has seen but n_passes is {self.n_passes}: leave one of them out"
             )
-        check_states_fit(self._rule(d, None, seed), [d], dtype)
+        check_states_fit(self._rule(method, d, None, seed), [d], dtype)
 
-    def _go_on_from(self, found: State, d: int, dtype: np.dtype[Any], seed: int) -> None:
+    def _go_on_from(self, found: State, method: str | StreamingRule, d: int, dtype: np.dtype[Any], seed: int) -> None:
         """Keep the state of a fit, in which nothing waits."""
-        self._begin(d, dtype, seed)
+        self._begin(method, d, dtype, seed)
         state = self._stream_rule.init(d, dtype)
         for own, others in ((state.arrays, found.arrays), (state.counts, found.counts)):
             own.update({name: others[name] for name in own if name in others})
@@ -128,7 +129,8 @@ class StreamedModel(LinearModel):
         if (facts := stored.facts.get("state")) is not None:
             d, dtype, n_held = model.n_features_in_, stated_dtype(facts), int(facts["n_held"])
             model.n_components = facts.get("n_components", model.n_components)
-            model._begin(d, dtype, int(facts["seed"]))
+            # What was chosen there, whatever would be chosen here.
+            model._begin(model.method_ if model.method == AUTO else model.method, d, dtype, int(facts["seed"]))
             state = model._stream_rule.init(d, dtype)
             room = state.arrays["held_rows"]
             if not 0 <= n_held <= len(room):

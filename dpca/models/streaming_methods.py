@@ -7,6 +7,7 @@ from dataclasses import fields, is_dataclass, replace
 from importlib import import_module
 from typing import Any
 
+from dpca.kernels import linalg_int8
 from dpca.models.parameters import whole_number
 from dpca.rules.basis import StreamingRule
 from dpca.rules.incremental_svd import IncrementalSVD
@@ -52,6 +53,10 @@ FORMER_OPTIONS = (
 AUTO = "auto"
 # Largest covariance whose eigenproblem takes no more than some seconds.
 _LARGEST_COVARIANCE = 4096
+# Bytes for each of its entries: the state, a product, and the eigensolver's copy and work space.
+_COVARIANCE_BYTES = 24
+# Samples for each attribute that pay for its eigenproblem.
+_SAMPLES_SHARE = 3
 _BATCH_BYTES, _FEWEST_SAMPLES = 2**28, 100
 #: What an estimator fills in.
 _FILLED = ("n_components", "center", "seed", "wide")
@@ -78,17 +83,27 @@ def method_name(method: str | StreamingRule) -> str:
     return method if isinstance(method, str) else type(method).__name__
 
 
-def default_method(k: int, n_features: int, options: Mapping[str, Any]) -> str:
+def default_method(
+    k: int, n_features: int, options: Mapping[str, Any], of_bytes: bool = False, n_samples: int = 0, room: int = 0
+) -> str:
     """Return the method for ``k`` components of so many attributes d where none was chosen.
 
     "covariance" up to d = 8 q + 400, q being the directions that "incremental-svd" would keep, and up to 4,096; beyond,
     or where that rule's options are given, "incremental-svd". A sample costs d^2 operations by the one and d (4 q +
     200) by the other, which works with smaller matrices, at half the speed. Measured on float32, one thread, both take
-    the same time at d = 1,050 for q = 65, 1,300 for 110, 2,000 for 200 and above 3,072 for 400; of 8-bit samples the
-    covariance takes a third of the time there.
+    the same time at d = 1,050 for q = 65, 1,300 for 110, 2,000 for 200 and above 3,072 for 400.
+
+    Of 8-bit samples "covariance" up to 4,096 where bytes are multiplied as integers (`dpca.kernels.linalg_int8`), if it
+    fits into ``room`` bytes, and 3 d samples or more are known to come: at d = 3,072 and q = 110 each takes .4 of the
+    time, at 4,096 and q = 70 two thirds, which pays for the eigenproblem (.3 and .5 s for photographs).
     """
-    few = n_features <= min(8 * (k + IncrementalSVD.oversampling) + 400, _LARGEST_COVARIANCE)
-    return "covariance" if few and all(value is None for value in options.values()) else "incremental-svd"
+    if any(value is not None for value in options.values()):
+        return "incremental-svd"
+    most = 8 * (k + IncrementalSVD.oversampling) + 400
+    pays = of_bytes and n_samples >= _SAMPLES_SHARE * n_features and _COVARIANCE_BYTES * n_features**2 <= room
+    if pays and linalg_int8.is_available():
+        most = _LARGEST_COVARIANCE
+    return "covariance" if n_features <= min(most, _LARGEST_COVARIANCE) else "incremental-svd"
 
 
 def make_rule(

@@ -40,6 +40,7 @@ from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
 from dpca.representation.lazy import is_lazy
 from dpca.rules.basis import StreamingRule
+from dpca.rules.covariance import is_exact
 from dpca.rules.covariance_product import refined, refinement
 from dpca.rules.incremental_svd import IncrementalSVD
 from dpca.rules.keeping import Keeping, taken_state
@@ -60,7 +61,7 @@ class StreamingPCA(StreamedModel):
     method : str or rule
         The update rule, by name or as an object of `dpca.rules` with options of its own, such as
         ``Oja(schedule=Harmonic(1.0))``, in which the estimator fills in ``n_components``, ``center`` and ``seed``.
-        "auto" is "covariance" for samples of few attributes and "incremental-svd" for others, see
+        "auto" is "covariance" for samples of few attributes, of 8 bits of more, and "incremental-svd" for others, see
         `dpca.models.streaming_methods.default_method`. "covariance" is exact; "incremental-svd" (Brand 2002; Ross et
         al. 2008) is close to that after one pass in any order of samples. Both merge, so that segments are folded side
         by side. The others are the sequential rules of the field, each described where it is defined in `dpca.rules`:
@@ -173,10 +174,13 @@ class StreamingPCA(StreamedModel):
         n_passes = whole_number(self.n_passes, "n_passes", 1)
         source = self._source(X)
         shape, seed = tuple(source.shape[1:]), self._seed()
-        rule = self._rule(math.prod(shape), source.shape[0], seed)
-        self.method_ = method_name(self._method(math.prod(shape)))
+        stream = shuffle(source, seed) if self.shuffle else source
+        first, whole = Passes(stream, memory_budget=self.memory_budget, **running), Whole(shape)
+        method = self._method(math.prod(shape), source, first.budget)
+        rule = self._rule(method, math.prod(shape), source.shape[0], seed)
+        self.method_ = method_name(method)
         if self.keep_state:
-            self._check_going_on(math.prod(shape), source.dtype, seed)
+            self._check_going_on(method, math.prod(shape), source.dtype, seed)
             rule = replace(rule, rule=Keeping(rule.rule))
         work, scheme = executed(rule, self, running["client"])
         if rule.random_order and is_lazy(X) and not self.shuffle:
@@ -186,8 +190,6 @@ class StreamingPCA(StreamedModel):
                 OrderWarning,
                 stacklevel=3,
             )
-        stream = shuffle(source, seed) if self.shuffle else source
-        first, whole = Passes(stream, memory_budget=self.memory_budget, **running), Whole(shape)
         (found,) = first.over(whole, work, scheme=scheme, stage="fit")
         state, found = taken_state(found), self._kept_of(found)
         self.fit_report_ = first.report
@@ -201,7 +203,7 @@ class StreamingPCA(StreamedModel):
             (found,) = further.over(whole, refine, stage=stage)
             settle(refined(found, before), stage, shape, source.shape[0], before)
         if self.keep_state:
-            self._go_on_from(state, math.prod(shape), source.dtype, seed)
+            self._go_on_from(state, method, math.prod(shape), source.dtype, seed)
         if advice := unsettled(self.method_, self.variance_moved_, self.angle_moved_, self.captured_bound_):
             warnings.warn(advice, ConvergenceWarning, stacklevel=3)
 
@@ -214,10 +216,9 @@ class StreamingPCA(StreamedModel):
         if before is not None:
             self.angle_moved_, self.variance_moved_ = moved(before, self.components_, self.explained_variance_)
 
-    def _rule(self, d: int, n: int | None, seed: int) -> Any:
+    def _rule(self, method: str | StreamingRule, d: int, n: int | None, seed: int) -> Any:
         share = explained_share(self.n_components)
         k = d if share is not None else checked_rank(self.n_components, d, n)
-        method = self._method(d)
         if share is not None and method_name(method) not in ("covariance", "StreamingCovariance"):
             raise DataError(
                 f"n_components is {share:g}, a share of the variance, but {method_name(method)} does not find all "
@@ -242,17 +243,20 @@ class StreamingPCA(StreamedModel):
     def _options(self) -> dict[str, Any]:
         return {"oversampling": self.oversampling, "forgetting": self.forgetting}
 
-    def _method(self, d: int) -> str | StreamingRule:
-        """Return the method for samples of ``d`` attributes."""
+    def _method(self, d: int, source: Source | None = None, room: int = 0) -> str | StreamingRule:
         if self.method != AUTO:
             return self.method
-        k = d if explained_share(self.n_components) is not None else int(self.n_components)
-        return default_method(k, d, self._options())
+        k = d if explained_share(self.n_components) is not None else checked_rank(self.n_components, d, None)
+        if source is None:
+            return default_method(k, d, self._options())
+        return default_method(k, d, self._options(), is_exact(source.dtype), source.shape[0], room)
 
     def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""
         shape = tuple(source.shape[1:])
-        work, scheme = executed(self._rule(math.prod(shape), source.shape[0], 0), self, client)
+        room = Passes(source, client=client, memory_budget=self.memory_budget).budget
+        method = self._method(math.prod(shape), source, room)
+        work, scheme = executed(self._rule(method, math.prod(shape), source.shape[0], 0), self, client)
         stream, whole = shuffle(source, 0) if self.shuffle else source, Whole(shape)
         plan_for(work, stream, whole, scheme=scheme, client=client, budget=self.memory_budget)
         return self._basis_to_be(source, int(self.n_components))
@@ -278,7 +282,8 @@ class StreamingPCA(StreamedModel):
     def check_before(self, n_samples: int) -> None:
         """Refuse parameters that cannot be fitted to so many samples, as far as the parameters alone tell."""
         # That there are no samples at all, ingest says better.
-        self._rule(sys.maxsize if explained_share(self.n_components) is None else 1, n_samples or None, 0)
+        d = sys.maxsize if explained_share(self.n_components) is None else 1
+        self._rule(self._method(d), d, n_samples or None, 0)
 
     def announced(self, axes: Sequence[str]) -> str:
         """Say what is fitted."""

@@ -109,4 +109,4 @@ def lines(inputs: Inputs) -> Iterator[Line]:
 
 
 if __name__ == "__main__":
-    sys.exit(alone(lines, __doc__))
+    sys.exit(alone(lines, __doc__, on_cluster=True))

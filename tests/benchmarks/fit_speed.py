@@ -1,10 +1,10 @@
 """What a fit of cell PCA costs beside what it cannot do without, and where the rest goes.
 
-    taskset -c 0 python tests/benchmarks/fit_speed.py --source lfw-deepfunneled-00.tar
+    python tests/benchmarks/fit_speed.py --source lfw-deepfunneled-00.tar
 
 A fit is held against reading the stack and the integer products X^T X of its cells, already in memory. The parts are
-measured on some groups of cells, whose fit is made step by step. On one processor no side pays for threads that
-disturb each other. "wall s a cell" is what the thesis states (Alakkari 2020, table 4.3, CPU: .0427, .16 and 7.87).
+measured on some groups of cells, whose fit is made step by step. "wall s a cell", here of one processor, is what the
+thesis states (Alakkari 2020, table 4.3, CPU: .0427, .16 and 7.87).
 """
 
 from __future__ import annotations

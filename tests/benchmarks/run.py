@@ -5,9 +5,9 @@
     python tests/benchmarks/run.py --compare before.jsonl
 
 Times are processor seconds, but for two workers against one and for reading ahead. All sides of a ratio take turns in
-one run, and medians count. With --compare, sentences on standard error say what changed, and the exit code is 1 if a
-ratio became worse by more than the margin of its unit. `taskset -c 0` keeps threads of one side from disturbing each
-other, for every stage but `workers`.
+one run, and medians count; but for the stages that start workers, all threads stay on one processor. With --compare,
+sentences on standard error say what changed, and the exit code is 1 if a ratio became worse by more than the margin of
+its unit.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from __future__ import annotations
 import sys
 import tempfile
 from collections.abc import Sequence
+from contextlib import nullcontext
 from pathlib import Path
 
 from tests.benchmarks import (
@@ -27,7 +28,7 @@ from tests.benchmarks import (
     streaming_quality,
     streaming_speed,
 )
-from tests.benchmarks.sides import Stage, compared, inputs_of, options_of, print_line, read_lines
+from tests.benchmarks.sides import Stage, compared, inputs_of, one_processor, options_of, print_line, read_lines
 
 STAGES: dict[str, Stage] = {
     "ingest": ingest_speed.lines,
@@ -46,6 +47,8 @@ STAGES: dict[str, Stage] = {
     "workers": cluster_speed.worker_lines,
     "memory": cluster_speed.memory_lines,
 }
+# Stages that start workers.
+ON_CLUSTERS = ("workers", "memory")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -61,12 +64,13 @@ def main(argv: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory(dir=".") as folder:
         inputs = inputs_of(options, folder)
         for stage in options.only:
-            for line in STAGES[stage](inputs):
-                print_line(line)
-                if line.name in before:
-                    said, worse = compared(before[line.name], line)
-                    failed |= worse
-                    print(said, file=sys.stderr, flush=True)
+            with nullcontext() if stage in ON_CLUSTERS else one_processor():
+                for line in STAGES[stage](inputs):
+                    print_line(line)
+                    if line.name in before:
+                        said, worse = compared(before[line.name], line)
+                        failed |= worse
+                        print(said, file=sys.stderr, flush=True)
     return int(failed)
 
 

@@ -1,6 +1,6 @@
 """What the pass that writes scores, reconstructions and quality costs beside its unavoidable parts; and the whole job.
 
-    taskset -c 0 python tests/benchmarks/scores_speed.py --source lfw-deepfunneled-00.tar
+    python tests/benchmarks/scores_speed.py --source lfw-deepfunneled-00.tar
 
 The pass is held against reading, the products that encode and decode, SSIM and writing; the whole job, report included,
 against the bounds of ingest, fit and scores together.

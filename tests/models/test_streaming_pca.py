@@ -12,6 +12,7 @@ import zarr
 from sklearn.decomposition import PCA
 
 from dpca import StreamingPCA
+from dpca.kernels import linalg_int8
 from dpca.models import OrderWarning
 from dpca.models.streaming_methods import METHODS, default_method, rule_class
 from dpca.storage.errors import DataError
@@ -154,6 +155,27 @@ def test_the_method_that_is_chosen() -> None:
     assert default_method(1000, 4097, none) == "incremental-svd"
     for name, value in (("oversampling", 0), ("forgetting", 1.0)):
         assert default_method(5, 10, {**none, name: value}) == "incremental-svd"
+    plenty = {"of_bytes": True, "n_samples": 3 * 4096, "room": 24 * 4096**2}
+    whole = "covariance" if linalg_int8.is_available() else "incremental-svd"
+    assert default_method(5, 4096, none, **plenty) == whole
+    for less in ({"of_bytes": False}, {"n_samples": 3 * 4096 - 1}, {"room": 24 * 4096**2 - 1}):
+        assert default_method(5, 4096, none, **{**plenty, **less}) == "incremental-svd"
+    assert default_method(5, 4097, none, of_bytes=True, n_samples=10**6, room=10**12) == "incremental-svd"
+
+
+@pytest.mark.skipif(not linalg_int8.is_available(), reason="bytes are multiplied as floats here")
+def test_bytes_are_fitted_exactly_where_there_is_room(tmp_path: Path) -> None:
+    rows = np.random.default_rng(0).integers(0, 256, (2763, 921), np.uint8)
+    rows[:, :3] = rows[:, :1]  # variance 3 times that of the others, in one direction
+    model = StreamingPCA(1, keep_state=True).fit(rows)
+    assert model.method_ == "covariance"
+    model.save(tmp_path / "m")
+    # What was chosen once stays for the state that was kept: partial_fit alone would choose otherwise.
+    assert StreamingPCA(1).partial_fit(rows[:50]).method_ == "incremental-svd"
+    again = StreamingPCA.load(tmp_path / "m").partial_fit(rows[:50])
+    assert again.method_ == "covariance"
+    exact = np.linalg.eigvalsh(np.cov(np.concatenate([rows, rows[:50]]).T))[-1]
+    np.testing.assert_allclose(again.explained_variance_, [exact], rtol=1e-8)
 
 
 def test_batches_of_any_size_and_merging(images: np.ndarray, exact: PCA) -> None:
