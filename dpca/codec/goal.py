@@ -101,4 +101,4 @@ def search_step(margin: Callable[[float], float], guess: float, *, coarse: bool)
         root, back = brentq(of, low, high, xtol=_NEAR / 2), _NEAR / 2
         while of(max(low, root - back)) < 0:
             back *= 2
-    return guess * 2.0 ** (sign * max(x for x, value in seen.items() if value >= 0))
+    return float(guess * 2.0 ** (sign * max(x for x, value in seen.items() if value >= 0)))
