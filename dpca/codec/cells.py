@@ -207,6 +207,15 @@ class CellCodec:
         ends = np.searchsorted(self.cell[order], np.arange(1, self.components.grid.n_partitions))
         return np.split(order, ends)
 
+    @cached_property
+    def _analysis(self) -> list[Array]:
+        """What samples are multiplied with to find the scores of each group's components.
+
+        These are hardly orthonormal any more: without their dual, the large scores of the first would leak into those
+        of the last.
+        """
+        return [np.linalg.pinv(rows.astype(np.float64)).T.astype(self.dtype) for rows in self.components.rows]
+
     def encode(self, samples: Array, dtype: DTypeLike, least: Array | None = None) -> Array:
         """Return codes (n_positions, n) of samples, 0 for scores of fewer steps than the ``least`` (n_positions,).
 
@@ -216,9 +225,9 @@ class CellCodec:
             If the type does not hold one of them.
         """
         codes = np.empty((len(self.cell), len(samples)), dtype)
-        parts, group, rows = self.components.centered(samples), self.components.group, self.components.rows
+        parts, group = self.components.centered(samples), self.components.group
         for part, at, g in zip(parts, self._of_cell, group, strict=True):
-            scores = rows[g][self.component[at]] @ part.T
+            scores = self._analysis[g][self.component[at]] @ part.T
             if least is not None:
                 scores[np.abs(scores) < (least[at, None] * self.step).astype(scores.dtype)] = 0
             codes[at] = to_integers(quantize(scores, self.step), dtype)

@@ -12,6 +12,8 @@ from scipy.optimize import brentq
 GOALS = ("ratio", "psnr", "mse", "ssim", "max_error", "max_relative_error")
 # Doublings, to either side, after which a search for a step that meets a goal is given up.
 _MOST = 40
+# Doublings after which finer steps that change nothing tell that none will.
+_FINE = 12
 # Steps that differ by less, .3 %, change nothing that could be measured on a few hundred samples.
 _NEAR = 0.004
 
@@ -57,11 +59,7 @@ class Goal:
 
 
 class UnreachedError(Exception):
-    """No step meets a goal; ``best`` is the margin by which the last one tried misses it."""
-
-    def __init__(self, best: float) -> None:
-        super().__init__(best)
-        self.best = best
+    """No step meets a goal."""
 
 
 def search_step(margin: Callable[[float], float], guess: float, *, coarse: bool) -> float:
@@ -91,8 +89,8 @@ def search_step(margin: Callable[[float], float], guess: float, *, coarse: bool)
 
     low, high = 0.0, 0.0
     while of(low) < 0:
-        if low <= -_MOST or (low <= -4 and of(low) == of(low + 1)):  # finer steps change nothing any more
-            raise UnreachedError(of(low))
+        if low <= -_MOST or (low <= -_FINE and math.isclose(of(low), of(low + 1), rel_tol=1e-3)):
+            raise UnreachedError
         low -= 1
     while of(high) >= 0 and high < _MOST:
         high += 1

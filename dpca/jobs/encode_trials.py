@@ -95,7 +95,7 @@ class Trials:
         margin = measured[goal.name]
         try:
             step = search_step(lambda step: margin(self.at(step)), guess, coarse=goal.name != "ratio")
-        except UnreachedError as error:
+        except (UnreachedError, OverflowError) as error:
             remedy = "ask for less" if goal.name == "ratio" else "fit the model with more components, or ask for less"
             raise DataError(
                 f"{goal.name} {goal.value:g} cannot be reached with the components of the model: {remedy}"

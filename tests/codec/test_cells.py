@@ -39,7 +39,7 @@ def codec_of(grid: CellGrid, shared: bool, step: float, samples: np.ndarray) -> 
     return CellCodec(kept.components(grid, np.float64), kept.step, kept.cell, kept.component)
 
 
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 @given(grids(), st.booleans(), st.integers(0, 3))
 def test_fine_steps_give_samples_back(grid: CellGrid, shared: bool, seed: int) -> None:
     samples = np.random.default_rng(seed).normal(0, 100, (40, *grid.sample_shape))
