@@ -1,9 +1,10 @@
 """Stacks of samples in Zarr: ingest, the stack store, and how every store is written.
 
 This room knows no PCA. Its parts: `readers`, `images` and `ingest` (what people have, decoded by stated rules),
-`spiked` (synthetic samples of known covariance), `stack` (opening), `verify`, and what every store is made with:
-`layout` (how a stack is cut), `arrays` (sharded, checksummed Zarr), `workspace` (jobs that survive being killed),
-`tasks` (calls in order on Dask or threads), `clusters` (what a cluster says when it fails, as errors of ours).
+`spiked` (synthetic samples of known covariance), `stack` (opening), `coordinates` (names of axes, and what stands along
+them), `verify`, and what every store is made with: `layout` (how a stack is cut), `arrays` (sharded, checksummed Zarr),
+`workspace` (jobs that survive being killed), `tasks` (calls in order on Dask or threads), `clusters` (what a cluster
+says when it fails, as errors of ours).
 """
 
 from dpca.storage.errors import ClusterError, DataError, StoreError

@@ -174,7 +174,13 @@ def create_array(
     )
 
 
-def write_strings(group: zarr.Group, name: str, values: Sequence[str], axis: str = "sample") -> zarr.Array[Any]:
+def write_strings(
+    group: zarr.Group,
+    name: str,
+    values: Sequence[str],
+    axis: str = "sample",
+    attributes: Mapping[str, Any] | None = None,
+) -> zarr.Array[Any]:
     """Write texts (names, labels, reasons) as a Zarr array of variable-length UTF-8.
 
     Parameters
@@ -187,6 +193,8 @@ def write_strings(group: zarr.Group, name: str, values: Sequence[str], axis: str
         One text an entry.
     axis : str
         Name of the only axis.
+    attributes : mapping, optional
+        As for `create_array`.
 
     Returns
     -------
@@ -201,7 +209,7 @@ def write_strings(group: zarr.Group, name: str, values: Sequence[str], axis: str
         compressors=(ZstdCodec(level=3), Crc32cCodec()),
         fill_value="",
         dimension_names=(axis,),
-        attributes={DENSE_KEY: True},
+        attributes={DENSE_KEY: True, **(attributes or {})},
         overwrite=True,
         config=_DENSE,
     )

@@ -36,8 +36,9 @@ ATTRIBUTES = (
 
 #: What to do about values that are missing or not finite: a phrase to follow where one is.
 REMEDY = (
-    "every value must be finite, so fill it (numpy.nan_to_num, or fillna(0) of xarray): a place that no sample has, "
-    "such as land, then changes no component"
+    'every value must be finite, so fill it (numpy.nan_to_num, or x.where(x.notnull().all("time"), 0) of xarray): a '
+    "place that no sample has, such as land, then changes no component; or leave such places out, "
+    'x.stack(place=("lat", "lon")).dropna("place")'
 )
 
 Number = int | float

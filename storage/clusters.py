@@ -6,20 +6,24 @@ what it was asked meanwhile; all of them are one `ClusterError` that names the a
 
 from __future__ import annotations
 
+import re
 import threading
 from collections.abc import Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
 from typing import Any
-from weakref import WeakKeyDictionary
+from uuid import uuid4
 
 from dpca.storage.errors import ClusterError, DataError, StoreError, one_line
 
 _GO_ON = "the same command goes on with what is finished"
 # Messages of a process that lacks the function it should run.
 _NOT_LOADED = ("deserialization of the task graph", "Can't get attribute")
-# Why a client was closed, stated by the thread that closed it.
-_lost: WeakKeyDictionary[Any, str] = WeakKeyDictionary()
+# By the clients' numbers, since some here are asked for by something that stands for them until they are opened:
+# why a client was closed, stated by the thread that closed it,
+_lost: dict[str, str] = {}
+# and the threads of all the workers that clusters will have which are watched.
+_promised: dict[str, int | None] = {}
 
 
 @contextmanager
@@ -44,7 +48,7 @@ def cluster_errors(client: Any | None) -> Iterator[None]:
     where = _address(client)
     try:
         if client.status == "closed":
-            raise ClusterError(_lost.get(client) or f"{where} was left: open a client again, {_GO_ON}")
+            raise ClusterError(_lost.get(client.id) or f"{where} was left: open a client again, {_GO_ON}")
         yield
     except (DataError, StoreError, ClusterError):
         raise
@@ -56,7 +60,9 @@ def cluster_errors(client: Any | None) -> Iterator[None]:
 
 
 @contextmanager
-def watched(client: Any, patience: float, *, interval: float = 2.0, answer: float = 10.0) -> Iterator[None]:
+def watched(
+    client: Any, patience: float, *, threads: int | None = None, interval: float = 2.0, answer: float = 10.0
+) -> Iterator[None]:
     """Close a client, during a block, when its scheduler is silent or has had no workers for too long.
 
     Dask itself would wait for ever, for a scheduler that hangs as for workers that never come.
@@ -67,6 +73,8 @@ def watched(client: Any, patience: float, *, interval: float = 2.0, answer: floa
         Of a running cluster. Closed when it is given up; `cluster_errors` then says why.
     patience : float
         Seconds that a cluster may be without workers.
+    threads : int, optional
+        Of all the workers that it will have; default those of the workers that are there whenever that is asked.
     interval : float
         Seconds between two questions to the scheduler.
     answer : float
@@ -75,11 +83,64 @@ def watched(client: Any, patience: float, *, interval: float = 2.0, answer: floa
     ended = threading.Event()
     asking = (client, patience, interval, answer, ended)
     watch = threading.Thread(target=_watch, args=asking, name="watch-cluster", daemon=True)
+    _promised[client.id] = threads
     watch.start()
     try:
         yield
     finally:
         ended.set()
+        _promised.pop(client.id, None)
+
+
+def is_watched(client: Any) -> bool:
+    """Say whether a client is closed when its cluster has no workers for too long, so that one can wait without end."""
+    return client.id in _promised
+
+
+def worker_threads(client: Any) -> int:
+    """Return how many tasks the workers of a cluster run at once when all are there.
+
+    How a stream is cut into segments must not depend on the moment. So the workers of a cluster on this machine count
+    while they are dead and on their way back, and one that `watched` was told the size of has that size.
+
+    Raises
+    ------
+    ClusterError
+        If the cluster is lost.
+    """
+    with cluster_errors(client):
+        if promised := _promised.get(client.id):
+            return promised
+        ours = [worker["options"] for worker in (getattr(client.cluster, "worker_spec", None) or {}).values()]
+        if ours and all("nthreads" in options for options in ours):
+            return sum(int(options["nthreads"] or 1) for options in ours)
+        return sum(client.nthreads().values())
+
+
+def task_key(name: str) -> str:
+    """Return a new key for a task, which Dask's dashboard counts under the words of ``name``, without its numbers."""
+    return "-".join([*re.findall("[A-Za-z]+", name), uuid4().hex])
+
+
+def wait_for_worker(client: Any, seconds: float | None = None) -> bool:
+    """Say whether a worker does something within so many seconds; None waits without end.
+
+    An adaptive cluster has no workers before there is something to do.
+
+    Raises
+    ------
+    ClusterError
+        If the cluster is lost.
+    """
+    with cluster_errors(client):
+        asked = client.submit(int, key=task_key("begin"))
+        try:
+            asked.result(timeout=seconds)
+        except TimeoutError:
+            return False
+        finally:
+            asked.cancel()
+    return True
 
 
 def _watch(client: Any, patience: float, interval: float, answer: float, ended: threading.Event) -> None:
@@ -96,7 +157,7 @@ def _watch(client: Any, patience: float, interval: float, answer: float, ended: 
             if alone >= patience:
                 why = f"{where} has had no workers for {alone:.0f} seconds: start some, {_GO_ON}"
     if why:
-        _lost[client] = why
+        _lost[client.id] = why
         with suppress(Exception):
             client.close(timeout=interval)
 
@@ -115,8 +176,8 @@ def _sentence(error: Exception, client: Any, where: str) -> str | None:
     from distributed.comm.core import CommClosedError
     from distributed.scheduler import NoValidWorkerError, NoWorkerError
 
-    if client in _lost:
-        return _lost[client]
+    if client.id in _lost:
+        return _lost[client.id]
     if isinstance(error, KilledWorker):
         return (
             f"{error.allowed_failures + 1} workers of {where.removeprefix('the ')} died at one task, as those do that "
@@ -129,7 +190,7 @@ def _sentence(error: Exception, client: Any, where: str) -> str | None:
     foreign |= type(error) is Exception and str(error).startswith(("ModuleNotFoundError(", "ImportError("))
     if foreign and client.status == "running":
         return (
-            f"a process of {where.removeprefix('the ')} cannot run this package ({_cause(error)}): "
+            f"a process of {where.removeprefix('the ')} cannot run this package ({first_cause(error)}): "
             f"install the same version of it for the scheduler and every worker"
         )
     lost = isinstance(error, CommClosedError | ClosedClientError) or client.status != "running"
@@ -139,7 +200,8 @@ def _sentence(error: Exception, client: Any, where: str) -> str | None:
     return f"{where} was lost: start it again, {_GO_ON}" if lost else None
 
 
-def _cause(error: BaseException) -> str:
+def first_cause(error: BaseException) -> str:
+    """Return what the error says, in one line, that others were raised from."""
     while error.__cause__ is not None:
         error = error.__cause__
     return one_line(error)

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from dpca.storage import cf
 from dpca.storage.arrays import create_array, create_root, write_shard
-from dpca.storage.clusters import cluster_errors
+from dpca.storage.clusters import cluster_errors, worker_threads
 from dpca.storage.errors import ClusterError, DataError, one_line
 from dpca.storage.images import decode
 from dpca.storage.layout import Layout
@@ -223,7 +223,8 @@ class Filling:
         form = self._form
         root = create_root(self._work.store, kind=STACK_KIND, fingerprint=self._work.fingerprint, version=STACK_VERSION)
         shape = (len(self.kept), *form.sample_shape)
-        create_array(root, "samples", shape, form.dtype, self._layout, form.axes, codec=form.codec)
+        stated = {} if form.coordinates is None else form.coordinates.stated
+        create_array(root, "samples", shape, form.dtype, self._layout, form.dims, codec=form.codec, attributes=stated)
 
     def _run_pass(self) -> bool:
         """Fill what is not filled as planned; return whether the plan stood."""
@@ -237,6 +238,7 @@ class Filling:
             client=self._client,
             threads=self._threads,
             window=self._window(),
+            name="ingest",
         )
         return len(self.rejected) == n_rejected
 
@@ -313,8 +315,7 @@ class Filling:
             return None
         threads = self._threads or os.cpu_count() or 1
         if self._client is not None:
-            with cluster_errors(self._client):
-                threads = sum(self._client.nthreads().values())
+            threads = worker_threads(self._client)
         # encoded images take less than their pixels
         shard_bytes = prod(self._layout.shards) * self._form.dtype.itemsize
         return max(2, min(2 * threads, _WAITING_BYTES // shard_bytes))

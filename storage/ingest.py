@@ -14,11 +14,12 @@ import zarr
 from numpy.typing import NDArray
 
 from dpca.storage.arrays import create_array, create_root, write_strings
+from dpca.storage.coordinates import write_coordinates
 from dpca.storage.disk import folder_bytes, require_free_space, writing_errors
 from dpca.storage.errors import DataError, PlanError, StoreError
 from dpca.storage.filling import Filling
 from dpca.storage.images import Color, Rules
-from dpca.storage.layout import CHANNEL, SAMPLE, Layout, axes_for, choose_layout
+from dpca.storage.layout import CHANNEL, Layout, axes_for, choose_layout
 from dpca.storage.outputs import check_output
 from dpca.storage.progress import Progress, no_progress
 from dpca.storage.ranges import checked_range
@@ -62,7 +63,7 @@ def ingest(
 
     Parameters
     ----------
-    source : path-like, sequence of these, or Reader
+    source : path-like, sequence of these, xarray.DataArray or Dataset, or Reader
         See `dpca.storage.readers.open_reader`.
     target : path-like
         Where the store appears once it is whole; until then everything is in ``<target>.partial``, from which
@@ -98,6 +99,7 @@ def ingest(
     -------
     Stack
         The store, opened. If it was there already, made of the same source with the same settings, nothing is written.
+        It keeps the names of the source's axes and the coordinates along them, where the source has some.
 
     Raises
     ------
@@ -288,9 +290,11 @@ def _finish(
         content=content,
     )
     names = reader.names
-    write_strings(root, "name", [names[i] for i in filling.kept.tolist()])
+    write_strings(root, "name", [names[i] for i in filling.kept.tolist()], form.dims[0])
     if reader.labels is not None:
-        _write_labels(root, reader.labels[filling.kept])
+        _write_labels(root, reader.labels[filling.kept], form.dims[0])
+    if form.coordinates is not None:
+        write_coordinates(root, form.coordinates.of_samples(filling.kept))
     if filling.rejected:
         rejected = root.require_group("rejected")
         items = sorted(filling.rejected)
@@ -298,10 +302,10 @@ def _finish(
         write_strings(rejected, "reason", [filling.rejected[i] for i in items], "item")
 
 
-def _write_labels(root: zarr.Group, labels: NDArray[Any]) -> None:
+def _write_labels(root: zarr.Group, labels: NDArray[Any], dim: str) -> None:
     if labels.dtype.kind not in "buif":
-        write_strings(root, "label", [str(label) for label in labels])
+        write_strings(root, "label", [str(label) for label in labels], dim)
         return
     chunk = min(len(labels), _LABEL_CHUNK)
     layout = Layout(chunks=(chunk,), shards=(-(-len(labels) // chunk) * chunk,))
-    create_array(root, "label", labels.shape, labels.dtype, layout, (SAMPLE,))[:] = labels
+    create_array(root, "label", labels.shape, labels.dtype, layout, (dim,))[:] = labels

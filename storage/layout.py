@@ -54,6 +54,9 @@ _MOST_CHANNELS = 4
 _COUNTED_FIRST = ("t", "time", "z")
 _PIXEL = ("y", "x", "s")
 
+# what others call an axis of channels
+_CHANNEL_NAMES = ("c", "ch", CHANNEL, "channels", "rgb")
+
 
 @dataclass(frozen=True)
 class Layout:
@@ -118,6 +121,18 @@ def stacked_axes(names: Sequence[str], shape: Sequence[int]) -> tuple[str, ...] 
     channel = next((name for name in ("s", "c") if name in lower and lower.index(name) != sample), None)
     called = [SAMPLE if i == sample else CHANNEL if name == channel else name for i, name in enumerate(lower)]
     return tuple(name if called.count(name) == 1 else f"{name}{i}" for i, name in enumerate(called))
+
+
+def named_axes(names: Sequence[object]) -> tuple[str, ...] | None:
+    """Return the names of a sample's axes as this package uses them: one of channels is called ``"channel"``.
+
+    Returns
+    -------
+    tuple of str or None
+        None where two axes would have one name, or one that of the samples' own.
+    """
+    axes = tuple(CHANNEL if str(name).lower() in _CHANNEL_NAMES else str(name) for name in names)
+    return axes if len({SAMPLE, *axes}) == 1 + len(axes) else None
 
 
 def axes_for(sample_shape: Sequence[int]) -> tuple[str, ...]:

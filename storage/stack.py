@@ -9,6 +9,8 @@ The stack store, version 1, is a Zarr v3 group::
         name/         (sample,) text
         label/        (sample,) where the source has labels
         rejected/     name, reason: what was left out on request, only if anything was
+        time/, lat/   coordinates along the axes, where the source has some, see `dpca.storage.coordinates`; arrays call
+                      the first axis as the source does then, "time", and the attributes "sample"
 """
 
 from __future__ import annotations
@@ -28,17 +30,17 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.errors import BaseZarrError
 
 from dpca.storage import cf
+from dpca.storage.coordinates import Coordinates, beside, coordinates_in, dims_of
 from dpca.storage.errors import DataError, StoreError, one_line
-from dpca.storage.layout import CHANNEL, MAX_CHUNK, SAMPLE, axes_for, stacked_axes
+from dpca.storage.layout import CHANNEL, MAX_CHUNK, SAMPLE, axes_for, named_axes, stacked_axes
 from dpca.storage.ranges import checked_range, found_range, type_range
-from dpca.storage.reading import array_in, open_node, root_facts
+from dpca.storage.reading import array_in, open_group, open_node, root_facts
 from dpca.storage.workspace import fingerprint_of
 
 STACK_KIND = "stack"
 STACK_VERSION = 1
 
 _PREFERRED = ("samples", "images", "data")
-_CHANNEL_NAMES = ("c", "ch", "channel", "channels", "rgb")
 _KINDS = "buif"  # numpy's letters for truth values, integers and floats
 
 
@@ -146,6 +148,20 @@ class Stack:
             return []
         name, reason = (self._column(self._group, f"rejected/{column}") for column in ("name", "reason"))
         return list(zip(name.tolist(), reason.tolist(), strict=True))
+
+    @cached_property
+    def coordinates(self) -> Coordinates | None:
+        """Names of all axes, and what stands along them in the group of the array; None where they have no names."""
+        folder, between, _ = self.array_path.rstrip("/").rpartition("/")
+        dims = dims_of(self.samples)
+        try:
+            group = self._group or (open_group(folder) if dims and between else None)
+        except StoreError:
+            return None  # the array lies in no group
+        if not (group and dims) or self.moved:
+            return None
+        found = coordinates_in(group, dims, self.shape, self.samples.attrs.asdict())
+        return found and found.arranged(range(len(dims)), self.axes[1:])
 
     def _column(self, group: zarr.Group, name: str) -> np.ndarray[Any, Any]:
         return np.asarray(array_in(group, name)[...])
@@ -277,7 +293,9 @@ def _choose(where: str, group: zarr.Group) -> tuple[zarr.Array[Any], str, tuple[
         with warnings.catch_warnings():
             # files in the folder that are not Zarr's are no concern of a reader
             warnings.simplefilter("ignore")
-            arrays = {name: array for name, array in group.arrays() if array.ndim >= 2}
+            known = dict(group.arrays())
+            others = beside(array.attrs.asdict() for array in known.values())
+            arrays = {name: array for name, array in known.items() if array.ndim >= 2 and name not in others}
     except (OSError, ValueError, TypeError, KeyError, BaseZarrError) as error:
         raise StoreError(
             f"'{where}' cannot be read as a Zarr group ({one_line(error)}): give one array's path"
@@ -333,12 +351,8 @@ def _check_samples(where: str, samples: zarr.Array[Any], decoded: bool) -> None:
 
 
 def _foreign_axes(samples: zarr.Array[Any]) -> tuple[str, ...]:
-    names: Any = getattr(samples.metadata, "dimension_names", None) or samples.attrs.get("_ARRAY_DIMENSIONS")
-    if isinstance(names, Sequence) and len(names) == samples.ndim and all(isinstance(name, str) for name in names):
-        rest = [CHANNEL if name.lower() in _CHANNEL_NAMES else name for name in names[1:]]
-        if len({SAMPLE, *rest}) == samples.ndim:
-            return (SAMPLE, *rest)
-    return (SAMPLE, *axes_for(samples.shape[1:]))
+    dims = dims_of(samples)
+    return (SAMPLE, *((named_axes(dims[1:]) if dims else None) or axes_for(samples.shape[1:])))
 
 
 def _check_axes(axes: Sequence[str], samples: zarr.Array[Any]) -> tuple[str, ...]:

@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpca.storage.arrays import Codec, choose_codec
+from dpca.storage.coordinates import Coordinates
 from dpca.storage.errors import DataError
 from dpca.storage.images import Rules, decode
 from dpca.storage.layout import CHANNEL, SAMPLE, axes_for
@@ -40,6 +41,8 @@ class Form:
         Lowest and highest value a sample can hold; None: to be found in the data.
     rules : Rules or None
         Settled rules for encoded images.
+    coordinates : Coordinates or None
+        Names of all axes of the source, and what stands along them.
     """
 
     sample_shape: tuple[int, ...]
@@ -48,6 +51,12 @@ class Form:
     codec: Codec
     data_range: tuple[float, float] | None
     rules: Rules | None = None
+    coordinates: Coordinates | None = None
+
+    @property
+    def dims(self) -> tuple[str, ...]:
+        """Names of the axes in the store: the source's own name in the place of ``"sample"``, where it has one."""
+        return self.axes if self.coordinates is None else self.coordinates.dims
 
     @property
     def color(self) -> str | None:
@@ -100,6 +109,7 @@ def _form(reader: Reader, rules: Rules, stop: bool) -> Form:
         codec=choose_codec(tried),
         data_range=reader.data_range or type_range(tried.dtype),
         rules=rules if reader.encoded else None,
+        coordinates=reader.coordinates,
     )
 
 

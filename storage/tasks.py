@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from threadpoolctl import ThreadpoolController
 
-from dpca.storage.clusters import cluster_errors
+from dpca.storage.clusters import cluster_errors, task_key, worker_threads
 from dpca.storage.progress import Stage
 
 if TYPE_CHECKING:
@@ -42,6 +42,7 @@ def run_in_order(
     client: Client | None = None,
     threads: int | None = None,
     window: int | None = None,
+    name: str = "call",
 ) -> Iterator[T]:
     """Yield ``function(*call)`` for every call, in the order of the calls.
 
@@ -57,8 +58,9 @@ def run_in_order(
     threads : int, optional
         Local threads, default the number of processors; 1 runs each call when its result is asked for.
     window : int, optional
-        Most calls outstanding at a time, default twice the threads of the cluster (as it is at the start)
-        or of this process.
+        Most calls outstanding at a time, default twice the threads of the cluster or of this process.
+    name : str
+        What the tasks are called on the dashboard of the cluster.
 
     Yields
     ------
@@ -85,9 +87,8 @@ def run_in_order(
     if window is not None and window < 1:
         raise ValueError(f"window is {window}: give at least 1")
     if client is not None:
-        with cluster_errors(client):
-            on_cluster = sum(client.nthreads().values())
-        return _run(partial(_Cluster, client), function, calls, window or 2 * max(1, on_cluster))
+        window = window or 2 * max(1, worker_threads(client))
+        return _run(partial(_Cluster, client, name), function, calls, window)
     threads = threads or os.cpu_count() or 1
     if threads == 1:
         return (function(*call) for call in calls)
@@ -103,6 +104,7 @@ def map_shards(
     client: Client | None = None,
     threads: int | None = None,
     window: int | None = None,
+    name: str = "call",
 ) -> list[T]:
     """Call a function for each shard that is not done yet, and mark each as done, in order.
 
@@ -116,7 +118,7 @@ def map_shards(
         Called in this process once a shard is written: it leaves the done-marker. What it raises ends the loop.
     stage : Stage
         Told the samples of each shard that is done, and closed in the end.
-    client, threads, window
+    client, threads, window, name
         As in `run_in_order`.
 
     Returns
@@ -134,7 +136,7 @@ def map_shards(
                 submitted.append((shard, n_samples))
                 yield call
 
-    outcomes = run_in_order(function, calls(), client=client, threads=threads, window=window)
+    outcomes = run_in_order(function, calls(), client=client, threads=threads, window=window, name=name)
     found = []
     try:
         for outcome in outcomes:
@@ -174,13 +176,13 @@ class _Threads:
 
 
 class _Cluster:
-    def __init__(self, client: Client) -> None:
-        self._client = client
+    def __init__(self, client: Client, name: str) -> None:
+        self._client, self._name = client, name
 
     def submit(self, function: Callable[..., Any], call: tuple[Any, ...]) -> Any:
-        # pure=False: the call's effect is a file, so an equal call of an earlier run is no reason to skip it
+        # a key of its own: the call's effect is a file, so an equal call of an earlier run is no reason to skip it
         with cluster_errors(self._client):
-            return self._client.submit(_call, function, *call, pure=False)
+            return self._client.submit(_call, function, *call, key=task_key(self._name))
 
     def result(self, submitted: Any) -> Any:
         with cluster_errors(self._client):

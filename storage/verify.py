@@ -100,7 +100,7 @@ def verify(
         calls += _foreign_shards(where, problems)
     stage = progress("verify", len(calls), "shards")
     try:
-        for problem in run_in_order(_check, calls, client=client):
+        for problem in run_in_order(_check, calls, client=client, name="verify"):
             problems += problem
             stage.advance(1)
     finally:

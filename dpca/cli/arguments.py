@@ -75,11 +75,20 @@ def add_seed(group: argparse._ActionsContainer, text: str) -> None:
 def add_cluster_options(parser: argparse.ArgumentParser) -> None:
     """Add where the work runs."""
     group = parser.add_argument_group("where it runs")
-    group.add_argument(
+    cluster = group.add_mutually_exclusive_group()
+    cluster.add_argument(
         "--scheduler",
         metavar="tcp://HOST:PORT",
         help="address of a running Dask cluster that sees the same files (default: start one on this machine)",
     )
+    cluster.add_argument(
+        "--cluster",
+        metavar="FILE",
+        help="TOML file that names a class of Dask clusters (Slurm, Kubernetes, ...) and its arguments, to start one",
+    )
+    group.add_argument("--tls-ca-file", metavar="PEM", help="for a scheduler at tls://, its authority's certificate")
+    group.add_argument("--tls-cert", metavar="PEM", help="certificate that this program shows it")
+    group.add_argument("--tls-key", metavar="PEM", help="key of that certificate (default: in the same file)")
     group.add_argument("--workers", type=positive, metavar="N", help="processes on this machine (default: 1 a core)")
     group.add_argument(
         "--memory", metavar="SIZE", help="memory of each process, for example 2GB (default: an equal share)"

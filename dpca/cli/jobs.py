@@ -23,7 +23,8 @@ from dpca.storage.stack import Stack
 from dpca.storage.workspace import fingerprint_of
 
 # Options that say how a job runs, or where things are, and not what it makes.
-_NOT_ASKED = ("source", "output", "run", "print_completion", "overwrite", "scheduler", "workers", "memory")
+_HOW = ("scheduler", "cluster", "tls_ca_file", "tls_cert", "tls_key", "workers", "memory")
+_NOT_ASKED = ("source", "output", "run", "print_completion", "overwrite", *_HOW)
 
 
 def given_input(options: argparse.Namespace, embedded: Callable[[], Reader] | None) -> Stack | Reader:

@@ -68,9 +68,13 @@ def cluster(options: argparse.Namespace) -> Iterator[Any]:
     """Open the cluster that the options ask for and say where to watch it."""
     # Which takes seconds to import, and not all that is asked for here needs a cluster.
     from dpca.engine.cluster import open_client
+    from dpca.engine.tls import TlsFiles
     from dpca.storage.clusters import cluster_errors
 
-    with open_client(options.scheduler, workers=options.workers, memory=options.memory) as client:
+    files = (options.tls_ca_file, options.tls_cert, options.tls_key)
+    tls = TlsFiles(*files) if any(files) else None
+    where = {"cluster": options.cluster, "workers": options.workers, "memory": options.memory}
+    with open_client(options.scheduler, tls=tls, **where) as client:
         with cluster_errors(client):
             threads, dashboard = client.nthreads(), client.dashboard_link
         say(f"{len(threads)} worker(s), dashboard {dashboard}")

@@ -90,7 +90,7 @@ def fold(
     progress : Progress
         Told the bytes read.
     stage : str
-        What the progress is called.
+        What the progress is called, and its tasks on Dask's dashboard.
     note : str
         For the report.
     watch : callable (n_samples, states), optional
@@ -123,7 +123,7 @@ def fold(
         # each fold has a folder of its own.
         settings = digest(rule, plan, source, partition, scheme)
         checkpoints = Checkpoints(f"{checkpoints.folder}/{settings}")
-    run = _Run(rule, source, partition, scheme, plan, client, checkpoints)
+    run = _Run(rule, source, partition, scheme, plan, client, checkpoints, stage)
     results: Results = [{} for _ in range(partition.n_partitions)]
     bar = progress(stage, plan.read_bytes, "B")
     try:
@@ -182,6 +182,7 @@ class _Run:
     plan: FoldPlan
     client: Any | None
     checkpoints: Checkpoints | None
+    stage: str
 
     def outcomes(self, bar: Stage, watch: Watch | None) -> list[Outcome]:
         """Return the results of each group: those kept, and the others, computed side by side or in turn."""
@@ -191,7 +192,7 @@ class _Run:
         outcomes: dict[int, Outcome] = {}
         missing: dict[int, Work] = {}
         for g, group in enumerate(plan.groups):
-            work = Work(self.rule, self.partition, group, *common, f"group-{g:06d}", self.checkpoints)
+            work = Work(self.rule, self.partition, group, *common, f"group-{g:06d}", self.stage, self.checkpoints)
             if self.checkpoints is not None and (found := self.checkpoints.load_results(work.name)):
                 outcomes[g] = found, 0
                 bar.advance(row_bytes[g] * self.source.shape[0])

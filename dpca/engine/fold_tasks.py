@@ -20,6 +20,7 @@ from dpca.kernels.linalg import release_scratch
 from dpca.kernels.types import Array
 from dpca.partition.base import Partition
 from dpca.rules.state import State
+from dpca.storage.clusters import task_key
 from dpca.storage.tasks import one_blas_thread, run_in_order
 
 Results = list[dict[str, Array]]
@@ -39,7 +40,7 @@ class Work:
     """What the tasks of one group share; small, since each opens the source for itself.
 
     ``called`` is what errors call the source, ``dtype`` that of its partitions' values, ``name`` that of the group's
-    checkpoints; ``checkpoint_rows`` as in `FoldPlan`.
+    checkpoints, ``stage`` what its tasks are called; ``checkpoint_rows`` as in `FoldPlan`.
     """
 
     rule: Any
@@ -51,6 +52,7 @@ class Work:
     called: str
     dtype: np.dtype[Any]
     name: str
+    stage: str
     checkpoints: Checkpoints | None = None
 
     def begin(self) -> Reached:
@@ -150,8 +152,8 @@ def group_graph(work: Work, source: Source, cuts: Sequence[Run]) -> Any:
     """Return the delayed `Outcome` of a group: its segments, merged in pairs of neighbors, then finished."""
     pieces = [source.piece(samples, work.group.region) for samples in cuts]
     if len(cuts) == 1:
-        return _task(fold_group, work)(pieces[0], cuts[0])
-    leaf, merge = _task(fold_segment, work), _task(merge_states, work)
+        return _node(work.stage, fold_group, work)(pieces[0], cuts[0])
+    leaf, merge = _node(work.stage, fold_segment, work), _node(f"{work.stage} merge", merge_states, work)
     nodes: list[Any] = []
     for s, (piece, samples) in enumerate(zip(pieces, cuts, strict=True)):
         before = None if work.rule.mergeable or not nodes else nodes.pop()
@@ -159,7 +161,7 @@ def group_graph(work: Work, source: Source, cuts: Sequence[Run]) -> Any:
     while len(nodes) > 1:
         pairs = [merge(*nodes[i : i + 2]) for i in range(0, len(nodes) - 1, 2)]
         nodes = pairs + nodes[2 * len(pairs) :]
-    return _task(finish_copy, work)(nodes[0], len(cuts))
+    return _node(f"{work.stage} finish", finish_copy, work)(nodes[0], len(cuts))
 
 
 def segment_graph(
@@ -171,24 +173,29 @@ def segment_graph(
     shorter than that, or there is nobody to share the work with, one task takes all the rounds.
     """
     # One task that holds the states: all others depend on it, and it can be run again on another worker.
-    node = delayed(_same, pure=False)(reached)
+    node = _node(f"{work.stage} begin", _same)(reached)
     region = work.group.region
     if scheme is None:
-        return _task(fold_segment, work)(source.piece(samples, region), samples, node)
+        return _node(work.stage, fold_segment, work)(source.piece(samples, region), samples, node)
     dealt = list(rounds(samples, scheme, source.chunks[0]))
     row_bytes = int(np.prod([b - a for a, b in region])) * source.dtype.itemsize
     longest = max(stop - start for start, stop in dealt[0])
     if n_parallel == 1 or longest * row_bytes < _WORTH_A_TASK:
-        return _task(run_rounds, work, scheme)(source.piece(samples, region), dealt, node)
-    stream, join = _task(run_stream, work, scheme), _task(join_streams, work, scheme)
+        return _node(work.stage, run_rounds, work, scheme)(source.piece(samples, region), dealt, node)
+    stream = _node(work.stage, run_stream, work, scheme)
+    join = _node(f"{work.stage} merge", join_streams, work, scheme)
     for runs in dealt:
         node = join(node, [stream(source.piece(run, region), run, node) for run in runs])
     return node
 
 
-def _task(function: Callable[..., Any], *known: Any) -> Any:
-    """Return a delayed function that has its first arguments already: Dask would look for delayed values in them."""
-    return delayed(partial(function, *known), pure=False)
+def _node(name: str, function: Callable[..., Any], *known: Any) -> Callable[..., Any]:
+    """Return a delayed function that has its first arguments already: Dask would look for delayed values in them.
+
+    Each call is a task of its own; ``name`` is what the dashboard calls them.
+    """
+    later = delayed(partial(function, *known), pure=False)
+    return lambda *arguments: later(*arguments, dask_key_name=task_key(name))
 
 
 def _same(reached: Reached) -> Reached:

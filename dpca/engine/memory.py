@@ -8,7 +8,7 @@ from typing import Any
 
 import psutil
 
-from dpca.storage.clusters import cluster_errors
+from dpca.storage.clusters import cluster_errors, is_watched, wait_for_worker, worker_threads
 from dpca.storage.errors import ClusterError
 
 # distributed spills a worker's results to disk from 60 % of its limit on and restarts it at 95 %: plan to stay below.
@@ -49,17 +49,8 @@ def usable_bytes() -> int:
 
 
 def parallel_tasks(client: Any | None, n_threads: int) -> int:
-    """Return how many tasks run at once: with a cluster as many as its workers have threads, else ``n_threads``.
-
-    Workers of a cluster on this machine count also while they are dead and on their way back: how a stream is cut into
-    segments must not depend on the moment.
-    """
-    if client is None:
-        return n_threads
-    ours = getattr(client.cluster, "worker_spec", None) or {}
-    known = sum(int(worker["options"].get("nthreads") or 1) for worker in ours.values())
-    with cluster_errors(client):
-        return known or sum(client.nthreads().values())
+    """Return how many tasks run at once: with a cluster as many as its workers have threads, else ``n_threads``."""
+    return n_threads if client is None else worker_threads(client)
 
 
 def task_budget(client: Any | None, n_threads: int) -> int:
@@ -77,11 +68,12 @@ def task_budget(client: Any | None, n_threads: int) -> int:
     """
     if client is None:
         return usable_bytes() // n_threads
-    # All of them may have been killed just now, and be on their way back.
     with cluster_errors(client):
-        with suppress(TimeoutError):
-            client.wait_for_workers(1, timeout=_PATIENCE)
         rooms = client.run(_worker_room, on_error="ignore")
+        if not rooms:
+            # All of them may have been killed just now, and be on their way back.
+            wait_for_worker(client, None if is_watched(client) else _PATIENCE)
+            rooms = client.run(_worker_room, on_error="ignore")
     if not rooms:
         raise ClusterError("the Dask cluster has no workers yet: start some, or give a memory budget")
     return int(max(0, min(rooms.values())))

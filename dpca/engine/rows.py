@@ -13,6 +13,7 @@ from dask.delayed import delayed
 
 from dpca.kernels.types import Array
 from dpca.storage import cf
+from dpca.storage.coordinates import Coordinates
 from dpca.storage.errors import DataError
 from dpca.storage.readers import open_reader
 from dpca.storage.survey import require_samples
@@ -20,7 +21,7 @@ from dpca.storage.survey import require_samples
 _BLOCK_BYTES = 32 * 2**20
 
 
-def open_rows(path: str | os.PathLike[str]) -> tuple[da.Array, str, tuple[str, ...] | None]:
+def open_rows(path: str | os.PathLike[str]) -> tuple[da.Array, str, tuple[str, ...] | None, Coordinates | None]:
     """Open an array that `dpca.storage.ingest` reads, without copying it.
 
     Parameters
@@ -36,6 +37,8 @@ def open_rows(path: str | os.PathLike[str]) -> tuple[da.Array, str, tuple[str, .
         What messages call it.
     axes : tuple of str or None
         Names of the axes of a sample, where the source states them.
+    coordinates : Coordinates or None
+        What stands along all axes.
 
     Raises
     ------
@@ -65,7 +68,7 @@ def open_rows(path: str | os.PathLike[str]) -> tuple[da.Array, str, tuple[str, .
             reader.part(indices), start, reader.name, dask_key_name=f"{name}-{start}-{step}"
         )
         blocks.append(da.from_delayed(task, (len(indices), *shape), meta=meta, name=f"{name}-block-{start}-{step}"))
-    return da.concatenate(blocks), reader.name, reader.axes
+    return da.concatenate(blocks), reader.name, reader.axes, reader.coordinates
 
 
 def _read(part: Callable[[], Any], start: int, name: str) -> Array:

@@ -64,6 +64,7 @@ class Source(ABC):
     """How many boxes are read at once."""
     axes: tuple[str, ...] | None = None
     """Names of the axes of one sample, for estimators that ask which one holds channels."""
+    coordinates: Any = None  #: of a file, what stands along all axes: `dpca.storage.coordinates.Coordinates`
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], chunks: tuple[int, ...]) -> None:
         self.name, self.shape, self.dtype, self.chunks = name, tuple(shape), np.dtype(dtype), tuple(chunks)
@@ -177,10 +178,10 @@ class DaskSource(Source):
 
     segment_bytes = 128 * 2**20  # a task holds a segment whole
 
-    def __init__(self, array: da.Array, name: str = "the Dask array", axes: tuple[str, ...] | None = None) -> None:
+    def __init__(self, array: da.Array, name: str = "the Dask array", axes: Any = None, along: Any = None) -> None:
         longest = tuple(max(lengths) for lengths in array.chunks)
         super().__init__(name, tuple(array.shape), np.dtype(array.dtype), longest)
-        self.array, self.axes = array, axes
+        self.array, self.axes, self.coordinates = array, axes, along
 
     def reader(self) -> Reader:
         """Return a function that computes a box on the current scheduler."""

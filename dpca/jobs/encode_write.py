@@ -107,9 +107,8 @@ def write_codes(job: EncodeJob, n_positions: int, client: Any | None, progress: 
         (s, min((s + 1) * rows, n) - s * rows, None if job.checkpoints.load(job.unit(s)) is not None else (job, s))
         for s in range(job.n_shards)
     )
-    peaks = map_shards(
-        encode_one, shards, stage=progress("encode", n, "samples"), client=client, threads=thread_count()
-    )
+    stage = progress("encode", n, "samples")
+    peaks = map_shards(encode_one, shards, stage=stage, client=client, threads=thread_count(), name="encode")
     return max([*peaks, peak_resident_bytes() if client is None else 0])
 
 

@@ -21,11 +21,12 @@ from dpca.models.scores import check_match, read_scores_facts
 from dpca.models.store import model_fingerprint, stored_basis
 from dpca.representation.base import Representation
 from dpca.storage.arrays import choose_codec, create_array, create_root, write_shard, write_strings
+from dpca.storage.coordinates import BESIDE, Coordinates, coordinates_in, dims_of, write_coordinates
 from dpca.storage.disk import require_free_space
 from dpca.storage.layout import choose_layout
 from dpca.storage.outputs import check_output
 from dpca.storage.progress import Progress, no_progress
-from dpca.storage.reading import array_identity, open_again, open_array, read_into
+from dpca.storage.reading import array_identity, open_again, open_array, open_group, read_into
 from dpca.storage.stack import STACK_KIND, STACK_VERSION
 from dpca.storage.tasks import map_shards
 from dpca.storage.workspace import Workspace, fingerprint_of
@@ -124,7 +125,12 @@ def reconstruct_store(
         )
         pixels = Pixels(dtype, job.data_range)
         first = basis.decode(_read(scores_array, 0, min(8, n), basis), job.scores, pixels=pixels)
-        create_array(root, "samples", shape, dtype, layout, axes, codec=choose_codec(first))
+        dims = ((dims_of(scores_array) or axes)[0], *axes[1:])
+        stated = {**facts.get("attributes", {}), BESIDE: scores_array.attrs.get(BESIDE, "")}
+        found = coordinates_in(open_group(scores), dims, shape, stated) or Coordinates(axes, {}, {})
+        write_coordinates(root, found)
+        codec = choose_codec(first)
+        create_array(root, "samples", shape, dtype, layout, found.dims, codec=codec, attributes=found.stated)
         peaks = map_shards(
             reconstruct_one,
             ((s, min(rows, n - s), None if work.is_done(str(s)) else (job, s)) for s in range(0, n, rows)),
@@ -132,8 +138,9 @@ def reconstruct_store(
             stage=progress("reconstruct", n, "samples"),
             client=client,
             threads=thread_count(),
+            name="reconstruct",
         )
-        write_strings(root, "name", np.asarray(open_array(os.path.join(scores, "name"))[...]).tolist())
+        write_strings(root, "name", np.asarray(open_array(os.path.join(scores, "name"))[...]).tolist(), found.dims[0])
         work.publish()
     return StageCost(time.perf_counter() - began, math.prod(shape) * dtype.itemsize, max(peaks, default=0))
 

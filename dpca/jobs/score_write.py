@@ -24,8 +24,9 @@ from dpca.models.store import stored_basis
 from dpca.representation.base import Representation
 from dpca.representation.score_layout import score_layout
 from dpca.storage.arrays import Codec, choose_codec, create_array, write_shard
+from dpca.storage.coordinates import BESIDE, UNITS, Coordinates, write_coordinates
 from dpca.storage.errors import StoreError
-from dpca.storage.layout import Layout, choose_layout
+from dpca.storage.layout import SAMPLE, Layout, choose_layout
 from dpca.storage.progress import Progress, no_progress
 from dpca.storage.reading import open_array
 from dpca.storage.tasks import map_shards
@@ -93,6 +94,7 @@ class WriteJob:
 def write_scores(
     job: WriteJob,
     group: zarr.Group,
+    coordinates: Coordinates | None = None,
     *,
     client: Any | None = None,
     budget: int | None = None,
@@ -105,6 +107,8 @@ def write_scores(
     job : WriteJob
     group : zarr.Group
         The job's store, open.
+    coordinates : Coordinates, optional
+        Of the stack: they are written beside, with the centers of cells.
     client : distributed.Client, optional
         Cluster to run on; without one, threads of this process.
     budget : int, optional
@@ -129,15 +133,16 @@ def write_scores(
     basis = stored_basis(job.model, job.fingerprint)
     limit = budget if budget is not None else task_budget(client, thread_count())
     plan_scores(job.source, basis, job.axes, reconstruct=job.reconstruct, budget=limit)
-    create_arrays(job, basis, group)
+    create_arrays(job, basis, group, coordinates)
     n, kept = job.source.shape[0], job.checkpoints
     shards = (
         (s, min((s + 1) * job.rows, n) - s * job.rows, None if kept.load(job.unit(s)) is not None else (job, s))
         for s in range(job.n_shards)
     )
     stage = progress("scores", n, "samples")
-    peaks = map_shards(write_one, shards, stage=stage, client=client, threads=thread_count())
-    write_quality(group, (kept.load(job.unit(s)) for s in range(job.n_shards)), kept.folder)
+    peaks = map_shards(write_one, shards, stage=stage, client=client, threads=thread_count(), name="scores")
+    dim = coordinates.dims[0] if coordinates else SAMPLE
+    write_quality(group, (kept.load(job.unit(s)) for s in range(job.n_shards)), kept.folder, dim)
     return max([*peaks, peak_resident_bytes() if client is None else 0])
 
 
@@ -212,24 +217,43 @@ def stack_layout(source: Source, basis: Representation, axes: Sequence[str]) -> 
     return choose_layout(source.shape, source.dtype.itemsize, axes, basis.cell_shape)
 
 
-def create_arrays(job: WriteJob, basis: Representation, group: zarr.Group) -> None:
-    """Create the arrays of scores and of reconstructions that are not there yet."""
+def create_arrays(
+    job: WriteJob, basis: Representation, group: zarr.Group, coordinates: Coordinates | None = None
+) -> None:
+    """Create the arrays of scores and of reconstructions that are not there yet, and write those of coordinates."""
     source, shape = job.source, basis.score_shape
-    names = ("sample", *basis.score_axes(job.axes[1:]))
+    found = Coordinates(job.axes, {}, {}) if coordinates is None else coordinates
+    names = (found.dims[0], *basis.score_axes(job.axes[1:]))
+    write_coordinates(group, found.with_centers(names[1:], basis.score_centers))
+    stated = {
+        name: text for name, text in found.stated.items() if name == BESIDE or (basis.keeps_units and name == UNITS)
+    }
     # Any samples show what parts with fewer components than others lack: zeros.
     tried = basis.encode(np.random.default_rng(0).integers(0, 2, (_TRIED, *source.shape[1:])).astype(source.dtype))
     inner = score_layout(job.rows, shape, tried.dtype.itemsize)
     codec: Codec = "sparse" if np.count_nonzero(tried) * _SPARSE <= tried.size else "raw"
-    create_array(group, "scores", (source.shape[0], *shape), tried.dtype, inner, names, codec=codec)
+    create_array(group, "scores", (source.shape[0], *shape), tried.dtype, inner, names, codec=codec, attributes=stated)
     if job.reconstruct:
         # They compress as their originals do.
         like = choose_codec(first_samples(source, _TRIED_BYTES))
         layout = stack_layout(source, basis, job.axes)
-        create_array(group, "reconstructions", source.shape, source.dtype, layout, job.axes, codec=like)
+        create_array(
+            group,
+            "reconstructions",
+            source.shape,
+            source.dtype,
+            layout,
+            found.dims,
+            codec=like,
+            attributes=found.stated,
+        )
 
 
 def write_quality(
-    group: zarr.Group, shards: Iterable[tuple[dict[str, Array], dict[str, int]] | None], folder: str
+    group: zarr.Group,
+    shards: Iterable[tuple[dict[str, Array], dict[str, int]] | None],
+    folder: str,
+    dim: str = SAMPLE,
 ) -> None:
     """Collect the records of all shards, which lie in a folder, into one array a measure, and PSNR from MSE."""
     records: dict[str, list[Array]] = {}
@@ -244,7 +268,7 @@ def write_quality(
         values = measures[name]
         layout = Layout((min(len(values), 2**18),), (min(len(values), 2**18),))
         array = create_array(
-            group, name, values.shape, values.dtype, layout, ("sample",), attributes={"may_be_infinite": name == "psnr"}
+            group, name, values.shape, values.dtype, layout, (dim,), attributes={"may_be_infinite": name == "psnr"}
         )
         for start in range(0, len(values), layout.shards[0]):
             write_shard(array, start, values[start : start + layout.shards[0]])

@@ -19,7 +19,7 @@ from dpca.representation.base import MODEL_FACT
 from dpca.storage.arrays import create_root, write_strings
 from dpca.storage.disk import require_free_space
 from dpca.storage.errors import DataError
-from dpca.storage.layout import CHANNEL
+from dpca.storage.layout import CHANNEL, SAMPLE
 from dpca.storage.outputs import check_output
 from dpca.storage.progress import Progress, no_progress
 from dpca.storage.stack import Stack
@@ -99,6 +99,7 @@ def fill_scores(
     need = scores + (stack.nbytes if reconstruct else 0)
     if not any(store.glob("scores/c/*")):
         require_free_space(store, need, "the scores" + (" with the reconstructions" if reconstruct else ""))
+    coordinates = stack.coordinates
     group = create_root(
         store,
         kind=basis.scores_kind,
@@ -112,13 +113,14 @@ def fill_scores(
         source=stack.source,
         **(facts or {"settings": {"reconstruct": reconstruct}}),
         **{MODEL_FACT: basis.fingerprint()},
+        **({"attributes": coordinates.attributes} if coordinates and coordinates.attributes else {}),
         **({} if basis.cell_shape is None else {"cell_shape": list(basis.cell_shape)}),
     )
     source = as_source(stack)
     rows, kept = stack_layout(source, basis, stack.axes).shards[0], Checkpoints(str(records))
     job = WriteJob(source, path, known, str(store), stack.axes, rows, data_range, reconstruct, ssim, kept)
-    peak = write_scores(job, group, client=client, progress=progress)
-    write_strings(group, "name", stack.names.tolist())
+    peak = write_scores(job, group, coordinates, client=client, progress=progress)
+    write_strings(group, "name", stack.names.tolist(), coordinates.dims[0] if coordinates else SAMPLE)
     return StageCost(time.perf_counter() - began, stack.nbytes, peak)
 
 

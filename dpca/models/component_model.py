@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,10 +12,12 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpca.kernels.types import Array
 from dpca.models.estimator import Estimator
+from dpca.models.labelled import Labels, as_dataset, given_to_fit, given_to_model, taken_in
 from dpca.models.likelihood import Likelihood, log_likelihoods
 from dpca.models.samples import dense_samples
 from dpca.representation.linear import LinearRepresentation
 from dpca.rules.state import State
+from dpca.storage.labelled import is_labelled
 
 
 class ComponentModel(Estimator):
@@ -42,6 +44,20 @@ class ComponentModel(Estimator):
     def _in_memory(self, X: Any) -> Array:
         return dense_samples(self, X, reset=False)
 
+    def _batch(self, X: Any, sample_dim: str | Sequence[str] | None) -> Array:
+        """Return samples for ``partial_fit``, held in memory, checked; the first ones give the model their labels."""
+        fresh = self._states is None
+        labels: Labels | None
+        if is_labelled(X):
+            known = None if fresh else self._labels
+            samples, labels = taken_in(X, sample_dim) if known is None else given_to_model(X, known)
+            X = samples.values
+        else:
+            X, labels = given_to_fit(X, sample_dim)
+        if fresh:
+            self._labels = labels
+        return dense_samples(self, X, reset=fresh)
+
     def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
         """Set what every model knows from what a store holds or a fit of n samples found."""
         self.components_, self.mean_ = found["components"], found["mean"]
@@ -60,6 +76,25 @@ class ComponentModel(Estimator):
                 setattr(self, name, value)
             elif hasattr(self, name):
                 delattr(self, name)
+
+    def to_xarray(self) -> Any:
+        """Return what was learned as an ``xarray.Dataset``, with the dims and coordinates of the samples of the fit.
+
+        Returns
+        -------
+        xarray.Dataset
+            "components" (component, ...), maps in place; "mean" (...) with the attributes of the samples;
+            "explained_variance" and "explained_variance_ratio" (..., component) and "total_variance" (...), with dims
+            of cells or bands where there are any. After a fit to other than a ``DataArray``, and of a model that `load`
+            read, dims are called as stacks call them, "y" and "x" of images, and have no coordinates.
+
+        Raises
+        ------
+        DataError
+            If xarray is not installed.
+        """
+        check_is_fitted(self)
+        return as_dataset(self, self._labels or Labels.of_shape(self.sample_shape_))
 
     def score(self, X: Any, y: Any = None) -> float:
         """Return the mean log-likelihood of samples under probabilistic PCA (Tipping & Bishop 1999): higher is better.

@@ -21,6 +21,7 @@ from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import FoldReport
 from dpca.engine.source import Source, check_numeric
 from dpca.kernels.types import Array
+from dpca.models.labelled import Labels, given_to_fit, given_to_model, scores_given
 from dpca.models.parameters import check_parameters
 from dpca.models.rank_choice import CHOICES
 from dpca.models.store import ESTIMATORS, Kept, StoredModel, load_any, save_model
@@ -29,6 +30,7 @@ from dpca.representation.base import Representation
 from dpca.representation.lazy import as_lazy, default_client, is_lazy, map_samples
 from dpca.representation.reconstruction import samples_of
 from dpca.storage.errors import DataError
+from dpca.storage.labelled import is_labelled
 from dpca.storage.progress import Progress, no_progress
 
 #: Parameters that stores of earlier versions do not state: stores state them only where they are given.
@@ -61,6 +63,8 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     n_features_in_: int
     sample_shape_: tuple[int, ...]
     fit_report_: FoldReport
+
+    _labels: Labels | None = None  # of the samples of the fit, where xarray named them
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -133,6 +137,7 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
         X: Any,
         y: Any = None,
         *,
+        sample_dim: str | Sequence[str] | None = None,
         client: Any | None = None,
         checkpoints: Checkpoints | None = None,
         progress: Progress = no_progress,
@@ -142,9 +147,12 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array (n_samples, *sample_shape), Stack, path or Source
-            A numpy, Dask or Zarr array; a `dpca.storage.Stack`; or the path of a stack store or Zarr array. Or a source
-            of the engine, such as `dpca.engine.held_out.RemainingSource`.
+            A numpy, Dask or Zarr array; an ``xarray.DataArray`` of either; a `dpca.storage.Stack`; or the path of a
+            stack store or Zarr array. Or a source of the engine, such as `dpca.engine.held_out.RemainingSource`.
         y : ignored
+        sample_dim : str or sequence of str, optional
+            Of a ``DataArray``: the dim that counts samples, or several that do so together; default the first. The
+            others are the axes of a sample, in their order; one called "channel" or "rgb" comes last.
         client : distributed.Client, optional
             Default: the current one, if any.
         checkpoints : Checkpoints, optional
@@ -167,7 +175,9 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
             When the state and a batch do not fit the memory budget.
         """
         check_parameters(self)
+        X, labels = given_to_fit(X, sample_dim)
         self._fit(X, client=client or default_client(), checkpoints=checkpoints, progress=progress)
+        self._labels = labels
         return self
 
     def _seed(self) -> int:
@@ -181,7 +191,9 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
 
         The shape of one sample's scores ends with ``n_components``; before it come the places of cells, or the bands,
         unless ``flatten`` asks for a single axis. A numpy array gives a numpy array. A Dask array, a Zarr array, a
-        stack or a path gives a Dask array that computes chunk by chunk. After ``set_output(transform="pandas")`` or
+        stack or a path gives a Dask array that computes chunk by chunk. A ``DataArray`` gives one, lazy if it is, with
+        the coordinates of samples and the dim "component"; of cells of (lat, lon) also "cell_lat" and "cell_lon", at
+        their centers. Its dims that are none of the model's count samples. After ``set_output(transform="pandas")`` or
         ``"polars"`` it is a table in memory with a column for each score, see `get_feature_names_out`.
 
         Raises
@@ -189,10 +201,16 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
         DataError
             For samples of another shape than those of the fit, or, once they are computed, values that are not finite.
         """
-        basis = self.basis_
+        basis, named = self.basis_, given_to_model(X, self._labels) if is_labelled(X) else None
+        X = X if named is None else named[0].values
         scores = self._each_sample(X, Representation.encode, basis, basis.score_shape, basis.score_dtype)
-        table = getattr(self, "flatten", False) or _get_output_config("transform", self)["dense"] != "default"
-        return scores.reshape(scores.shape[0], math.prod(scores.shape[1:])) if table else scores
+        table, flat = _get_output_config("transform", self)["dense"] != "default", getattr(self, "flatten", False)
+        if table or flat:
+            scores = scores.reshape(scores.shape[0], math.prod(scores.shape[1:]))
+        if named is None or table:
+            return scores
+        labelled, labels = named
+        return labelled.scores(scores, basis, labels, self.get_feature_names_out() if flat else None)
 
     def inverse_transform(self, X: Any, n_components: int | None = None) -> Any:
         """Return the samples (n_samples, *sample_shape) that scores stand for, neither rounded nor clipped.
@@ -200,7 +218,8 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : array (n_samples, *score_shape), numpy, Dask or Zarr; or the path of a Zarr array
-            Scores of all components, or of ``n_components``; in memory or in Dask also flat, as a table has them.
+            Scores of all components, or of ``n_components``; in memory or in Dask also flat, as a table has them. Or a
+            ``DataArray`` as `transform` gives it.
         n_components : int, optional
             Use only so many of the first components; default all.
 
@@ -208,22 +227,31 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
         -------
         array
             Lazy in, lazy out, as `transform`. Of scores in a store, chunks that hold only other components are never
-            read.
+            read. A ``DataArray`` has the dims, coordinates along them, name and attributes of that of the fit.
 
         Raises
         ------
         DataError
             For scores of another shape, or more components than there are.
         """
-        return samples_of(self.basis_, X, n_components)
+        basis = self.basis_
+        if not is_labelled(X):
+            return samples_of(basis, X, n_components)
+        labels = self._labels or Labels.of_shape(self.sample_shape_)
+        scores = scores_given(X, basis, n_components, labels)
+        return scores.samples(samples_of(basis, scores.values, n_components), labels)
 
     def _each_sample(
         self, X: Any, function: Any, basis: Any, shape: tuple[int, ...], dtype_for: Callable[[DTypeLike], DTypeLike]
     ) -> Any:
         """Apply ``function(basis, samples, name)`` to samples in memory, or lazily to each chunk of them.
 
-        The result has shape (n_samples, *shape), and for samples of a type the type that ``dtype_for`` returns.
+        The result has shape (n_samples, *shape), and for samples of a type the type that ``dtype_for`` returns. That of
+        a ``DataArray`` is one of a number for each sample.
         """
+        if is_labelled(X):
+            samples, _ = given_to_model(X, self._labels)
+            return samples.result(self._each_sample(samples.values, function, basis, shape, dtype_for))
         if not is_lazy(X):
             return guarded(function, "X")(basis, self._of_this_shape(self._in_memory(X)), "X")
         lazy = self._of_this_shape(as_lazy(X))

@@ -25,7 +25,7 @@ from dpca.models.parameters import check_parameters, check_states_fit, checked_r
 from dpca.models.partition_rule import by_partition, choose_rule, exact_rule
 from dpca.models.rank import UnmetError
 from dpca.models.rank_choice import CHOICES, RankChoice
-from dpca.models.samples import dense_samples, fitted_source
+from dpca.models.samples import fitted_source
 from dpca.models.store import StoredModel, plain
 from dpca.models.targets import Check, check_for, keep_chosen, value_range_for
 from dpca.partition.base import Partition
@@ -161,7 +161,7 @@ class PartitionedPCA(ComponentModel):
         return [rule.init(folded.n_features(i), folded.split_dtype(dtype)) for i in range(folded.n_partitions)]
 
     @WhereStateIsKept
-    def partial_fit(self, X: Any, y: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any = None, *, sample_dim: str | Sequence[str] | None = None) -> Self:
         """Take in further samples, held in memory, and decompose again.
 
         Parameters
@@ -169,6 +169,8 @@ class PartitionedPCA(ComponentModel):
         X : array (n_samples, *sample_shape)
             The first call fixes the sample shape, the dtype and the partitions. A batch that is refused changes
             nothing.
+        sample_dim : str or sequence of str, optional
+            Of the first ``DataArray``, see `fit`.
 
         Notes
         -----
@@ -184,7 +186,7 @@ class PartitionedPCA(ComponentModel):
         """
         if self._states is None:
             check_parameters(self)
-        X = np.ascontiguousarray(dense_samples(self, X, reset=self._states is None))
+        X = np.ascontiguousarray(self._batch(X, sample_dim))
         choice = RankChoice.of(self.get_params())
         if choice.validation_fraction is not None or choice.name == "target_ssim":
             raise DataError(
@@ -193,7 +195,9 @@ class PartitionedPCA(ComponentModel):
             )
         value_range = value_range_for(choice, self.data_range, X, X.dtype)
         if self._states is None:
-            self._fixed = self._to_go_on(self._partition(as_source(X), None), X.dtype)
+            self._fixed = self._to_go_on(
+                self._partition(as_source(X), self._labels.axes if self._labels else None), X.dtype
+            )
             before = self._empty_states()
         else:
             before = self._states

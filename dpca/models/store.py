@@ -11,8 +11,10 @@ from typing import Any
 import numpy as np
 
 from dpca.kernels.types import Array
+from dpca.models.labelled import Labels
 from dpca.representation.base import Representation, array_digest
 from dpca.storage.arrays import create_array, create_root, write_shard
+from dpca.storage.coordinates import Coordinates, write_coordinates
 from dpca.storage.errors import StoreError, one_line
 from dpca.storage.layout import Layout
 from dpca.storage.reading import open_array, open_group, read_into, root_facts
@@ -20,6 +22,9 @@ from dpca.storage.workspace import Workspace, fingerprint_of
 
 #: Every estimator by the kind that its stores state; a class that states a ``store_kind`` is entered by its base.
 ESTIMATORS: dict[str, type[Any]] = {}
+
+# Under these names a store states what the dims of samples are called, and keeps a group of coordinates.
+_LABELS, _ALONG = "labels", "coordinates"
 
 
 @dataclass(frozen=True)
@@ -93,7 +98,9 @@ def save_model(model: Any, path: str | os.PathLike[str], *, overwrite: bool = Fa
     """
     kept: Kept = model._kept()
     digests = {name: array_digest(values) for name, (values, _) in kept.arrays.items()}
-    fingerprint = fingerprint_of(model.store_kind, kept.version, digests, *(kept.identity or [kept.facts]))
+    facts, along = _labels(model)
+    beside = [facts, *([name, c.values.tolist()] for name, c in along.arrays.items())] if along else []
+    fingerprint = fingerprint_of(model.store_kind, kept.version, digests, *(kept.identity or [kept.facts]), *beside)
     with Workspace(path, kind=model.store_kind, fingerprint=fingerprint, overwrite=overwrite) as work:
         if work.state != "complete":
             write_model(model, work.store, fingerprint)
@@ -107,7 +114,11 @@ def write_model(model: Any, store: str | os.PathLike[str], fingerprint: str) -> 
     One of values in a row, of the state of a fit, is cut into chunks of 64 MiB.
     """
     kept: Kept = model._kept()
-    group = create_root(store, kind=model.store_kind, version=kept.version, fingerprint=fingerprint, **kept.facts)
+    labels, along = _labels(model)
+    facts = {**kept.facts, **labels}
+    group = create_root(store, kind=model.store_kind, version=kept.version, fingerprint=fingerprint, **facts)
+    if along is not None:
+        write_coordinates(group.require_group(_ALONG), along)
     for name, (values, axes) in kept.arrays.items():
         chunks, shards = values.shape, values.shape
         if axes[0].endswith("component") and values.ndim > 1:
@@ -130,7 +141,10 @@ def load_any(path: str | os.PathLike[str], only: type[Any] | None = None) -> Any
     """
     estimator, facts = _found(path, only)
     try:
-        return estimator._from_store(StoredModel(path, facts))
+        model = estimator._from_store(StoredModel(path, facts))
+        if _LABELS in facts:
+            model._labels = Labels.stored(facts[_LABELS], open_group(os.path.join(path, _ALONG)), model.sample_shape_)
+        return model
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(path, str(error)) from error
 
@@ -160,6 +174,13 @@ def plain(value: Any) -> Any:
     if isinstance(value, np.generic):
         return value.item()
     return value if value is None or isinstance(value, str | int | float | bool) else None
+
+
+def _labels(model: Any) -> tuple[dict[str, Any], Coordinates | None]:
+    """Return what a store states of the labels of samples, and the coordinates that it keeps; nothing without any."""
+    labels: Labels | None = model._labels
+    along = None if labels is None else labels.kept(model.sample_shape_)
+    return ({}, None) if labels is None or along is None else ({_LABELS: labels.facts(along)}, along)
 
 
 def _found(path: str | os.PathLike[str], only: type[Any] | None = None) -> tuple[type[Any], dict[str, Any]]:

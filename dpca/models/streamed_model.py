@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import abstractmethod
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -14,7 +15,6 @@ from dpca.kernels.types import Array
 from dpca.models.going_on import WhereStateIsKept, read_states, stated_dtype, stored_arrays
 from dpca.models.linear_model import LinearModel
 from dpca.models.parameters import are_ordinary, check_parameters, check_states_fit
-from dpca.models.samples import dense_samples
 from dpca.models.store import Kept, StoredModel
 from dpca.models.streaming_methods import AUTO, method_name
 from dpca.rules.basis import StreamingRule
@@ -51,13 +51,15 @@ class StreamedModel(LinearModel):
         """Learn what was found, unless it is not finite; ``before`` are the components until then, if any."""
 
     @WhereStateIsKept
-    def partial_fit(self, X: Any, y: Any = None) -> Self:
+    def partial_fit(self, X: Any, y: Any = None, *, sample_dim: str | Sequence[str] | None = None) -> Self:
         """Take in further samples, held in memory.
 
         Parameters
         ----------
         X : array (n_samples, *sample_shape)
             The first call fixes the sample shape and dtype. A batch that is refused changes nothing.
+        sample_dim : str or sequence of str, optional
+            Of the first ``DataArray``, see `fit`.
 
         Raises
         ------
@@ -72,7 +74,7 @@ class StreamedModel(LinearModel):
         fresh = self._states is None
         if fresh:
             check_parameters(self)
-        X = dense_samples(self, X, reset=fresh)
+        X = self._batch(X, sample_dim)
         rows = np.ascontiguousarray(X.reshape(len(X), -1))
         if fresh:
             method = self._method(rows.shape[1])

@@ -38,7 +38,6 @@ from dpca.models.streaming_methods import (
 )
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
-from dpca.representation.lazy import is_lazy
 from dpca.rules.basis import StreamingRule
 from dpca.rules.covariance import is_exact
 from dpca.rules.covariance_product import refined, refinement
@@ -183,7 +182,7 @@ class StreamingPCA(StreamedModel):
             self._check_going_on(method, math.prod(shape), source.dtype, seed)
             rule = replace(rule, rule=Keeping(rule.rule))
         work, scheme = executed(rule, self, running["client"])
-        if rule.random_order and is_lazy(X) and not self.shuffle:
+        if rule.random_order and not source.in_process and not self.shuffle:
             warnings.warn(
                 f"{self.method_} assumes samples in random order and the order of {source.name} is not "
                 f"known to be: use shuffle=True, or method='incremental-svd', which takes any order",

@@ -87,6 +87,19 @@ class CellGrid(Partition):
         """Name the axes of the grid, given the names of a sample's axes."""
         return tuple(f"cell_{name}" for name in axes[: self.n_spatial])
 
+    def centers(self, axis: int, values: Array) -> Array | None:
+        """Return the mean over each cell of coordinates along an axis; None for channels, and for what has no mean."""
+        if axis >= self.n_spatial or values.dtype.kind not in "iufM":
+            return None
+        starts = np.arange(0, len(values), self.cell_shape[axis])
+        counts = np.diff(starts, append=len(values))
+        if values.dtype.kind == "M":
+            since = values - values[0]
+            means: Array = values[0] + (np.add.reduceat(since.astype(np.int64), starts) // counts).astype(since.dtype)
+        else:
+            means = np.add.reduceat(values.astype(np.float64), starts) / counts
+        return means
+
     @property
     def identity(self) -> list[Any]:
         """The shape of a cell, and the overlap of cells, 0."""

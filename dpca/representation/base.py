@@ -6,7 +6,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from hashlib import blake2b
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -33,6 +33,9 @@ class Representation(ABC):
 
     #: What a store of these scores calls itself; it ends in "scores".
     scores_kind: str = "scores"
+
+    #: Whether scores are in the units of the samples.
+    keeps_units: ClassVar[bool] = True
 
     if TYPE_CHECKING:  # a dataclass would take a property of its base for the default of its field
 
@@ -71,6 +74,10 @@ class Representation(ABC):
     def score_axes(self, axes: Sequence[str]) -> tuple[str, ...]:
         """Name the axes of one sample's scores, given those of a sample."""
         return ("component",)
+
+    def score_centers(self, axis: int, values: Array) -> Array | None:
+        """Return the centers of cells along an axis of a sample, given the places of its entries; None if no cells."""
+        return None
 
     def n_spatial(self, axes: Sequence[str]) -> int:
         """Return how many of a sample's axes, which have these names, are axes of space."""

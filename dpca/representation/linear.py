@@ -108,6 +108,10 @@ class LinearRepresentation(Representation):
         """Name the axes of one sample's scores, given those of a sample."""
         return (*self.partition.grid_axes(axes), "component")
 
+    def score_centers(self, axis: int, values: Array) -> Array | None:
+        """Return the centers of cells along an axis of a sample, given the places of its entries; None if no cells."""
+        return self.partition.centers(axis, values) if isinstance(self.partition, CellGrid) else None
+
     def n_spatial(self, axes: Sequence[str]) -> int:
         """Return how many of a sample's axes, which have these names, are axes of space: those that cells cut."""
         return super().n_spatial(axes) if self.cell_shape is None else len(self.cell_shape)

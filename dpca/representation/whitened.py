@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 from numpy.typing import DTypeLike
 
@@ -26,6 +26,8 @@ class Whitened(LinearRepresentation):
     """
 
     scales: Array
+
+    keeps_units: ClassVar[bool] = False
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Whitened, (self.partition, self.mean, self.components, self.scales)

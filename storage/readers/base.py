@@ -27,6 +27,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from dpca.storage.coordinates import Coordinates
 from dpca.storage.errors import DataError
 from dpca.storage.errors import printable as printable
 from dpca.storage.pictures import SUFFIXES, picture_of
@@ -71,6 +72,8 @@ class Reader(ABC):
     sample_shape, dtype, axes, data_range :
         Of arrays: shape of one sample, native numpy dtype, names of the sample's axes and declared range of
         the values where the source states them.
+    coordinates : Coordinates or None
+        Of arrays: names of all axes, samples first, and what stands along them.
     paths : tuple of str
         What `open_reader` opened it at: files, folders, URLs, matches of a glob each.
     """
@@ -86,6 +89,7 @@ class Reader(ABC):
     dtype: np.dtype[Any] = np.dtype(np.uint8)
     axes: tuple[str, ...] | None = None
     data_range: tuple[float, float] | None = None
+    coordinates: Coordinates | None = None
     paths: tuple[str, ...] = ()
 
     @property

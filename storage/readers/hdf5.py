@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpca.storage import cf
+from dpca.storage.coordinates import Coordinates, beside, collect
 from dpca.storage.errors import DataError, one_line
 from dpca.storage.layout import MAX_CHUNK
 from dpca.storage.readers.base import digest, digest_file, require, runs
@@ -65,13 +66,15 @@ class Hdf5Reader(ArrayReader):
                 # visits what lies in this file only: links that are not hard ones could lead anywhere
                 file.visititems(lambda k, v: datasets.update({k: v}) if isinstance(v, h5py.Dataset) else None)
                 numeric = {k: v.shape for k, v in datasets.items() if v.shape is not None and v.dtype.kind in "buif"}
-                self._key = choose_key(name, numeric, key.strip("/") if key is not None else None)
+                others = beside(found.attrs for found in datasets.values()) if key is None else ()
+                chosen = {k: shape for k, shape in numeric.items() if k.rpartition("/")[2] not in others}
+                self._key = choose_key(name, chosen, key.strip("/") if key is not None else None)
                 dataset = datasets[self._key]
                 what = f"'{name}/{self._key}'"
                 _require_whole(dataset, what)
                 self._coding = cf.coding_of(_attributes(dataset), dataset.dtype, what, fill=_fill_value(dataset))
                 dtype = dataset.dtype if self._coding is None else self._coding.dtype
-                super().__init__(what[1:-1], dataset.shape, dtype, axes)
+                super().__init__(what[1:-1], dataset.shape, dtype, axes, _coordinates(file, dataset, datasets))
                 self.labels = self._labels(datasets, numeric, name)
         except MemoryError as error:
             raise DataError(f"'{name}' claims more than the memory there is: get it again") from error
@@ -98,6 +101,34 @@ class Hdf5Reader(ArrayReader):
         return partial(
             _read, self._path, self._key, self.order, list(runs(indices)), self.dtype, self.name, self._coding
         )
+
+
+def _coordinates(file: Any, dataset: Any, datasets: Mapping[str, Any]) -> Coordinates | None:
+    """Return what a variable of netCDF-4 has along its dimensions, None where they have no names."""
+    folder = dataset.name.rpartition("/")[0]
+
+    def dims_of(variable: Any) -> tuple[str, ...]:
+        scales = variable.attrs.get("DIMENSION_LIST", ())
+        if len(scales) != variable.ndim:  # a variable of one dimension may be the scale of that itself
+            return (variable.name.rpartition("/")[2],) if variable.ndim == 1 else ()
+        return tuple(file[scale[0]].name.rpartition("/")[2] if len(scale) else "" for scale in scales)
+
+    def find(name: str) -> tuple[tuple[str, ...], Any, Any] | None:
+        # links that are not hard ones could lead anywhere
+        found = datasets.get(f"{folder}/{name}".strip("/"))
+        if found is None or not found.ndim or _only_a_dimension(found):
+            return None
+        try:
+            _require_whole(found, f"'{name}'")
+        except DataError:
+            return None
+        return dims_of(found), found if found.dtype.kind in "buif" else found.asstr(), dict(found.attrs)
+
+    return collect(dims_of(dataset), dataset.shape, dict(dataset.attrs), find)
+
+
+def _only_a_dimension(dataset: Any) -> bool:
+    return bytes(dataset.attrs.get("NAME", b"")).startswith(b"This is a netCDF dimension but not a netCDF variable")
 
 
 def _attributes(dataset: Any) -> dict[str, Any]:

@@ -15,8 +15,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpca.storage import cf
+from dpca.storage.coordinates import beside, collect
 from dpca.storage.errors import DataError, one_line
-from dpca.storage.layout import SAMPLE
 from dpca.storage.readers.base import Reader, digest, digest_file
 from dpca.storage.readers.format import Format
 from dpca.storage.readers.raw import Raw, RawReader, choose_key
@@ -57,19 +57,26 @@ def open_netcdf3(path: str, key: str | None = None, axes: Sequence[str] | None =
                 f"'{name}' is netCDF with 64-bit data (CDF-5), which is not read: nccopy -k nc4 converts it"
             )
     variables = _variables(path)
-    key = choose_key(name, {k: v.raw.shape for k, v in variables.items()}, key)
+    others = beside(variable.attributes for variable in variables.values()) if key is None else ()
+    key = choose_key(name, {k: v.raw.shape for k, v in variables.items() if k not in others}, key)
     raw, dimensions, attributes = variables[key]
     dtype = np.dtype(raw.dtype)
-    names = tuple(dict.fromkeys((SAMPLE, *dimensions[1:])))
     return RawReader(
         raw,
         kind="netcdf3",
         identity=partial(digest, [digest_file(path), key]),
         name=f"{name}/{key}",
-        axes=axes or (names if len(names) == len(raw.shape) else None),
+        axes=axes,
         end=raw.end,
         coding=cf.coding_of(attributes, dtype, f"'{name}/{key}'", fill=_FILLS.get(dtype.str[1:])),
+        coordinates=collect(dimensions, raw.shape, attributes, lambda other: _beside(variables.get(other))),
     )
+
+
+def _beside(variable: _Variable | None) -> tuple[tuple[str, ...], NDArray[Any], Mapping[str, Any]] | None:
+    if variable is None or variable.raw.end > os.path.getsize(variable.raw.path):
+        return None
+    return variable.dimensions, variable.raw.mapped(), variable.attributes
 
 
 def _variables(path: str) -> dict[str, _Variable]:
@@ -84,7 +91,7 @@ def _variables(path: str) -> dict[str, _Variable]:
                     name: _Variable(
                         _place(path, variable.data),
                         tuple(variable.dimensions),
-                        {k: v for k in cf.ATTRIBUTES if (v := variable._attributes.get(k)) is not None},
+                        dict(variable._attributes),
                     )
                     for name, variable in file.variables.items()
                     if variable.data.dtype.kind in "iuf"

@@ -8,10 +8,12 @@ import re
 from collections import Counter
 from collections.abc import Sequence
 from importlib import import_module
-from typing import TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, cast
 
 from dpca.storage.errors import DataError, one_line
+from dpca.storage.labelled import is_labelled
 from dpca.storage.readers.base import Reader, is_hidden, is_image, seen, suffix_of, within_memory
+from dpca.storage.readers.data_array import DataArrayReader
 from dpca.storage.readers.folder import FilesReader, FolderReader
 from dpca.storage.readers.format import FileHead, Format
 from dpca.storage.readers.lmdb_images import LmdbReader, is_lmdb
@@ -19,7 +21,12 @@ from dpca.storage.readers.several import SeveralReader
 from dpca.storage.readers.tiff import is_stack
 from dpca.storage.readers.zarr_array import ZarrReader
 
-Source: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
+if TYPE_CHECKING:
+    import xarray
+
+Source: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] | xarray.DataArray | xarray.Dataset"
+
+Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 # Modules beside this one that state formats of files, asked in this order.
 _FILES = ("hdf5", "netcdf3", "npy", "zip", "tiff", "folder", "video", "nifti", "idx", "tar")
@@ -35,9 +42,9 @@ def open_reader(source: Source, *, key: str | None = None, axes: Sequence[str] |
     source : path-like, or sequence of them
         A folder, a file, a glob (``"parts/*.tar"``, ``**`` for any depth; matches are sorted), a URL of a
         Zarr array, or a list of these, in its order. Several sources must all hold encoded images, or arrays of equal
-        samples. A folder without images may hold such arrays.
+        samples. A folder without images may hold such arrays. Or an ``xarray.DataArray`` or ``Dataset``.
     key : str, optional
-        Which array of an ``.npz``, an HDF5 file or a Zarr group is meant.
+        Which array of an ``.npz``, an HDF5 file, a Zarr group or a ``Dataset`` is meant.
     axes : sequence of str, optional
         Of an array: names of the axes of one sample; or of all axes with ``"sample"`` among them, where the samples are
         not counted by the first.
@@ -52,6 +59,9 @@ def open_reader(source: Source, *, key: str | None = None, axes: Sequence[str] |
     DataError
         If there is nothing, nothing that is read here, a broken archive or file, or a library is missing.
     """
+    if is_labelled(source):
+        return DataArrayReader(source, key, axes)
+    source = cast("Paths", source)
     given = [source] if isinstance(source, (str, os.PathLike)) else list(source)
     paths = [path for one in given for path in _matches(os.fspath(one))]
     if not paths:

@@ -43,6 +43,7 @@ class Permuted(Reader):
         self.sample_shape, self.dtype = reader.sample_shape, reader.dtype
         self.axes, self.data_range, self.paths = reader.axes, reader.data_range, reader.paths
         self.order = np.random.default_rng(seed).permutation(len(reader))
+        self.coordinates = reader.coordinates and reader.coordinates.of_samples(self.order)
         self.labels = None if reader.labels is None else np.asarray(reader.labels)[self.order]
 
     @cached_property

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from dpca.storage import cf
+from dpca.storage.coordinates import Coordinates
 from dpca.storage.errors import DataError
 from dpca.storage.layout import CHANNEL, SAMPLE
 from dpca.storage.readers.base import Numbered, Reader, runs, stack_dtype
@@ -45,7 +46,10 @@ class ArrayReader(Reader):
     dtype : dtype
         Of the source, any byte order.
     axes : sequence of str, optional
-        Names of the axes of one sample; or of all axes, ``"sample"`` among them where it is not the first.
+        Names of the axes of one sample; or of all axes, ``"sample"`` among them where it is not the first. By default
+        those of the coordinates.
+    coordinates : Coordinates, optional
+        Of the whole array.
 
     Attributes
     ----------
@@ -56,12 +60,19 @@ class ArrayReader(Reader):
     encoded = False
 
     def __init__(
-        self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], axes: Sequence[str] | None = None
+        self,
+        name: str,
+        shape: tuple[int, ...],
+        dtype: np.dtype[Any],
+        axes: Sequence[str] | None = None,
+        coordinates: Coordinates | None = None,
     ) -> None:
         if not all(0 <= n <= _MOST_SAMPLES for n in shape) or len(shape) > _MOST_AXES:
             raise DataError(f"'{name}' claims the shape {str(shape)[:200]}, which no array has: get it again")
         if len(shape) < 2:
             raise DataError(f"'{name}' has the shape {shape}: a stack needs a sample axis and at least one more")
+        if axes is None and coordinates is not None:
+            axes = coordinates.sample_axes
         named = tuple(axes or ())
         if axes is not None and SAMPLE not in named:
             named = (SAMPLE, *named)
@@ -72,6 +83,8 @@ class ArrayReader(Reader):
             )
         self.order = tuple(sorted(range(len(shape)), key=lambda i: _rank(named[i]) if named else i))
         self.axes = tuple(named[i] for i in self.order[1:]) if named else None
+        if coordinates is not None and self.axes is not None:
+            self.coordinates = coordinates.arranged(self.order, self.axes)
         self.name = name
         self.dtype = stack_dtype(dtype, f"'{name}'")
         self.sample_shape = tuple(shape[i] for i in self.order[1:])
@@ -137,7 +150,7 @@ class RawReader(ArrayReader):
         Name of the format.
     identity : callable
         Computes the fingerprint.
-    name, axes :
+    name, axes, coordinates :
         As for `ArrayReader`.
     end : int, optional
         Where the values must end, by default with the file.
@@ -158,8 +171,10 @@ class RawReader(ArrayReader):
         end: int | None = None,
         check: Callable[[], None] | None = None,
         coding: cf.Coding | None = None,
+        coordinates: Coordinates | None = None,
     ) -> None:
-        super().__init__(name, raw.shape, np.dtype(raw.dtype) if coding is None else coding.dtype, axes)
+        dtype = np.dtype(raw.dtype) if coding is None else coding.dtype
+        super().__init__(name, raw.shape, dtype, axes, coordinates)
         size = os.path.getsize(raw.path)
         there, wanted = min(size, size if end is None else end), raw.end
         if there != wanted:

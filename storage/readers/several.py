@@ -10,6 +10,7 @@ from itertools import accumulate
 
 import numpy as np
 
+from dpca.storage.coordinates import joined
 from dpca.storage.errors import DataError
 from dpca.storage.readers.base import Block, Reader, digest
 
@@ -52,6 +53,7 @@ class SeveralReader(Reader):
         )
         if all(reader.data_range == first.data_range for reader in readers):
             self.data_range = first.data_range
+        self.coordinates = joined([reader.coordinates for reader in readers])
         labels = [reader.labels for reader in readers]
         if not any(one is None for one in labels):
             self.labels = np.concatenate([np.asarray(one) for one in labels])

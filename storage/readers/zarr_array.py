@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from dpca.storage import cf
 from dpca.storage.checksums import shard_grid
+from dpca.storage.coordinates import Coordinates
 from dpca.storage.errors import DataError, StoreError, one_line
 from dpca.storage.layout import SAMPLE
 from dpca.storage.readers.base import runs
@@ -83,6 +84,12 @@ class ZarrReader(ArrayReader):
     def names(self) -> Sequence[str]:
         """Names of the samples where the source is a stack store, else their numbers."""
         return self.stack.names.tolist() if self.order[0] == 0 else list(self._names)
+
+    @cached_property
+    def coordinates(self) -> Coordinates | None:  # type: ignore[override]
+        """What stands along the axes of the array in its group."""
+        found = self.stack.coordinates
+        return found and found.arranged(self.order, self.axes or ())
 
     @property
     def decodes(self) -> bool:

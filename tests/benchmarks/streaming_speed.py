@@ -228,7 +228,9 @@ def reading_lines(inputs: Inputs) -> Iterator[Line]:
             state = rule.update(state, flat[: span[1] - start])
 
     def both() -> None:
-        fold_segment(Work(rule, whole, group, rows, 1, source.shape[0], source.name, source.dtype, ""), source, span)
+        fold_segment(
+            Work(rule, whole, group, rows, 1, source.shape[0], source.name, source.dtype, "", "fit"), source, span
+        )
 
     with threadpool_limits(1):
         rounds = in_turn({"pass": both, "reading": read, "arithmetic": compute}, inputs.rounds, time.perf_counter)

@@ -11,6 +11,7 @@ from itertools import takewhile
 from pathlib import Path
 from typing import Any
 
+import dask
 import numpy as np
 import pytest
 
@@ -150,6 +151,19 @@ def test_workers_without_this_package_or_with_a_part_of_it(made: Path, tmp_path:
             assert "cannot run this package" in ended.stderr
             assert ended.stderr.count("\n") == 1, ended.stderr
             given.remove_worker(worker)
+
+
+def test_a_cluster_without_workers(
+    made: Path, tmp_path: Path, programs: Programs, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with (
+        GivenCluster(0, tmp_path / "log", programs) as given,
+        dask.config.set({"distributed.scheduler.no-workers-timeout": "1 s"}),
+    ):
+        assert main([*_verify(made, tmp_path)[len(DPCA) :], "--scheduler", given.address]) == 6
+    said = capsys.readouterr().err
+    assert said.startswith(f"error: the Dask scheduler at '{given.address}' has had no workers for")
+    assert said.count("\n") == 1
 
 
 def test_two_commands_at_one_output(made: Path, tmp_path: Path, scheduler: str, programs: Programs) -> None:

@@ -23,7 +23,7 @@ from tests.conftest import smooth_images, write_images
 
 ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
-BLOCK = re.compile(r"^```(\S*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+BLOCK = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
 #: Lines of shell that do not run here, by their beginnings, and why.
 NOT_RUN = {
@@ -71,6 +71,11 @@ def _netcdf(path: Path) -> None:
     with h5py.File(path, "w") as file:
         file["air"] = (smooth_images(40, (16, 24)).astype(np.int16) - 128) * 8
         file["air"].attrs.update(scale_factor=np.float32(0.01), add_offset=np.float32(273))
+        for axis, (dim, values) in enumerate({"time": range(40), "lat": range(16), "lon": range(24)}.items()):
+            file[dim] = np.array(values)
+            file[dim].make_scale()
+            file["air"].dims[axis].attach_scale(file[dim])
+        file["time"].attrs["units"] = "days since 2001-01-01"
 
 
 def _masked(path: Path) -> None:

@@ -1,0 +1,275 @@
+"""Names of the axes of an array, and coordinates along them, kept as netCDF and xarray keep them.
+
+A one-dimensional array that is called as an axis holds its coordinates; others, such as latitudes of a curved grid, are
+named by the attribute ``coordinates`` of the array whose axes they have (CF conventions, chapter 5). Values are kept as
+they are stored: of time, numbers whose attributes ``units`` and ``calendar`` say what they count.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from math import prod
+from typing import Any
+
+import numpy as np
+import zarr
+from numpy.typing import NDArray
+
+from dpca.storage import cf
+from dpca.storage.arrays import create_array, write_shard, write_strings
+from dpca.storage.errors import DataError
+from dpca.storage.layout import SAMPLE, Layout, named_axes
+from dpca.storage.reading import array_in
+
+# Names that arrays and groups of our stores have.
+_OURS = frozenset(
+    (
+        "samples",
+        "name",
+        "label",
+        "rejected",
+        "component",
+        "scores",
+        "reconstructions",
+        "mse",
+        "psnr",
+        "ssim",
+        "model",
+        "stack",
+    )
+)
+UNITS = "units"
+_DESCRIBING = ("standard_name", "long_name", UNITS, "calendar", "axis", "positive", "dtype")
+#: The attribute that names coordinates which are not called as an axis.
+BESIDE = "coordinates"
+_MOST, _CHUNK = 2**25, 2**16
+
+
+@dataclass(frozen=True, eq=False)
+class Coordinate:
+    """Numbers or texts along some axes of an array, and the attributes that say what they are."""
+
+    dims: tuple[str, ...]
+    values: NDArray[Any]
+    attributes: Mapping[str, str]
+
+
+@dataclass(frozen=True, eq=False)
+class Coordinates:
+    """What the axes of an array are called, and what stands along them.
+
+    Attributes
+    ----------
+    dims : tuple of str
+        Names of all axes, each once.
+    arrays : mapping of str to Coordinate
+    attributes : mapping of str to str
+        What the values of the array itself are: units, name.
+    """
+
+    dims: tuple[str, ...]
+    arrays: Mapping[str, Coordinate]
+    attributes: Mapping[str, str]
+
+    @property
+    def sample_axes(self) -> tuple[str, ...] | None:
+        """Names of the axes of a sample where the first axis counts samples; see `dpca.storage.layout.named_axes`."""
+        return named_axes(self.dims[1:])
+
+    @property
+    def stated(self) -> dict[str, str]:
+        """Attributes of the array when it is stored."""
+        others = [name for name, found in self.arrays.items() if found.dims != (name,) and not set(name) & set(" \t\n")]
+        return {**self.attributes, **({BESIDE: " ".join(others)} if others else {})}
+
+    def arranged(self, order: Sequence[int], axes: Sequence[str]) -> Coordinates:
+        """Return the coordinates of the array whose axes are in another order, those of a sample with these names.
+
+        Those with a name that our stores give to something else are left out.
+        """
+        called = [self.dims[i] for i in order]
+        first = called[0] if called[0] not in (*axes, *_OURS) else SAMPLE
+        names = dict(zip(called, (first, *axes), strict=True))
+        arrays = {
+            names.get(name, name): replace(found, dims=tuple(names[dim] for dim in found.dims))
+            for name, found in self.arrays.items()
+            if (name in names or name not in names.values()) and names.get(name, name) not in _OURS
+        }
+        return Coordinates(tuple(names.values()), arrays, self.attributes)
+
+    def of_one_sample(self) -> Coordinates:
+        """Return the coordinates along the axes of a sample, which stand behind the first axis."""
+        dims = self.dims[1:]
+        return replace(self, dims=dims, arrays={k: c for k, c in self.arrays.items() if set(c.dims) <= set(dims)})
+
+    def with_centers(
+        self, names: Sequence[str], centers: Callable[[int, NDArray[Any]], NDArray[Any] | None]
+    ) -> Coordinates:
+        """Return these and the coordinates of a grid of cells.
+
+        Parameters
+        ----------
+        names : sequence of str
+            Names of the grid's axes.
+        centers : callable
+            Gives the centers of cells from the number of a sample's axis and the coordinates along it, None if it is
+            not cut into cells.
+        """
+        arrays = dict(self.arrays)
+        for axis, (name, dim) in enumerate(zip(names, self.dims[1:], strict=False)):
+            found = self.arrays.get(dim)
+            middle = None if found is None else centers(axis, found.values)
+            if found is not None and middle is not None:
+                arrays.setdefault(name, Coordinate((name,), middle, found.attributes))
+        return replace(self, arrays=arrays)
+
+    def of_samples(self, rows: NDArray[Any]) -> Coordinates:
+        """Return the coordinates of some samples, which the first axis counts."""
+        first = self.dims[0]
+        arrays = {
+            name: replace(found, values=found.values.take(rows, found.dims.index(first)))
+            if first in found.dims
+            else found
+            for name, found in self.arrays.items()
+        }
+        return replace(self, arrays=arrays)
+
+
+def collect(
+    dims: Sequence[str],
+    shape: Sequence[int],
+    attributes: Mapping[str, Any],
+    find: Callable[[str], tuple[Sequence[str], Any, Mapping[str, Any]] | None],
+) -> Coordinates | None:
+    """Return the coordinates of an array, None where its axes have no names that differ.
+
+    Parameters
+    ----------
+    dims, shape, attributes
+        Of the array.
+    find : callable
+        Gives names of axes, values (something with shape and dtype that numpy can read) and attributes of the array of
+        a name beside it, None if there is none.
+
+    Notes
+    -----
+    What is no coordinate of these axes is left out, what has missing values, which CF forbids, and what has more than
+    33 million values.
+    """
+    if len(set(dims)) != len(dims) or len(dims) != len(shape) or not all(dims):
+        return None
+    lengths, arrays = dict(zip(dims, shape, strict=True)), {}
+    for name in dict.fromkeys((*dims, *_text_of(attributes.get(BESIDE)).split())):
+        found = None if "/" in name else find(name)
+        if found is None:
+            continue
+        own, stored, described = tuple(found[0]), found[1], found[2]
+        fits = own and set(own) <= set(dims) and tuple(stored.shape) == tuple(lengths[dim] for dim in own)
+        small = prod(stored.shape) <= _MOST
+        if not (fits and small and (name not in dims or own == (name,))):
+            continue
+        if (values := _values(np.asarray(stored[...]), described, name)) is not None:
+            arrays[name] = Coordinate(own, values, describing(described))
+    return Coordinates(tuple(dims), arrays, describing(attributes, of_time=False))
+
+
+def coordinates_in(
+    group: zarr.Group, dims: Sequence[str], shape: Sequence[int], attributes: Mapping[str, Any]
+) -> Coordinates | None:
+    """Return the coordinates of an array with these dims that lie beside it in a group; see `collect`.
+
+    Of somebody else's group, all are left out where one cannot be read.
+    """
+
+    def find(name: str) -> tuple[Sequence[str], Any, Mapping[str, Any]] | None:
+        if name not in group:
+            return None
+        array = array_in(group, name)
+        return dims_of(array) or (), array, array.attrs.asdict()
+
+    try:
+        return collect(dims, shape, attributes, find)
+    except Exception:  # metadata and codecs of anyone's choice fail in ways of their own
+        if getattr(group.store, "manifest", None) is not None:  # ours
+            raise
+        return collect(dims, shape, attributes, lambda name: None)
+
+
+def joined(parts: Sequence[Coordinates | None]) -> Coordinates | None:
+    """Return the coordinates of arrays one after the other; what differs between them but along samples is left out."""
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts) or any(part.dims != known[0].dims for part in known):
+        return None
+    first, arrays = known[0], {}
+    for name, found in first.arrays.items():
+        same = [part.arrays[name] for part in known if name in part.arrays]
+        alike = all(one.dims == found.dims and one.attributes == found.attributes for one in same)
+        if len(same) < len(known) or not alike:
+            continue
+        if first.dims[0] in found.dims:
+            values = np.concatenate([one.values for one in same], found.dims.index(first.dims[0]))
+            arrays[name] = replace(found, values=values)
+        elif all(np.array_equal(one.values, found.values) for one in same):
+            arrays[name] = found
+    return replace(first, arrays=arrays)
+
+
+def dims_of(array: zarr.Array[Any]) -> tuple[str, ...] | None:
+    """Return the names of the axes of a Zarr array, of version 2 as xarray states them; None where it has none."""
+    names: Any = getattr(array.metadata, "dimension_names", None) or array.attrs.get("_ARRAY_DIMENSIONS")
+    known = isinstance(names, Sequence) and len(names) == array.ndim and all(isinstance(name, str) for name in names)
+    return tuple(names) if known else None
+
+
+def write_coordinates(group: zarr.Group, coordinates: Coordinates | None) -> None:
+    """Write coordinates as arrays of a group; those that an interrupted run wrote are written again."""
+    for name, found in ({} if coordinates is None else coordinates.arrays).items():
+        values = found.values
+        if values.dtype.kind not in "biuf":
+            write_strings(group, name, values.tolist(), found.dims[0], found.attributes)
+            continue
+        chunks = (min(len(values), _CHUNK),) if values.ndim == 1 else values.shape
+        layout = Layout(chunks, chunks)
+        array = create_array(
+            group, name, values.shape, values.dtype, layout, found.dims, attributes=dict(found.attributes)
+        )
+        for start in range(0, len(values), chunks[0]):
+            write_shard(array, start, values[start : start + chunks[0]])
+
+
+def describing(attributes: Mapping[str, Any], *, of_time: bool = True) -> dict[str, str]:
+    """Return the attributes that say what values are; those of samples say no time, which others would decode."""
+    found = {name: _text_of(attributes[name]) for name in _DESCRIBING if name in attributes}
+    return {
+        name: text
+        for name, text in found.items()
+        if text and (of_time or not (name in ("calendar", "dtype") or " since " in text))
+    }
+
+
+def beside(variables: Iterable[Mapping[str, Any]]) -> set[str]:
+    """Return the names of variables that only belong to others, which have these attributes."""
+    return {name for stated in variables for of in ("bounds", BESIDE) for name in _text_of(stated.get(of)).split()}
+
+
+def _text_of(value: Any) -> str:
+    """Return an attribute that is a text, "" for any other."""
+    value = value.item() if isinstance(value, np.ndarray | np.generic) and value.size == 1 else value
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else value if isinstance(value, str) else ""
+
+
+def _values(values: NDArray[Any], attributes: Mapping[str, Any], name: str) -> NDArray[Any] | None:
+    """Return numbers as they are meant, or texts, None where some are missing or something else."""
+    if values.dtype.kind not in "biuf":
+        texts = values.ndim == 1 and all(isinstance(value, str) for value in values.tolist())
+        return values if texts else None
+    try:
+        coding = cf.coding_of(attributes, values.dtype, f"the coordinate {name!r}")
+    except DataError:
+        return None
+    values = values.astype(values.dtype.newbyteorder("="), copy=False)
+    values = values if coding is None else coding.decode(values)
+    if np.ma.is_masked(values) or not np.isfinite(values).all():
+        return None
+    return np.ascontiguousarray(values)

@@ -1,0 +1,109 @@
+"""The examples for clusters: their files are understood, and say what the classes and Slurm and Kubernetes take."""
+
+from __future__ import annotations
+
+import importlib.util
+import inspect
+import re
+import shlex
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from dask.utils import parse_bytes
+
+from dpca import __version__
+from dpca.cli.program import _parser
+from dpca.engine.cluster_file import read_cluster_file
+
+EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
+def test_files_are_understood(path: Path) -> None:
+    file = read_cluster_file(path)
+    assert 0 < file.minimum < file.maximum
+    assert file.patience > 600
+
+
+def test_what_is_commented_out_is_understood_too(tmp_path: Path) -> None:
+    path = tmp_path / "slurm.toml"
+    path.write_text(re.sub(r"^# (?=\[tls\]|\S+ = )", "", (EXAMPLES / "slurm.toml").read_text(), flags=re.MULTILINE))
+    file = read_cluster_file(path)
+    assert file.tls is not None
+    assert file.tls.key == str(tmp_path / "dask.key")
+
+
+@pytest.mark.parametrize("path", sorted(EXAMPLES.iterdir()), ids=lambda path: path.name)
+def test_commands_in_them_are_those_of_dpca(path: Path) -> None:
+    commands = re.findall(r"dpca (compress .*)$", path.read_text(), re.MULTILINE)
+    assert commands or path.suffix == ".yaml"
+    for command in commands:
+        options = _parser().parse_args(shlex.split(command))
+        assert (EXAMPLES / Path(options.cluster).name).exists()
+
+
+def test_jobs_of_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("dask_jobqueue")
+    monkeypatch.chdir(tmp_path)  # the class makes a folder for logs
+    file = read_cluster_file(EXAMPLES / "slurm.toml")
+    job = file.cluster_class().job_cls("tcp://10.0.0.1:8786", name="worker", **file.arguments)
+    script = job.job_script()
+    header = re.findall(r"^#SBATCH (.*)$", script, re.MULTILINE)
+    assert {"-p standard", "-A imaging", "-t 12:00:00", "--cpus-per-task=8", "--mem=30G", "--requeue"} <= set(header)
+    assert "--nthreads 1 --memory-limit 3.73GiB --nworkers 8" in script
+    (tmp_path / "job.sh").write_text(script)
+    subprocess.run(["bash", "-n", "job.sh"], check=True)
+
+
+def test_the_batch_script_of_slurm() -> None:
+    subprocess.run(["bash", "-n", EXAMPLES / "slurm.sh"], check=True)
+    head, _, body = (EXAMPLES / "slurm.sh").read_text().partition("\nset -eu\n")
+    asked = dict(re.findall(r"^#SBATCH --([a-z-]+)=(\S+)$", head, re.MULTILINE))
+    assert len(asked) == head.count("#SBATCH")
+    assert asked["signal"] == "TERM@60"
+    assert "#SBATCH" not in body  # sbatch reads them up to the first command
+
+
+def test_pods_of_kubernetes() -> None:
+    manifest = yaml.safe_load((EXAMPLES / "kubernetes.yaml").read_text())
+    assert read_cluster_file(EXAMPLES / "kubernetes.toml").arguments["custom_cluster_spec"] == "kubernetes.yaml"
+    scheduler, worker = (manifest["spec"][role]["spec"]["containers"][0] for role in ("scheduler", "worker"))
+    assert scheduler["image"] == worker["image"]
+    assert worker["image"].endswith(f":{__version__}")
+    limit = worker["args"][worker["args"].index("--memory-limit") + 1]
+    assert parse_bytes(limit) < parse_bytes(worker["resources"]["limits"]["memory"] + "B")
+    assert worker["args"][worker["args"].index("--nthreads") + 1] == worker["resources"]["requests"]["cpu"]
+    assert {port["targetPort"] for port in manifest["spec"]["scheduler"]["service"]["ports"]} == {
+        port["name"] for port in scheduler["ports"]
+    }
+
+
+def test_pods_are_what_the_operator_takes() -> None:
+    """By the operator's own definition of its resource, in which no field is unknown."""
+    if (found := importlib.util.find_spec("dask_kubernetes")) is None or found.origin is None:
+        pytest.skip("dask_kubernetes is not installed: it brings 30 packages")
+    file = read_cluster_file(EXAMPLES / "kubernetes.toml")
+    inspect.signature(file.cluster_class()).bind(**file.arguments)
+    (definition,) = Path(found.origin).parent.glob("operator/deployment/helm/*/crds/daskcluster.yaml")
+    (version,) = yaml.safe_load(definition.read_text())["spec"]["versions"]
+    schema = version["schema"]["openAPIV3Schema"]
+    manifest = yaml.safe_load((EXAMPLES / "kubernetes.yaml").read_text())
+    jsonschema = pytest.importorskip("jsonschema")
+    jsonschema.validate(manifest, schema)
+    assert not list(_unknown(manifest["spec"], schema["properties"]["spec"], "spec"))
+
+
+def _unknown(value: Any, schema: dict[str, Any], where: str) -> Any:
+    """Yield the fields that a schema does not name."""
+    if isinstance(value, list):
+        for item in value:
+            yield from _unknown(item, schema.get("items", {}), where)
+    elif isinstance(value, dict) and "properties" in schema:
+        for key, inner in value.items():
+            if key not in schema["properties"]:
+                yield f"{where}.{key}"
+            else:
+                yield from _unknown(inner, schema["properties"][key], f"{where}.{key}")
