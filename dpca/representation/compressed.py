@@ -33,7 +33,7 @@ COMPRESSED, COMPRESSED_VERSION = "compressed", 1
 
 # Samples, and rows of codes, of a chunk: the trade between one sample, for which whole chunks are decoded, and a cell
 # of many samples. Half as many of either cost 1 % of the bytes each.
-_ROWS, _CODES = 256, 128
+_ROWS, _CODES = 192, 128
 _SAMPLES_BYTES = 2**26
 # Samples of a chunk of residuals, which are as many as the values of the samples.
 _RESIDUAL_ROWS = 16

@@ -73,7 +73,7 @@ def test_wrong_indexes(both: tuple[Compressed, np.ndarray], index: Any) -> None:
 def test_dask_reads_the_same_here_and_in_other_processes(both: tuple[Compressed, np.ndarray], cluster: Any) -> None:
     store, whole = both
     lazy = store.dask()
-    assert (lazy.shape, lazy.dtype, lazy.chunks[0]) == (whole.shape, whole.dtype, (208, 208, 184))
+    assert (lazy.shape, lazy.dtype, lazy.chunks[0]) == (whole.shape, whole.dtype, (160, 160, 160, 120))
     assert lazy.name == store.dask().name
     part = lazy[250:260, 3:9]
     assert np.array_equal(part.compute(scheduler="threads"), whole[250:260, 3:9])
