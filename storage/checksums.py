@@ -26,6 +26,8 @@ from dpca.storage.unchecked import plain_store
 
 #: Bytes of a CRC-32C.
 CRC_BYTES = 4
+#: Bytes of the offset and the length of a chunk in the index of its shard.
+PLACE_BYTES = 16
 #: Offset and length of a chunk that is not stored.
 NOT_STORED = np.iinfo(np.uint64).max
 _PIECE_BYTES = 1 << 20
@@ -71,7 +73,7 @@ def shard_grid(array: zarr.Array[Any]) -> tuple[int, ...]:
 
 def index_bytes(n_chunks: int) -> int:
     """Return the size of the index of a shard with ``n_chunks`` inner chunks, checksum included."""
-    return 16 * n_chunks + CRC_BYTES
+    return PLACE_BYTES * n_chunks + CRC_BYTES
 
 
 def places_in(index: Any) -> NDArray[np.int64]:

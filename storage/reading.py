@@ -20,7 +20,7 @@ from zarr.core.sync import sync
 
 from dpca.storage.checked import DENSE_KEY, CheckedStore, checked_store
 from dpca.storage.claim import JOURNAL
-from dpca.storage.direct import read_raw_shards
+from dpca.storage.direct import read_shards
 from dpca.storage.disk import there_is
 from dpca.storage.errors import DataError, StoreError, one_line
 from dpca.storage.manifest import METADATA, ROOT_KEY, digest_of
@@ -178,7 +178,7 @@ def read_into(array: zarr.Array[Any], selection: Any, out: np.ndarray[Any, Any])
         _require_shards(array, taken)
     box = out.reshape([len(rows) for rows in taken])  # axes that an integer took away are one long
     with _damage_named(array):
-        if not (is_dense(array) and read_raw_shards(array, taken, box)):
+        if not (is_dense(array) and read_shards(array, taken, box)):
             buffer = default_buffer_prototype().nd_buffer.from_numpy_array(out)
             array.get_basic_selection(selection, out=buffer)
 

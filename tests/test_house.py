@@ -25,11 +25,12 @@ CALLS: dict[str, set[str]] = {
     "metrics": {"kernels", "storage"},
     "rules": {"kernels"},
     "partition": {"kernels"},
+    "codec": {"kernels", "partition"},
     "engine": {"kernels", "rules", "partition", "storage"},
-    "representation": {"kernels", "partition", "engine", "storage"},
+    "representation": {"kernels", "partition", "engine", "codec", "storage"},
     "models": {"kernels", "rules", "partition", "engine", "representation", "storage", "choices"},
     "report": {"storage"},
-    "jobs": {"kernels", "partition", "engine", "representation", "models", "report", "storage", "metrics"},
+    "jobs": {"kernels", "partition", "engine", "codec", "representation", "models", "report", "storage", "metrics"},
     "cli": {"kernels", "engine", "models", "report", "jobs", "storage", "choices"},
 }
 # Programs and studies may use all of the library; nothing uses them.

@@ -108,6 +108,20 @@ def add_storage_option(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_goals(parser: argparse.ArgumentParser) -> None:
+    """Add what a compressed store is to reach: exactly one of its goals."""
+    group = parser.add_argument_group("goal, exactly one").add_mutually_exclusive_group(required=True)
+    for name, what in (
+        ("ratio", "bytes of the stack by bytes of the store, at least"),
+        ("psnr", "peak signal-to-noise ratio in decibels, of the mean error of all samples"),
+        ("mse", "mean squared error, in units of the data range squared"),
+        ("ssim", "mean structural similarity, below 1"),
+        ("max-error", "a promise for every value, in units of the values; 0.5 loses nothing of integers"),
+        ("max-relative-error", "a promise for every value, in units of the data range"),
+    ):
+        group.add_argument(f"--{name}", type=positive_number, metavar="X", help=what)
+
+
 def add_overwrite(parser: argparse.ArgumentParser) -> None:
     """Allow replacing an old output."""
     parser.add_argument(

@@ -7,11 +7,12 @@ import argparse
 from dpca.cli.model_arguments import partitioned_model
 from dpca.cli.running import say
 from dpca.cli.work import run_options
-from dpca.jobs import fit_store, reconstruct_store, transform_store
+from dpca.jobs import encode_store, fit_store, reconstruct_store, transform_store
 from dpca.jobs.stages import NOTHING, StageCost
 from dpca.kernels.quality import WINDOW
 from dpca.report.words import kept_components
 from dpca.storage import DataError, Stack, open_stack
+from dpca.storage.disk import folder_bytes
 from dpca.storage.readers.opening import is_zarr, open_reader
 from dpca.storage.reading import array_in, open_group
 from dpca.storage.survey import require_samples
@@ -43,6 +44,21 @@ def transform(options: argparse.Namespace) -> int:
     if "mean ssim" not in quality:
         told.append(f"no ssim, which images and volumes of at least {WINDOW} pixels a side have")
     say("   ".join(told))
+    return 0
+
+
+def encode(options: argparse.Namespace) -> int:
+    """``dpca encode``."""
+    stack = _stack(options)
+    goal = {
+        name: getattr(options, name) for name in ("ratio", "psnr", "mse", "ssim", "max_error", "max_relative_error")
+    }
+    with run_options(options) as how:
+        cost = encode_store(stack, options.model, options.target, **goal, **how)
+    _tell(options.target, cost)
+    size = folder_bytes(options.target)
+    say(f"{size:,} bytes, {size / stack.n_samples:,.0f} a sample, 1 : {stack.nbytes / size:.1f}")
+    say("   ".join(f"{name} {value:.6g}" for name, value in _quality(options.target).items()))
     return 0
 
 

@@ -14,6 +14,7 @@ from dpca.cli.arguments import (
     GOES_ON,
     SOURCES,
     add_cluster_options,
+    add_goals,
     add_job_options,
     add_overwrite,
     add_range_option,
@@ -36,6 +37,7 @@ Principal component analysis of image and volume stacks of any size.
   dpca fit faces.zarr model.zarr --cell 10 --components 20             or --band-size 1875
   dpca transform model.zarr faces.zarr scores.zarr      scores, and the quality they keep
   dpca reconstruct model.zarr scores.zarr again.zarr    scores -> stack store
+  dpca encode model.zarr faces.zarr small.zarr --psnr 36    few bytes that read as the stack
   dpca verify again.zarr                                every chunk against its checksum
 
 Every output appears under its name only when it is whole. """
@@ -147,6 +149,18 @@ def _parser() -> argparse.ArgumentParser:
     )
     transform.add_argument("--reconstruct", action="store_true", help="store the reconstructions, too")
 
+    encode = command(
+        "encode",
+        "model_commands:encode",
+        "compress a stack to few bytes: quantized scores of its cells",
+        "dpca encode model.zarr lfw.zarr small.zarr --psnr 36\n"
+        "         dpca encode model.zarr volumes.zarr small.zarr --max-relative-error 0.001",
+        model="cell model with more components of a cell than are worth keeping",
+        stack=_STACK,
+        target="compressed store to make",
+    )
+    add_goals(encode)
+
     reconstruct = command(
         "reconstruct",
         "model_commands:reconstruct",
@@ -171,10 +185,10 @@ def _parser() -> argparse.ArgumentParser:
         path="store that this program made",
     )
 
-    for sub in (fit, transform):
+    for sub in (fit, transform, encode):
         add_range_option(sub, "as the stack states it")
-    for sub in (ingest, fit, transform, reconstruct):
+    for sub in (ingest, fit, transform, encode, reconstruct):
         add_overwrite(sub)
-    for sub in (ingest, fit, transform, reconstruct, verify):
+    for sub in (ingest, fit, transform, encode, reconstruct, verify):
         add_cluster_options(sub)
     return parser

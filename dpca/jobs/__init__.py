@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dpca.jobs.compression import Compressed, CompressionSettings, compress, find_done
+from dpca.jobs.encode import encode_store
 from dpca.jobs.fit import Fitted, fit_store
 from dpca.jobs.reconstruct import reconstruct_store
 from dpca.jobs.transform import transform_store
@@ -13,6 +14,7 @@ __all__ = [
     "CompressionSettings",
     "Fitted",
     "compress",
+    "encode_store",
     "find_done",
     "fit_store",
     "open_input",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -141,7 +141,8 @@ def write_scores(
     )
     stage = progress("scores", n, "samples")
     peaks = map_shards(write_one, shards, stage=stage, client=client, threads=thread_count(), name="scores")
-    _write_quality(job, group, coordinates.dims[0] if coordinates else SAMPLE)
+    dim = coordinates.dims[0] if coordinates else SAMPLE
+    write_quality(group, (kept.load(job.unit(s)) for s in range(job.n_shards)), kept.folder, dim)
     return max([*peaks, peak_resident_bytes() if client is None else 0])
 
 
@@ -248,19 +249,21 @@ def create_arrays(
         )
 
 
-def _write_quality(job: WriteJob, group: zarr.Group, dim: str) -> None:
-    """Collect the records of all shards into one array a measure."""
+def write_quality(
+    group: zarr.Group,
+    shards: Iterable[tuple[dict[str, Array], dict[str, int]] | None],
+    folder: str,
+    dim: str = SAMPLE,
+) -> None:
+    """Collect the records of all shards, which lie in a folder, into one array a measure, and PSNR from MSE."""
     records: dict[str, list[Array]] = {}
-    for shard in range(job.n_shards):
-        kept = job.checkpoints.load(job.unit(shard))
+    for shard, kept in enumerate(shards):
         if kept is None:
-            raise StoreError(
-                f"the record of shard {shard} in '{job.checkpoints.folder}' is gone: run the same command again"
-            )
+            raise StoreError(f"the record of shard {shard} in '{folder}' is gone: run the same command again")
         for name, values in kept[0].items():
             records.setdefault(name, []).append(values)
     measures = {name: np.concatenate(parts) for name, parts in records.items()}
-    measures["psnr"] = psnr_from_mse(measures["mse"])
+    measures["psnr"] = psnr_from_mse(measures["mse"]).astype(measures["mse"].dtype)
     for name in sorted(measures):
         values = measures[name]
         layout = Layout((min(len(values), 2**18),), (min(len(values), 2**18),))

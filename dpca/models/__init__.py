@@ -8,5 +8,15 @@ from dpca.models.convergence import ConvergenceWarning, OrderWarning
 from dpca.models.pca import PCA
 from dpca.models.scores import open_scores
 from dpca.models.streaming_pca import StreamingPCA
+from dpca.representation.compressed import open_compressed
 
-__all__ = ["PCA", "BandPCA", "CellPCA", "ConvergenceWarning", "OrderWarning", "StreamingPCA", "open_scores"]
+__all__ = [
+    "PCA",
+    "BandPCA",
+    "CellPCA",
+    "ConvergenceWarning",
+    "OrderWarning",
+    "StreamingPCA",
+    "open_compressed",
+    "open_scores",
+]

@@ -139,7 +139,7 @@ def whole_job(
 
 
 def commands(source: str, folder: Path, where: Sequence[str] = TWO_WORKERS) -> list[Job]:
-    """Return the commands that fit, transform and reconstruct; makes what they read in a folder."""
+    """Return the commands that fit, transform, encode and reconstruct; makes what they read in a folder."""
     stack, model, scores = (str(folder / f"{name}.zarr") for name in ("stack", "model", "scores"))
     fit = ("--cell", "10", "--components", "20")
     for made in (
@@ -166,6 +166,7 @@ def commands(source: str, folder: Path, where: Sequence[str] = TWO_WORKERS) -> l
     return [
         job("fit", stack, options=fit),
         job("transform", model, stack, options=("--reconstruct",)),
+        job("encode", model, stack, options=("--max-error", "8")),
         job("reconstruct", model, scores),
     ]
 

@@ -87,7 +87,7 @@ def test_verify_finds_damage(
     assert "1 problem" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["", "ingest", "info", "fit", "transform", "reconstruct", "verify"])
+@pytest.mark.parametrize("command", ["", "ingest", "info", "fit", "transform", "encode", "reconstruct", "verify"])
 def test_help_teaches(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main([*([command] if command else []), "--help"])

@@ -58,6 +58,8 @@ WRONG: dict[str, tuple[Command, list[str]]] = {
     "fit a link to a stack onto it": (dpca_main, ["fit", "link-to-s", "photos/../s", *FIT]),
     "fit samples onto the store that holds them": (dpca_main, ["fit", "s/samples", "s", *FIT]),
     "transform onto its stack": (dpca_main, ["transform", "m", "s", "s"]),
+    "encode onto its stack": (dpca_main, ["encode", "m", "s", "s", "--psnr", "30"]),
+    "encode into its model": (dpca_main, ["encode", "m", "s", "m/scores", "--psnr", "30"]),
     "transform into its stack": (dpca_main, ["transform", "m", "s", "./s/scores"]),
     "transform onto its model": (dpca_main, ["transform", "m", "s", "m"]),
     "transform into its model": (dpca_main, ["transform", "m", "s", "m/scores"]),

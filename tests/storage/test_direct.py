@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from dpca.storage.arrays import create_array, create_root, write_shard
 from dpca.storage.checksums import places_in
-from dpca.storage.direct import read_raw_shards, write_raw_shard
+from dpca.storage.direct import read_shards, write_raw_shard
 from dpca.storage.layout import Layout
 from dpca.storage.reading import open_array
 
@@ -54,7 +54,7 @@ def test_any_box_equals_what_zarr_reads(tmp_path_factory, case):
     shape, dtype, chunks, times, box = case
     array = store(tmp_path_factory.mktemp("s") / "s.zarr", shape, dtype, chunks, times)
     out = np.empty([len(r) for r in box], array.dtype)
-    assert read_raw_shards(array, box, out)
+    assert read_shards(array, box, out)
     np.testing.assert_array_equal(out, array[tuple(slice(r.start, r.stop) for r in box)])
 
 
@@ -105,7 +105,7 @@ def test_whole_chunks_of_many_pieces(tmp_path):
     """Chunks longer than one piece of the checksum, the last one only half full."""
     array = store(tmp_path / "s.zarr", (300, 50, 50), "u1", (256, 50, 50), (2, 1, 1))
     out = np.empty(array.shape, "u1")
-    assert read_raw_shards(array, [range(n) for n in array.shape], out)
+    assert read_shards(array, [range(n) for n in array.shape], out)
     np.testing.assert_array_equal(out, array[:])
 
 
@@ -117,7 +117,7 @@ def test_a_flipped_bit_anywhere_is_noticed(tmp_path, at):
     content[at] ^= 4
     shard.write_bytes(content)
     with pytest.raises(ValueError, match=r"checksum|bytes"):
-        read_raw_shards(array, [range(5), range(8), range(16)], np.empty((5, 8, 16), "u1"))
+        read_shards(array, [range(5), range(8), range(16)], np.empty((5, 8, 16), "u1"))
 
 
 def test_a_short_file_is_noticed(tmp_path):
@@ -125,17 +125,17 @@ def test_a_short_file_is_noticed(tmp_path):
     (shard,) = (p for p in (tmp_path / "s.zarr" / "samples" / "c").rglob("*") if p.is_file())
     shard.write_bytes(shard.read_bytes()[:1000])
     with pytest.raises(ValueError, match="checksum"):
-        read_raw_shards(array, [range(10), range(8), range(16)], np.empty((10, 8, 16), "u1"))
+        read_shards(array, [range(10), range(8), range(16)], np.empty((10, 8, 16), "u1"))
 
 
 def test_other_forms_are_left_to_zarr(tmp_path):
     packed = store(tmp_path / "p.zarr", (10, 8), "u1", (5, 8), (1, 1), codec="blosc")
-    assert not read_raw_shards(packed, [range(10), range(8)], np.empty((10, 8), "u1"))
+    assert not read_shards(packed, [range(10), range(8)], np.empty((10, 8), "u1"))
     assert not write_raw_shard(packed, (0, 0), np.empty((5, 8), "u1"))
     plain = zarr.create_array(str(tmp_path / "z.zarr"), data=np.ones((4, 4)), chunks=(2, 2))
-    assert not read_raw_shards(plain, [range(4), range(4)], np.empty((4, 4)))
+    assert not read_shards(plain, [range(4), range(4)], np.empty((4, 4)))
     memory = zarr.create_array({}, data=np.ones((4, 4), "u1"), chunks=(2, 2), shards=(4, 4))
-    assert not read_raw_shards(memory, [range(4), range(4)], np.empty((4, 4), "u1"))
+    assert not read_shards(memory, [range(4), range(4)], np.empty((4, 4), "u1"))
     raw = store(tmp_path / "r.zarr", (10, 8), "u1", (5, 8), (1, 1))
-    assert not read_raw_shards(raw, [range(0, 10, 2), range(8)], np.empty((5, 8), "u1"))
-    assert not read_raw_shards(raw, [range(10), range(8)], np.empty((8, 10), "u1").T)
+    assert not read_shards(raw, [range(0, 10, 2), range(8)], np.empty((5, 8), "u1"))
+    assert not read_shards(raw, [range(10), range(8)], np.empty((8, 10), "u1").T)

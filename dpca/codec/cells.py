@@ -1,0 +1,304 @@
+"""Cells as integers: few components of each, quantized like the scores by one step."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from dpca.codec.quantize import quantize, to_integers
+from dpca.codec.rate import least_worth_keeping, worth_keeping
+from dpca.kernels.types import Array, Region
+from dpca.partition.cells import CellGrid
+from dpca.partition.lapped import LappedGrid
+
+# Scores are ordered by tiles of so many cells, then by variance: few cells are read without the rest, and scores that
+# are stored together are alike. Tiles of 64 cells take 3 % fewer bytes, and four times longer for a cell.
+_TILE_CELLS = 16
+# Bytes of floating-point samples that are decoded at once: some ten, for one product of matrices a cell.
+_BLOCK_BYTES = 2**25
+
+
+@dataclass(frozen=True, eq=False)
+class Components:
+    """Components of cells, which several cells may share.
+
+    Parameters
+    ----------
+    grid : CellGrid
+        The cells; of the filtered sample if it is a `LappedGrid`.
+    mean : array (*sample_shape,)
+        Of the filtered samples.
+    group : array (n_cells,) of integers
+        Which components each cell has.
+    rows : sequence of array (rank, n_features)
+        Components of every group, orthonormal or nearly so.
+    """
+
+    grid: CellGrid
+    mean: Array
+    group: Array
+    rows: Sequence[Array]
+
+    @cached_property
+    def means(self) -> list[Array]:
+        """The mean (n_features,) of each cell."""
+        plain = CellGrid(self.grid.sample_shape, self.grid.cell_shape)
+        return [part[0] for part in plain.all_parts(self.mean[None])]
+
+    def centered(self, samples: Array) -> list[Array]:
+        """Return the cells (n, n_features) of samples minus their means, in the type of the components."""
+        dtype = self.rows[0].dtype
+        parts = self.grid.all_parts(samples)
+        return [part.astype(dtype) - mean.astype(dtype) for part, mean in zip(parts, self.means, strict=True)]
+
+    def scores(self, samples: Array) -> Array:
+        """Return the scores (n_cells, most components, n) of samples, zero where a cell has no such component."""
+        parts = self.centered(samples)
+        found = np.zeros((len(parts), max(map(len, self.rows)), len(samples)), self.rows[0].dtype)
+        for values, part, g in zip(found, parts, self.group, strict=True):
+            np.matmul(self.rows[g], part.T, out=values[: len(self.rows[g])])
+        return found
+
+
+@dataclass(frozen=True, eq=False)
+class Quantized:
+    """Integers that stand for components and for what every cell keeps of them; see ``storage/FORMAT.md``.
+
+    Attributes
+    ----------
+    step : float
+        Of scores.
+    cell, component : array (n_positions,) of integers
+        What each row of codes is the score of.
+    group : array (n_cells,) of integers
+        Which components each cell has.
+    rank : array (n_groups,) of integers
+        Components of each group.
+    exponent : array (sum of ranks,) of integers
+        Values of a component are integers times 2 to the power of minus this.
+    basis : array (values of all components,) of integers
+    mean : array (*sample_shape,) of integers
+    mean_exponent : int
+    least : array (n_positions,), optional
+        Smallest scores, in steps, that are not made 0: for encoding only, no part of a store.
+    """
+
+    step: float
+    cell: Array
+    component: Array
+    group: Array
+    rank: Array
+    exponent: Array
+    basis: Array
+    mean: Array
+    mean_exponent: int
+    least: Array | None = None
+
+    def components(self, grid: CellGrid, dtype: DTypeLike) -> Components:
+        """Return what the integers stand for."""
+        rows, first, end = [], 0, 0
+        sizes = np.zeros(len(self.rank), np.int64)
+        sizes[self.group] = [grid.n_features(i) for i in range(grid.n_partitions)]
+        for rank, size in zip(self.rank.tolist(), sizes.tolist(), strict=True):
+            start, end = end, end + rank * size
+            codes = self.basis[start:end].reshape(rank, size)
+            rows.append(np.ldexp(codes.astype(dtype), -self.exponent[first : first + rank, None].astype(np.int64)))
+            first += rank
+        return Components(grid, np.ldexp(self.mean.astype(np.float64), -self.mean_exponent), self.group, rows)
+
+
+def quantized(components: Components, scores: Array, step: float, n_samples: int) -> Quantized:
+    """Choose what is kept of every cell for one step, and quantize components to match.
+
+    A component's own step is such that the error of its values does as much harm as that of its scores: with the square
+    root of the sum of its squared scores times the step of its values equal to that of scores, or the nearest power of
+    two.
+
+    Parameters
+    ----------
+    components : Components
+        Of which the first ones of every cell may be kept.
+    scores : array (n_cells, k, n)
+        Of some samples, which stand for all.
+    step : float
+    n_samples : int
+        Number of all samples.
+    """
+    n_cells, k, n = scores.shape
+    group, rows = components.group, components.rows
+    n_groups, times = len(rows), n_samples / max(1, n)
+    powers = np.square(scores, dtype=np.float64).sum(axis=2)
+    energy = np.zeros((n_groups, k))
+    np.add.at(energy, group, times * powers)
+    sizes = np.array([part.shape[1] for part in rows])
+    places = np.bincount(group, minlength=n_groups)
+    # Values of a component are about the square root of one by their number; twice that in steps, and its sign.
+    bits = sizes[:, None] * np.log2(1 + 2 * np.sqrt(energy / sizes[:, None]) / step)
+    shares = (bits / places[:, None])[group]
+    kept = worth_keeping(scores.reshape(n_cells * k, n), step, times, shares.ravel()).reshape(n_cells, k)
+    grid_shape = components.grid.grid_shape
+    edge = max(1, round(_TILE_CELLS ** (1 / max(1, len(grid_shape)))))
+    coordinates = np.unravel_index(np.arange(n_cells), grid_shape)
+    tile = np.ravel_multi_index([at // edge for at in coordinates], [-(-s // edge) for s in grid_shape])
+    cell, component = np.nonzero(kept)
+    order = np.lexsort((-powers[cell, component], tile[cell]))
+    cell, component = cell[order], component[order]
+    rank = np.zeros(n_groups, np.int64)
+    np.maximum.at(rank, group[cell], component + 1)
+    exponents, codes = [], []
+    for g in range(n_groups):
+        used = rows[g][: rank[g]].astype(np.float64)
+        with np.errstate(divide="ignore"):
+            exponent = np.rint(np.log2(np.sqrt(energy[g, : rank[g]]) / step))
+        # A component that only other cells keep, or hardly any sample has, still has values.
+        exponent = np.where(np.isfinite(exponent), np.clip(exponent, 0, 30), 0).astype(np.int64)
+        exponents.append(exponent)
+        codes.append(np.rint(np.ldexp(used, exponent[:, None])).ravel())
+    mean_exponent = -math.floor(math.log2(step / math.sqrt(n_samples)))
+    mean = np.rint(np.ldexp(components.mean, mean_exponent))
+    return Quantized(
+        step,
+        cell,
+        component,
+        group,
+        rank,
+        np.concatenate(exponents),
+        np.concatenate(codes),
+        mean,
+        mean_exponent,
+        least_worth_keeping(scores[cell, component], step),
+    )
+
+
+@dataclass(frozen=True, eq=False)
+class CellCodec:
+    """Maps samples to integers, one row for every kept component of every cell, and back.
+
+    Parameters
+    ----------
+    components : Components
+    step : float
+        Of scores.
+    cell, component : array (n_positions,) of integers
+        What each row of codes is the score of.
+    """
+
+    components: Components
+    step: float
+    cell: Array
+    component: Array
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Floating-point type of decoded samples."""
+        return self.components.rows[0].dtype
+
+    @cached_property
+    def _of_cell(self) -> list[Array]:
+        """Rows of codes of every cell, ascending."""
+        order = np.argsort(self.cell, kind="stable")
+        ends = np.searchsorted(self.cell[order], np.arange(1, self.components.grid.n_partitions))
+        return np.split(order, ends)
+
+    @cached_property
+    def _analysis(self) -> list[Array]:
+        """What samples are multiplied with to find the scores of each group's components.
+
+        These are hardly orthonormal any more: without their dual, the large scores of the first would leak into those
+        of the last.
+        """
+        return [np.linalg.pinv(rows.astype(np.float64)).T.astype(self.dtype) for rows in self.components.rows]
+
+    def encode(self, samples: Array, dtype: DTypeLike, least: Array | None = None) -> Array:
+        """Return codes (n_positions, n) of samples, 0 for scores of fewer steps than the ``least`` (n_positions,).
+
+        Raises
+        ------
+        OverflowError
+            If the type does not hold one of them.
+        """
+        codes = np.empty((len(self.cell), len(samples)), dtype)
+        parts, group = self.components.centered(samples), self.components.group
+        for part, at, g in zip(parts, self._of_cell, group, strict=True):
+            component = self.component[at]
+            # The first components are multiplied where they are: to gather those of a cell would take longer.
+            scores = (self._analysis[g][: component.max(initial=-1) + 1] @ part.T)[component]
+            if least is not None:
+                scores[np.abs(scores) < (least[at, None] * self.step).astype(scores.dtype)] = 0
+            codes[at] = to_integers(quantize(scores, self.step), dtype)
+        return codes
+
+    def decode(self, codes: Array, box: Region | None = None, chosen: Array | None = None) -> Array:
+        """Return the samples (n, *lengths of the box) that codes stand for, in floating point.
+
+        Parameters
+        ----------
+        codes : array (n_positions, n) of integers
+        box : region of a sample, optional
+            Decode only this; default all.
+        chosen : array of integers, ascending, optional
+            Which rows of all codes those given are: at least what `rows_of` names that are to be used. Rows that are
+            not given count as zero. Default all.
+        """
+        grid = self.components.grid
+        box = tuple((0, length) for length in grid.sample_shape) if box is None else box
+        cells, around = self._around(box)
+        samples = np.empty((codes.shape[1], *(stop - start for start, stop in box)), self.dtype)
+        crop = tuple(slice(a - c, b - c) for (a, b), (c, _) in zip(box, around, strict=True))
+        lengths = [stop - start for start, stop in around]
+        step = max(1, _BLOCK_BYTES // (math.prod(lengths) * self.dtype.itemsize))
+        for start in range(0, len(samples), step):
+            few = slice(start, start + step)
+            whole = around == box
+            block = samples[few] if whole else np.empty((len(samples[few]), *lengths), self.dtype)
+            for c in cells:
+                self._decode_cell(c, codes, few, chosen, block, around)
+            if isinstance(grid, LappedGrid):
+                grid.prefilter.invert(block, tuple(start for start, _ in around))
+            if not whole:
+                samples[few] = block[(slice(None), *crop)]
+        return samples
+
+    def rows_of(self, box: Region) -> Array:
+        """Return the rows of codes that a box of a sample is decoded from, ascending."""
+        return np.sort(np.concatenate([self._of_cell[c] for c in self._around(box)[0]]))
+
+    def _decode_cell(
+        self, c: int, codes: Array, few: slice, chosen: Array | None, block: Array, around: Region
+    ) -> None:
+        at = where = self._of_cell[c]
+        if chosen is not None:
+            where = np.minimum(np.searchsorted(chosen, at), max(0, len(chosen) - 1))
+            given = chosen[where] == at if len(chosen) else np.zeros(len(at), bool)
+            at, where = at[given], where[given]
+        component = self.component[at]
+        rows = self.components.rows[self.components.group[c]][: component.max(initial=-1) + 1]
+        given = codes[where, few]
+        scores = np.zeros((given.shape[1], len(rows)), self.dtype)
+        scores[:, component] = given.T
+        scores *= self.dtype.type(self.step)
+        values = scores @ rows
+        values += self.components.means[c].astype(self.dtype)
+        box = self.components.grid.box(c)
+        here = tuple(slice(a - o, b - o) for (a, b), (o, _) in zip(box, around, strict=True))
+        block[(slice(None), *here)] = values.reshape(len(values), *(b - a for a, b in box))
+
+    def _around(self, box: Region) -> tuple[list[int], Region]:
+        """Return the cells that reach into a box, and the box that these cells make up."""
+        grid = self.components.grid
+        reached = []
+        for axis in range(grid.n_spatial):
+            unit = math.prod(grid.grid_shape[axis + 1 :])
+            along = [grid.region(i * unit)[axis] for i in range(grid.grid_shape[axis])]
+            start, stop = box[axis]
+            reached.append([i for i, (a, b) in enumerate(along) if a < stop and start < b])
+        cells = [int(np.ravel_multi_index(place, grid.grid_shape)) for place in itertools.product(*reached)]
+        ends = [grid.box(cells[0]), grid.box(cells[-1])]
+        return cells, tuple((first[0], last[1]) for first, last in zip(*ends, strict=True))

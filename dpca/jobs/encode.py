@@ -1,0 +1,149 @@
+"""From a stack and a cell PCA to a compressed store."""
+
+from __future__ import annotations
+
+import os
+import time
+from typing import Any
+
+import numpy as np
+
+from dpca.codec.cells import Quantized
+from dpca.codec.goal import Goal
+from dpca.codec.quantize import promised_error
+from dpca.engine.checkpoint import Checkpoints
+from dpca.engine.source import as_source
+from dpca.jobs.encode_trials import Trials
+from dpca.jobs.encode_write import PLAN, EncodeJob, stored_plan, write_codes
+from dpca.jobs.score_write import write_quality
+from dpca.jobs.stages import NOTHING, StageCost
+from dpca.jobs.transform import stated_range
+from dpca.models.cell_pca import CellPCA
+from dpca.models.store import load_any, model_fingerprint
+from dpca.representation.compressed import (
+    COMPRESSED,
+    COMPRESSED_VERSION,
+    write_quantized,
+)
+from dpca.storage.arrays import create_root, write_strings
+from dpca.storage.errors import DataError
+from dpca.storage.outputs import check_output
+from dpca.storage.progress import Progress, no_progress
+from dpca.storage.stack import Stack
+from dpca.storage.workspace import Workspace, fingerprint_of
+
+
+def encode_store(
+    stack: Stack,
+    model: str | os.PathLike[str],
+    target: str | os.PathLike[str],
+    *,
+    client: Any | None = None,
+    overwrite: bool = False,
+    progress: Progress = no_progress,
+    **goal: float | None,
+) -> StageCost:
+    """Compress a stack: quantized scores of its cells, as few as a goal takes.
+
+    Parameters
+    ----------
+    stack : Stack
+        The samples; the model may have been fitted to others.
+    model : path-like
+        A stored `CellPCA`, with at least as many components of a cell as are worth keeping.
+    target : path-like
+        Where the store appears once it is whole; `dpca.open_compressed` reads it.
+    client, overwrite, progress
+        As for `fit_store`.
+    **goal : float
+        Exactly one of ``ratio``, ``psnr``, ``mse``, ``ssim``, ``max_error`` and ``max_relative_error``; see
+        `dpca.codec.goal.Goal`. The last two hold for every value, the others are met on some hundred samples; the store
+        states what is reached by each sample.
+
+    Raises
+    ------
+    DataError
+        If the goal makes no sense or cannot be met, the model is of another kind or for other samples, or nobody stated
+        the data range.
+    PlanError, StoreError
+        As `fit_store`.
+    """
+    check_output(target, stack, model)
+    try:
+        wanted = Goal.of(**goal)
+    except ValueError as error:
+        raise DataError(str(error)) from error
+    data_range, known = stated_range(stack), model_fingerprint(model)
+    fingerprint = fingerprint_of(
+        COMPRESSED, COMPRESSED_VERSION, stack.fingerprint, known, data_range, wanted.name, wanted.value
+    )
+    with Workspace(target, kind=COMPRESSED, fingerprint=fingerprint, overwrite=overwrite) as work:
+        if work.state == "complete":
+            return NOTHING
+        began = time.perf_counter()
+        fitted = load_any(model)
+        if not isinstance(fitted, CellPCA):
+            raise DataError(f"'{model}' is a {fitted.store_kind} model but only cells are encoded: fit a CellPCA")
+        if fitted.sample_shape_ != tuple(stack.sample_shape):
+            raise DataError(
+                f"'{stack.path}' has samples of {tuple(stack.sample_shape)} but the model was fitted to "
+                f"{fitted.sample_shape_}: use the stack's own model"
+            )
+        source, kept, grid = as_source(stack), Checkpoints(str(work.scratch)), fitted.grid_
+        max_error = _promise(wanted, data_range)
+        facts = {
+            "axes": list(stack.axes),
+            "sample_shape": list(stack.sample_shape),
+            "dtype": stack.dtype.name,
+            "data_range": list(data_range),
+            "n_samples": stack.n_samples,
+            # With a promise, also values beyond the stated range come back.
+            "clip": list(data_range if max_error is None else _whole_range(stack.dtype, data_range)),
+            "cell_shape": list(grid.cell_shape),
+            "overlap": getattr(grid, "overlap", 0),
+            "goal": {"name": wanted.name, "value": wanted.value},
+            "source": stack.source,
+            "model": known,
+        }
+        if max_error is not None:
+            allowed = _allowed(max_error, stack.dtype, data_range)
+            facts |= {"max_error": max_error, "residual_step": 2 * allowed}
+        else:
+            facts["residual_step"] = None
+        if kept.load(PLAN) is None:
+            found = Trials(source, fitted, facts).reach(wanted)
+            kept.save(PLAN, {name: np.asarray(value) for name, value in vars(found).items()}, {})
+        plan = stored_plan(kept)
+        step, exponent = float(plan.pop("step")), int(plan.pop("mean_exponent"))
+        chosen = Quantized(step, mean_exponent=exponent, **plan)
+        facts |= {"step": step, "mean_exponent": exponent}
+        group = create_root(work.store, kind=COMPRESSED, version=COMPRESSED_VERSION, fingerprint=fingerprint, **facts)
+        try:
+            write_quantized(group, chosen, grid, stack.axes)
+            job = EncodeJob(source, str(work.store), fingerprint, max_error, grid.n_spatial, kept)
+            peak = write_codes(job, len(chosen.cell), client, progress)
+        except OverflowError as error:
+            raise DataError(
+                f"'{stack.path}' cannot be encoded with a step this fine ({error}): ask for less"
+            ) from error
+        write_quality(group, (kept.load(job.unit(s)) for s in range(job.n_shards)), kept.folder)
+        write_strings(group, "name", stack.names.tolist())
+        work.publish()
+    return StageCost(time.perf_counter() - began, stack.nbytes, peak)
+
+
+def _promise(goal: Goal, data_range: tuple[float, float]) -> float | None:
+    if not goal.is_promise:
+        return None
+    return goal.value if goal.name == "max_error" else goal.value * (data_range[1] - data_range[0])
+
+
+def _allowed(max_error: float, dtype: np.dtype[Any], data_range: tuple[float, float]) -> float:
+    try:
+        return promised_error(max_error, dtype, max(map(abs, data_range)))
+    except ValueError as error:
+        raise DataError(str(error)) from error
+
+
+def _whole_range(dtype: np.dtype[Any], data_range: tuple[float, float]) -> tuple[float, float]:
+    return data_range if dtype.kind == "f" else (float(np.iinfo(dtype).min), float(np.iinfo(dtype).max))

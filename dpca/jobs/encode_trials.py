@@ -1,0 +1,139 @@
+"""What a compressed store keeps: tried on some samples until it reaches its goal."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from dpca.codec.cells import CellCodec, Components, Quantized, quantized
+from dpca.codec.goal import Goal, UnreachedError, search_step
+from dpca.engine.sampling import read_samples, spread_samples
+from dpca.engine.source import Source
+from dpca.kernels.pixels import to_pixels
+from dpca.kernels.quality import mse_per_sample, psnr_from_mse, ssim_per_sample
+from dpca.kernels.types import Array
+from dpca.models.cell_pca import CellPCA
+from dpca.partition.cells import CellGrid
+from dpca.partition.lapped import LappedGrid
+from dpca.partition.shared import SharedGrid
+from dpca.representation.compressed import (
+    Form,
+    decoding_dtype,
+    mean_chunks,
+    pixels_of,
+)
+from dpca.storage.arrays import packed_bytes
+from dpca.storage.errors import DataError
+
+# Samples that scores are chosen on, as many as have this many bytes of scores but not fewer or more than these. Goals
+# are met on as many others, if there are others.
+_TRIED_BYTES, _TRIED_LEAST, _TRIED_MOST = 2**26, 16, 256
+# Steps that are tried for a promise, in units of the promised error: finer ones cost scores, coarser ones residuals.
+_FOR_A_PROMISE = (1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0, 11.0, 16.0)
+# Bytes of metadata of a store, and for every sample of its quality and its name.
+_METADATA, _OF_A_SAMPLE = 18_000, 16
+
+
+def cell_components(model: CellPCA) -> Components:
+    """Return the components of a fitted model's cells, those that cells share once."""
+    grid, rows, mean = model.grid_, model.components_, model.mean_[None].astype(np.float64)
+    plain = CellGrid(grid.sample_shape, grid.cell_shape)
+    if isinstance(grid, LappedGrid):
+        rows = grid.prefilter.apply(rows.copy(), (0,) * (rows.ndim - 1))
+        mean = grid.prefilter.apply(mean.copy(), (0,) * (rows.ndim - 1))
+    cells = SharedGrid(plain).cells if model.shared else [[i] for i in range(plain.n_partitions)]
+    group = np.empty(plain.n_partitions, np.int64)
+    for g, members in enumerate(cells):
+        group[members] = g
+    parts = plain.all_parts(rows)
+    return Components(grid, mean[0], group, [parts[members[0]].copy() for members in cells])
+
+
+class Trials:
+    """Encodes some samples of a stack with any step, and measures what it comes to.
+
+    Parameters
+    ----------
+    source : Source
+    model : CellPCA
+    facts : dict
+        What the store will state.
+    """
+
+    def __init__(self, source: Source, model: CellPCA, facts: dict[str, Any]) -> None:
+        self.facts, self.name, self.n_samples = facts, source.name, source.shape[0]
+        self.form = Form(tuple(source.shape), source.dtype.itemsize)
+        self.components = components = cell_components(model)
+        one = len(components.group) * max(map(len, components.rows)) * components.rows[0].itemsize
+        count = min(self.n_samples, max(_TRIED_LEAST, min(_TRIED_MOST, _TRIED_BYTES // one)))
+        chosen = spread_samples(self.n_samples, min(2 * count, self.n_samples), np.random.default_rng(0))
+        samples = np.concatenate(list(read_samples(source, chosen)))
+        self.scores = components.scores(samples[::2] if len(samples) > count else samples)
+        self.samples = samples[1::2] if len(samples) > count else samples
+
+    def reach(self, goal: Goal) -> Quantized:
+        """Return what the goal takes.
+
+        Raises
+        ------
+        DataError
+            If no step meets it.
+        """
+        low, high = self.facts["data_range"]
+        width, guess = high - low, (high - low) / 32
+        if goal.is_promise:
+            unit = self.facts["residual_step"] / 2
+            return min((self.at(unit * times) for times in _FOR_A_PROMISE), key=self.stored_bytes)
+        measured: dict[str, Callable[[Quantized], float]] = {
+            "ratio": lambda tried: self._raw_bytes / self.stored_bytes(tried) / goal.value - 1,
+            "psnr": lambda tried: float(psnr_from_mse(np.array(self._mse(tried, width)))) - goal.value,
+            "mse": lambda tried: 1 - self._mse(tried, width) / goal.value,
+            "ssim": lambda tried: self._ssim(tried, width) - goal.value,
+        }
+        margin = measured[goal.name]
+        try:
+            step = search_step(lambda step: margin(self.at(step)), guess, coarse=goal.name != "ratio")
+        except (UnreachedError, OverflowError) as error:
+            remedy = "ask for less" if goal.name == "ratio" else "fit the model with more components, or ask for less"
+            raise DataError(
+                f"{goal.name} {goal.value:g} cannot be reached with the components of the model: {remedy}"
+            ) from error
+        return self.at(step)
+
+    def at(self, step: float) -> Quantized:
+        """Return what is kept with a step."""
+        return quantized(self.components, self.scores, step, self.n_samples)
+
+    def codec(self, tried: Quantized) -> CellCodec:
+        """Return the codec of what is kept."""
+        components = tried.components(self.components.grid, decoding_dtype(self.facts))
+        return CellCodec(components, tried.step, tried.cell, tried.component)
+
+    def stored_bytes(self, tried: Quantized) -> float:
+        """Estimate the bytes of the whole store."""
+        codec, times = self.codec(tried), self.n_samples / len(self.samples)
+        codes = codec.encode(self.samples, np.int32, tried.least)
+        once = sum(packed_bytes(np.asarray(getattr(tried, name)), (2**14,)) for name in ("cell", "component", "basis"))
+        once += packed_bytes(tried.mean, mean_chunks(self.components.grid))
+        size = once + times * packed_bytes(codes, self.form.codes(len(codes)).chunks)
+        if (step := self.facts["residual_step"]) is not None:
+            residual = np.rint((self.samples - codec.decode(codes)) / step)
+            size += times * packed_bytes(residual, self.form.residual.chunks)
+        return size + _METADATA + _OF_A_SAMPLE * self.n_samples
+
+    @property
+    def _raw_bytes(self) -> int:
+        return self.n_samples * int(self.samples[0].nbytes)
+
+    def _decoded(self, tried: Quantized) -> Array:
+        codec = self.codec(tried)
+        return to_pixels(codec.decode(codec.encode(self.samples, np.int32, tried.least)), *pixels_of(self.facts))
+
+    def _mse(self, tried: Quantized, width: float) -> float:
+        return float(mse_per_sample(self.samples, self._decoded(tried), data_range=width).mean())
+
+    def _ssim(self, tried: Quantized, width: float) -> float:
+        n_spatial = self.components.grid.n_spatial
+        return float(ssim_per_sample(self.samples, self._decoded(tried), data_range=width, n_spatial=n_spatial).mean())

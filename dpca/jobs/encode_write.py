@@ -1,0 +1,204 @@
+"""The pass that writes a compressed store: codes, residuals and the quality of every sample, shard by shard."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import zarr
+
+from dpca.codec.cells import CellCodec
+from dpca.codec.quantize import integer_dtype, to_integers
+from dpca.engine.checkpoint import Checkpoints
+from dpca.engine.memory import peak_resident_bytes, task_budget, thread_count
+from dpca.engine.plan import TASK_OVERHEAD
+from dpca.engine.source import Source, batches
+from dpca.jobs.score_write import SHARD_COPIES, require_memory
+from dpca.kernels.dtypes import working_dtype
+from dpca.kernels.linalg import release_scratch
+from dpca.kernels.pixels import to_pixels
+from dpca.kernels.quality import has_ssim, mse_per_sample, quality_bytes, ssim_per_sample
+from dpca.kernels.types import Array
+from dpca.representation.compressed import (
+    Form,
+    pixels_of,
+    read_codec,
+)
+from dpca.storage.arrays import create_array, write_shard
+from dpca.storage.errors import DataError, StoreError
+from dpca.storage.progress import Progress
+from dpca.storage.reading import open_array, open_group, root_facts
+from dpca.storage.tasks import map_shards
+
+#: What was chosen for the whole stack, by this name among the checkpoints.
+PLAN = "plan"
+# Bytes of floating-point samples that are encoded at once.
+_BLOCK_BYTES = 2**25
+
+
+@dataclass(frozen=True)
+class EncodeJob:
+    """What the tasks of one encoding share.
+
+    Parameters
+    ----------
+    source : Source
+        The stack, samples on axis 0.
+    store : str
+        Zarr group with everything but codes.
+    fingerprint : str
+        Of that group.
+    max_error : float or None
+        What is promised of every value.
+    n_spatial : int
+        How many axes of a sample are axes of space.
+    checkpoints : Checkpoints
+        Where each finished shard leaves its quality, the done-marker.
+    """
+
+    source: Source
+    store: str
+    fingerprint: str
+    max_error: float | None
+    n_spatial: int
+    checkpoints: Checkpoints
+
+    @property
+    def form(self) -> Form:
+        """How the arrays lie."""
+        return Form(tuple(self.source.shape), self.source.dtype.itemsize)
+
+    @property
+    def n_shards(self) -> int:
+        """Units of work."""
+        return math.ceil(self.source.shape[0] / self.form.shard_rows)
+
+    def unit(self, shard: int) -> str:
+        """Name of a shard's record."""
+        return f"shard-{shard:06d}"
+
+
+def write_codes(job: EncodeJob, n_positions: int, client: Any | None, progress: Progress) -> int:
+    """Write codes and residuals, shard by shard; return the most memory that any one process held."""
+    source, form = job.source, job.form
+    if source.in_process:
+        client = None  # its memory is here
+    group = zarr.open_group(job.store, mode="r+")
+    facts, n = root_facts(group), source.shape[0]
+    width = facts["data_range"][1] - facts["data_range"][0]
+    grid = read_codec(group).components.grid
+    # A score is at most as long as the part of a centered sample that its component reaches.
+    reach = grid.max_features * (2**grid.n_spatial if facts["overlap"] else 1)
+    dtype = integer_dtype(math.sqrt(reach) * width / facts["step"])
+    create_array(
+        group, "codes", (n_positions, n), dtype, form.codes(n_positions), ("position", "sample"), codec="packed"
+    )
+    if facts["residual_step"] is not None:
+        # A decoded value lies within some widths of the range.
+        small = integer_dtype(4 * width / facts["residual_step"])
+        create_array(group, "residual", source.shape, small, form.residual, facts["axes"], codec="packed")
+    rows = form.shard_rows
+    require_memory(min(rows, n), task_bytes(source, form, n_positions), task_budget(client, thread_count()))
+    shards = (
+        (s, min((s + 1) * rows, n) - s * rows, None if job.checkpoints.load(job.unit(s)) is not None else (job, s))
+        for s in range(job.n_shards)
+    )
+    stage = progress("encode", n, "samples")
+    peaks = map_shards(encode_one, shards, stage=stage, client=client, threads=thread_count(), name="encode")
+    return max([*peaks, peak_resident_bytes() if client is None else 0])
+
+
+def task_bytes(source: Source, form: Form, n_positions: int) -> int:
+    """Bytes that `encode_one` takes at most beyond what its process holds anyway."""
+    sample, itemsize = math.prod(source.shape[1:]), source.dtype.itemsize
+    rows = min(form.shard_rows, source.shape[0])
+    block = _rows_at_once(source)
+    # Codes, and residuals, of 32 bits; copies in floating point, of 64 bits at most, of what is encoded at once.
+    written = rows * (n_positions + sample) * 4
+    reading = rows * sample * itemsize + 4 * math.prod(source.chunks) * itemsize
+    work = 7 * block * sample * 8 + quality_bytes(source.shape[1:], source.dtype)
+    return reading + SHARD_COPIES * written + work + TASK_OVERHEAD
+
+
+def stored_plan(checkpoints: Checkpoints) -> dict[str, Array]:
+    """Return the arrays of what was chosen for the whole stack; see `dpca.codec.cells.Quantized`."""
+    kept = checkpoints.load(PLAN)
+    if kept is None:
+        raise StoreError(f"the plan in '{checkpoints.folder}' is gone: run the same command again")
+    return kept[0]
+
+
+def _rows_at_once(source: Source) -> int:
+    """Return how many samples are encoded at once."""
+    sample = math.prod(source.shape[1:]) * working_dtype(source.dtype).itemsize
+    return min(source.shape[0], max(1, _BLOCK_BYTES // sample))
+
+
+@lru_cache(maxsize=1)
+def _codec_of(store: str, fingerprint: str) -> CellCodec:
+    """Read the codec of a store once a worker."""
+    return read_codec(open_group(store))
+
+
+def encode_one(job: EncodeJob, shard: int) -> int:
+    """Do one shard, the body of a task; return the most memory that this process ever held."""
+    codec, facts = _codec_of(job.store, job.fingerprint), root_facts(open_group(job.store))
+    source, rows = job.source, job.form.shard_rows
+    start, stop = shard * rows, min((shard + 1) * rows, source.shape[0])
+    (low, high), step = facts["data_range"], facts["residual_step"]
+    least = stored_plan(job.checkpoints)["least"]
+    codes_out = open_array(os.path.join(job.store, "codes"), mode="r+")
+    codes = np.empty((len(codec.cell), stop - start), codes_out.dtype)
+    residual_out = None if step is None else open_array(os.path.join(job.store, "residual"), mode="r+")
+    residual = None if residual_out is None else np.empty((stop - start, *source.shape[1:]), residual_out.dtype)
+    measures_ssim = has_ssim(source.shape[1:], job.n_spatial)
+    quality: dict[str, list[Array]] = {}
+    block = _rows_at_once(source)
+    whole = tuple((0, length) for length in source.shape[1:])
+    for first, samples in batches(source, (start, stop), whole, rows):
+        for row in range(0, len(samples), block):
+            x = samples[row : row + block]
+            here = slice(first - start + row, first - start + row + len(x))
+            codes[:, here] = codec.encode(x, codes.dtype, least)
+            y = codec.decode(codes[:, here])
+            measured: dict[str, Array] = {}
+            if residual is not None:
+                residual[here] = to_integers(np.rint((x - y) / step), residual.dtype)
+                y += residual[here] * step
+            y = to_pixels(y, *pixels_of(facts))
+            if job.max_error is not None:
+                measured["max_error"] = _largest_errors(x, y)
+                _require_kept(measured["max_error"], job.max_error, source.name, first + row)
+            measured["mse"] = mse_per_sample(x, y, data_range=high - low)
+            if measures_ssim:
+                measured["ssim"] = ssim_per_sample(x, y, data_range=high - low, n_spatial=job.n_spatial)
+            for name, values in measured.items():
+                quality.setdefault(name, []).append(values.astype(np.float64 if name == "max_error" else np.float32))
+    release_scratch()
+    if len(codes):
+        write_shard(codes_out, (0, start), codes)
+    if residual is not None and residual_out is not None:
+        write_shard(residual_out, start, residual)
+    record = {name: np.concatenate(parts) for name, parts in quality.items()}
+    job.checkpoints.save(job.unit(shard), record, {"n_samples": stop - start})
+    return peak_resident_bytes()
+
+
+def _largest_errors(x: Array, y: Array) -> Array:
+    """Return the largest difference (n,) of values of each sample, exact where float64 holds it."""
+    wide = np.int64 if x.dtype.kind in "iub" and x.dtype != np.uint64 else np.float64
+    return np.array([np.abs(a.astype(wide) - b.astype(wide)).max() for a, b in zip(x, y, strict=True)], np.float64)
+
+
+def _require_kept(errors: Array, promised: float, name: str, first: int) -> None:
+    if not (errors <= promised).all():
+        worst = int(np.argmax(errors))
+        raise DataError(
+            f"a value of sample {first + worst} of {name} would be off by {errors[worst]:g}, more than the "
+            f"{promised:g} that was asked for: give a larger error, or the true range with --data-range LOW,HIGH "
+            f"(data_range)"
+        )

@@ -1,0 +1,398 @@
+"""Compressed stores: a stack as quantized scores of its cells, read as the array that it was made from.
+
+``storage/FORMAT.md`` describes the store, with a reader in numpy.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from typing import Any
+
+import dask.array as da
+import numpy as np
+import zarr
+
+from dpca.codec.cells import CellCodec, Quantized
+from dpca.codec.quantize import integer_dtype, to_integers
+from dpca.kernels.dtypes import working_dtype
+from dpca.kernels.pixels import Pixels, to_pixels
+from dpca.kernels.types import Array, Region
+from dpca.partition.cells import CellGrid
+from dpca.partition.lapped import LappedGrid
+from dpca.partition.prefilter import Prefilter
+from dpca.storage.arrays import create_array, write_shard
+from dpca.storage.errors import DataError, StoreError, one_line
+from dpca.storage.layout import Layout
+from dpca.storage.reading import array_in, open_group, read_into, root_facts
+
+COMPRESSED, COMPRESSED_VERSION = "compressed", 1
+
+# Samples, and rows of codes, of a chunk: the trade between one sample, for which whole chunks are decoded, and a cell
+# of many samples. Half as many of either cost 1 % of the bytes each.
+_ROWS, _CODES = 192, 128
+_SAMPLES_BYTES = 2**26
+# Samples of a chunk of residuals, which are as many as the values of the samples.
+_RESIDUAL_ROWS = 16
+_INTEGERS = ("cell", "component", "group", "rank", "exponent", "basis", "mean")
+
+
+@dataclass(frozen=True)
+class Form:
+    """How the arrays of a compressed store lie.
+
+    Parameters
+    ----------
+    shape : tuple of int
+        Of the stack.
+    itemsize : int
+        Bytes of one of its values.
+    """
+
+    shape: tuple[int, ...]
+    itemsize: int
+
+    @property
+    def rows(self) -> int:
+        """Samples of a chunk of codes."""
+        rows, sample = _ROWS, math.prod(self.shape[1:]) * self.itemsize
+        while rows > _RESIDUAL_ROWS and rows * sample > _SAMPLES_BYTES:
+            rows //= 2
+        # What is left over in the last chunk is filled up with zeros, which are not free.
+        even = math.ceil(self.shape[0] / math.ceil(self.shape[0] / rows))
+        return math.ceil(even / _RESIDUAL_ROWS) * _RESIDUAL_ROWS
+
+    @property
+    def shard_rows(self) -> int:
+        """Samples of a shard, the unit of writing."""
+        sample = math.prod(self.shape[1:]) * self.itemsize
+        return self.rows * max(1, min(4, 2 * _SAMPLES_BYTES // (self.rows * sample)))
+
+    def codes(self, n_positions: int) -> Layout:
+        """Return the layout of codes (n_positions, n_samples)."""
+        width = max(1, -(-n_positions // _CODES)) * _CODES
+        return Layout((_CODES, self.rows), (width, self.shard_rows))
+
+    @property
+    def residual(self) -> Layout:
+        """The layout of residuals, which have the shape of the stack."""
+        return Layout((_RESIDUAL_ROWS, *self.shape[1:]), (self.shard_rows, *self.shape[1:]))
+
+
+def write_quantized(group: zarr.Group, quantized: Quantized, grid: CellGrid, axes: Sequence[str]) -> None:
+    """Write what codes are decoded with into the group of a compressed store.
+
+    Raises
+    ------
+    OverflowError
+        If 32 bits do not hold an integer.
+    """
+    spatial = axes[1 : 1 + grid.n_spatial]
+    for name in _INTEGERS:
+        values = np.asarray(getattr(quantized, name))
+        names: Sequence[str] = axes[1:] if name == "mean" else (f"{name}_number",)
+        names = ("position",) if name in ("cell", "component") else names
+        dtype = integer_dtype(float(np.abs(values).max(initial=0)))
+        chunks = mean_chunks(grid) if name == "mean" else (2**14,)
+        shards = tuple(-(-max(1, n) // c) * c for n, c in zip(values.shape, chunks, strict=True))
+        layout = Layout(chunks, shards)
+        array = create_array(group, name, values.shape, dtype, layout, names, codec="packed")
+        if values.size:
+            write_shard(array, (0,) * values.ndim, to_integers(values, dtype))
+    if isinstance(grid, LappedGrid):
+        for axis, name in enumerate(spatial):
+            values = filter_along(grid, axis)
+            layout = Layout(values.shape, values.shape)
+            array = create_array(
+                group, f"filter_{axis}", values.shape, values.dtype, layout, (name, f"filtered_{name}"), codec="zstd"
+            )
+            write_shard(array, (0, 0), values)
+
+
+def mean_chunks(grid: CellGrid) -> tuple[int, ...]:
+    """Return the chunks of the mean: a channel each, which is smooth by itself."""
+    return (*grid.sample_shape[: grid.n_spatial], *(1 for _ in grid.channel_shape))
+
+
+def filter_along(grid: LappedGrid, axis: int) -> Array:
+    """Return the orthogonal matrix F (length, length), float64, with x = F @ z along an axis for filtered samples z."""
+    length = grid.sample_shape[axis]
+    line = Prefilter(CellGrid((length,), (grid.cell_shape[axis],)), grid.overlap)
+    return np.ascontiguousarray(line.invert(np.eye(length), (0,)).T)
+
+
+def grid_of(facts: dict[str, Any]) -> CellGrid:
+    """Return the cells that a compressed store states."""
+    shape, cell = tuple(map(int, facts["sample_shape"])), tuple(map(int, facts["cell_shape"]))
+    return LappedGrid(shape, cell, int(facts["overlap"])) if facts["overlap"] else CellGrid(shape, cell)
+
+
+def read_codec(group: zarr.Group) -> CellCodec:
+    """Read what the codes of a store are decoded with.
+
+    Raises
+    ------
+    StoreError
+        If it is damaged.
+    """
+    facts, arrays = root_facts(group), {}
+    try:
+        for name in _INTEGERS:
+            stored = array_in(group, name)
+            read_into(stored, (slice(None),) * stored.ndim, values := np.empty(stored.shape, stored.dtype))
+            arrays[name] = values
+        quantized = Quantized(step=float(facts["step"]), mean_exponent=int(facts["mean_exponent"]), **arrays)
+        components = quantized.components(grid_of(facts), decoding_dtype(facts))
+        return CellCodec(components, quantized.step, arrays["cell"].astype(int), arrays["component"].astype(int))
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise StoreError(
+            f"'{group.store_path}' is no whole compressed store ({one_line(error)}): make it again"
+        ) from error
+
+
+@dataclass(frozen=True, eq=False)
+class Compressed:
+    """A compressed store, opened as the array that it was made from; `open_compressed` makes one.
+
+    It takes numpy's indexes. What is asked for is decoded, and little else: chunks of codes hold some hundred samples
+    of some cells.
+
+    Attributes
+    ----------
+    path : str
+    shape : tuple of int
+        (n_samples, *sample_shape).
+    dtype : numpy dtype
+        That of the original, to which values are rounded.
+    axes : tuple of str
+        Names of the axes.
+    facts : dict
+        What the store states about itself.
+    level : int or None
+        Components of each cell that are used at most, None for all.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    axes: tuple[str, ...]
+    facts: dict[str, Any]
+    level: int | None
+    codec: CellCodec
+    _group: zarr.Group
+
+    def __reduce__(self) -> Any:
+        return _opened_once, (self.path, self.facts["fingerprint"], self.level)
+
+    def __dask_tokenize__(self) -> Any:
+        return COMPRESSED, self.path, self.facts["fingerprint"], self.level
+
+    @property
+    def ndim(self) -> int:
+        """Number of axes."""
+        return len(self.shape)
+
+    @property
+    def size(self) -> int:
+        """Number of values."""
+        return math.prod(self.shape)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the values, decoded."""
+        return self.size * self.dtype.itemsize
+
+    def __len__(self) -> int:
+        return self.shape[0]
+
+    def __repr__(self) -> str:
+        return f"<Compressed '{self.path}' {self.shape} {self.dtype}>"
+
+    def __array__(self, dtype: Any = None, copy: bool | None = None) -> Array:
+        return np.asarray(self[...], dtype)
+
+    def __getitem__(self, index: Any) -> Any:
+        """Return values, as numpy would of the whole array.
+
+        Raises
+        ------
+        IndexError
+            As numpy.
+        StoreError
+            If a chunk that is needed is missing or damaged.
+        """
+        parts = _per_axis(index, self.shape)
+        rows, first = parts[0]
+        ends = [(int(min(taken)), int(max(taken)) + 1) if len(taken) else (0, 0) for taken, _ in parts[1:]]
+        box, (samples, places) = tuple(ends), np.unique(rows, return_inverse=True)
+        values = self._decoded(samples, box)
+        if isinstance(first, slice):
+            first = slice(None, None, -1 if first.step < 0 else 1)
+        else:
+            first = places.reshape(np.shape(first)) if np.ndim(first) else int(places[0])
+        others = [_moved(part, start) for (_, part), (start, _) in zip(parts[1:], ends, strict=True)]
+        return values[(first, *others)]
+
+    def dask(self) -> da.Array:
+        """Return a Dask array of the values; a chunk holds the samples of a chunk of codes."""
+        rows = int(self._group["codes"].chunks[1])  # type: ignore[union-attr]
+        chunks = (rows, *self.shape[1:])
+        lazy: da.Array = da.from_array(self, chunks, fancy=False, meta=np.empty((0,) * self.ndim, self.dtype))
+        return lazy
+
+    def _decoded(self, samples: Array, box: Region) -> Array:
+        """Return a box (n, *lengths) of samples, whose numbers ascend."""
+        values = np.empty((len(samples), *(stop - start for start, stop in box)), self.dtype)
+        if not values.size:
+            return values
+        chosen = self.codec.rows_of(box)
+        if self.level is not None:
+            chosen = chosen[self.codec.component[chosen] < self.level]
+        codes = array_in(self._group, "codes")
+        high, wide = codes.chunks
+        runs = [(int(run[0]) * high, (int(run[-1]) + 1) * high) for run in _runs(np.unique(chosen // high))]
+        chunk = samples // wide
+        for block in np.split(np.arange(len(samples)), np.flatnonzero(np.diff(chunk)) + 1):
+            start, stop = int(samples[block[0]]), int(samples[block[-1]]) + 1
+            read = np.empty((len(chosen), stop - start), codes.dtype)
+            for a, b in runs:
+                b = min(b, codes.shape[0])
+                read_into(
+                    codes, (slice(a, b), slice(start, stop)), part := np.empty((b - a, stop - start), codes.dtype)
+                )
+                here = slice(*np.searchsorted(chosen, (a, b)))
+                read[here] = part[chosen[here] - a]
+            wanted = samples[block] - start
+            y = self.codec.decode(read if len(wanted) == stop - start else read[:, wanted], box, chosen)
+            if self.facts["residual_step"] is not None and self.level is None:
+                residual = array_in(self._group, "residual")
+                where = (slice(start, stop), *(slice(*ends) for ends in box))
+                shape = (stop - start, *values.shape[1:])
+                read_into(residual, where, part := np.empty(shape, residual.dtype))
+                y += part[wanted] * float(self.facts["residual_step"])
+            values[block] = to_pixels(y, *pixels_of(self.facts))
+        return values
+
+
+def pixels_of(facts: dict[str, Any]) -> Pixels:
+    """Return what decoded values are rounded to."""
+    low, high = facts["clip"]
+    return Pixels(np.dtype(facts["dtype"]), (low, high))
+
+
+def decoding_dtype(facts: dict[str, Any]) -> np.dtype[Any]:
+    """Return the type of arithmetic: that of integers that are rounded anyway is as short as their type allows."""
+    dtype = np.dtype(facts["dtype"])
+    exact = dtype.kind == "f" or facts["residual_step"] is not None
+    return np.dtype(np.float64) if exact else working_dtype(dtype)
+
+
+def open_compressed(path: str | os.PathLike[str], *, level: int | None = None) -> Compressed:
+    """Open a compressed store as the array that it was made from.
+
+    Parameters
+    ----------
+    path : path-like or URL
+        A store that ``dpca encode`` made.
+    level : int, optional
+        Use at most so many of the first components of each cell, for a preview: a part of the codes is read.
+
+    Returns
+    -------
+    Compressed
+        Has a shape and a dtype and takes numpy's indexes; components, means and metadata have been read.
+
+    Raises
+    ------
+    StoreError
+        If there is no such store, or it is damaged or of a newer version.
+    DataError
+        If ``level`` is no number of components.
+
+    Examples
+    --------
+    >>> import dpca
+    >>> photos = dpca.open_compressed("photos.zarr")  # doctest: +SKIP
+    >>> photos[4711]  # one photograph  # doctest: +SKIP
+    >>> photos[:2000, 96:112, 96:112]  # a part of many: the rest is not decoded  # doctest: +SKIP
+    """
+    if level is not None and (isinstance(level, bool) or not isinstance(level, int | np.integer) or level < 1):
+        raise DataError(f"level is {level!r}: give a positive number of components, or None for all")
+    group = open_group(path)
+    facts = root_facts(group)
+    if facts.get("kind") != COMPRESSED:
+        raise StoreError(f"'{path}' is no compressed store: give one that 'dpca encode' made")
+    if facts.get("version") != COMPRESSED_VERSION:
+        raise StoreError(
+            f"'{path}' is a compressed store of version {facts.get('version')} and this program reads version "
+            f"{COMPRESSED_VERSION}: update dask-dpca"
+        )
+    codec = read_codec(group)
+    shape = (int(facts["n_samples"]), *codec.components.grid.sample_shape)
+    where = os.fspath(path)
+    return Compressed(
+        where if "://" in where else os.path.abspath(where),
+        shape, np.dtype(facts["dtype"]), tuple(facts["axes"]), facts, level, codec, group,
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=4)
+def _opened_once(path: str, fingerprint: str, level: int | None) -> Compressed:
+    """Open a store once a process."""
+    opened = _opened_whole(path, fingerprint)
+    return replace(opened, level=level)
+
+
+@lru_cache(maxsize=4)
+def _opened_whole(path: str, fingerprint: str) -> Compressed:
+    opened = open_compressed(path)
+    if opened.facts["fingerprint"] != fingerprint:
+        raise StoreError(f"'{path}' is not the store that was opened: it was replaced meanwhile, open it again")
+    return opened
+
+
+def _runs(numbers: Array) -> list[Array]:
+    """Split ascending numbers into runs of consecutive ones."""
+    return [run for run in np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1) if len(run)]
+
+
+def _per_axis(index: Any, shape: tuple[int, ...]) -> list[tuple[Any, Any]]:
+    """Return for each axis the numbers that an index takes there, and the index itself in a form without negatives."""
+    parts = list(index) if isinstance(index, tuple) else [index]
+    if any(part is None for part in parts):
+        raise IndexError("a compressed array takes no new axes: index first, then use numpy.newaxis")
+    dots = [i for i, part in enumerate(parts) if part is Ellipsis]
+    if len(dots) > 1:
+        raise IndexError("an index can only have a single ellipsis ('...')")
+    at = dots[0] if dots else len(parts)
+    after = parts[at + 1 :]
+    if at + len(after) > len(shape):
+        raise IndexError(f"there are {len(shape)} axes but {at + len(after)} were indexed")
+    parts = [*parts[:at], *[slice(None)] * (len(shape) - at - len(after)), *after]
+    found: list[tuple[Any, Any]] = []
+    for part, length in zip(parts, shape, strict=True):
+        if isinstance(part, slice):
+            taken = range(length)[part]
+            found.append((taken, slice(None, None, taken.step)))
+            continue
+        numbers = np.asarray(part)
+        if numbers.dtype == bool:
+            if numbers.shape != (length,):
+                raise IndexError(f"a mask of shape {numbers.shape} does not fit an axis of {length}")
+            numbers = np.flatnonzero(numbers)
+        if numbers.size == 0:
+            numbers = numbers.astype(int)
+        if numbers.dtype.kind not in "iu":
+            raise IndexError(f"{part!r} is no index: give integers, slices, or masks of one axis")
+        if numbers.size and not (-length <= numbers.min() and numbers.max() < length):
+            raise IndexError(f"index {part!r} is out of bounds for an axis of {length}")
+        numbers = np.where(numbers < 0, numbers + length, numbers)
+        found.append((numbers.ravel(), numbers))
+    return found
+
+
+def _moved(part: Any, start: int) -> Any:
+    return part if isinstance(part, slice) else part - start
