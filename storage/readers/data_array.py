@@ -8,7 +8,6 @@ from math import prod
 from typing import Any
 
 import numpy as np
-from dask.base import compute, optimize
 from numpy.typing import NDArray
 
 from dpca.storage.errors import DataError, one_line
@@ -62,10 +61,14 @@ class DataArrayReader(ArrayReader):
         first = self._array.dims[0]
         pieces = [self._array.isel({first: slice(*run)}).variable for run in runs(indices)]
         # Of a graph, what these samples need.
+        from dask.base import optimize  # imported already where arrays of xarray are, and slow where they are not
+
         return partial(_read, optimize(*pieces), self.dtype, self.name)
 
 
 def _read(pieces: Sequence[Any], dtype: np.dtype[Any], name: str) -> NDArray[Any]:
+    from dask.base import compute
+
     try:
         # A task of a cluster that asked the cluster to compute would wait for itself.
         read = [np.asarray(compute(piece, scheduler="synchronous")[0].values) for piece in pieces]
