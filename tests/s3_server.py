@@ -36,7 +36,7 @@ def options_at(address: str) -> dict[str, Any]:
 
 @contextmanager
 def s3_server() -> Iterator[str]:
-    """Run a server with empty `BUCKETS`; gives its address."""
+    """Run a server with empty `BUCKETS` on this machine; gives its address."""
     from moto.server import ThreadedMotoServer
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)  # which prints a line a request
@@ -65,7 +65,7 @@ def request(address: str, method: str, path: str) -> bytes:
 @contextmanager
 def s3_in_another_process(share: float) -> Iterator[None]:
     """Run a server behind a proxy; this process and programs reach ``s3://bucket`` by their environment meanwhile."""
-    command = [sys.executable, "-m", "tests.s3_server", str(share)]
+    command = [sys.executable, "-m", "tests.s3_server", str(share), "127.0.0.1"]
     with subprocess.Popen(command, cwd=Path(__file__).parents[1], stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         os.environ |= {
@@ -107,9 +107,11 @@ class FaultyProxy:
         How often each fault happened, and ``"passed"``.
     """
 
-    def __init__(self, server: str, share: float = 0.05, faults: Sequence[str] = FAULTS, seed: int = 0) -> None:
+    def __init__(
+        self, server: str, share: float = 0.05, faults: Sequence[str] = FAULTS, host: str = "127.0.0.1"
+    ) -> None:
         self.share, self._faults, self.met = share, faults, Counter[str]()
-        self._rng, self._lock, self._there = random.Random(seed), threading.Lock(), urlsplit(server)
+        self._rng, self._lock, self._there = random.Random(0), threading.Lock(), urlsplit(server)
         proxy = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -133,8 +135,8 @@ class FaultyProxy:
             daemon_threads = True
             request_queue_size = 128
 
-        self._server = Server(("127.0.0.1", 0), Handler)
-        self.address = f"http://127.0.0.1:{self._server.server_address[1]}"
+        self._server = Server((host, 0), Handler)
+        self.address = f"http://{host}:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
     def __enter__(self) -> FaultyProxy:
@@ -210,7 +212,7 @@ def _reset(client: BaseHTTPRequestHandler) -> None:
 
 
 if __name__ == "__main__":
-    with s3_server() as plain, FaultyProxy(plain, float(sys.argv[1])) as proxy:
+    with s3_server() as plain, FaultyProxy(plain, float(sys.argv[1]), host=sys.argv[2]) as proxy:
         print(proxy.address, flush=True)
         while True:
             time.sleep(60)

@@ -48,7 +48,7 @@ class Host:
         )
         assert self._first.stdout is not None
         assert self._first.stdout.readline() == "ready\n"
-        self._started: list[subprocess.Popen[bytes]] = []
+        self._started: list[subprocess.Popen[str]] = []
 
     def connect(self, device: str) -> None:
         """Plug in its end of the cable."""
@@ -64,18 +64,20 @@ class Host:
         assert ended.returncode == 0, f"{ended.stderr}\n{self.log.read_text() if self.log.exists() else ''}"
         return ended.stdout
 
-    def start(self, command: Sequence[str], **environment: str) -> subprocess.Popen[bytes]:
-        """Start a command that runs until the host is switched off."""
+    def start(self, command: Sequence[str], *, tells: bool = False, **environment: str) -> str:
+        """Start a command that runs until the host is switched off; return the line that it ``tells`` first, if so."""
         inside, env = self._inside(command, environment)
-        with open(self.log, "ab") as log:
-            self._started.append(subprocess.Popen(inside, env=env, stdout=log, stderr=log))
-        return self._started[-1]
+        with open(self.log, "a") as log:
+            out = subprocess.PIPE if tells else log
+            self._started.append(subprocess.Popen(inside, env=env, stdout=out, stderr=log, text=True))
+        told = self._started[-1].stdout
+        return "" if told is None else told.readline().strip()
 
     def close(self) -> None:
         """Switch it off."""
         for process in self._started:
             process.kill()
-            process.wait()
+            process.communicate()
         self._first.communicate()
 
     def _inside(self, command: Sequence[str], environment: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
