@@ -60,8 +60,7 @@ def use_storage_options(options: Mapping[str, Any] | None, url: str | os.PathLik
     url : path-like
         Anything in the bucket that they are for; by default every object store. A path changes nothing.
     """
-    where = os.fspath(url)
-    if options is not None and (not where or is_url(where)):
+    if options is not None and (not (where := os.fspath(url)) or is_url(where)):
         _options["/".join(where.split("/")[:3])] = dict(options)
 
 

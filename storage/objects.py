@@ -259,6 +259,18 @@ def place_of(path: str | os.PathLike[str]) -> Place:
     return ObjectPath(text) if is_url(text) else Path(text.removeprefix("file://").removeprefix("local://"))
 
 
+def is_file(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path or URL is one of a file; False for a name that no file can have."""
+    place = place_of(path)
+    return place.is_file() if isinstance(place, ObjectPath) else os.path.isfile(place)
+
+
+def is_dir(path: str | os.PathLike[str]) -> bool:
+    """Return whether a path or URL is one of a folder; False for a name that no folder can have."""
+    place = place_of(path)
+    return place.is_dir() if isinstance(place, ObjectPath) else os.path.isdir(place)
+
+
 def absolute(path: str | os.PathLike[str]) -> str:
     """Return the absolute path, which workers in another working folder can open; URLs are returned unchanged."""
     place = place_of(path)

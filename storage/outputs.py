@@ -12,7 +12,7 @@ from typing import Any, TypeVar
 from dpca.storage.disk import entries_of, read_file, there_is, writing_errors
 from dpca.storage.errors import StoreError, printable
 from dpca.storage.manifest import FOLDER_MANIFEST, METADATA, has_manifest
-from dpca.storage.objects import ObjectPath, Place, place_of
+from dpca.storage.objects import ObjectPath, Place, is_dir, place_of
 
 __all__ = ["check_output", "resolved_output", "work_folder"]
 
@@ -59,7 +59,7 @@ def check_output(target: str | os.PathLike[str], *inputs: Any, report: str | os.
     if report is not None:
         place = place_of(report)
         written[f"the report folder '{report}'"] = _real(place)
-        if there_is(report) and not place.is_dir():
+        if there_is(report) and not is_dir(place):
             raise StoreError(f"the report folder '{report}' is a file: choose another output or remove it")
     chains = {what: _chain(path) for what, path in written.items()}
     for name in _paths(inputs):

@@ -1,12 +1,12 @@
 """Two hosts on one machine: each has a network address and a disk of its own, and sees nothing of the other's.
 
-They are namespaces of Linux, joined by a virtual cable, with a file system in memory over ``/tmp``. That takes the
+They are namespaces of Linux, joined by a virtual cable, with a file system in memory where they work. That takes the
 rights of an administrator. What is installed is seen from both.
 
 ::
 
     host a  10.213.7.1 ------ 10.213.7.2  host b
-    /tmp of its own                       /tmp of its own
+    a disk of its own                     a disk of its own
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from typing import Self
 
 ROOT = Path(__file__).parents[1]
 ADDRESSES = ("10.213.7.1", "10.213.7.2")
-_DISK = "/tmp"
-_BEGIN = f"mount -t tmpfs tmpfs {_DISK} && echo ready && exec cat"
+_BEGIN = 'mount -t tmpfs tmpfs "$0" && echo ready && exec cat'
 
 
 def can_make_hosts() -> bool:
@@ -38,10 +37,10 @@ def can_make_hosts() -> bool:
 class Host:
     """One of the two."""
 
-    def __init__(self, address: str, log: Path) -> None:
-        self.address, self.log = address, log
+    def __init__(self, address: str, disk: Path, log: Path) -> None:
+        self.address, self.disk, self.log = address, disk, log
         self._first = subprocess.Popen(
-            ["unshare", "--net", "--mount", "--propagation", "private", "sh", "-c", _BEGIN],
+            ["unshare", "--net", "--mount", "--propagation", "private", "sh", "-c", _BEGIN, disk],
             stdin=subprocess.PIPE,  # it ends with this process, which closes its end
             stdout=subprocess.PIPE,
             text=True,
@@ -82,8 +81,9 @@ class Host:
 
     def _inside(self, command: Sequence[str], environment: Mapping[str, str]) -> tuple[list[str], dict[str, str]]:
         enter = ["nsenter", "--target", str(self._first.pid), "--net", "--mount", "sh", "-c"]
-        there = [f'cd {_DISK} && exec "$@"', "sh"]  # an option of nsenter would mean the folder of this disk
-        return [*enter, *there, *command], {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": _DISK, **environment}
+        # an option of nsenter would mean the folder of this disk
+        there, disk = ['cd "$0" && exec "$@"', str(self.disk)], str(self.disk)
+        return [*enter, *there, *command], {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": disk, **environment}
 
 
 class TwoHosts:
@@ -92,7 +92,8 @@ class TwoHosts:
     def __enter__(self) -> Self:
         self._stack = ExitStack()
         folder = Path(self._stack.enter_context(tempfile.TemporaryDirectory()))
-        self.a, self.b = (Host(address, folder / address) for address in ADDRESSES)
+        (folder / "disk").mkdir()
+        self.a, self.b = (Host(address, folder / "disk", folder / address) for address in ADDRESSES)
         for host in (self.a, self.b):
             self._stack.callback(host.close)
         ends = [f"dpca{os.getpid()}{side}" for side in "ab"]

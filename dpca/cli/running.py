@@ -6,6 +6,7 @@ import gc
 import os
 import sys
 import traceback
+import warnings
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from typing import Any
@@ -45,6 +46,9 @@ def guarded(job: Callable[[], int]) -> int:
         _abandon(sys.stdout)
         return UNREAD
     except KeyboardInterrupt as stop:
+        # A library that is interrupted as it starts something leaves halves behind, of which Python tells at length.
+        sys.unraisablehook = lambda _: None
+        warnings.simplefilter("ignore")
         _complain(STOPPED)
         return 128 + stop.number if isinstance(stop, Stopped) else 130
     except Exception as error:

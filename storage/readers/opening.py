@@ -14,7 +14,7 @@ from dpca.storage.disk import file_bytes
 from dpca.storage.errors import DataError, one_line
 from dpca.storage.labelled import is_labelled
 from dpca.storage.network import is_url
-from dpca.storage.objects import ObjectPath, absolute, place_of
+from dpca.storage.objects import ObjectPath, absolute, is_dir, is_file, place_of
 from dpca.storage.readers.base import Reader, is_hidden, is_image, seen, suffix_of, within_memory
 from dpca.storage.readers.data_array import DataArrayReader
 from dpca.storage.readers.folder import FilesReader, FolderReader
@@ -84,7 +84,7 @@ def open_reader(source: Source, *, key: str | None = None, axes: Sequence[str] |
 
 def is_zarr(path: str) -> bool:
     """Whether a path or URL is taken for a Zarr array or group: a folder with its metadata."""
-    return any((place_of(path) / name).is_file() for name in _ZARR_METADATA)
+    return any(is_file(place_of(path) / name) for name in _ZARR_METADATA)
 
 
 def _matches(path: str) -> list[str]:
@@ -122,9 +122,9 @@ def _open_any(path: str, key: str | None, axes: Sequence[str] | None) -> Reader:
     if is_zarr(path):
         return ZarrReader(path, key, axes)
     place = place_of(path)
-    if place.is_dir():
+    if is_dir(place):
         return LmdbReader(path) if is_lmdb(path) else _open_folder(path, key, axes)
-    if not place.is_file():
+    if not is_file(place):
         if isinstance(place, ObjectPath):
             raise DataError(f"there is nothing at '{path}': check the address")
         raise DataError(f"'{path}' is a device or pipe: give a file or a folder")
@@ -143,7 +143,7 @@ def _open_folder(path: str, key: str | None, axes: Sequence[str] | None) -> Read
 
 
 def _is_image_file(path: str) -> bool:
-    return place_of(path).is_file() and is_image(path, lambda: FileHead(path).first)
+    return is_file(path) and is_image(path, lambda: FileHead(path).first)
 
 
 def _open_file(path: str, key: str | None, axes: Sequence[str] | None) -> Reader:

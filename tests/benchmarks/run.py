@@ -21,6 +21,7 @@ from pathlib import Path
 from tests.benchmarks import (
     checked_reading,
     cluster_speed,
+    compressed_bytes,
     fit_speed,
     ingest_speed,
     partition_speed,
@@ -43,6 +44,7 @@ STAGES: dict[str, Stage] = {
     "bands": partition_speed.band_lines,
     "overlap": partition_speed.overlap_lines,
     "in-memory": partition_speed.in_memory_lines,
+    "bytes": compressed_bytes.lines,
     "manifest": checked_reading.lines,
     "workers": cluster_speed.worker_lines,
     "memory": cluster_speed.memory_lines,

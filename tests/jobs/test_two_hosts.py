@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 
@@ -16,7 +15,6 @@ pytestmark = pytest.mark.skipif(not can_make_hosts(), reason="takes the rights t
 #: Makes a store on disk in one process, and the same one in the bucket on both hosts.
 _JOB = """
 import sys
-from pathlib import Path
 
 from dpca import CellPCA
 from dpca.engine.cluster import open_client
@@ -61,9 +59,10 @@ def environment(hosts: TwoHosts) -> dict[str, str]:
 
 
 def test_they_share_nothing_but_the_cable(hosts: TwoHosts) -> None:
-    hosts.a.run(["touch", "/tmp/here"])
-    assert hosts.b.run(["ls", "/tmp"]) == ""
-    assert not Path("/tmp/here").exists()
+    hosts.a.run(["touch", "here"])
+    assert hosts.b.run(["ls"]) == ""
+    assert hosts.a.disk == hosts.b.disk
+    assert not any(hosts.a.disk.iterdir())
 
 
 def test_the_main_job_goes_through_the_bucket(hosts: TwoHosts, environment: dict[str, str]) -> None:
