@@ -15,6 +15,7 @@ pytestmark = pytest.mark.skipif(not can_make_hosts(), reason="takes the rights t
 #: Makes a store on disk in one process, and the same one in the bucket on both hosts.
 _JOB = """
 import sys
+from pathlib import Path
 
 from dpca import CellPCA
 from dpca.engine.cluster import open_client
