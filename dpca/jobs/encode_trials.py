@@ -11,7 +11,6 @@ from dpca.codec.cells import CellCodec, Components, Quantized, quantized
 from dpca.codec.goal import Goal, UnreachedError, search_step
 from dpca.engine.sampling import read_samples, spread_samples
 from dpca.engine.source import Source
-from dpca.kernels.pixels import to_pixels
 from dpca.kernels.quality import mse_per_sample, psnr_from_mse, ssim_per_sample
 from dpca.kernels.types import Array
 from dpca.models.cell_pca import CellPCA
@@ -129,7 +128,7 @@ class Trials:
 
     def _decoded(self, tried: Quantized) -> Array:
         codec = self.codec(tried)
-        return to_pixels(codec.decode(codec.encode(self.samples, np.int32, tried.least)), *pixels_of(self.facts))
+        return codec.decode(codec.encode(self.samples, np.int32, tried.least), pixels=pixels_of(self.facts))
 
     def _mse(self, tried: Quantized, width: float) -> float:
         return float(mse_per_sample(self.samples, self._decoded(tried), data_range=width).mean())

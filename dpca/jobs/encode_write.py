@@ -164,12 +164,14 @@ def encode_one(job: EncodeJob, shard: int) -> int:
             x = samples[row : row + block]
             here = slice(first - start + row, first - start + row + len(x))
             codes[:, here] = codec.encode(x, codes.dtype, least)
-            y = codec.decode(codes[:, here])
             measured: dict[str, Array] = {}
-            if residual is not None:
+            if residual is None:
+                y = codec.decode(codes[:, here], pixels=pixels_of(facts))
+            else:
+                y = codec.decode(codes[:, here])
                 residual[here] = to_integers(np.rint((x - y) / step), residual.dtype)
                 y += residual[here] * step
-            y = to_pixels(y, *pixels_of(facts))
+                y = to_pixels(y, *pixels_of(facts))
             if job.max_error is not None:
                 measured["max_error"] = _largest_errors(x, y)
                 _require_kept(measured["max_error"], job.max_error, source.name, first + row)

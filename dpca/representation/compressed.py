@@ -266,14 +266,18 @@ class Compressed:
                 here = slice(*np.searchsorted(chosen, (a, b)))
                 read[here] = part[chosen[here] - a]
             wanted = samples[block] - start
-            y = self.codec.decode(read if len(wanted) == stop - start else read[:, wanted], box, chosen)
-            if self.facts["residual_step"] is not None and self.level is None:
-                residual = array_in(self._group, "residual")
-                where = (slice(start, stop), *(slice(*ends) for ends in box))
-                shape = (stop - start, *values.shape[1:])
-                read_into(residual, where, part := np.empty(shape, residual.dtype))
-                y += part[wanted] * float(self.facts["residual_step"])
-            values[block] = to_pixels(y, *pixels_of(self.facts))
+            taken = read if len(wanted) == stop - start else read[:, wanted]
+            pixels, step = pixels_of(self.facts), self.facts["residual_step"]
+            if step is None or self.level is not None:
+                values[block] = self.codec.decode(taken, box, chosen, pixels)
+                continue
+            y = self.codec.decode(taken, box, chosen)
+            residual = array_in(self._group, "residual")
+            where = (slice(start, stop), *(slice(*ends) for ends in box))
+            shape = (stop - start, *values.shape[1:])
+            read_into(residual, where, part := np.empty(shape, residual.dtype))
+            y += part[wanted] * float(step)
+            values[block] = to_pixels(y, *pixels)
         return values
 
 
