@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.codec.quantize import quantize, to_integers
-from dpca.codec.rate import least_worth_keeping, worth_keeping
+from dpca.codec.rate import least_worth_keeping, rows_at
 from dpca.codec.slabs import Part, slabs_of, whole_of
 from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.kernels.types import Array, Region
@@ -133,15 +133,16 @@ def quantized(components: Components, scores: Array, step: float, n_samples: int
     n_cells, k, n = scores.shape
     group, rows = components.group, components.rows
     n_groups, times = len(rows), n_samples / max(1, n)
-    powers = np.square(scores, dtype=np.float64).sum(axis=2)
+    measured = rows_at(scores.reshape(n_cells * k, n), step)
+    powers = measured.power.reshape(n_cells, k)  # in steps squared
     energy = np.zeros((n_groups, k))
     np.add.at(energy, group, times * powers)
     sizes = np.array([part.shape[1] for part in rows])
     places = np.bincount(group, minlength=n_groups)
     # Values of a component are about the square root of one by their number; twice that in steps, and its sign.
-    bits = sizes[:, None] * np.log2(1 + 2 * np.sqrt(energy / sizes[:, None]) / step)
+    bits = sizes[:, None] * np.log2(1 + 2 * np.sqrt(energy / sizes[:, None]))
     shares = (bits / places[:, None])[group]
-    kept = worth_keeping(scores.reshape(n_cells * k, n), step, times, shares.ravel()).reshape(n_cells, k)
+    kept = measured.worth_keeping(times, shares.ravel()).reshape(n_cells, k)
     grid_shape = components.grid.grid_shape
     edge = max(1, round(_TILE_CELLS ** (1 / max(1, len(grid_shape)))))
     coordinates = np.unravel_index(np.arange(n_cells), grid_shape)
@@ -155,7 +156,7 @@ def quantized(components: Components, scores: Array, step: float, n_samples: int
     for g in range(n_groups):
         used = rows[g][: rank[g]].astype(np.float64)
         with np.errstate(divide="ignore"):
-            exponent = np.rint(np.log2(np.sqrt(energy[g, : rank[g]]) / step))
+            exponent = np.rint(np.log2(energy[g, : rank[g]]) / 2)
         # A component that only other cells keep, or hardly any sample has, still has values.
         exponent = np.where(np.isfinite(exponent), np.clip(exponent, 0, 30), 0).astype(np.int64)
         exponents.append(exponent)

@@ -214,3 +214,37 @@ def scatter_runs(
                 line = out[s, to : to + count]
                 for i in range(count):
                     line[i] = tile[i, s]
+
+
+@_compiled
+def measure_rows(
+    scores: Array, step: Any, rounding: Any, counted: int, spreads: Array, power: Array, saved: Array, bits: Array
+) -> None:
+    """Measure rows of scores (n_rows, n) in steps: see `dpca.codec.rate.Rows`.
+
+    Codes beyond ``counted`` count as two bits more each time that they double; ``spreads`` is m log2 m for m = 0 ... n.
+    """
+    kind = scores.dtype.type
+    counts, n = np.zeros(2 * counted + 1, np.int64), scores.shape[1]
+    codes = np.empty(n, scores.dtype)
+    for r in range(len(scores)):
+        line, most = scores[r], kind(0)
+        for i in range(n):
+            value = line[i] / step
+            code = np.trunc(value + np.copysign(kind(rounding), value))
+            codes[i] = code
+            most = max(most, abs(code))
+            power[r] += np.float64(value) * value
+            saved[r] += np.float64(code) * (2 * np.float64(value) - code)
+        if not most > 0:
+            continue
+        counts[:] = 0
+        for i in range(n):
+            code = codes[i]
+            if abs(code) > counted:
+                bits[r] += 2 * np.log2(abs(np.float64(code)) / counted)
+                code = min(max(code, kind(-counted)), kind(counted))
+            counts[int(code) + counted] += 1
+        bits[r] += spreads[n]
+        for i in range(len(counts)):
+            bits[r] -= spreads[counts[i]]
