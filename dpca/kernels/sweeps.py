@@ -18,6 +18,8 @@ from dpca.kernels.types import Array
 _LANES = 64
 # Values of a line that are filtered at once: the lines of a zone stay in the fastest cache.
 _LINE = 256
+# Samples whose values are put side by side at once: those of a line of the cache.
+_SAMPLES = 16
 
 
 def _compiled(function: Any) -> Any:
@@ -142,6 +144,46 @@ def turn_zones(values: Array, n: int, zones: Array, turning: Array) -> None:
                     for i in range(width):
                         a[i] += turned[i]
                         b[i] -= turned[i]
+
+
+@_compiled
+def add_components(codes: Array, first: int, rows: Array, component: Array, basis: Array, values: Array) -> None:
+    """Set values (n_values, n) to sums of components, rows of the basis (rank, n_values), times codes.
+
+    Zeros are passed over, which most codes are. Each sample is computed alike, whatever others there are.
+
+    Parameters
+    ----------
+    codes : array (n_positions, n_samples) of numbers
+        Of which those from the ``first`` sample on are taken.
+    rows, component : array (n_rows,) of integers
+        Which codes are taken, and which component each is of.
+    """
+    n, size = values.shape[1], basis.shape[1]
+    totals = np.empty((min(_SAMPLES, n), size), values.dtype)
+    used, factors = np.zeros(len(rows) + 3, np.int64), np.zeros(len(rows) + 3, values.dtype)
+    for start in range(0, n, _SAMPLES):
+        stop = min(start + _SAMPLES, n)
+        for s in range(start, stop):
+            count = 0
+            for r in range(len(rows)):
+                code = codes[rows[r], first + s]
+                used[count], factors[count] = component[r], code
+                count += code != 0
+            factors[count : count + 3] = 0
+            total = totals[s - start]
+            total[:] = 0
+            # Four at a time: a third of the loads and stores.
+            for j in range(0, count, 4):
+                a, b, c, d = basis[used[j]], basis[used[j + 1]], basis[used[j + 2]], basis[used[j + 3]]
+                p, q, u, v = factors[j], factors[j + 1], factors[j + 2], factors[j + 3]
+                for x in range(size):
+                    total[x] += (p * a[x] + q * b[x]) + (u * c[x] + v * d[x])
+        # Some samples at a time: one by one, every value would be another line of the cache.
+        for x in range(size):
+            line = values[x, start:stop]
+            for i in range(len(line)):
+                line[i] = totals[i, x]
 
 
 @_compiled

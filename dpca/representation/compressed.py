@@ -260,11 +260,12 @@ class Compressed:
             read = np.empty((len(chosen), stop - start), codes.dtype)
             for a, b in runs:
                 b = min(b, codes.shape[0])
-                read_into(
-                    codes, (slice(a, b), slice(start, stop)), part := np.empty((b - a, stop - start), codes.dtype)
-                )
                 here = slice(*np.searchsorted(chosen, (a, b)))
-                read[here] = part[chosen[here] - a]
+                every = here.stop - here.start == b - a
+                part = read[here] if every else np.empty((b - a, stop - start), codes.dtype)
+                read_into(codes, (slice(a, b), slice(start, stop)), part)
+                if not every:
+                    read[here] = part[chosen[here] - a]
             wanted = samples[block] - start
             taken = read if len(wanted) == stop - start else read[:, wanted]
             pixels, step = pixels_of(self.facts), self.facts["residual_step"]
