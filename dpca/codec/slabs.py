@@ -33,8 +33,9 @@ from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.partition.prefilter import rotation
 
-# Bytes of the slabs that are held: in a core's own cache, or nearly, yet samples enough for products to be fast.
-_HELD_BYTES = 3 * 2**20
+# Bytes of the slabs that are held, nearly in a core's own cache, and what the number of samples is a multiple of, where
+# there are so many: products of matrices are fast then.
+_HELD_BYTES, _UNIT = 9 * 2**19, 16
 
 
 class Part(NamedTuple):
@@ -156,10 +157,10 @@ class Slabs:
                     scatter_runs(values, before.runs, self.strides, mean, pixels is not None, low, high, rows)
 
     def _few(self, n: int, dtype: np.dtype[Any]) -> Iterator[slice]:
-        """Cut samples evenly."""
+        """Cut samples into those that are worked on at once."""
         most = max(1, self.held_bytes(dtype) // (self.size * dtype.itemsize))
-        step = math.ceil(n / max(1, math.ceil(n / most)))
-        return (slice(start, min(start + step, n)) for start in range(0, n, max(1, step)))
+        step = most // _UNIT * _UNIT or most
+        return (slice(start, min(start + step, n)) for start in range(0, n, step))
 
     def _held(self, n: int, dtype: np.dtype[Any]) -> Array:
         return linalg.scratch("slabs", (self.size, n), dtype)

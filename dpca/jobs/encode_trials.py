@@ -116,7 +116,8 @@ class Trials:
         """Return trials of a part of the samples."""
         few = copy(self)
         every = max(1, len(self.samples) // _FEW)
-        few.samples, few.scores = self.samples[::every], np.ascontiguousarray(self.scores[:, :, :: max(1, every // 2)])
+        few.samples = self.samples[::every]
+        few.scores = np.ascontiguousarray(self.scores[:, :, :: max(1, every // 2)])
         return few
 
     def at(self, step: float) -> Quantized:

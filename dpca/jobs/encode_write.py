@@ -37,7 +37,7 @@ from dpca.storage.tasks import map_shards
 #: What was chosen for the whole stack, by this name among the checkpoints.
 PLAN = "plan"
 # Bytes of floating-point samples that are encoded at once.
-_BLOCK_BYTES = 2**25
+_BLOCK_BYTES = 3 * 2**24
 
 
 @dataclass(frozen=True)
@@ -117,10 +117,11 @@ def task_bytes(source: Source, form: Form, n_positions: int) -> int:
     sample, itemsize = math.prod(source.shape[1:]), source.dtype.itemsize
     rows = min(form.shard_rows, source.shape[0])
     block = _rows_at_once(source)
-    # Codes, and residuals, of 32 bits; copies in floating point, of 64 bits at most, of what is encoded at once.
+    # Codes, and residuals, of 32 bits; copies in floating point, of 64 bits at most, of what is encoded at once, and of
+    # its scores; two slabs of the sample and its mean.
     written = rows * (n_positions + sample) * 4
     reading = rows * sample * itemsize + 4 * math.prod(source.chunks) * itemsize
-    work = 7 * block * sample * 8 + quality_bytes(source.shape[1:], source.dtype)
+    work = 8 * (block * (5 * sample + 2 * n_positions) + 3 * sample) + quality_bytes(source.shape[1:], source.dtype)
     return reading + SHARD_COPIES * written + work + TASK_OVERHEAD
 
 
@@ -135,7 +136,9 @@ def stored_plan(checkpoints: Checkpoints) -> dict[str, Array]:
 def _rows_at_once(source: Source) -> int:
     """Return how many samples are encoded at once."""
     sample = math.prod(source.shape[1:]) * working_dtype(source.dtype).itemsize
-    return min(source.shape[0], max(1, _BLOCK_BYTES // sample))
+    most = max(1, _BLOCK_BYTES // sample)
+    # Products of matrices are fast with multiples of 16.
+    return min(source.shape[0], most // 16 * 16 or most)
 
 
 @lru_cache(maxsize=1)
