@@ -25,7 +25,7 @@ CALLS: dict[str, set[str]] = {
     "metrics": {"kernels", "storage"},
     "rules": {"kernels"},
     "partition": {"kernels"},
-    "codec": {"kernels", "partition"},
+    "codec": {"kernels", "partition", "choices"},
     "engine": {"kernels", "rules", "partition", "storage"},
     "representation": {"kernels", "partition", "engine", "codec", "storage"},
     "models": {"kernels", "rules", "partition", "engine", "representation", "storage", "choices"},

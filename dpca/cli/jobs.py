@@ -55,12 +55,14 @@ def run_job(
     # Which takes seconds to import.
     from dpca.jobs import CompressionSettings, compress, find_done
 
+    goal = getattr(options, "compress", None)
     settings = CompressionSettings(
         model,
-        reconstruct=not options.source if options.reconstruct is None else options.reconstruct,
+        reconstruct=not (options.source or goal) if options.reconstruct is None else options.reconstruct,
         keep_stack=not options.source if options.keep_stack is None else options.keep_stack,
         key=options.key,
         axes=options.axes,
+        goal=goal,
         **reading_options(options),
     )
     # Before a cluster is started: neither a mistake nor a finished job should take seconds to be told.

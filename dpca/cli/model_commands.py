@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 
+from dpca.choices import GOALS
 from dpca.cli.model_arguments import partitioned_model
 from dpca.cli.running import say
 from dpca.cli.work import run_options
@@ -50,9 +51,7 @@ def transform(options: argparse.Namespace) -> int:
 def encode(options: argparse.Namespace) -> int:
     """``dpca encode``."""
     stack = _stack(options)
-    goal = {
-        name: getattr(options, name) for name in ("ratio", "psnr", "mse", "ssim", "max_error", "max_relative_error")
-    }
+    goal = {name: getattr(options, name) for name in GOALS}
     with run_options(options) as how:
         cost = encode_store(stack, options.model, options.target, **goal, **how)
     _tell(options.target, cost)

@@ -14,6 +14,7 @@ from dpca.cli.arguments import (
     GOES_ON,
     SOURCES,
     add_cluster_options,
+    add_compress,
     add_goals,
     add_job_options,
     add_overwrite,
@@ -97,10 +98,12 @@ def _parser() -> argparse.ArgumentParser:
         "jobs:compress_source",
         "make a model, scores and a report of their quality from images, archives or arrays",
         "dpca compress photos/ out.zarr --cell 10 --components 20 --reconstruct\n"
-        "         dpca compress faces.zip out.zarr --target-psnr 33",
+        "         dpca compress faces.zip out.zarr --target-psnr 33\n"
+        "         dpca compress faces.zip small.zarr --compress psnr=36",
         source=SOURCES,
         output="store to make; the report goes beside it, into OUTPUT.report",
     )
+    add_compress(compress)
     add_model_options(compress, required=False)
     add_job_options(compress, default="no")
 
