@@ -188,7 +188,7 @@ def _parser() -> argparse.ArgumentParser:
         "verify",
         "commands:verify_store",
         "read every chunk of a store and check it",
-        "dpca verify scores.zarr",
+        "dpca verify scores.zarr\n         dpca verify small.zarr --stack lfw.zarr --sample 1000",
         path="store that this program made",
     )
 
@@ -202,6 +202,11 @@ def _parser() -> argparse.ArgumentParser:
         job="TOML file with inputs, output and [target], see docs/guides/operators.md",
     )
     job.add_argument("--dry-run", action="store_true", help="only say what would be made, with time, memory and bytes")
+
+    verify.add_argument(
+        "--stack", metavar="STACK", help="what a compressed store was made of: measure again what it promises"
+    )
+    verify.add_argument("--sample", type=positive, metavar="N", help="with --stack, compare N samples (default: all)")
 
     for sub in (fit, transform, encode):
         add_range_option(sub, "as the stack states it")

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dpca.choices import COMPRESSED
 from dpca.codec.cells import Quantized
 from dpca.codec.goal import Goal
 from dpca.codec.quantize import promised_error
@@ -22,7 +23,6 @@ from dpca.jobs.transform import stated_range
 from dpca.models.cell_pca import CellPCA
 from dpca.models.store import load_any, model_fingerprint
 from dpca.representation.compressed import (
-    COMPRESSED,
     COMPRESSED_VERSION,
     write_quantized,
 )

@@ -182,7 +182,7 @@ def encode_one(job: EncodeJob, shard: int) -> int:
                 y += residual[here] * step
             y = to_pixels(y, *pixels_of(facts))
             if job.max_error is not None:
-                measured["max_error"] = _largest_errors(x, y)
+                measured["max_error"] = largest_errors(x, y)
                 _require_kept(measured["max_error"], job.max_error, source.name, first + row)
             measured["mse"] = mse_per_sample(x, y, data_range=high - low)
             if measures_ssim:
@@ -199,7 +199,7 @@ def encode_one(job: EncodeJob, shard: int) -> int:
     return peak_resident_bytes()
 
 
-def _largest_errors(x: Array, y: Array) -> Array:
+def largest_errors(x: Array, y: Array) -> Array:
     """Return the largest difference (n,) of values of each sample, exact where float64 holds it."""
     wide = np.int64 if x.dtype.kind in "iub" and x.dtype != np.uint64 else np.float64
     return np.array([np.abs(a.astype(wide) - b.astype(wide)).max() for a, b in zip(x, y, strict=True)], np.float64)

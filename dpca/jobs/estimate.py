@@ -26,12 +26,12 @@ from dpca.storage.readers.base import Block
 from dpca.storage.stack import Stack
 
 # Samples that are tried at most, and bytes of them.
-_MOST, _MOST_BYTES = 256, 2**27
+_MOST, _MOST_BYTES = 64, 2**26
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """What a job takes, to within some tens of percent.
+    """What a job takes, roughly: some samples stand for all.
 
     Attributes
     ----------

@@ -16,6 +16,7 @@ import dask.array as da
 import numpy as np
 import zarr
 
+from dpca.choices import COMPRESSED
 from dpca.codec.cells import CellCodec, Quantized
 from dpca.codec.quantize import integer_dtype, to_integers
 from dpca.kernels.dtypes import working_dtype
@@ -29,7 +30,7 @@ from dpca.storage.errors import DataError, StoreError, one_line
 from dpca.storage.layout import Layout
 from dpca.storage.reading import array_in, open_group, read_into, root_facts
 
-COMPRESSED, COMPRESSED_VERSION = "compressed", 1
+COMPRESSED_VERSION = 1
 
 # Samples, and rows of codes, of a chunk: the trade between one sample, for which whole chunks are decoded, and a cell
 # of many samples. Half as many of either cost 1 % of the bytes each.
