@@ -45,16 +45,9 @@ def run_job(
 ) -> int:
     """Run the main job with a model that is not fitted, as the options of `add_job_options` say."""
     # Which takes seconds to import.
-    from dpca.jobs import CompressionSettings, compress, find_done
+    from dpca.jobs import compress, find_done
 
-    settings = CompressionSettings(
-        model,
-        reconstruct=not options.source if options.reconstruct is None else options.reconstruct,
-        keep_stack=not options.source if options.keep_stack is None else options.keep_stack,
-        key=options.key,
-        axes=options.axes,
-        **reading_options(options),
-    )
+    settings = settings_of(options, model)
     # Before a cluster is started: neither a mistake nor a finished job should take seconds to be told.
     done = find_done(given, output, settings, overwrite=options.overwrite)
     if done is None:
@@ -64,17 +57,38 @@ def run_job(
     return 0
 
 
+def settings_of(options: argparse.Namespace, model: Any) -> Any:
+    """Return the `CompressionSettings` that the options of `add_job_options` ask for."""
+    from dpca.jobs import CompressionSettings
+
+    goal = getattr(options, "compress", None)
+    return CompressionSettings(
+        model,
+        reconstruct=not (options.source or goal) if options.reconstruct is None else options.reconstruct,
+        keep_stack=not options.source if options.keep_stack is None else options.keep_stack,
+        key=options.key,
+        axes=options.axes,
+        goal=goal,
+        **reading_options(options),
+    )
+
+
 def compress_source(options: argparse.Namespace, embedded: Callable[[], Reader] | None = None) -> int:
     """``dpca compress``; where no source is given, ``embedded`` makes it."""
     output, given = output_path(options, "-cpca" if options.source else ""), given_input(options, embedded)
-    request = request_of(options, given.fingerprint if isinstance(given, Stack) else given.fingerprint())
-    if (report := _report_of(request, output)) is not None:
+    request = job_request(options, given)
+    if (report := served_report(request, output)) is not None:
         tell_result(report, output, True)
         return 0
     return run_job(options, given, output, partitioned_model(options), request)
 
 
-def _report_of(request: str, output: str) -> dict[str, Any] | None:
+def job_request(options: argparse.Namespace, given: Stack | Reader) -> str:
+    """Return a hash of what is given and asked for, as this version understands it."""
+    return request_of(options, given.fingerprint if isinstance(given, Stack) else given.fingerprint())
+
+
+def served_report(request: str, output: str) -> dict[str, Any] | None:
     """Return the report of a store that was made for this request, None where it is to be made or is damaged."""
     try:
         return None if served(request, output) is None else read_report(report_folder(output))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 from typing import TYPE_CHECKING
 
+from dpca.choices import GOALS
 from dpca.cli.model_arguments import partitioned_model
 from dpca.cli.running import say
 from dpca.cli.served import request_of, served, stated
@@ -73,9 +74,7 @@ def encode(options: argparse.Namespace) -> int:
     from dpca.jobs import encode_store
 
     stack = _stack(options)
-    goal = {
-        name: getattr(options, name) for name in ("ratio", "psnr", "mse", "ssim", "max_error", "max_relative_error")
-    }
+    goal = {name: getattr(options, name) for name in GOALS}
     with run_options(options) as how:
         cost = encode_store(stack, options.model, options.target, **goal, **how)
     _tell(options.target, cost)
