@@ -66,7 +66,7 @@ def lines(inputs: Inputs) -> Iterator[Line]:
     def read() -> None:
         for start in range(0, len(pixels), _AT_ONCE):
             columns = slice(start, min(start + _AT_ONCE, len(pixels)))
-            read_into(codes, (slice(None), columns), np.empty((len(codes), columns.stop - start), codes.dtype))
+            read_into(codes, (slice(None), columns), np.empty((codes.shape[0], columns.stop - start), codes.dtype))
 
     sides = {
         "decode": whole,
