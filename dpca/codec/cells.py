@@ -240,7 +240,12 @@ class CellCodec:
         return codes
 
     def decode(
-        self, codes: Array, box: Region | None = None, chosen: Array | None = None, pixels: Pixels | None = None
+        self,
+        codes: Array,
+        box: Region | None = None,
+        chosen: Array | None = None,
+        pixels: Pixels | None = None,
+        out: Array | None = None,
     ) -> Array:
         """Return the samples (n, *lengths of the box) that codes stand for.
 
@@ -254,6 +259,8 @@ class CellCodec:
             not given count as zero. Default all.
         pixels : Pixels, optional
             What values are rounded to; default none, but floating point.
+        out : array (n, *lengths of the box), C-ordered, optional
+            Where they go, of the type of the pixels; default a new array.
         """
         from dpca.kernels.sweeps import add_components
 
@@ -269,24 +276,17 @@ class CellCodec:
             add_components(codes, few.start, where, component, basis, values)
 
         offset = self.components.offset[tuple(slice(*ends) for ends in box)]
-        fused = pixels is not None and pixels.dtype.kind in "iu" and pixels.dtype.itemsize <= 2
-        out = np.empty((codes.shape[1], *offset.shape), pixels.dtype if fused and pixels is not None else self.dtype)
-        slabs.join(fill, offset, out, pixels if fused else None)
-        return out if fused or pixels is None else to_pixels(out, *pixels)
-
-    def _taken(self, part: Part, chosen: Array | None) -> tuple[Array, Array, Array]:
-        """Return what a part is decoded from: which rows of the codes, of which components, and these."""
-        at = where = self._of_cell[part.cell]
-        if chosen is not None:
-            where = np.minimum(np.searchsorted(chosen, at), max(0, len(chosen) - 1))
-            given = chosen[where] == at if len(chosen) else np.zeros(len(at), bool)
-            at, where = at[given], where[given]
-        basis = self._scaled[self.components.group[part.cell]]
-        if part.inside is not None:
-            lengths = (stop - start for start, stop in self.components.grid.box(part.cell))
-            inside = basis.reshape(len(basis), *lengths)[(slice(None), *(slice(*ends) for ends in part.inside))]
-            basis = np.ascontiguousarray(inside.reshape(len(basis), -1))
-        return where, self.component[at], basis
+        shape = (codes.shape[1], *offset.shape)
+        if pixels is not None and pixels.dtype.kind in "iu" and pixels.dtype.itemsize <= 2:
+            made = np.empty(shape, pixels.dtype) if out is None else out
+            slabs.join(fill, offset, made, pixels)
+            return made
+        slabs.join(fill, offset, made := np.empty(shape, self.dtype))
+        if pixels is not None:
+            made = to_pixels(made, *pixels)
+        if out is not None:
+            out[...] = made
+        return made
 
     @cached_property
     def _scaled(self) -> list[Array]:

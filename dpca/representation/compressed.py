@@ -262,7 +262,7 @@ class Compressed:
             some = samples[block]
             codes = self._codes(chosen, some)
             if step is None or self.level is not None:
-                values[block] = self.codec.decode(codes, box, chosen, pixels)
+                self.codec.decode(codes, box, chosen, pixels, values[block])
                 continue
             y, residual = self.codec.decode(codes, box, chosen), array_in(self._group, "residual")
             for chunk in _alike(some // wide):
