@@ -25,8 +25,11 @@ from dpca.representation.compressed import (
     COMPRESSED_VERSION,
     write_quantized,
 )
+from dpca.representation.compressed_views import ALONG
 from dpca.storage.arrays import create_root, write_strings
+from dpca.storage.coordinates import write_coordinates
 from dpca.storage.errors import DataError
+from dpca.storage.layout import SAMPLE
 from dpca.storage.outputs import check_output
 from dpca.storage.progress import Progress, no_progress
 from dpca.storage.stack import Stack
@@ -90,7 +93,8 @@ def encode_store(
                 f"{fitted.sample_shape_}: use the stack's own model"
             )
         source, kept, grid = as_source(stack), Checkpoints(str(work.scratch)), fitted.grid_
-        max_error = _promise(wanted, data_range)
+        max_error, along = _promise(wanted, data_range), stack.coordinates
+        dim = SAMPLE if along is None else along.dims[0]
         facts = {
             "axes": list(stack.axes),
             "sample_shape": list(stack.sample_shape),
@@ -104,6 +108,7 @@ def encode_store(
             "goal": {"name": wanted.name, "value": wanted.value},
             "source": stack.source,
             "model": known,
+            **({} if along is None else {"dims": list(along.dims), "attributes": along.stated}),
         }
         if max_error is not None:
             allowed = _allowed(max_error, stack.dtype, data_range)
@@ -120,14 +125,16 @@ def encode_store(
         group = create_root(work.store, kind=COMPRESSED, version=COMPRESSED_VERSION, fingerprint=fingerprint, **facts)
         try:
             write_quantized(group, chosen, grid, stack.axes)
+            if along is not None:
+                write_coordinates(group.require_group(ALONG), along)
             job = EncodeJob(source, str(work.store), fingerprint, max_error, grid.n_spatial, kept)
             peak = write_codes(job, len(chosen.cell), client, progress)
         except OverflowError as error:
             raise DataError(
                 f"'{stack.path}' cannot be encoded with a step this fine ({error}): ask for less"
             ) from error
-        write_quality(group, (kept.load(job.unit(s)) for s in range(job.n_shards)), kept.folder)
-        write_strings(group, "name", stack.names.tolist())
+        write_quality(group, (kept.load(job.unit(s)) for s in range(job.n_shards)), kept.folder, dim)
+        write_strings(group, "name", stack.names.tolist(), dim)
         work.publish()
     return StageCost(time.perf_counter() - began, stack.nbytes, peak)
 
