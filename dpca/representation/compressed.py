@@ -227,21 +227,10 @@ class Compressed(CompressedViews):
         chosen = self.codec.rows_of(box)
         if self.level is not None:
             chosen = chosen[self.codec.component[chosen] < self.level]
-        codes = self.stored("codes")
-        high, wide = codes.chunks
-        parts = [(int(run[0]) * high, (int(run[-1]) + 1) * high) for run in runs(np.unique(chosen // high))]
-        chunk = samples // wide
+        chunk = samples // self.rows
         for block in np.split(np.arange(len(samples)), np.flatnonzero(np.diff(chunk)) + 1):
             start, stop = int(samples[block[0]]), int(samples[block[-1]]) + 1
-            read = np.empty((len(chosen), stop - start), codes.dtype)
-            for a, b in parts:
-                b = min(b, codes.shape[0])
-                read_into(
-                    codes, (slice(a, b), slice(start, stop)), part := np.empty((b - a, stop - start), codes.dtype)
-                )
-                here = slice(*np.searchsorted(chosen, (a, b)))
-                read[here] = part[chosen[here] - a]
-            wanted = samples[block] - start
+            read, wanted = self.codes(chosen, start, stop), samples[block] - start
             y = self.codec.decode(read if len(wanted) == stop - start else read[:, wanted], box, chosen)
             if self.facts["residual_step"] is not None and self.level is None:
                 residual = self.stored("residual")
@@ -251,6 +240,17 @@ class Compressed(CompressedViews):
                 y += part[wanted] * float(self.facts["residual_step"])
             values[block] = to_pixels(y, *pixels_of(self.facts))
         return values
+
+    def codes(self, chosen: Array, start: int, stop: int) -> Array:
+        """Return chosen rows of codes, ascending, of the samples from start to stop."""
+        codes = self.stored("codes")
+        read, high = np.empty((len(chosen), stop - start), codes.dtype), codes.chunks[0]
+        for run in runs(np.unique(chosen // high)):
+            a, b = int(run[0]) * high, min((int(run[-1]) + 1) * high, codes.shape[0])
+            read_into(codes, (slice(a, b), slice(start, stop)), part := np.empty((b - a, stop - start), codes.dtype))
+            here = slice(*np.searchsorted(chosen, (a, b)))
+            read[here] = part[chosen[here] - a]
+        return read
 
 
 def pixels_of(facts: dict[str, Any]) -> Pixels:

@@ -54,9 +54,14 @@ class CompressedViews:
         return self.shape[0]
 
     @property
+    def rows(self) -> int:
+        """Samples of a chunk of codes."""
+        return int(self.stored("codes").chunks[1])
+
+    @property
     def chunks(self) -> tuple[int, ...]:
         """What is decoded at once of a lazy array: the samples of a chunk of codes, of large samples whole cells."""
-        grid, rows = self.codec.components.grid, int(self.stored("codes").chunks[1])
+        grid, rows = self.codec.components.grid, self.rows
         lengths, units = list(grid.sample_shape), grid.cell_shape
         while rows * math.prod(lengths) * self.dtype.itemsize > _CHUNK_BYTES:
             axis = max(range(grid.n_spatial), key=lambda i: lengths[i] / units[i])
