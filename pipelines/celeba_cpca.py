@@ -16,7 +16,7 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
 
     start(__name__)
 
-from dpca.cli.arguments import add_job_options, job_parser
+from dpca.cli.arguments import add_compress, add_job_options, job_parser
 from dpca.cli.jobs import compress_source
 from dpca.cli.model_arguments import add_model_options
 from dpca.cli.running import guarded
@@ -26,6 +26,7 @@ from dpca.pipelines.portraits import Portraits
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the program; return its exit code (see `dpca.cli.running`)."""
     parser = job_parser("celeba_cpca.py", __doc__)
+    add_compress(parser)
     add_model_options(parser, required=False)
     add_job_options(parser)
     return guarded(lambda: _run(parser.parse_args(argv)))

@@ -26,14 +26,14 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
 from dpca.storage.checksums import stored_checksums
-from dpca.storage.disk import atomic_write_bytes, entries_of, read_file
+from dpca.storage.disk import atomic_write_bytes, entries_of, file_bytes, folder_bytes, read_file
 from dpca.storage.errors import StoreError
 from dpca.storage.objects import Place
 
@@ -193,17 +193,33 @@ def write_manifest(store: Place, root: Place | None = None, *, left_out: str | N
     -----
     Reads the metadata, and of each shard its index and 4 bytes a chunk.
     """
+    atomic_write_bytes(store / METADATA, _listed(store, root, left_out, atomic_write_bytes))
+
+
+def finished_bytes(store: Place, root: Place | None = None, *, left_out: str | None = None) -> int:
+    """Return the bytes that all files of a complete store will have once `write_manifest` has written it."""
+    checksums: list[int] = []
+    listed = _listed(store, root, left_out, lambda path, content: checksums.append(len(content)))
+    inside = [(store / name, is_folder) for name, is_folder in entries_of(store) if name not in (METADATA, left_out)]
+    written = (folder_bytes(path, besides=CHECKSUMS) if is_folder else file_bytes(path) for path, is_folder in inside)
+    return len(listed) + sum(checksums) + sum(written)
+
+
+def _listed(store: Place, root: Place | None, left_out: str | None, keep: Callable[[Place, bytes], None]) -> bytes:
+    """Return the metadata of a store's root with the manifest of its files; ``keep`` takes the checksums of arrays."""
     metadata = json.loads(read_file(root or store / METADATA))
     facts = metadata["attributes"][ROOT_KEY]
     files: dict[str, str] = {}
     stores: dict[str, str] = {}
     for name, content in _described(store, "", left_out):
+        if name.endswith(f"/{CHECKSUMS}"):
+            keep(store / name, content)
         if name.endswith(f"/{METADATA}") and has_manifest(content):
             stores[name.rpartition("/")[0]] = digest_of(content)
         else:
             files[name] = digest_of(content)
     facts[_KEY] = {"files": files, "stores": stores, "checksum": _BLANK}
-    _write_signed(store / METADATA, metadata)
+    return _signed(metadata)
 
 
 def remove_manifest(store: Place) -> None:
@@ -232,16 +248,16 @@ def write_folder_manifest(folder: Place, kind: str, contents: Mapping[str, bytes
     """Write the manifest of a folder of plain files, which says what the folder is; see `read_manifest`."""
     files = {name: digest_of(content) for name, content in contents.items()}
     facts = {"kind": kind, _KEY: {"files": files, "stores": {}, "checksum": _BLANK}}
-    _write_signed(folder / FOLDER_MANIFEST, {"attributes": {ROOT_KEY: facts}})
+    atomic_write_bytes(folder / FOLDER_MANIFEST, _signed({"attributes": {ROOT_KEY: facts}}))
 
 
-def _write_signed(path: Place, content: Mapping[str, Any]) -> None:
+def _signed(content: Mapping[str, Any]) -> bytes:
     text = json.dumps(content, indent=2, allow_nan=False).encode()
-    atomic_write_bytes(path, text.replace(_BLANK.encode(), digest_of(text).encode()))
+    return text.replace(_BLANK.encode(), digest_of(text).encode())
 
 
 def _described(folder: Place, name: str, left_out: str | None = None) -> Iterator[tuple[str, bytes]]:
-    """Yield path and content of the files that the root covers; writes the checksums of arrays on the way."""
+    """Yield path and content of the files that the root covers, those with the checksums of arrays as they will be."""
     own = f"{name}/" if name else ""
     for entry, is_folder in entries_of(folder):
         inside, path = own + entry, folder / entry
@@ -256,7 +272,6 @@ def _described(folder: Place, name: str, left_out: str | None = None) -> Iterato
             yield f"{inside}/{METADATA}", content
         elif json.loads(content).get("node_type") == "array":
             checksums = json.dumps(stored_checksums(path), separators=(",", ":")).encode()
-            atomic_write_bytes(path / CHECKSUMS, checksums)
             yield f"{inside}/{METADATA}", content
             yield f"{inside}/{CHECKSUMS}", checksums
         else:

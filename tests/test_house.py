@@ -25,13 +25,16 @@ CALLS: dict[str, set[str]] = {
     "metrics": {"kernels", "storage"},
     "rules": {"kernels"},
     "partition": {"kernels"},
-    "codec": {"kernels", "partition"},
+    "codec": {"kernels", "partition", "choices"},
     "engine": {"kernels", "rules", "partition", "storage"},
-    "representation": {"kernels", "partition", "engine", "codec", "storage"},
+    "representation": {"kernels", "partition", "engine", "codec", "storage", "choices"},
     "models": {"kernels", "rules", "partition", "engine", "representation", "storage", "choices"},
     "analysis": {"kernels", "engine", "representation", "models", "storage"},
     "report": {"storage"},
-    "jobs": {"kernels", "partition", "engine", "codec", "representation", "models", "report", "storage", "metrics"},
+    "jobs": {
+        *("kernels", "partition", "engine", "codec", "representation"),
+        *("models", "report", "storage", "metrics", "choices"),
+    },
     "cli": {"kernels", "engine", "models", "report", "jobs", "storage", "choices"},
 }
 # Programs and studies may use all of the library; nothing uses them.

@@ -9,9 +9,11 @@ import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
-from dpca.choices import NOISE
+from dpca.choices import GOALS, NOISE
 
 T = TypeVar("T")
+
+_GOALS = ", ".join(name.replace("_", "-") for name in GOALS)
 
 #: What a source can be.
 SOURCES = (
@@ -111,15 +113,28 @@ def add_storage_option(parser: argparse.ArgumentParser) -> None:
 def add_goals(parser: argparse.ArgumentParser) -> None:
     """Add what a compressed store is to reach: exactly one of its goals."""
     group = parser.add_argument_group("goal, exactly one").add_mutually_exclusive_group(required=True)
-    for name, what in (
-        ("ratio", "bytes of the stack by bytes of the store, at least"),
-        ("psnr", "peak signal-to-noise ratio in decibels, of the mean error of all samples"),
-        ("mse", "mean squared error, in units of the data range squared"),
-        ("ssim", "mean structural similarity, below 1"),
-        ("max-error", "a promise for every value, in units of the values; 0.5 loses nothing of integers"),
-        ("max-relative-error", "a promise for every value, in units of the data range"),
-    ):
-        group.add_argument(f"--{name}", type=positive_number, metavar="X", help=what)
+    texts = (
+        "bytes of the stack by bytes of the store, at least",
+        "peak signal-to-noise ratio in decibels, of the mean error of all samples",
+        "mean squared error, in units of the data range squared",
+        "mean structural similarity, below 1",
+        "a promise for every value, in units of the values; 0.5 loses nothing of integers",
+        "a promise for every value, in units of the data range",
+    )
+    for name, what in zip(GOALS, texts, strict=True):
+        group.add_argument(f"--{name.replace('_', '-')}", type=positive_number, metavar="X", help=what)
+
+
+def add_compress(parser: argparse.ArgumentParser) -> None:
+    """Add what turns the main job into one that makes a compressed store."""
+    parser.add_argument(
+        "--compress",
+        type=goal,
+        metavar="GOAL=X",
+        help="make a compressed store, few bytes that read as the samples, in the place of scores: for example psnr=36 "
+        f"or max-error=2; goals are {_GOALS} (default of the model then: --cell 16 --overlap 8 --shared --components "
+        "60)",
+    )
 
 
 def add_overwrite(parser: argparse.ArgumentParser) -> None:
@@ -231,6 +246,14 @@ def _option(text: str) -> dict[str, Any]:
         return {name: value}
 
 
+def _goal(text: str) -> dict[str, float]:
+    name, _, value = text.partition("=")
+    name = name.replace("-", "_")
+    if name not in GOALS:
+        raise ValueError
+    return {name: _number(value, lambda x: x > 0)}
+
+
 def _range(text: str) -> tuple[float, float]:
     low, high = map(float, text.split(","))
     if not low < high:
@@ -252,4 +275,5 @@ component_count: Callable[[str], int | str] = _parser(
 cell_lengths = _parser("10, 10x12 or 8x8x8", _lengths)
 size_pair = _parser("HEIGHTxWIDTH, for example 218x178", _pair)
 storage_option = _parser("NAME=VALUE, or @ and a file that holds a JSON object", _option)
+goal = _parser(f"GOAL=X with a number above 0 and a goal of {_GOALS}", _goal)
 number_pair = _parser("LOW,HIGH with LOW below HIGH, for example 0,1", _range)

@@ -31,6 +31,10 @@ _OF_BANDS = {
 }
 
 
+# Cells that take the fewest bytes of photographs, and of how many components those that pay are chosen.
+_FOR_FEW_BYTES, _KEPT_FROM = {"cell": 16, "overlap": 8, "shared": True}, 60
+
+
 class _Flag(NamedTuple):
     """An option that sets the estimators' parameter of its name."""
 
@@ -146,7 +150,9 @@ def partitioned_model(options: argparse.Namespace) -> Any:
     """
     from dpca.models import BandPCA, CellPCA  # which takes seconds, and the parser has no use for them
 
-    parameters = {"random_state": options.seed, **_components(options)}
+    parameters: dict[str, Any] = {"random_state": options.seed, **_components(options)}
+    if getattr(options, "compress", None) is not None and options.cell is None and options.band_size is None:
+        options = argparse.Namespace(**vars(options) | _FOR_FEW_BYTES)
     model: BandPCA | CellPCA
     if options.band_size is not None:
         _refuse(options, _OF_CELLS, "cells and there are bands: give --cell")
@@ -179,5 +185,5 @@ def _components(options: argparse.Namespace) -> dict[str, Any]:
     if (count := given.pop("components", None)) is not None:
         given["n_components"] = None if count == "all" else count
     elif not given:
-        given["n_components"] = 20
+        given["n_components"] = 20 if getattr(options, "compress", None) is None else _KEPT_FROM
     return given

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 
 from scipy.optimize import brentq
 
-#: Exactly one of these is asked for.
-GOALS = ("ratio", "psnr", "mse", "ssim", "max_error", "max_relative_error")
+from dpca.choices import GOALS
+
 # Doublings, to either side, after which a search for a step that meets a goal is given up.
 _MOST = 40
 # Doublings after which finer steps that change nothing tell that none will.

@@ -10,17 +10,22 @@ from typing import Any, Literal
 
 from sklearn.base import clone
 
+from dpca.choices import COMPRESSED
 from dpca.engine.memory import task_budget, thread_count
 from dpca.engine.plan import Outline, PlanError
 from dpca.engine.source import as_source
+from dpca.jobs.encode import fill_codes, wanted_goal
+from dpca.jobs.encode_write import plan_codes
 from dpca.jobs.fit import fit_store
 from dpca.jobs.own_stack import inherited_of, kept_stack, own_stack
 from dpca.jobs.score_write import plan_scores
 from dpca.jobs.stages import StageRecord
 from dpca.jobs.transform import fill_scores
+from dpca.models.cell_pca import CellPCA
 from dpca.models.scores import SCORES_VERSION
 from dpca.report.record import read_report, report_folder
-from dpca.storage.errors import StoreError
+from dpca.representation.compressed import COMPRESSED_VERSION
+from dpca.storage.errors import DataError, StoreError
 from dpca.storage.ingest import plan_ingest
 from dpca.storage.input import open_input
 from dpca.storage.objects import Place, place_of
@@ -42,8 +47,11 @@ class CompressionSettings:
     model : estimator
         `CellPCA`, `BandPCA`, `PCA`, `StreamingPCA` or another one, not fitted, and left as it is. If it has a
         ``random_state``, that must be an integer.
+    goal : mapping, optional
+        One goal of `dpca.jobs.encode_store`, such as ``{"psnr": 36}``: the output is then a compressed store in the
+        place of scores and model. The model must be a `CellPCA`.
     reconstruct : bool
-        Whether to keep the reconstructions.
+        Whether to keep the reconstructions, of scores.
     keep_stack : bool
         Whether to keep what was ingested, as ``stack`` in the output: jobs of other settings in its place then need not
         ingest again. A Zarr array or stack store is read where it is, in any case.
@@ -55,6 +63,7 @@ class CompressionSettings:
     """
 
     model: Any
+    goal: Mapping[str, float] | None = None
     reconstruct: bool = False
     keep_stack: bool = False
     ssim: bool | None = None
@@ -79,7 +88,7 @@ class CompressionSettings:
     def as_dict(self) -> dict[str, Any]:
         """Return the settings in values that JSON holds, the same as those of jobs that earlier versions did."""
         settings = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "model"}
-        for name, usual in (("ssim", None), ("keep_stack", False)):
+        for name, usual in (("goal", None), ("ssim", None), ("keep_stack", False)):
             if settings[name] is usual:
                 del settings[name]
         return settings | self.model.job_settings()  # type: ignore[no-any-return]
@@ -115,7 +124,7 @@ def compress(
     say: Callable[[str], None] = lambda text: None,
     request: str | None = None,
 ) -> Compressed:
-    """Ingest a source, fit a model, write scores and quality, and report.
+    """Ingest a source, fit a model, write scores and quality, or a compressed store, and report.
 
     Parameters
     ----------
@@ -123,7 +132,8 @@ def compress(
         Images, archives or arrays, see `dpca.storage.ingest`. A Zarr array or stack store is read where it is, without
         a copy.
     output : path-like
-        Store of the scores. It holds the model as ``model``, and the ingested stack as ``stack`` if that is asked for.
+        Store of the scores, or the compressed store. With scores it holds the model as ``model``; the ingested stack as
+        ``stack`` if that is asked for.
         The report goes to ``<output stem>.report``.
     settings : CompressionSettings
     client : distributed.Client, optional
@@ -151,7 +161,7 @@ def compress(
     if (done := find_done(given, output, settings, overwrite=overwrite)) is not None:
         return done
     plan_compression(given, settings, client)
-    folder, model = report_folder(output), settings.model
+    folder, model, goal = report_folder(output), settings.model, settings.goal
     with _workspace(given, output, settings, overwrite) as work:
         if work.state == "resumed":
             say(f"going on with the unfinished run in '{os.fspath(output)}.partial'")
@@ -164,25 +174,27 @@ def compress(
             f"fit {model.announced(stack.axes[1:])} to {stack.n_samples:,} samples of "
             f"{' x '.join(map(str, stack.sample_shape))} {stack.dtype}"
         )
-        fitted = fit_store(stack, work.store / "model", clone(model), client=client, progress=progress)
+        # A compressed store has all that it needs of the model as integers.
+        model_path = (work.store if goal is None else work.scratch) / "model"
+        fitted = fit_store(stack, model_path, clone(model), client=client, progress=progress)
         record.keep("fit", fitted.cost, fitted.notes)
         for note in record.numbers()["notes"]:
             say(f"note: {note}")
-        say("write scores, reconstructions and their quality" if settings.reconstruct else "write scores and quality")
-        cost = fill_scores(
-            stack,
-            work.store / "model",
-            work,
-            work.scratch / "records",
-            reconstruct=settings.reconstruct,
-            ssim=settings.measures_ssim,
-            facts=_facts(settings, fitted.model) | ({} if request is None else {"request": request}),
-            client=client,
-            progress=progress,
-        )
-        record.keep("scores", cost)
+        filled: dict[str, Any] = {
+            "facts": _facts(settings, fitted.model) | ({} if request is None else {"request": request}),
+            "client": client,
+            "progress": progress,
+        }
+        records = work.scratch / "records"
+        if goal is None:
+            say(f"write scores{', reconstructions and their' if settings.reconstruct else ' and'} quality")
+            measured: dict[str, Any] = {"reconstruct": settings.reconstruct, "ssim": settings.measures_ssim}
+            record.keep("scores", fill_scores(stack, model_path, work, records, **measured, **filled))
+        else:
+            say(f"write few bytes: {', '.join(f'{name} {value:g}' for name, value in goal.items())}")
+            record.keep("encode", fill_codes(stack, model_path, work, records, wanted_goal(goal), **filled))
         # Before the store: a store under its final name always has its report.
-        report = _write_report(given, stack, work.store, folder, settings, record.numbers())
+        report = _write_report(given, stack, work.store, model_path, folder, settings, record.numbers())
         if not settings.keep_stack:
             work.set_aside()
         work.publish()
@@ -203,18 +215,26 @@ def find_done(
     """
     folder = report_folder(output)
     check_output(output, given, report=folder)
+    if settings.goal is not None:
+        wanted_goal(settings.goal)
+        if not isinstance(settings.model, CellPCA) or settings.reconstruct:
+            raise DataError(
+                "a compressed store is made of cells and reads as reconstructions: ask neither for these nor for bands"
+            )
     settings.model.check_before(given.n_samples if isinstance(given, Stack) else len(given))
     with _workspace(given, output, settings, overwrite, look_only=True) as work:
         if work.state != "complete":
             return None
     if (report := read_report(folder)) is None:
-        stack = given if isinstance(given, Stack) else kept_stack(place_of(output))
-        if stack is None:
+        store = place_of(output)
+        stack = given if isinstance(given, Stack) else kept_stack(store)
+        if stack is None or settings.goal is not None:
+            lost = "samples" if settings.goal is None else "components"
             raise StoreError(
-                f"the report '{folder}' is gone, and the samples that its pictures show were not kept in '{output}': "
+                f"the report '{folder}' is gone, and the {lost} that its pictures show were not kept in '{output}': "
                 f"run the job again with overwrite, which makes both"
             )
-        report = _write_report(given, stack, place_of(output), folder, settings, {"stages": {}, "notes": []})
+        report = _write_report(given, stack, store, store / "model", folder, settings, {"stages": {}, "notes": []})
     return Compressed(report, folder, True)
 
 
@@ -245,8 +265,12 @@ def plan_compression(given: Stack | Reader, settings: CompressionSettings, clien
         source = Outline(given.name, shape, dtype, layout.chunks)
     with _stage("fit"):
         basis, known = model.plan_fit(source, axes[1:], client)
-    with _stage("scores", "" if known else ", even with as few components as the choice can come to"):
-        plan_scores(source, basis, axes, reconstruct=settings.reconstruct, budget=budget)
+    name, known = ("scores", known) if settings.goal is None else ("encode", False)
+    with _stage(name, "" if known else ", even with as few components as the choice can come to"):
+        if settings.goal is None:
+            plan_scores(source, basis, axes, reconstruct=settings.reconstruct, budget=budget)
+        else:
+            plan_codes(source, budget)
 
 
 @contextmanager
@@ -260,12 +284,14 @@ def _stage(name: str, why: str = "") -> Iterator[None]:
 def _workspace(
     given: Stack | Reader, output: PathLike, settings: CompressionSettings, overwrite: bool, look_only: bool = False
 ) -> Workspace:
-    kind = settings.model.scores_kind
+    kind, version = settings.model.scores_kind, SCORES_VERSION
+    if settings.goal is not None:
+        kind, version = COMPRESSED, COMPRESSED_VERSION
     content = given.fingerprint if isinstance(given, Stack) else given.fingerprint()
     return Workspace(
         output,
         kind=kind,
-        fingerprint=fingerprint_of(kind, SCORES_VERSION, content, settings.as_dict()),
+        fingerprint=fingerprint_of(kind, version, content, settings.as_dict()),
         overwrite=overwrite,
         inherited=inherited_of(given, settings.reading),
         look_only=look_only,
@@ -282,6 +308,7 @@ def _write_report(
     given: Stack | Reader,
     stack: Stack,
     store: Place,
+    model: Place,
     folder: Place,
     settings: CompressionSettings,
     record: Mapping[str, Any],
@@ -290,4 +317,4 @@ def _write_report(
     from dpca.jobs.report import write_job_report
 
     parts = (*(["stack"] if settings.keep_stack else []), "scores", "model", "reconstructions")
-    return write_job_report(given, stack, store, folder, record, ssim=settings.measures_ssim, parts=parts)
+    return write_job_report(given, stack, store, model, folder, record, ssim=settings.measures_ssim, parts=parts)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
+from dpca.choices import COMPRESSED
 from dpca.codec.cells import Quantized
 from dpca.codec.goal import Goal
 from dpca.codec.quantize import promised_error
@@ -21,7 +23,6 @@ from dpca.jobs.transform import stated_range
 from dpca.models.cell_pca import CellPCA
 from dpca.models.store import load_any, model_fingerprint
 from dpca.representation.compressed import (
-    COMPRESSED,
     COMPRESSED_VERSION,
     write_quantized,
 )
@@ -30,6 +31,7 @@ from dpca.storage.arrays import create_root, write_strings
 from dpca.storage.coordinates import write_coordinates
 from dpca.storage.errors import DataError
 from dpca.storage.layout import SAMPLE
+from dpca.storage.objects import Place
 from dpca.storage.outputs import check_output
 from dpca.storage.progress import Progress, no_progress
 from dpca.storage.stack import Stack
@@ -72,71 +74,115 @@ def encode_store(
         As `fit_store`.
     """
     check_output(target, stack, model)
-    try:
-        wanted = Goal.of(**goal)
-    except ValueError as error:
-        raise DataError(str(error)) from error
-    data_range, known = stated_range(stack), model_fingerprint(model)
+    wanted, data_range = wanted_goal(goal), stated_range(stack)
     fingerprint = fingerprint_of(
-        COMPRESSED, COMPRESSED_VERSION, stack.fingerprint, known, data_range, wanted.name, wanted.value
+        COMPRESSED,
+        COMPRESSED_VERSION,
+        stack.fingerprint,
+        model_fingerprint(model),
+        data_range,
+        wanted.name,
+        wanted.value,
     )
     with Workspace(target, kind=COMPRESSED, fingerprint=fingerprint, overwrite=overwrite) as work:
         if work.state == "complete":
             return NOTHING
-        began = time.perf_counter()
-        fitted = load_any(model)
-        if not isinstance(fitted, CellPCA):
-            raise DataError(f"'{model}' is a {fitted.store_kind} model but only cells are encoded: fit a CellPCA")
-        if fitted.sample_shape_ != tuple(stack.sample_shape):
-            raise DataError(
-                f"'{stack.path}' has samples of {tuple(stack.sample_shape)} but the model was fitted to "
-                f"{fitted.sample_shape_}: use the stack's own model"
-            )
-        source, kept, grid = as_source(stack), Checkpoints(str(work.scratch)), fitted.grid_
-        max_error, along = _promise(wanted, data_range), stack.coordinates
-        dim = SAMPLE if along is None else along.dims[0]
-        facts = {
-            "axes": list(stack.axes),
-            "sample_shape": list(stack.sample_shape),
-            "dtype": stack.dtype.name,
-            "data_range": list(data_range),
-            "n_samples": stack.n_samples,
-            # With a promise, also values beyond the stated range come back.
-            "clip": list(data_range if max_error is None else _whole_range(stack.dtype, data_range)),
-            "cell_shape": list(grid.cell_shape),
-            "overlap": getattr(grid, "overlap", 0),
-            "goal": {"name": wanted.name, "value": wanted.value},
-            "source": stack.source,
-            "model": known,
-            **({} if along is None else {"dims": list(along.dims), "attributes": along.stated}),
-        }
-        if max_error is not None:
-            allowed = _allowed(max_error, stack.dtype, data_range)
-            facts |= {"max_error": max_error, "residual_step": 2 * allowed}
-        else:
-            facts["residual_step"] = None
-        if kept.load(PLAN) is None:
-            found = Trials(source, fitted, facts).reach(wanted)
-            kept.save(PLAN, {name: np.asarray(value) for name, value in vars(found).items()}, {})
-        plan = stored_plan(kept)
-        step, exponent = float(plan.pop("step")), int(plan.pop("mean_exponent"))
-        chosen = Quantized(step, mean_exponent=exponent, **plan)
-        facts |= {"step": step, "mean_exponent": exponent}
-        group = create_root(work.store, kind=COMPRESSED, version=COMPRESSED_VERSION, fingerprint=fingerprint, **facts)
-        try:
-            write_quantized(group, chosen, grid, stack.axes)
-            if along is not None:
-                write_coordinates(group.require_group(ALONG), along)
-            job = EncodeJob(source, str(work.store), fingerprint, max_error, grid.n_spatial, kept)
-            peak = write_codes(job, len(chosen.cell), client, progress)
-        except OverflowError as error:
-            raise DataError(
-                f"'{stack.path}' cannot be encoded with a step this fine ({error}): ask for less"
-            ) from error
-        write_quality(group, (kept.load(job.unit(s)) for s in range(job.n_shards)), kept.folder, dim)
-        write_strings(group, "name", stack.names.tolist(), dim)
+        cost = fill_codes(stack, model, work, work.scratch, wanted, client=client, progress=progress)
         work.publish()
+    return cost
+
+
+def wanted_goal(given: Mapping[str, float | None]) -> Goal:
+    """Return the one goal that is given, see `dpca.codec.goal.Goal`.
+
+    Raises
+    ------
+    DataError
+        If there is none, or several, or its value makes no sense.
+    """
+    try:
+        return Goal.of(**given)
+    except ValueError as error:
+        raise DataError(str(error)) from error
+
+
+def fill_codes(
+    stack: Stack,
+    model: str | os.PathLike[str],
+    work: Workspace,
+    records: Place,
+    wanted: Goal,
+    *,
+    facts: Mapping[str, Any] | None = None,
+    client: Any | None,
+    progress: Progress,
+) -> StageCost:
+    """Write what is still missing of a compressed store in a workspace; ``records`` are kept of each finished shard.
+
+    The store states ``facts`` about the job.
+    """
+    began = time.perf_counter()
+    fitted = load_any(model)
+    if not isinstance(fitted, CellPCA):
+        raise DataError(f"'{model}' is a {fitted.store_kind} model but only cells are encoded: fit a CellPCA")
+    if fitted.sample_shape_ != tuple(stack.sample_shape):
+        raise DataError(
+            f"'{stack.path}' has samples of {tuple(stack.sample_shape)} but the model was fitted to "
+            f"{fitted.sample_shape_}: use the stack's own model"
+        )
+    source, kept, grid = as_source(stack), Checkpoints(str(records)), fitted.grid_
+    stated = {**(facts or {}), **stated_facts(stack, fitted, wanted), "model": model_fingerprint(model)}
+    if kept.load(PLAN) is None:
+        found = Trials(source, fitted, stated).reach(wanted)
+        kept.save(PLAN, {name: np.asarray(value) for name, value in vars(found).items()}, {})
+    plan = stored_plan(kept)
+    step, exponent = float(plan.pop("step")), int(plan.pop("mean_exponent"))
+    chosen = Quantized(step, mean_exponent=exponent, **plan)
+    stated |= {"step": step, "mean_exponent": exponent}
+    if (along := stack.coordinates) is not None:
+        stated |= {"dims": list(along.dims), "attributes": along.stated}
+    group = create_root(work.store, kind=COMPRESSED, version=COMPRESSED_VERSION, fingerprint=work.fingerprint, **stated)
+    try:
+        write_quantized(group, chosen, grid, stack.axes)
+        if along is not None:
+            write_coordinates(group.require_group(ALONG), along)
+        job = EncodeJob(source, str(work.store), work.fingerprint, stated.get("max_error"), grid.n_spatial, kept)
+        peak = write_codes(job, group, len(chosen.cell), client, progress)
+    except OverflowError as error:
+        raise DataError(f"'{stack.path}' cannot be encoded with a step this fine ({error}): ask for less") from error
+    dim = SAMPLE if along is None else along.dims[0]
+    write_quality(group, (kept.load(job.unit(s)) for s in range(job.n_shards)), kept.folder, dim)
+    write_strings(group, "name", stack.names.tolist(), dim)
     return StageCost(time.perf_counter() - began, stack.nbytes, peak)
+
+
+def stated_facts(stack: Stack, fitted: CellPCA, wanted: Goal) -> dict[str, Any]:
+    """Return what a compressed store states of its samples and of its goal.
+
+    Raises
+    ------
+    DataError
+        If nobody stated the data range, or no value of this type can keep what is promised.
+    """
+    data_range = stated_range(stack)
+    max_error = _promise(wanted, data_range)
+    facts: dict[str, Any] = {
+        "axes": list(stack.axes),
+        "sample_shape": list(stack.sample_shape),
+        "dtype": stack.dtype.name,
+        "data_range": list(data_range),
+        "n_samples": stack.n_samples,
+        # With a promise, also values beyond the stated range come back.
+        "clip": list(data_range if max_error is None else _whole_range(stack.dtype, data_range)),
+        "cell_shape": list(fitted.grid_.cell_shape),
+        "overlap": getattr(fitted.grid_, "overlap", 0),
+        "goal": {"name": wanted.name, "value": wanted.value},
+        "source": stack.source,
+        "residual_step": None,
+    }
+    if max_error is not None:
+        facts |= {"max_error": max_error, "residual_step": 2 * _allowed(max_error, stack.dtype, data_range)}
+    return facts
 
 
 def _promise(goal: Goal, data_range: tuple[float, float]) -> float | None:

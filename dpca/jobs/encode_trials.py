@@ -60,15 +60,18 @@ class Trials:
     model : CellPCA
     facts : dict
         What the store will state.
+    n_samples : int, optional
+        Samples that the store will have, where the source has but some of them.
     """
 
-    def __init__(self, source: Source, model: CellPCA, facts: dict[str, Any]) -> None:
-        self.facts, self.name, self.n_samples = facts, source.name, source.shape[0]
-        self.form = Form(tuple(source.shape), source.dtype.itemsize)
+    def __init__(self, source: Source, model: CellPCA, facts: dict[str, Any], n_samples: int | None = None) -> None:
+        self.facts, self.name, self.n_samples = facts, source.name, n_samples or source.shape[0]
+        self.form = Form((self.n_samples, *source.shape[1:]), source.dtype.itemsize)
         self.components = components = cell_components(model)
         one = len(components.group) * max(map(len, components.rows)) * components.rows[0].itemsize
-        count = min(self.n_samples, max(_TRIED_LEAST, min(_TRIED_MOST, _TRIED_BYTES // one)))
-        chosen = spread_samples(self.n_samples, min(2 * count, self.n_samples), np.random.default_rng(0))
+        there = source.shape[0]
+        count = min(there, max(_TRIED_LEAST, min(_TRIED_MOST, _TRIED_BYTES // one)))
+        chosen = spread_samples(there, min(2 * count, there), np.random.default_rng(0))
         samples = np.concatenate(list(read_samples(source, chosen)))
         self.scores = components.scores(samples[::2] if len(samples) > count else samples)
         self.samples = samples[1::2] if len(samples) > count else samples

@@ -28,10 +28,10 @@ from dpca.representation.compressed import (
     pixels_of,
     read_codec,
 )
-from dpca.storage.arrays import create_array, write_shard
+from dpca.storage.arrays import create_array, open_written, write_shard
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.progress import Progress
-from dpca.storage.reading import open_array, open_group, root_facts
+from dpca.storage.reading import open_array, root_facts
 from dpca.storage.tasks import map_shards
 
 #: What was chosen for the whole stack, by this name among the checkpoints.
@@ -82,12 +82,11 @@ class EncodeJob:
         return f"shard-{shard:06d}"
 
 
-def write_codes(job: EncodeJob, n_positions: int, client: Any | None, progress: Progress) -> int:
+def write_codes(job: EncodeJob, group: zarr.Group, n_positions: int, client: Any | None, progress: Progress) -> int:
     """Write codes and residuals, shard by shard; return the most memory that any one process held."""
     source, form = job.source, job.form
     if source.in_process:
         client = None  # its memory is here
-    group = zarr.open_group(job.store, mode="r+")
     facts, n = root_facts(group), source.shape[0]
     width = facts["data_range"][1] - facts["data_range"][0]
     grid = read_codec(group).components.grid
@@ -102,7 +101,7 @@ def write_codes(job: EncodeJob, n_positions: int, client: Any | None, progress: 
         small = integer_dtype(4 * width / facts["residual_step"])
         create_array(group, "residual", source.shape, small, form.residual, facts["axes"], codec="packed")
     rows = form.shard_rows
-    require_memory(min(rows, n), task_bytes(source, form, n_positions), task_budget(client, thread_count()))
+    plan_codes(source, task_budget(client, thread_count()), n_positions)
     shards = (
         (s, min((s + 1) * rows, n) - s * rows, None if job.checkpoints.load(job.unit(s)) is not None else (job, s))
         for s in range(job.n_shards)
@@ -110,6 +109,18 @@ def write_codes(job: EncodeJob, n_positions: int, client: Any | None, progress: 
     stage = progress("encode", n, "samples")
     peaks = map_shards(encode_one, shards, stage=stage, client=client, threads=thread_count(), name="encode")
     return max([*peaks, peak_resident_bytes() if client is None else 0])
+
+
+def plan_codes(source: Source, budget: int, n_positions: int = 0) -> None:
+    """Refuse shards that do not fit ``budget`` bytes a task, if only with no code at all.
+
+    Raises
+    ------
+    PlanError
+    """
+    form = Form(tuple(source.shape), source.dtype.itemsize)
+    rows = min(form.shard_rows, source.shape[0])
+    require_memory(rows, task_bytes(source, form, n_positions), budget)
 
 
 def task_bytes(source: Source, form: Form, n_positions: int) -> int:
@@ -141,12 +152,12 @@ def _rows_at_once(source: Source) -> int:
 @lru_cache(maxsize=1)
 def _codec_of(store: str, fingerprint: str) -> CellCodec:
     """Read the codec of a store once a worker."""
-    return read_codec(open_group(store))
+    return read_codec(open_written(store))
 
 
 def encode_one(job: EncodeJob, shard: int) -> int:
     """Do one shard, the body of a task; return the most memory that this process ever held."""
-    codec, facts = _codec_of(job.store, job.fingerprint), root_facts(open_group(job.store))
+    codec, facts = _codec_of(job.store, job.fingerprint), root_facts(open_written(job.store))
     source, rows = job.source, job.form.shard_rows
     start, stop = shard * rows, min((shard + 1) * rows, source.shape[0])
     (low, high), step = facts["data_range"], facts["residual_step"]
@@ -171,7 +182,7 @@ def encode_one(job: EncodeJob, shard: int) -> int:
                 y += residual[here] * step
             y = to_pixels(y, *pixels_of(facts))
             if job.max_error is not None:
-                measured["max_error"] = _largest_errors(x, y)
+                measured["max_error"] = largest_errors(x, y)
                 _require_kept(measured["max_error"], job.max_error, source.name, first + row)
             measured["mse"] = mse_per_sample(x, y, data_range=high - low)
             if measures_ssim:
@@ -188,7 +199,7 @@ def encode_one(job: EncodeJob, shard: int) -> int:
     return peak_resident_bytes()
 
 
-def _largest_errors(x: Array, y: Array) -> Array:
+def largest_errors(x: Array, y: Array) -> Array:
     """Return the largest difference (n,) of values of each sample, exact where float64 holds it."""
     wide = np.int64 if x.dtype.kind in "iub" and x.dtype != np.uint64 else np.float64
     return np.array([np.abs(a.astype(wide) - b.astype(wide)).max() for a, b in zip(x, y, strict=True)], np.float64)

@@ -22,7 +22,9 @@ from dpca.storage.stack import Stack, open_stack
 from dpca.storage.verify import verify
 from dpca.storage.workspace import Workspace
 
-_NAME, _CHECKED = "stack", "stack checked"
+#: The ingested stack inside a job's store.
+KEPT_STACK = "stack"
+_CHECKED = "stack checked"
 
 
 def inherited_of(given: Stack | Reader, reading: Mapping[str, Any]) -> Inherited | None:
@@ -34,7 +36,7 @@ def inherited_of(given: Stack | Reader, reading: Mapping[str, Any]) -> Inherited
     reading : mapping
         Options of `dpca.storage.ingest`: ``color``, ``resize``, ``crop``, ``on_error``, ``data_range``.
     """
-    return None if isinstance(given, Stack) else Inherited(_NAME, _serves(given, reading))
+    return None if isinstance(given, Stack) else Inherited(KEPT_STACK, _serves(given, reading))
 
 
 def own_stack(
@@ -58,7 +60,7 @@ def own_stack(
     """
     if isinstance(given, Stack):
         return given, NOTHING
-    target = work.store / _NAME
+    target = work.store / KEPT_STACK
     serves = _serves(given, reading)(target)
     if serves and not work.is_done(_CHECKED):
         say(f"found the {len(given):,} samples of {given.name} ingested")
@@ -83,7 +85,7 @@ def own_stack(
 
 def kept_stack(store: Place) -> Stack | None:
     """Return the stack that a finished job kept, if it did."""
-    return open_stack(store / _NAME) if (store / _NAME).exists() else None
+    return open_stack(store / KEPT_STACK) if (store / KEPT_STACK).exists() else None
 
 
 def _serves(reader: Reader, reading: Mapping[str, Any]) -> Callable[[Place], bool]:

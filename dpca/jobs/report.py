@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import os
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,8 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from dpca import metrics
+from dpca.choices import COMPRESSED
+from dpca.jobs.own_stack import KEPT_STACK
 from dpca.kernels.pixels import Pixels
 from dpca.kernels.quality import psnr_from_mse
 from dpca.kernels.types import Array
@@ -17,11 +20,13 @@ from dpca.models.store import load_any
 from dpca.partition.lapped import LappedGrid
 from dpca.report import plots
 from dpca.report.record import read_report, write_report
+from dpca.representation.compressed import compressed_in
 from dpca.storage.arrays import open_written
 from dpca.storage.disk import bytes_at, folder_bytes, readable_size
 from dpca.storage.errors import StoreError
-from dpca.storage.manifest import CHECKSUMS
+from dpca.storage.manifest import CHECKSUMS, METADATA, finished_bytes
 from dpca.storage.objects import Place
+from dpca.storage.outputs import work_folder
 from dpca.storage.readers import Reader
 from dpca.storage.reading import array_in, open_array, root_facts
 from dpca.storage.stack import Stack
@@ -31,20 +36,23 @@ _SHOWN, _EIGENVECTORS, _EIGENIMAGES = 6, 8, 12
 # Points that a scatter plot can still show, and the runs of samples that they are read in.
 _POINTS, _RUNS = 10_000, 20
 # What a scores store states of the job that made it.
-_OF_THE_JOB = ("job", "settings", "target", "made_with")
+_OF_THE_JOB = ("job", "settings", "target", "goal", "made_with")
+# What a compressed store has of its model.
+_OF_CELLS = ("cells", "cell_shape", "overlap", "shared")
 
 
 def write_job_report(
     given: Stack | Reader,
     stack: Stack,
     store: Place,
+    model_path: Place,
     folder: Place,
     record: Mapping[str, Any],
     *,
     ssim: bool,
     parts: Sequence[str],
 ) -> dict[str, Any]:
-    """Gather the numbers of a scores store, draw its pictures, write both, and return the numbers.
+    """Gather the numbers of a store of scores or codes, draw its pictures, write both, and return the numbers.
 
     Parameters
     ----------
@@ -53,7 +61,9 @@ def write_job_report(
     stack : Stack
         The originals.
     store : Path or ObjectPath
-        The scores store, with its model.
+        The scores store or the compressed store.
+    model_path : Path or ObjectPath
+        The model that it was made with.
     folder : Path or ObjectPath
         Where the report goes.
     record : mapping
@@ -68,38 +78,57 @@ def write_job_report(
     StoreError
         If the report cannot be written, or does not read back.
     """
-    model = load_any(store / "model")
-    group = open_written(store)
-    facts = {name: value for name, value in root_facts(group).items() if name in _OF_THE_JOB}
+    model, group = load_any(model_path), open_written(store)
+    stated = root_facts(group)
+    small = stated["kind"] == COMPRESSED
+    facts = {name: value for name, value in stated.items() if name in _OF_THE_JOB}
     quality = {name: array_in(group, name)[...] for name in ("mse", "ssim") if name in group}
     bounds = stack.data_range or (0.0, 1.0)
-    sizes = _sizes(given, stack, store, parts)
+    sizes = _sizes(given, stack, store, parts, small)
+    numbers = {"mse_expected": model.expected_mse(bounds), **model.report_numbers()}
+    if small:  # what it keeps of the components is not what the model has of them
+        numbers = {name: value for name, value in numbers.items() if name in _OF_CELLS}
     report = {
         "samples": stack.n_samples,
         "sample_shape": stack.sample_shape,
-        **model.report_numbers(),
+        **numbers,
         **sizes,
         **facts,
         **_quality_numbers(stack, quality, ssim),
         "rejected": stack.rejected,
-        "mse_expected": model.expected_mse(bounds),
         "data_range": bounds,
         **record,
     }
     if warning := _too_large(sizes):
         report["notes"] = [*record["notes"], warning]
     title = f"{model.report_title} of {stack.source.get('name') or 'a stack'}"
-    write_report(folder, report, _figures(stack, store, model, quality, report), title=title)
+    decode = _decoder(store, model, Pixels(stack.dtype, bounds), small)
+    write_report(folder, report, _figures(stack, store, model, quality, report, decode), title=title)
     if (written := read_report(folder)) is None:
         raise StoreError(f"the report in '{folder}' cannot be read back: remove that folder and run again")
     return written
 
 
-def _sizes(given: Stack | Reader, stack: Stack, store: Place, parts: Sequence[str]) -> dict[str, Any]:
+def _decoder(store: Place, model: Any, pixels: Pixels, small: bool) -> Callable[[Sequence[int]], Array]:
+    """Return what gives the reconstructions of some samples."""
+    if small:
+        opened = compressed_in(open_written(store), os.fspath(store))
+        return lambda indices: np.asarray(opened[list(indices)])
+    scores = open_array(store / "scores")
+    return lambda indices: model.basis_.decode(np.stack([np.asarray(scores[i]) for i in indices]), pixels=pixels)
+
+
+def _sizes(given: Stack | Reader, stack: Stack, store: Place, parts: Sequence[str], small: bool) -> dict[str, Any]:
     # Not counting lists of checksums, which a store gets only when it is finished.
-    written = {part: folder_bytes(store / part, besides=CHECKSUMS) for part in parts if (store / part).exists()}
+    written: dict[str, int] = {
+        part: folder_bytes(store / part, besides=CHECKSUMS) for part in parts if (store / part).exists()
+    }
+    if small:
+        root = None if (store / METADATA).is_file() else work_folder(store) / METADATA
+        written["compressed"] = finished_bytes(store, root, left_out=KEPT_STACK)
     return {
-        "bytes_ratio": stack.nbytes / (written["scores"] + written["model"]),
+        **({"bytes_compressed": written["compressed"]} if small else {}),
+        "bytes_ratio": stack.nbytes / (written["compressed"] if small else written["scores"] + written["model"]),
         "bytes_given": bytes_at([given.path] if isinstance(given, Stack) else given.paths),
         "bytes_decoded": stack.nbytes,
         "bytes_written": {**written, "total": sum(written.values())},
@@ -111,6 +140,11 @@ def _too_large(sizes: Mapping[str, Any]) -> str | None:
     given, written = sizes["bytes_given"], sizes["bytes_written"]["total"]
     if given is None or written <= given:
         return None
+    if "bytes_compressed" in sizes:
+        return (
+            f"the output has {readable_size(written)}, more than the {readable_size(given)} that were given: ask for a "
+            f"goal that takes less, and do not keep the stack, where room counts"
+        )
     return (
         f"the output has {readable_size(written)}, more than the {readable_size(given)} that were given, since scores "
         "are numbers of 4 bytes and nothing is coded as JPEG codes it: keep fewer components, and neither the stack "
@@ -131,16 +165,20 @@ def _quality_numbers(stack: Stack, quality: Mapping[str, Array], ssim: bool) -> 
 
 
 def _figures(
-    stack: Stack, store: Place, model: Any, quality: Mapping[str, Array], report: Mapping[str, Any]
+    stack: Stack,
+    store: Place,
+    model: Any,
+    quality: Mapping[str, Array],
+    report: Mapping[str, Any],
+    decode: Callable[[Sequence[int]], Array],
 ) -> dict[str, Figure]:
     basis, axes, ssim = model.basis_, stack.axes[1:], quality.get("ssim")
-    scores = open_array(store / "scores")
     bounds = stack.data_range or (0.0, 1.0)
     spread = np.linspace(0, stack.n_samples - 1, min(_SHOWN, stack.n_samples)).round().astype(int)
 
     def pictured(indices: Sequence[int]) -> Figure:
         originals = np.stack([np.asarray(stack.samples[i]) for i in indices])
-        rebuilt = basis.decode(np.stack([np.asarray(scores[i]) for i in indices]), pixels=Pixels(stack.dtype, bounds))
+        rebuilt = decode(indices)
         names, values = [str(stack.names[i]) for i in indices], None if ssim is None else ssim[list(indices)]
         return plots.comparison(originals, rebuilt, names, values, bounds, axes=axes)
 

@@ -29,7 +29,7 @@ NOTHING = StageCost(0.0, 0, 0)
 class StageRecord:
     """Costs and notes of the stages, kept in the workspace: a run that goes on reports those of the run before."""
 
-    _STAGES = ("ingest", "fit", "scores")
+    _STAGES = ("ingest", "fit", "scores", "encode")
 
     def __init__(self, work: Workspace) -> None:
         self._work = work

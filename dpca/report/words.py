@@ -69,6 +69,11 @@ def kept_components(count: int, ranks: Mapping[str, Any] | None, name: str = "co
 def highlights(report: Mapping[str, Any]) -> list[Highlight]:
     """Pick the numbers that answer how good and how small."""
     found, get = [], report.get
+    bytes_told = [
+        Highlight(_ratio(ratio), "compression, bytes", against) for ratio, against in _byte_ratios(report)[:1]
+    ]
+    if "bytes_compressed" in report:
+        found, bytes_told = bytes_told, []
     if (mean := get("ssim_mean")) is not None:
         low = get("ssim_min")
         found.append(Highlight(_ssim(mean), "SSIM, mean", "" if low is None else f"worst {_ssim(low)}"))
@@ -79,8 +84,7 @@ def highlights(report: Mapping[str, Any]) -> list[Highlight]:
         found.append(Highlight(_psnr(report), "PSNR", "" if error is None else f"MSE {error:.3g}"))
     if (ratio := get("scalars_ratio")) is not None:
         found.append(Highlight(_ratio(ratio), "compression, scalars", "attributes to kept scalars"))
-    found += [Highlight(_ratio(ratio), "compression, bytes", against) for ratio, against in _byte_ratios(report)[:1]]
-    return found
+    return found + bytes_told
 
 
 def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, str]]:
@@ -93,7 +97,14 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
     whole = _shape(shape, times) if shape else ""
     part = next((f" in each {name}" for name in ("cell", "band") if report.get(f"{name}s")), "")
     of_total = " of the total" if "captured_bound" in report else ""
+    in_bytes = [
+        *(("compression, bytes", f"{_ratio(ratio)} ({against})") for ratio, against in _byte_ratios(report)),
+        ("bytes, as given", told("bytes_given", readable_size)),
+        ("bytes, decoded", told("bytes_decoded", readable_size)),
+    ]
+    small = told("bytes_compressed", lambda size: f"{readable_size(size)}, {size / report['samples']:,.0f} a sample")
     rows = [
+        *([*in_bytes[-2:], ("bytes, compressed", small), *in_bytes[:-2]] if small else ()),
         ("samples", told("samples")),
         ("sample shape", told("sample_shape", lambda lengths: _shape(lengths, times))),
         ("attributes", told("attributes")),
@@ -116,9 +127,8 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
             "compression, scalars",
             told("scalars_ratio", lambda r: f"{_ratio(r)} (attributes to kept scalars, as the thesis counts it)"),
         ),
-        *(("compression, bytes", f"{_ratio(ratio)} ({against})") for ratio, against in _byte_ratios(report)),
-        ("bytes, as given", told("bytes_given", readable_size)),
-        ("bytes, decoded", told("bytes_decoded", readable_size)),
+        *(() if small else in_bytes),
+        ("goal", told("goal", lambda goal: f"{goal['name'].replace('_', ' ')} {goal['value']:g}")),
         ("bytes, written", told("bytes_written", _written)),
         ("explained variance", told("explained_variance_ratio", lambda share: _percent(share) + of_total)),
         ("of the first components", told("leading_ratios", lambda shares: " ".join(f"{s:.2%}" for s in shares))),
@@ -140,12 +150,12 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
 
 def _byte_ratios(report: Mapping[str, Any]) -> list[tuple[float, str]]:
     """Compare scores and model on disk with the files that were given, where they are known, and with the pixels."""
-    found = []
+    found, made = [], "the compressed store" if "bytes_compressed" in report else "scores and model"
     if (ratio := report.get("bytes_ratio")) is not None:
         given, decoded = report.get("bytes_given"), report.get("bytes_decoded")
         if given and decoded:
-            found.append((ratio * given / decoded, "files as given to scores and model"))
-        found.append((ratio, "decoded samples to scores and model"))
+            found.append((ratio * given / decoded, f"files as given to {made}"))
+        found.append((ratio, f"decoded samples to {made}"))
     return found
 
 

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 import zarr
 
+from dpca.choices import COMPRESSED
 from dpca.codec.cells import CellCodec, Quantized
 from dpca.codec.quantize import integer_dtype, to_integers
 from dpca.kernels.dtypes import working_dtype
@@ -30,7 +31,7 @@ from dpca.storage.errors import DataError, StoreError, one_line
 from dpca.storage.layout import Layout
 from dpca.storage.reading import array_in, open_group, read_into, root_facts
 
-COMPRESSED, COMPRESSED_VERSION = "compressed", 1
+COMPRESSED_VERSION = 1
 
 # Samples, and rows of codes, of a chunk: the trade between one sample, for which whole chunks are decoded, and a cell
 # of many samples. Half as many of either cost 1 % of the bytes each.
@@ -297,7 +298,12 @@ def open_compressed(path: str | os.PathLike[str], *, level: int | None = None) -
     """
     if level is not None and (isinstance(level, bool) or not isinstance(level, int | np.integer) or level < 1):
         raise DataError(f"level is {level!r}: give a positive number of components, or None for all")
-    group = open_group(path)
+    where = os.fspath(path)
+    return compressed_in(open_group(path), where if "://" in where else os.path.abspath(where), level)
+
+
+def compressed_in(group: zarr.Group, path: str, level: int | None = None) -> Compressed:
+    """Return the compressed store in a group as `open_compressed` does; it may not be under its name yet."""
     facts = root_facts(group)
     if facts.get("kind") != COMPRESSED:
         raise StoreError(f"'{path}' is no compressed store: give one that 'dpca encode' made")
@@ -308,11 +314,7 @@ def open_compressed(path: str | os.PathLike[str], *, level: int | None = None) -
         )
     codec = read_codec(group)
     shape = (int(facts["n_samples"]), *codec.components.grid.sample_shape)
-    where = os.fspath(path)
-    return Compressed(
-        where if "://" in where else os.path.abspath(where),
-        shape, np.dtype(facts["dtype"]), tuple(facts["axes"]), facts, level, codec, group,
-    )  # fmt: skip
+    return Compressed(path, shape, np.dtype(facts["dtype"]), tuple(facts["axes"]), facts, level, codec, group)
 
 
 @lru_cache(maxsize=4)

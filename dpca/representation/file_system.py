@@ -72,7 +72,7 @@ class _Stored:
     def places(self) -> list[str]:
         """Return the names of all chunks."""
         counts = [range(math.ceil(n / c)) for n, c in zip(self.values.shape, self.chunks, strict=True)]
-        return [".".join(map(str, place)) for place in itertools.product(*counts)]
+        return [".".join(map(str, place)) or "0" for place in itertools.product(*counts)]
 
     @property
     def chunk_bytes(self) -> int:
@@ -81,7 +81,7 @@ class _Stored:
 
     def chunk(self, key: str) -> bytes | None:
         """Return a chunk, zeros behind the end of the array; None where it has no such chunk."""
-        places = key.split(".")
+        places = key.split(".") if self.chunks or key != "0" else []
         if len(places) != len(self.chunks) or not all(place.isdecimal() for place in places):
             return None
         starts = [int(place) * c for place, c in zip(places, self.chunks, strict=True)]

@@ -15,6 +15,7 @@ from PIL import Image
 from skimage.metrics import structural_similarity
 from sklearn.decomposition import PCA
 
+from dpca import open_compressed
 from dpca.pipelines.celeba_cpca import main
 from dpca.report import drawing
 from dpca.storage import open_stack, verify
@@ -105,6 +106,40 @@ def test_the_same_command_twice_does_nothing_and_a_report_that_was_deleted_is_ma
     assert main([*argv, "--keep-stack"]) == 0
     assert "nothing to do" in capsys.readouterr().out
     assert page.exists()
+
+
+def test_few_bytes_in_the_place_of_scores(
+    image_folder: Callable[..., Path], tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, output = image_folder(30), tmp_path / "out.zarr"
+    argv = ["--source", str(folder), "--output", str(output), "--compress", "psnr=33", "--scheduler", scheduler]
+    assert main(argv) == 0
+    printed = capsys.readouterr().out
+    originals = np.stack([np.asarray(Image.open(p)) for p in sorted(folder.iterdir())])
+    store = open_compressed(output)
+    mse = np.square((store[...].astype(float) - originals) / 255).mean()
+    assert -10 * np.log10(mse) > 32.9
+    report = json.loads((tmp_path / "out.report" / "report.json").read_text())
+    size = sum(path.stat().st_size for path in output.rglob("*") if path.is_file())
+    assert report["bytes_compressed"] == report["bytes_written"]["total"] == size
+    assert report["bytes_ratio"] == originals.nbytes / size
+    assert report["bytes_given"] == sum(path.stat().st_size for path in folder.iterdir())
+    assert report["mse"] == pytest.approx(mse, rel=1e-4)
+    assert report["goal"] == {"name": "psnr", "value": 33}
+    assert set(report["stages"]) == {"ingest", "fit", "encode"}
+    table = printed.partition("bytes, as given")[2]
+    assert f"{size / 30:,.0f} a sample" in table.splitlines()[2]
+    assert verify(output) == []
+    done = tree(tmp_path)
+    assert main(argv) == 0
+    assert "nothing to do" in capsys.readouterr().out
+    assert tree(tmp_path) == done
+    assert main([*argv, "--band-size", "100"]) == 3
+    assert main([*argv, "--reconstruct"]) == 3
+    assert "ask neither" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        main([*argv, "--compress", "beauty=3"])
+    assert "max-relative-error" in capsys.readouterr().err
 
 
 def test_cells_with_an_overlap_and_one_basis_for_all(
