@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -164,7 +165,7 @@ class Thumbnails(PerSample):
     def _of(self, codes: Array) -> Array:
         found = np.repeat(self._mean[None], codes.shape[1], axis=0)
         for (where, values), places in zip(self._parts, self._places, strict=True):
-            added = codes[places].T.astype(values.dtype) @ values.reshape(len(values), -1)
+            added = codes[places].T.astype(values.dtype) @ values.reshape(len(values), math.prod(values.shape[1:]))
             found[(slice(None), *where)] += added.reshape(-1, *values.shape[1:])
         return to_pixels(found, *pixels_of(self.store.facts))
 

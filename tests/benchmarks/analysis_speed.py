@@ -16,7 +16,7 @@ import numpy as np
 import dpca
 from dpca import CellPCA, analysis
 from dpca.jobs import encode_store
-from dpca.kernels.linalg import gram_lower
+from dpca.kernels.linalg import add_lower, gram_lower, symmetrize
 from dpca.representation.compressed import Compressed
 from tests.benchmarks.inputs import Array, Inputs
 from tests.benchmarks.sides import Line, alone, at_least, in_turn, ratio_of
@@ -59,8 +59,8 @@ def _gram(pixels: Array) -> Array:
     for start in range(0, columns.shape[1], 2**14):
         x = np.ascontiguousarray(columns[:, start : start + 2**14].T, np.float32)
         x -= x.mean(axis=1, keepdims=True)
-        total += gram_lower(x, part)
-    return total
+        add_lower(total, gram_lower(x, part))
+    return symmetrize(total)
 
 
 def _nearest(pixels: Array) -> Array:
