@@ -53,6 +53,7 @@ def info(options: argparse.Namespace) -> int:
     if options.json:
         say(json.dumps(facts, indent=2))
         return 0
+    facts.pop("manifest", None)  # a checksum of every file, for programs
     width = max(map(len, facts))
     for key, value in facts.items():
         say(f"{key:<{width}}  {_text(value)}")

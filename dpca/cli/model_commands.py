@@ -71,13 +71,17 @@ def transform(options: argparse.Namespace) -> int:
 
 def encode(options: argparse.Namespace) -> int:
     """``dpca encode``."""
-    from dpca.jobs import encode_store
-
     stack = _stack(options)
-    goal = {name: getattr(options, name) for name in GOALS}
-    with run_options(options) as how:
-        cost = encode_store(stack, options.model, options.target, **goal, **how)
-    _tell(options.target, cost)
+    request = request_of(options, stack.fingerprint, stack.data_range, stated(options.model).get("fingerprint"))
+    if served(request, options.target) is not None:
+        _tell(options.target, None)
+    else:
+        from dpca.jobs import encode_store
+
+        goal = {name: getattr(options, name) for name in GOALS}
+        with run_options(options) as how:
+            cost = encode_store(stack, options.model, options.target, request=request, **goal, **how)
+        _tell(options.target, cost)
     size = folder_bytes(options.target)
     say(f"{size:,} bytes, {size / stack.n_samples:,.0f} a sample, 1 : {stack.nbytes / size:.1f}")
     say("   ".join(f"{name} {value:.6g}" for name, value in _quality(options.target).items()))
@@ -86,10 +90,15 @@ def encode(options: argparse.Namespace) -> int:
 
 def reconstruct(options: argparse.Namespace) -> int:
     """``dpca reconstruct``."""
+    request = request_of(options, *(stated(store).get("fingerprint") for store in (options.model, options.scores)))
+    if served(request, options.target) is not None:
+        _tell(options.target, None)
+        return 0
     from dpca.jobs import reconstruct_store
 
+    asked = {"n_components": options.components, "request": request}
     with run_options(options) as how:
-        cost = reconstruct_store(options.model, options.scores, options.target, n_components=options.components, **how)
+        cost = reconstruct_store(options.model, options.scores, options.target, **asked, **how)
     _tell(options.target, cost)
     return 0
 
