@@ -78,7 +78,8 @@ def append(options: argparse.Namespace) -> int:
     if done.cost is NOTHING:
         say(f"nothing to do: '{options.store}' has these samples already")
         return 0
-    say(f"'{options.store}' has {done.samples:,} samples more")
+    _tell(options.store, done.cost)
+    say(f"{done.samples:,} samples more")
     for name, (before, new) in done.measures.items():
         say(f"{name} {new:.4g} of the new samples, {before:.4g} of those before")
     if done.drifted:
