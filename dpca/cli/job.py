@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from dpca.cli.job_file import JobFile, read_job_file
-from dpca.cli.jobs import given_input, request_of, served, settings_of
+from dpca.cli.jobs import given_input, job_request, served_report, settings_of
 from dpca.cli.model_arguments import partitioned_model
 from dpca.cli.running import known_error, say
 from dpca.cli.work import run_options
@@ -86,7 +86,7 @@ def _plan(job: JobFile, given: Mapping[str, Stack | Reader]) -> int:
     with run_options(job.options, lambda text: None) as how:
         for output, source in given.items():
             options = job.options_of(output)
-            if served(request_of(options, source), output) is not None:
+            if served_report(job_request(options, source), output) is not None:
                 _tell("skipped", output=output, why=_DONE)
                 continue
             settings = settings_of(options, partitioned_model(options))
@@ -133,7 +133,7 @@ class _Run:
 
     def _is_served(self, output: str) -> bool:
         """Tell whether an earlier run has made an output, which needs no library that computes."""
-        report = served(request_of(self._job.options_of(output), self._given[output]), output)
+        report = served_report(job_request(self._job.options_of(output), self._given[output]), output)
         if report is not None:
             self._finish("skipped", output, report, why=_DONE)
         return report is not None
@@ -149,7 +149,7 @@ class _Run:
             if done is None:
                 _tell("begin", output=output, inputs=self._job.outputs[output], samples=_count(given))
                 notes: Callable[[str], None] = lambda text: _tell("note", output=output, says=text)  # noqa: E731
-                done = compress(given, output, settings, say=notes, request=request_of(options, given), **how)
+                done = compress(given, output, settings, say=notes, request=job_request(options, given), **how)
         except Exception as error:
             if (known := known_error(error)) is None:
                 raise

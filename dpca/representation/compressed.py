@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -38,6 +39,8 @@ _ROWS, _CODES = 192, 128
 _SAMPLES_BYTES = 2**26
 # Samples of a chunk of residuals, which are as many as the values of the samples.
 _RESIDUAL_ROWS = 16
+# Bytes of codes that are decoded at once: of a part of a sample, those of several chunks.
+_CODE_BYTES = 2**24
 _INTEGERS = ("cell", "component", "group", "rank", "exponent", "basis", "mean")
 
 
@@ -252,30 +255,41 @@ class Compressed:
         chosen = self.codec.rows_of(box)
         if self.level is not None:
             chosen = chosen[self.codec.component[chosen] < self.level]
+        wide, itemsize = self._group["codes"].chunks[1], self._group["codes"].dtype.itemsize  # type: ignore[union-attr]
+        at_once = wide * max(1, _CODE_BYTES // (wide * itemsize * max(1, len(chosen))))
+        pixels, step = pixels_of(self.facts), self.facts["residual_step"]
+        for block in _alike(samples // at_once):
+            some = samples[block]
+            codes = self._codes(chosen, some)
+            if step is None or self.level is not None:
+                values[block] = self.codec.decode(codes, box, chosen, pixels)
+                continue
+            y, residual = self.codec.decode(codes, box, chosen), array_in(self._group, "residual")
+            for chunk in _alike(some // wide):
+                start, stop = int(some[chunk][0]), int(some[chunk][-1]) + 1
+                part = np.empty((stop - start, *values.shape[1:]), residual.dtype)
+                read_into(residual, (slice(start, stop), *(slice(*ends) for ends in box)), part)
+                y[chunk] += part[some[chunk] - start] * float(step)
+            values[block] = to_pixels(y, *pixels)
+        return values
+
+    def _codes(self, chosen: Array, samples: Array) -> Array:
+        """Return chosen rows of codes of samples; of both, the numbers ascend."""
         codes = array_in(self._group, "codes")
         high, wide = codes.chunks
-        runs = [(int(run[0]) * high, (int(run[-1]) + 1) * high) for run in _runs(np.unique(chosen // high))]
-        chunk = samples // wide
-        for block in np.split(np.arange(len(samples)), np.flatnonzero(np.diff(chunk)) + 1):
-            start, stop = int(samples[block[0]]), int(samples[block[-1]]) + 1
-            read = np.empty((len(chosen), stop - start), codes.dtype)
-            for a, b in runs:
-                b = min(b, codes.shape[0])
-                read_into(
-                    codes, (slice(a, b), slice(start, stop)), part := np.empty((b - a, stop - start), codes.dtype)
-                )
+        found = np.empty((len(chosen), len(samples)), codes.dtype)
+        for chunk in _alike(samples // wide):
+            start, stop = int(samples[chunk][0]), int(samples[chunk][-1]) + 1
+            wanted = samples[chunk] - start
+            for run in _runs(np.unique(chosen // high)):
+                a, b = int(run[0]) * high, min((int(run[-1]) + 1) * high, codes.shape[0])
+                part = np.empty((b - a, stop - start), codes.dtype)
+                read_into(codes, (slice(a, b), slice(start, stop)), part)
                 here = slice(*np.searchsorted(chosen, (a, b)))
-                read[here] = part[chosen[here] - a]
-            wanted = samples[block] - start
-            y = self.codec.decode(read if len(wanted) == stop - start else read[:, wanted], box, chosen)
-            if self.facts["residual_step"] is not None and self.level is None:
-                residual = array_in(self._group, "residual")
-                where = (slice(start, stop), *(slice(*ends) for ends in box))
-                shape = (stop - start, *values.shape[1:])
-                read_into(residual, where, part := np.empty(shape, residual.dtype))
-                y += part[wanted] * float(self.facts["residual_step"])
-            values[block] = to_pixels(y, *pixels_of(self.facts))
-        return values
+                if len(wanted) < stop - start:
+                    part = part[:, wanted]
+                found[here, chunk] = part if here.stop - here.start == b - a else part[chosen[here] - a]
+        return found
 
 
 def pixels_of(facts: dict[str, Any]) -> Pixels:
@@ -354,6 +368,12 @@ def _opened_whole(path: str, fingerprint: str) -> Compressed:
     if opened.facts["fingerprint"] != fingerprint:
         raise StoreError(f"'{path}' is not the store that was opened: it was replaced meanwhile, open it again")
     return opened
+
+
+def _alike(numbers: Array) -> Iterator[slice]:
+    """Split ascending numbers into slices of equal ones."""
+    ends = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+    return (slice(*pair) for pair in itertools.pairwise(ends))
 
 
 def _runs(numbers: Array) -> list[Array]:
