@@ -27,7 +27,7 @@ from dpca.kernels.types import Array
 from dpca.representation.compressed import COMPRESSED_VERSION, Compressed, open_compressed
 from dpca.storage.arrays import create_root, write_strings
 from dpca.storage.disk import atomic_write_bytes, remove_tree
-from dpca.storage.errors import DataError
+from dpca.storage.errors import BusyError, DataError
 from dpca.storage.ingest import ingest
 from dpca.storage.inherited import link_or_copy
 from dpca.storage.manifest import CHECKSUMS, METADATA
@@ -135,6 +135,8 @@ def append_store(
     fingerprint = fingerprint_of("append", before.facts["fingerprint"], content, reading)
     with Workspace(store, kind=COMPRESSED, fingerprint=fingerprint, overwrite=True) as work:
         began = time.perf_counter()
+        if open_compressed(store).facts["fingerprint"] != before.facts["fingerprint"]:
+            raise BusyError(f"'{store}' was replaced by another run just now: run the same command again")
         _check_columns(before.path)
         if isinstance(given, Reader):
             cells = before.codec.components.grid.cell_shape

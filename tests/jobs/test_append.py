@@ -137,6 +137,28 @@ def test_samples_that_miss_the_goal_are_told_and_refused_or_accepted(
 
 
 @pytest.mark.parametrize("before", ["psnr"], indirect=True)
+def test_what_another_run_appends_at_that_moment_is_not_lost(
+    before: Path, store: Path, tmp_path: Path, images: np.ndarray
+) -> None:
+    first = made(tmp_path, "a", images[N : N + 20])
+
+    class Late(Stack):
+        """A stack that is asked for its content when the other run ends."""
+
+        @property
+        def fingerprint(self) -> str:  # type: ignore[override]
+            append_store(store, first)
+            return "late"
+
+    late = made(tmp_path, "b", images[N + 20 :])
+    late.__class__ = Late
+    with pytest.raises(StoreError, match="run the same command again"):
+        append_store(store, late)
+    assert dpca.open_compressed(store).shape[0] == N + 20
+    assert verify(store) == []
+
+
+@pytest.mark.parametrize("before", ["psnr"], indirect=True)
 def test_what_does_not_fit_is_refused(before: Path, store: Path, tmp_path: Path, images: np.ndarray) -> None:
     files = tree(store)
     for name, values in {"short": images[:5, :20], "wide": images[:5].astype(np.uint16)}.items():
