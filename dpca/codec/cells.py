@@ -288,6 +288,20 @@ class CellCodec:
             out[...] = made
         return made
 
+    def _taken(self, part: Part, chosen: Array | None) -> tuple[Array, Array, Array]:
+        """Return what a part is decoded from: which rows of the codes, of which components, and these."""
+        at = where = self._of_cell[part.cell]
+        if chosen is not None:
+            where = np.minimum(np.searchsorted(chosen, at), max(0, len(chosen) - 1))
+            given = chosen[where] == at if len(chosen) else np.zeros(len(at), bool)
+            at, where = at[given], where[given]
+        basis = self._scaled[self.components.group[part.cell]]
+        if part.inside is not None:
+            lengths = (stop - start for start, stop in self.components.grid.box(part.cell))
+            inside = basis.reshape(len(basis), *lengths)[(slice(None), *(slice(*ends) for ends in part.inside))]
+            basis = np.ascontiguousarray(inside.reshape(len(basis), -1))
+        return where, self.component[at], basis
+
     @cached_property
     def _scaled(self) -> list[Array]:
         """The components of each group times the step."""
