@@ -277,7 +277,7 @@ class CellCodec:
 
         offset = self.components.offset[tuple(slice(*ends) for ends in box)]
         shape = (codes.shape[1], *offset.shape)
-        if pixels is not None and pixels.dtype.kind in "iu" and pixels.dtype.itemsize <= 2:
+        if pixels is not None and pixels.are_small:
             made = np.empty(shape, pixels.dtype) if out is None else out
             slabs.join(fill, offset, made, pixels)
             return made
