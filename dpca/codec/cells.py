@@ -269,7 +269,9 @@ class CellCodec:
         slabs = slabs_of(grid, box)
         if chosen is not None and len(chosen) == len(self.cell):
             chosen = None
-        taken = {part.cell: self._taken(part, chosen) for part in slabs.parts}
+        # To look all of them up takes longer than to decode one sample.
+        every = chosen is None and box == whole_of(grid.sample_shape)
+        taken = self._all_taken if every else {part.cell: self._taken(part, chosen) for part in slabs.parts}
 
         def fill(few: slice, part: Part, values: Array) -> None:
             where, component, basis = taken[part.cell]
@@ -301,6 +303,11 @@ class CellCodec:
             inside = basis.reshape(len(basis), *lengths)[(slice(None), *(slice(*ends) for ends in part.inside))]
             basis = np.ascontiguousarray(inside.reshape(len(basis), -1))
         return where, self.component[at], basis
+
+    @cached_property
+    def _all_taken(self) -> dict[int, tuple[Array, Array, Array]]:
+        parts = slabs_of(self.components.grid, whole_of(self.components.grid.sample_shape)).parts
+        return {part.cell: self._taken(part, None) for part in parts}
 
     @cached_property
     def _scaled(self) -> list[Array]:
