@@ -127,7 +127,7 @@ def gram(store: Compressed, *, center: bool = True) -> Array:
     cells, means = cells_of(store), means_of(store)
     for some in _blocks(cells, max(1, _BLOCK_BYTES // (n * dtype.itemsize))):
         positions = np.sort(np.concatenate([cells[c].positions for c in some]))
-        codes = store.codes(positions, 0, n)
+        codes = store.codes(positions, np.arange(n))
         x, end = np.empty((sum(cells[c].into.shape[1] for c in some), n), dtype), 0
         for c in some:
             cell = cells[c]

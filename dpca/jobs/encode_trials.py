@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,6 @@ from dpca.codec.cells import CellCodec, Components, Quantized, quantized
 from dpca.codec.goal import Goal, UnreachedError, search_step
 from dpca.engine.sampling import read_samples, spread_samples
 from dpca.engine.source import Source
-from dpca.kernels.pixels import to_pixels
 from dpca.kernels.quality import mse_per_sample, psnr_from_mse, ssim_per_sample
 from dpca.kernels.types import Array
 from dpca.models.cell_pca import CellPCA
@@ -30,6 +30,8 @@ from dpca.storage.errors import DataError
 # Samples that scores are chosen on, as many as have this many bytes of scores but not fewer or more than these. Goals
 # are met on as many others, if there are others.
 _TRIED_BYTES, _TRIED_LEAST, _TRIED_MOST = 2**26, 16, 256
+# Samples that a search begins with, and how near it comes with them, in doublings of the step.
+_FEW, _ROUGH = 32, 1 / 16
 # Steps that are tried for a promise, in units of the promised error: finer ones cost scores, coarser ones residuals.
 _FOR_A_PROMISE = (1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0, 11.0, 16.0)
 # Bytes of metadata of a store, and for every sample of its quality and its name.
@@ -85,25 +87,41 @@ class Trials:
             If no step meets it.
         """
         low, high = self.facts["data_range"]
-        width, guess = high - low, (high - low) / 32
+        guess = (high - low) / 32
         if goal.is_promise:
             unit = self.facts["residual_step"] / 2
             return min((self.at(unit * times) for times in _FOR_A_PROMISE), key=self.stored_bytes)
-        measured: dict[str, Callable[[Quantized], float]] = {
-            "ratio": lambda tried: self._raw_bytes / self.stored_bytes(tried) / goal.value - 1,
-            "psnr": lambda tried: float(psnr_from_mse(np.array(self._mse(tried, width)))) - goal.value,
-            "mse": lambda tried: 1 - self._mse(tried, width) / goal.value,
-            "ssim": lambda tried: self._ssim(tried, width) - goal.value,
-        }
-        margin = measured[goal.name]
+        coarse = goal.name != "ratio"
         try:
-            step = search_step(lambda step: margin(self.at(step)), guess, coarse=goal.name != "ratio")
+            few = self._few()
+            near = search_step(few.margin_of(goal), guess, coarse=coarse, near=_ROUGH)
+            step = search_step(self.margin_of(goal), near, coarse=coarse, first=_ROUGH)
         except (UnreachedError, OverflowError) as error:
             remedy = "ask for less" if goal.name == "ratio" else "fit the model with more components, or ask for less"
             raise DataError(
                 f"{goal.name} {goal.value:g} cannot be reached with the components of the model: {remedy}"
             ) from error
         return self.at(step)
+
+    def margin_of(self, goal: Goal) -> Callable[[float], float]:
+        """Return by how much steps meet a goal, negative where they do not."""
+        low, high = self.facts["data_range"]
+        width = high - low
+        measured: dict[str, Callable[[Quantized], float]] = {
+            "ratio": lambda tried: self._raw_bytes / self.stored_bytes(tried) / goal.value - 1,
+            "psnr": lambda tried: float(psnr_from_mse(np.array(self._mse(tried, width)))) - goal.value,
+            "mse": lambda tried: 1 - self._mse(tried, width) / goal.value,
+            "ssim": lambda tried: self._ssim(tried, width) - goal.value,
+        }
+        return lambda step: measured[goal.name](self.at(step))
+
+    def _few(self) -> Trials:
+        """Return trials of a part of the samples."""
+        few = copy(self)
+        every = max(1, len(self.samples) // _FEW)
+        few.samples = self.samples[::every]
+        few.scores = np.ascontiguousarray(self.scores[:, :, :: max(1, every // 2)])
+        return few
 
     def at(self, step: float) -> Quantized:
         """Return what is kept with a step."""
@@ -132,7 +150,7 @@ class Trials:
 
     def _decoded(self, tried: Quantized) -> Array:
         codec = self.codec(tried)
-        return to_pixels(codec.decode(codec.encode(self.samples, np.int32, tried.least)), *pixels_of(self.facts))
+        return codec.decode(codec.encode(self.samples, np.int32, tried.least), pixels=pixels_of(self.facts))
 
     def _mse(self, tried: Quantized, width: float) -> float:
         return float(mse_per_sample(self.samples, self._decoded(tried), data_range=width).mean())

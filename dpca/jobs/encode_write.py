@@ -37,7 +37,7 @@ from dpca.storage.tasks import map_shards
 #: What was chosen for the whole stack, by this name among the checkpoints.
 PLAN = "plan"
 # Bytes of floating-point samples that are encoded at once.
-_BLOCK_BYTES = 2**25
+_BLOCK_BYTES = 3 * 2**24
 
 
 @dataclass(frozen=True)
@@ -128,10 +128,11 @@ def task_bytes(source: Source, form: Form, n_positions: int) -> int:
     sample, itemsize = math.prod(source.shape[1:]), source.dtype.itemsize
     rows = min(form.shard_rows, source.shape[0])
     block = _rows_at_once(source)
-    # Codes, and residuals, of 32 bits; copies in floating point, of 64 bits at most, of what is encoded at once.
+    # Codes, and residuals, of 32 bits; copies in floating point, of 64 bits at most, of what is encoded at once, and of
+    # its scores; two slabs of the sample and its mean.
     written = rows * (n_positions + sample) * 4
     reading = rows * sample * itemsize + 4 * math.prod(source.chunks) * itemsize
-    work = 7 * block * sample * 8 + quality_bytes(source.shape[1:], source.dtype)
+    work = 8 * (block * (5 * sample + 2 * n_positions) + 3 * sample) + quality_bytes(source.shape[1:], source.dtype)
     return reading + SHARD_COPIES * written + work + TASK_OVERHEAD
 
 
@@ -146,7 +147,9 @@ def stored_plan(checkpoints: Checkpoints) -> dict[str, Array]:
 def _rows_at_once(source: Source) -> int:
     """Return how many samples are encoded at once."""
     sample = math.prod(source.shape[1:]) * working_dtype(source.dtype).itemsize
-    return min(source.shape[0], max(1, _BLOCK_BYTES // sample))
+    most = max(1, _BLOCK_BYTES // sample)
+    # Products of matrices are fast with multiples of 16.
+    return min(source.shape[0], most // 16 * 16 or most)
 
 
 @lru_cache(maxsize=1)
@@ -175,12 +178,14 @@ def encode_one(job: EncodeJob, shard: int) -> int:
             x = samples[row : row + block]
             here = slice(first - start + row, first - start + row + len(x))
             codes[:, here] = codec.encode(x, codes.dtype, least)
-            y = codec.decode(codes[:, here])
             measured: dict[str, Array] = {}
-            if residual is not None:
+            if residual is None:
+                y = codec.decode(codes[:, here], pixels=pixels_of(facts))
+            else:
+                y = codec.decode(codes[:, here])
                 residual[here] = to_integers(np.rint((x - y) / step), residual.dtype)
                 y += residual[here] * step
-            y = to_pixels(y, *pixels_of(facts))
+                y = to_pixels(y, *pixels_of(facts))
             if job.max_error is not None:
                 measured["max_error"] = largest_errors(x, y)
                 _require_kept(measured["max_error"], job.max_error, source.name, first + row)

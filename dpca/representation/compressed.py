@@ -25,7 +25,7 @@ from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.partition.prefilter import Prefilter
 from dpca.representation.compressed_views import CompressedViews
-from dpca.representation.indexing import moved, per_axis, runs
+from dpca.representation.indexing import alike, moved, per_axis, runs
 from dpca.storage.arrays import create_array, write_shard
 from dpca.storage.errors import DataError, StoreError, one_line
 from dpca.storage.layout import Layout
@@ -39,6 +39,8 @@ _ROWS, _CODES = 192, 128
 _SAMPLES_BYTES = 2**26
 # Samples of a chunk of residuals, which are as many as the values of the samples.
 _RESIDUAL_ROWS = 16
+# Bytes of codes that are decoded at once: of a part of a sample, those of several chunks.
+_CODE_BYTES = 2**24
 _INTEGERS = ("cell", "component", "group", "rank", "exponent", "basis", "mean")
 
 
@@ -228,30 +230,41 @@ class Compressed(CompressedViews):
         chosen = self.codec.rows_of(box)
         if self.level is not None:
             chosen = chosen[self.codec.component[chosen] < self.level]
-        chunk = samples // self.rows
-        for block in np.split(np.arange(len(samples)), np.flatnonzero(np.diff(chunk)) + 1):
-            start, stop = int(samples[block[0]]), int(samples[block[-1]]) + 1
-            read, wanted = self.codes(chosen, start, stop), samples[block] - start
-            y = self.codec.decode(read if len(wanted) == stop - start else read[:, wanted], box, chosen)
-            if self.facts["residual_step"] is not None and self.level is None:
-                residual = self.stored("residual")
-                where = (slice(start, stop), *(slice(*ends) for ends in box))
-                shape = (stop - start, *values.shape[1:])
-                read_into(residual, where, part := np.empty(shape, residual.dtype))
-                y += part[wanted] * float(self.facts["residual_step"])
-            values[block] = to_pixels(y, *pixels_of(self.facts))
+        wide, itemsize = self.rows, self.stored("codes").dtype.itemsize
+        at_once = wide * max(1, _CODE_BYTES // (wide * itemsize * max(1, len(chosen))))
+        pixels, step = pixels_of(self.facts), self.facts["residual_step"]
+        for block in alike(samples // at_once):
+            some = samples[block]
+            codes = self.codes(chosen, some)
+            if step is None or self.level is not None:
+                values[block] = self.codec.decode(codes, box, chosen, pixels)
+                continue
+            y, residual = self.codec.decode(codes, box, chosen), self.stored("residual")
+            for chunk in alike(some // wide):
+                start, stop = int(some[chunk][0]), int(some[chunk][-1]) + 1
+                part = np.empty((stop - start, *values.shape[1:]), residual.dtype)
+                read_into(residual, (slice(start, stop), *(slice(*ends) for ends in box)), part)
+                y[chunk] += part[some[chunk] - start] * float(step)
+            values[block] = to_pixels(y, *pixels)
         return values
 
-    def codes(self, chosen: Array, start: int, stop: int) -> Array:
-        """Return chosen rows of codes, ascending, of the samples from start to stop."""
+    def codes(self, chosen: Array, samples: Array) -> Array:
+        """Return chosen rows of codes of samples; of both, the numbers ascend."""
         codes = self.stored("codes")
-        read, high = np.empty((len(chosen), stop - start), codes.dtype), codes.chunks[0]
-        for run in runs(np.unique(chosen // high)):
-            a, b = int(run[0]) * high, min((int(run[-1]) + 1) * high, codes.shape[0])
-            read_into(codes, (slice(a, b), slice(start, stop)), part := np.empty((b - a, stop - start), codes.dtype))
-            here = slice(*np.searchsorted(chosen, (a, b)))
-            read[here] = part[chosen[here] - a]
-        return read
+        high, wide = codes.chunks
+        found = np.empty((len(chosen), len(samples)), codes.dtype)
+        for chunk in alike(samples // wide):
+            start, stop = int(samples[chunk][0]), int(samples[chunk][-1]) + 1
+            wanted = samples[chunk] - start
+            for run in runs(np.unique(chosen // high)):
+                a, b = int(run[0]) * high, min((int(run[-1]) + 1) * high, codes.shape[0])
+                part = np.empty((b - a, stop - start), codes.dtype)
+                read_into(codes, (slice(a, b), slice(start, stop)), part)
+                here = slice(*np.searchsorted(chosen, (a, b)))
+                if len(wanted) < stop - start:
+                    part = part[:, wanted]
+                found[here, chunk] = part if here.stop - here.start == b - a else part[chosen[here] - a]
+        return found
 
 
 def pixels_of(facts: dict[str, Any]) -> Pixels:
