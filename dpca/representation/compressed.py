@@ -237,7 +237,7 @@ class Compressed(CompressedViews):
             some = samples[block]
             codes = self.codes(chosen, some)
             if step is None or self.level is not None:
-                values[block] = self.codec.decode(codes, box, chosen, pixels)
+                self.codec.decode(codes, box, chosen, pixels, values[block])
                 continue
             y, residual = self.codec.decode(codes, box, chosen), self.stored("residual")
             for chunk in alike(some // wide):
