@@ -280,6 +280,11 @@ def describing(attributes: Mapping[str, Any], *, of_time: bool = True) -> dict[s
     }
 
 
+def fixed_width(values: NDArray[Any]) -> NDArray[Any]:
+    """Return numbers as they are, and texts in the type of fixed width that xarray and Zarr's version 2 know."""
+    return values if values.dtype.kind in "biuf" else np.array(values.tolist(), str)
+
+
 def beside(variables: Iterable[Mapping[str, Any]]) -> set[str]:
     """Return the names of variables that only belong to others, which have these attributes."""
     return {name for stated in variables for of in ("bounds", BESIDE) for name in _text_of(stated.get(of)).split()}

@@ -6,10 +6,12 @@ import argparse
 from typing import TYPE_CHECKING
 
 from dpca.choices import GOALS
+from dpca.cli.arguments import reading_options
+from dpca.cli.jobs import given_input
 from dpca.cli.model_arguments import partitioned_model
 from dpca.cli.running import say
 from dpca.cli.served import request_of, served, stated
-from dpca.cli.work import run_options
+from dpca.cli.work import cluster, run_options, shown_progress
 from dpca.report.words import kept_components
 from dpca.storage import DataError, Stack, open_stack
 from dpca.storage.disk import folder_bytes
@@ -85,6 +87,33 @@ def encode(options: argparse.Namespace) -> int:
     size = folder_bytes(options.target)
     say(f"{size:,} bytes, {size / stack.n_samples:,.0f} a sample, 1 : {stack.nbytes / size:.1f}")
     say("   ".join(f"{name} {value:.6g}" for name, value in _quality(options.target).items()))
+    return 0
+
+
+def append(options: argparse.Namespace) -> int:
+    """``dpca append``."""
+    from dpca.jobs import append_store
+    from dpca.jobs.stages import NOTHING
+
+    given = given_input(options, None)
+    with cluster(options) as client:
+        done = append_store(
+            options.store,
+            given,
+            drift=options.drift,
+            reading=reading_options(options),
+            client=client,
+            progress=shown_progress,
+        )
+    if done.cost is NOTHING:
+        say(f"nothing to do: '{options.store}' has these samples already")
+        return 0
+    _tell(options.store, done.cost)
+    say(f"{done.samples:,} samples more")
+    for name, (before, new) in done.measures.items():
+        say(f"{name} {new:.4g} of the new samples, {before:.4g} of those before")
+    if done.drifted:
+        say(f"note: the new samples {done.drifted}")
     return 0
 
 

@@ -26,8 +26,11 @@ from dpca.representation.compressed import (
     COMPRESSED_VERSION,
     write_quantized,
 )
+from dpca.representation.compressed_views import ALONG
 from dpca.storage.arrays import create_root, write_strings
+from dpca.storage.coordinates import write_coordinates
 from dpca.storage.errors import DataError
+from dpca.storage.layout import SAMPLE
 from dpca.storage.objects import Place
 from dpca.storage.outputs import check_output
 from dpca.storage.progress import Progress, no_progress
@@ -140,15 +143,20 @@ def fill_codes(
     step, exponent = float(plan.pop("step")), int(plan.pop("mean_exponent"))
     chosen = Quantized(step, mean_exponent=exponent, **plan)
     stated |= {"step": step, "mean_exponent": exponent}
+    if (along := stack.coordinates) is not None:
+        stated |= {"dims": list(along.dims), "attributes": along.stated}
     group = create_root(work.store, kind=COMPRESSED, version=COMPRESSED_VERSION, fingerprint=work.fingerprint, **stated)
     try:
         write_quantized(group, chosen, grid, stack.axes)
+        if along is not None:
+            write_coordinates(group.require_group(ALONG), along)
         job = EncodeJob(source, str(work.store), work.fingerprint, stated.get("max_error"), grid.n_spatial, kept)
         peak = write_codes(job, group, len(chosen.cell), client, progress)
     except OverflowError as error:
         raise DataError(f"'{stack.path}' cannot be encoded with a step this fine ({error}): ask for less") from error
-    write_quality(group, (kept.load(job.unit(s)) for s in range(job.n_shards)), kept.folder)
-    write_strings(group, "name", stack.names.tolist())
+    dim = SAMPLE if along is None else along.dims[0]
+    write_quality(group, (kept.load(job.unit(s)) for s in range(job.n_shards)), kept.folder, dim)
+    write_strings(group, "name", stack.names.tolist(), dim)
     return StageCost(time.perf_counter() - began, stack.nbytes, peak)
 
 

@@ -160,15 +160,36 @@ def _codec_of(store: str, fingerprint: str) -> CellCodec:
 
 def encode_one(job: EncodeJob, shard: int) -> int:
     """Do one shard, the body of a task; return the most memory that this process ever held."""
+    rows = job.form.shard_rows
+    start, stop = shard * rows, min((shard + 1) * rows, job.source.shape[0])
+    least = stored_plan(job.checkpoints)["least"]
+    codes, residual, record = encode_rows(job, start, stop, least)
+    write_rows(job.store, start, codes, residual)
+    job.checkpoints.save(job.unit(shard), record, {"n_samples": stop - start})
+    return peak_resident_bytes()
+
+
+def write_rows(store: str, start: int, codes: Array, residual: Array | None) -> None:
+    """Write the codes and residuals of a whole shard, which begins at this sample."""
+    if len(codes):
+        write_shard(open_array(os.path.join(store, "codes"), mode="r+"), (0, start), codes)
+    if residual is not None:
+        write_shard(open_array(os.path.join(store, "residual"), mode="r+"), start, residual)
+
+
+def encode_rows(
+    job: EncodeJob, start: int, stop: int, least: Array | None
+) -> tuple[Array, Array | None, dict[str, Array]]:
+    """Return codes (n_positions, n), residuals where there are some, and the quality of samples of the source."""
     codec, facts = _codec_of(job.store, job.fingerprint), root_facts(open_written(job.store))
     source, rows = job.source, job.form.shard_rows
-    start, stop = shard * rows, min((shard + 1) * rows, source.shape[0])
     (low, high), step = facts["data_range"], facts["residual_step"]
-    least = stored_plan(job.checkpoints)["least"]
-    codes_out = open_array(os.path.join(job.store, "codes"), mode="r+")
-    codes = np.empty((len(codec.cell), stop - start), codes_out.dtype)
-    residual_out = None if step is None else open_array(os.path.join(job.store, "residual"), mode="r+")
-    residual = None if residual_out is None else np.empty((stop - start, *source.shape[1:]), residual_out.dtype)
+    dtype = open_array(os.path.join(job.store, "codes"), mode="r+").dtype
+    codes = np.empty((len(codec.cell), stop - start), dtype)
+    residual = None
+    if step is not None:
+        dtype = open_array(os.path.join(job.store, "residual"), mode="r+").dtype
+        residual = np.empty((stop - start, *source.shape[1:]), dtype)
     measures_ssim = has_ssim(source.shape[1:], job.n_spatial)
     quality: dict[str, list[Array]] = {}
     block = _rows_at_once(source)
@@ -195,13 +216,7 @@ def encode_one(job: EncodeJob, shard: int) -> int:
             for name, values in measured.items():
                 quality.setdefault(name, []).append(values.astype(np.float64 if name == "max_error" else np.float32))
     release_scratch()
-    if len(codes):
-        write_shard(codes_out, (0, start), codes)
-    if residual is not None and residual_out is not None:
-        write_shard(residual_out, start, residual)
-    record = {name: np.concatenate(parts) for name, parts in quality.items()}
-    job.checkpoints.save(job.unit(shard), record, {"n_samples": stop - start})
-    return peak_resident_bytes()
+    return codes, residual, {name: np.concatenate(parts) for name, parts in quality.items()}
 
 
 def largest_errors(x: Array, y: Array) -> Array:
