@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike
 
 from dpca.codec.quantize import quantize, to_integers
 from dpca.codec.rate import least_worth_keeping, worth_keeping
+from dpca.codec.waves import RUN, from_waves, to_waves
 from dpca.kernels.types import Array, Region
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
@@ -86,6 +87,8 @@ class Quantized:
     basis : array (values of all components,) of integers
     mean : array (*sample_shape,) of integers
     mean_exponent : int
+    waves : bool
+        Whether codes are those of waves; see `dpca.codec.waves`.
     least : array (n_positions,), optional
         Smallest scores, in steps, that are not made 0: for encoding only, no part of a store.
     """
@@ -99,6 +102,7 @@ class Quantized:
     basis: Array
     mean: Array
     mean_exponent: int
+    waves: bool = False
     least: Array | None = None
 
     def components(self, grid: CellGrid, dtype: DTypeLike) -> Components:
@@ -114,7 +118,9 @@ class Quantized:
         return Components(grid, np.ldexp(self.mean.astype(np.float64), -self.mean_exponent), self.group, rows)
 
 
-def quantized(components: Components, scores: Array, step: float, n_samples: int) -> Quantized:
+def quantized(
+    components: Components, scores: Array, step: float, n_samples: int, waves: bool = False
+) -> Quantized:
     """Choose what is kept of every cell for one step, and quantize components to match.
 
     A component's own step is such that the error of its values does as much harm as that of its scores: with the square
@@ -130,6 +136,8 @@ def quantized(components: Components, scores: Array, step: float, n_samples: int
     step : float
     n_samples : int
         Number of all samples.
+    waves : bool
+        Whether scores are those of waves.
     """
     n_cells, k, n = scores.shape
     group, rows = components.group, components.rows
@@ -173,6 +181,7 @@ def quantized(components: Components, scores: Array, step: float, n_samples: int
         np.concatenate(codes),
         mean,
         mean_exponent,
+        waves,
         least_worth_keeping(scores[cell, component], step),
     )
 
@@ -188,12 +197,15 @@ class CellCodec:
         Of scores.
     cell, component : array (n_positions,) of integers
         What each row of codes is the score of.
+    waves : bool
+        Whether codes are those of waves; see `dpca.codec.waves`.
     """
 
     components: Components
     step: float
     cell: Array
     component: Array
+    waves: bool = False
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -219,28 +231,38 @@ class CellCodec:
     def encode(self, samples: Array, dtype: DTypeLike, least: Array | None = None) -> Array:
         """Return codes (n_positions, n) of samples, 0 for scores of fewer steps than the ``least`` (n_positions,).
 
+        Those of waves are of whole runs: there are as many of them as the runs have samples.
+
         Raises
         ------
         OverflowError
             If the type does not hold one of them.
         """
-        codes = np.empty((len(self.cell), len(samples)), dtype)
+        n = -(-len(samples) // RUN) * RUN if self.waves else len(samples)
+        codes = np.empty((len(self.cell), n), dtype)
         parts, group = self.components.centered(samples), self.components.group
         for part, at, g in zip(parts, self._of_cell, group, strict=True):
             component = self.component[at]
             # The first components are multiplied where they are: to gather those of a cell would take longer.
             scores = (self._analysis[g][: component.max(initial=-1) + 1] @ part.T)[component]
+            if self.waves:
+                scores = to_waves(scores)
             if least is not None:
                 scores[np.abs(scores) < (least[at, None] * self.step).astype(scores.dtype)] = 0
             codes[at] = to_integers(quantize(scores, self.step), dtype)
         return codes
+
+    def of_samples(self, codes: Array) -> Array:
+        """Return codes (n_positions, n), of whole runs if of waves, as those of samples, which `decode` takes."""
+        return from_waves(codes.astype(self.dtype)) if self.waves else codes
 
     def decode(self, codes: Array, box: Region | None = None, chosen: Array | None = None) -> Array:
         """Return the samples (n, *lengths of the box) that codes stand for, in floating point.
 
         Parameters
         ----------
-        codes : array (n_positions, n) of integers
+        codes : array (n_positions, n)
+            Of samples.
         box : region of a sample, optional
             Decode only this; default all.
         chosen : array of integers, ascending, optional

@@ -153,9 +153,10 @@ def fill_codes(
         found = Trials(source, fitted, stated).reach(wanted)
         kept.save(PLAN, {name: np.asarray(value) for name, value in vars(found).items()}, {})
     plan = stored_plan(kept)
-    step, exponent = float(plan.pop("step")), int(plan.pop("mean_exponent"))
-    chosen = Quantized(step, mean_exponent=exponent, **plan)
-    stated |= {"step": step, "mean_exponent": exponent}
+    once = {"step": float(plan.pop("step")), "mean_exponent": int(plan.pop("mean_exponent"))}
+    once["waves"] = bool(plan.pop("waves"))
+    chosen = Quantized(**once, **plan)
+    stated |= once
     group = create_root(work.store, kind=COMPRESSED, version=COMPRESSED_VERSION, fingerprint=work.fingerprint, **stated)
     try:
         write_quantized(group, chosen, grid, stack.axes)

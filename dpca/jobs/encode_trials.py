@@ -9,6 +9,7 @@ import numpy as np
 
 from dpca.codec.cells import CellCodec, Components, Quantized, quantized
 from dpca.codec.goal import Goal, UnreachedError, search_step
+from dpca.codec.waves import RUN, stored, to_waves, waves_pay
 from dpca.engine.sampling import read_samples, spread_samples
 from dpca.engine.source import Source
 from dpca.kernels.pixels import to_pixels
@@ -30,6 +31,8 @@ from dpca.storage.errors import DataError
 # Samples that scores are chosen on, as many as have this many bytes of scores but not fewer or more than these. Goals
 # are met on as many others, if there are others.
 _TRIED_BYTES, _TRIED_LEAST, _TRIED_MOST = 2**26, 16, 256
+# Runs of consecutive samples that tell whether waves are worth their trouble.
+_RUNS = 4
 # Steps that are tried for a promise, in units of the promised error: finer ones cost scores, coarser ones residuals.
 _FOR_A_PROMISE = (1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0, 11.0, 16.0)
 # Bytes of metadata of a store, and for every sample of its quality and its name.
@@ -68,10 +71,16 @@ class Trials:
         self.components = components = cell_components(model)
         one = len(components.group) * max(map(len, components.rows)) * components.rows[0].itemsize
         count = min(self.n_samples, max(_TRIED_LEAST, min(_TRIED_MOST, _TRIED_BYTES // one)))
-        chosen = spread_samples(self.n_samples, min(2 * count, self.n_samples), np.random.default_rng(0))
-        samples = np.concatenate(list(read_samples(source, chosen)))
-        self.scores = components.scores(samples[::2] if len(samples) > count else samples)
-        self.samples = samples[1::2] if len(samples) > count else samples
+        runs = _spread_runs(source, _RUNS * RUN, RUN)
+        self.waves = len(runs) >= 2 * RUN and waves_pay(components.scores(runs))
+        unit = RUN if self.waves else 1
+        samples = _spread_runs(source, 2 * count, unit)
+        halves = [np.arange(len(samples)) // unit % 2 == half for half in (0, 1)]
+        several = len(samples) > max(count, unit)
+        self.scores = components.scores(samples[halves[0]] if several else samples)
+        if self.waves:
+            self.scores = to_waves(self.scores)
+        self.samples = samples[halves[1]] if several else samples
 
     def reach(self, goal: Goal) -> Quantized:
         """Return what the goal takes.
@@ -104,12 +113,12 @@ class Trials:
 
     def at(self, step: float) -> Quantized:
         """Return what is kept with a step."""
-        return quantized(self.components, self.scores, step, self.n_samples)
+        return quantized(self.components, self.scores, step, self.n_samples, self.waves)
 
     def codec(self, tried: Quantized) -> CellCodec:
         """Return the codec of what is kept."""
         components = tried.components(self.components.grid, decoding_dtype(self.facts))
-        return CellCodec(components, tried.step, tried.cell, tried.component)
+        return CellCodec(components, tried.step, tried.cell, tried.component, tried.waves)
 
     def stored_bytes(self, tried: Quantized) -> float:
         """Estimate the bytes of the whole store."""
@@ -117,9 +126,10 @@ class Trials:
         codes = codec.encode(self.samples, np.int32, tried.least)
         once = sum(packed_bytes(np.asarray(getattr(tried, name)), (2**14,)) for name in ("cell", "component", "basis"))
         once += packed_bytes(tried.mean, mean_chunks(self.components.grid))
-        size = once + times * packed_bytes(codes, self.form.codes(len(codes)).chunks)
+        shown, chunks = stored(codes) if self.waves else codes, self.form.codes(len(codes), self.waves).chunks
+        size = once + times * packed_bytes(shown, chunks)
         if (step := self.facts["residual_step"]) is not None:
-            residual = np.rint((self.samples - codec.decode(codes)) / step)
+            residual = np.rint((self.samples - codec.decode(codec.of_samples(codes))) / step)
             size += times * packed_bytes(residual, self.form.residual.chunks)
         return size + _METADATA + _OF_A_SAMPLE * self.n_samples
 
@@ -129,7 +139,8 @@ class Trials:
 
     def _decoded(self, tried: Quantized) -> Array:
         codec = self.codec(tried)
-        return to_pixels(codec.decode(codec.encode(self.samples, np.int32, tried.least)), *pixels_of(self.facts))
+        codes = codec.of_samples(codec.encode(self.samples, np.int32, tried.least))
+        return to_pixels(codec.decode(codes), *pixels_of(self.facts))
 
     def _mse(self, tried: Quantized, width: float) -> float:
         return float(mse_per_sample(self.samples, self._decoded(tried), data_range=width).mean())
@@ -137,3 +148,10 @@ class Trials:
     def _ssim(self, tried: Quantized, width: float) -> float:
         n_spatial = self.components.grid.n_spatial
         return float(ssim_per_sample(self.samples, self._decoded(tried), data_range=width, n_spatial=n_spatial).mean())
+
+
+def _spread_runs(source: Source, most: int, run: int) -> Array:
+    """Read runs of so many consecutive samples, spread over all, at most so many samples but at least one run."""
+    n_runs = source.shape[0] // run
+    firsts = run * spread_samples(n_runs, min(max(1, most // run), n_runs), np.random.default_rng(0))
+    return np.concatenate(list(read_samples(source, (firsts[:, None] + np.arange(run)).ravel())))

@@ -13,6 +13,7 @@ import zarr
 
 from dpca.codec.cells import CellCodec
 from dpca.codec.quantize import integer_dtype, to_integers
+from dpca.codec.waves import RUN, stored
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.memory import peak_resident_bytes, task_budget, thread_count
 from dpca.engine.plan import TASK_OVERHEAD
@@ -92,9 +93,11 @@ def write_codes(job: EncodeJob, group: zarr.Group, n_positions: int, client: Any
     grid = read_codec(group).components.grid
     # A score is at most as long as the part of a centered sample that its component reaches.
     reach = grid.max_features * (2**grid.n_spatial if facts["overlap"] else 1)
-    dtype = integer_dtype(math.sqrt(reach) * width / facts["step"])
+    waves = facts["waves"]
+    dtype = integer_dtype(math.sqrt(reach * (RUN if waves else 1)) * width / facts["step"])
+    shape, names = ((n_positions, RUN, -(-n // RUN)), ("wave", "run")) if waves else ((n_positions, n), ("sample",))
     create_array(
-        group, "codes", (n_positions, n), dtype, form.codes(n_positions), ("position", "sample"), codec="packed"
+        group, "codes", shape, dtype, form.codes(n_positions, waves), ("position", *names), codec="packed"
     )
     if facts["residual_step"] is not None:
         # A decoded value lies within some widths of the range.
@@ -132,6 +135,8 @@ def task_bytes(source: Source, form: Form, n_positions: int) -> int:
     written = rows * (n_positions + sample) * 4
     reading = rows * sample * itemsize + 4 * math.prod(source.chunks) * itemsize
     work = 7 * block * sample * 8 + quality_bytes(source.shape[1:], source.dtype)
+    # Scores of what is encoded at once, as waves and back.
+    work += 2 * block * n_positions * 8
     return reading + SHARD_COPIES * written + work + TASK_OVERHEAD
 
 
@@ -146,7 +151,7 @@ def stored_plan(checkpoints: Checkpoints) -> dict[str, Array]:
 def _rows_at_once(source: Source) -> int:
     """Return how many samples are encoded at once."""
     sample = math.prod(source.shape[1:]) * working_dtype(source.dtype).itemsize
-    return min(source.shape[0], max(1, _BLOCK_BYTES // sample))
+    return min(source.shape[0], -(-max(1, _BLOCK_BYTES // sample) // RUN) * RUN)
 
 
 @lru_cache(maxsize=1)
@@ -163,7 +168,7 @@ def encode_one(job: EncodeJob, shard: int) -> int:
     (low, high), step = facts["data_range"], facts["residual_step"]
     least = stored_plan(job.checkpoints)["least"]
     codes_out = open_array(os.path.join(job.store, "codes"), mode="r+")
-    codes = np.empty((len(codec.cell), stop - start), codes_out.dtype)
+    codes = np.empty((len(codec.cell), -(-(stop - start) // RUN) * RUN), codes_out.dtype)
     residual_out = None if step is None else open_array(os.path.join(job.store, "residual"), mode="r+")
     residual = None if residual_out is None else np.empty((stop - start, *source.shape[1:]), residual_out.dtype)
     measures_ssim = has_ssim(source.shape[1:], job.n_spatial)
@@ -174,8 +179,9 @@ def encode_one(job: EncodeJob, shard: int) -> int:
         for row in range(0, len(samples), block):
             x = samples[row : row + block]
             here = slice(first - start + row, first - start + row + len(x))
-            codes[:, here] = codec.encode(x, codes.dtype, least)
-            y = codec.decode(codes[:, here])
+            found = codec.encode(x, codes.dtype, least)
+            codes[:, here.start : here.start + found.shape[1]] = found
+            y = codec.decode(codec.of_samples(found)[:, : len(x)])
             measured: dict[str, Array] = {}
             if residual is not None:
                 residual[here] = to_integers(np.rint((x - y) / step), residual.dtype)
@@ -191,7 +197,10 @@ def encode_one(job: EncodeJob, shard: int) -> int:
                 quality.setdefault(name, []).append(values.astype(np.float64 if name == "max_error" else np.float32))
     release_scratch()
     if len(codes):
-        write_shard(codes_out, (0, start), codes)
+        if codec.waves:
+            write_shard(codes_out, (0, 0, start // RUN), stored(codes))
+        else:
+            write_shard(codes_out, (0, start), codes[:, : stop - start])
     if residual is not None and residual_out is not None:
         write_shard(residual_out, start, residual)
     record = {name: np.concatenate(parts) for name, parts in quality.items()}

@@ -18,6 +18,7 @@ import zarr
 
 from dpca.codec.cells import CellCodec, Quantized
 from dpca.codec.quantize import integer_dtype, to_integers
+from dpca.codec.waves import RUN, restored
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.kernels.types import Array, Region
@@ -36,7 +37,7 @@ COMPRESSED, COMPRESSED_VERSION = "compressed", 1
 _ROWS, _CODES = 192, 128
 _SAMPLES_BYTES = 2**26
 # Samples of a chunk of residuals, which are as many as the values of the samples.
-_RESIDUAL_ROWS = 16
+_RESIDUAL_ROWS = RUN
 _INTEGERS = ("cell", "component", "group", "rank", "exponent", "basis", "mean")
 
 
@@ -71,10 +72,13 @@ class Form:
         sample = math.prod(self.shape[1:]) * self.itemsize
         return self.rows * max(1, min(4, 2 * _SAMPLES_BYTES // (self.rows * sample)))
 
-    def codes(self, n_positions: int) -> Layout:
-        """Return the layout of codes (n_positions, n_samples)."""
-        width = max(1, -(-n_positions // _CODES)) * _CODES
-        return Layout((_CODES, self.rows), (width, self.shard_rows))
+    def codes(self, n_positions: int, waves: bool) -> Layout:
+        """Return the layout of codes (n_positions, n_samples), or of waves (n_positions, RUN, runs)."""
+        high = int(os.environ.get("HI","2048")) if waves else _CODES
+        width = max(1, -(-n_positions // high)) * high
+        if waves:
+            return Layout((high, 1, self.rows // RUN), (width, RUN, self.shard_rows // RUN))
+        return Layout((high, self.rows), (width, self.shard_rows))
 
     @property
     def residual(self) -> Layout:
@@ -146,7 +150,8 @@ def read_codec(group: zarr.Group) -> CellCodec:
             arrays[name] = values
         quantized = Quantized(step=float(facts["step"]), mean_exponent=int(facts["mean_exponent"]), **arrays)
         components = quantized.components(grid_of(facts), decoding_dtype(facts))
-        return CellCodec(components, quantized.step, arrays["cell"].astype(int), arrays["component"].astype(int))
+        cell, component = arrays["cell"].astype(int), arrays["component"].astype(int)
+        return CellCodec(components, quantized.step, cell, component, bool(facts["waves"]))
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise StoreError(
             f"'{group.store_path}' is no whole compressed store ({one_line(error)}): make it again"
@@ -238,8 +243,7 @@ class Compressed:
 
     def dask(self) -> da.Array:
         """Return a Dask array of the values; a chunk holds the samples of a chunk of codes."""
-        rows = int(self._group["codes"].chunks[1])  # type: ignore[union-attr]
-        chunks = (rows, *self.shape[1:])
+        chunks = (self._rows, *self.shape[1:])
         lazy: da.Array = da.from_array(self, chunks, fancy=False, meta=np.empty((0,) * self.ndim, self.dtype))
         return lazy
 
@@ -251,21 +255,10 @@ class Compressed:
         chosen = self.codec.rows_of(box)
         if self.level is not None:
             chosen = chosen[self.codec.component[chosen] < self.level]
-        codes = array_in(self._group, "codes")
-        high, wide = codes.chunks
-        runs = [(int(run[0]) * high, (int(run[-1]) + 1) * high) for run in _runs(np.unique(chosen // high))]
-        chunk = samples // wide
+        chunk = samples // self._rows
         for block in np.split(np.arange(len(samples)), np.flatnonzero(np.diff(chunk)) + 1):
             start, stop = int(samples[block[0]]), int(samples[block[-1]]) + 1
-            read = np.empty((len(chosen), stop - start), codes.dtype)
-            for a, b in runs:
-                b = min(b, codes.shape[0])
-                read_into(
-                    codes, (slice(a, b), slice(start, stop)), part := np.empty((b - a, stop - start), codes.dtype)
-                )
-                here = slice(*np.searchsorted(chosen, (a, b)))
-                read[here] = part[chosen[here] - a]
-            wanted = samples[block] - start
+            read, wanted = self._codes(chosen, start, stop), samples[block] - start
             y = self.codec.decode(read if len(wanted) == stop - start else read[:, wanted], box, chosen)
             if self.facts["residual_step"] is not None and self.level is None:
                 residual = array_in(self._group, "residual")
@@ -275,6 +268,30 @@ class Compressed:
                 y += part[wanted] * float(self.facts["residual_step"])
             values[block] = to_pixels(y, *pixels_of(self.facts))
         return values
+
+    @property
+    def _rows(self) -> int:
+        """Samples of a chunk of codes."""
+        chunks = array_in(self._group, "codes").chunks
+        return int(chunks[-1]) * (RUN if self.codec.waves else 1)
+
+    def _codes(self, chosen: Array, start: int, stop: int) -> Array:
+        """Return chosen rows of codes, of the samples from start to stop."""
+        codes, first = array_in(self._group, "codes"), start
+        columns: tuple[slice, ...] = (slice(start, stop),)
+        if self.codec.waves:
+            first = start // RUN * RUN
+            columns = (slice(RUN), slice(start // RUN, -(-stop // RUN)))
+        lengths = tuple(part.stop - (part.start or 0) for part in columns)
+        read, high = np.empty((len(chosen), *lengths), codes.dtype), codes.chunks[0]
+        for run in _runs(np.unique(chosen // high)):
+            a, b = int(run[0]) * high, min((int(run[-1]) + 1) * high, codes.shape[0])
+            read_into(codes, (slice(a, b), *columns), part := np.empty((b - a, *lengths), codes.dtype))
+            here = slice(*np.searchsorted(chosen, (a, b)))
+            read[here] = part[chosen[here] - a]
+        if self.codec.waves:
+            return self.codec.of_samples(restored(read))[:, start - first : stop - first]
+        return read
 
 
 def pixels_of(facts: dict[str, Any]) -> Pixels:
