@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -89,6 +89,10 @@ class Quantized:
     mean_exponent : int
     waves : bool
         Whether codes are those of waves; see `dpca.codec.waves`.
+    differences : tuple of int
+        Axes of the stack along which residuals are stored as differences.
+    residual_codec : {"packed", "shuffled"}
+        What packs them; see `dpca.storage.arrays.create_array`.
     least : array (n_positions,), optional
         Smallest scores, in steps, that are not made 0: for encoding only, no part of a store.
     """
@@ -103,7 +107,40 @@ class Quantized:
     mean: Array
     mean_exponent: int
     waves: bool = False
+    differences: tuple[int, ...] = ()
+    residual_codec: str = "packed"
     least: Array | None = None
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Array], settings: Mapping[str, Any]) -> Quantized:
+        """Return what arrays, and `settings` among others, were taken from."""
+        return cls(
+            step=float(settings["step"]),
+            mean_exponent=int(settings["mean_exponent"]),
+            waves=bool(settings["waves"]),
+            differences=tuple(map(int, settings["differences"])),
+            residual_codec=str(settings["residual_codec"]),
+            **arrays,
+        )
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """All that is not among the settings."""
+        return {name: np.asarray(value) for name, value in vars(self).items() if name not in self.settings}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a store states, JSON-able."""
+        names = ("step", "mean_exponent", "waves", "residual_codec")
+        return {**{name: getattr(self, name) for name in names}, "differences": list(self.differences)}
+
+    def without_components(self) -> Quantized:
+        """Return what leaves samples as they are to the residual."""
+        none = np.zeros(0, np.int64)
+        return replace(
+            self, cell=none, component=none, rank=np.zeros_like(self.rank), exponent=none, basis=none,
+            mean=np.zeros_like(self.mean), waves=False, least=np.zeros(0),
+        )  # fmt: skip
 
     def components(self, grid: CellGrid, dtype: DTypeLike) -> Components:
         """Return what the integers stand for."""
@@ -118,9 +155,7 @@ class Quantized:
         return Components(grid, np.ldexp(self.mean.astype(np.float64), -self.mean_exponent), self.group, rows)
 
 
-def quantized(
-    components: Components, scores: Array, step: float, n_samples: int, waves: bool = False
-) -> Quantized:
+def quantized(components: Components, scores: Array, step: float, n_samples: int, waves: bool = False) -> Quantized:
     """Choose what is kept of every cell for one step, and quantize components to match.
 
     A component's own step is such that the error of its values does as much harm as that of its scores: with the square
@@ -156,7 +191,8 @@ def quantized(
     coordinates = np.unravel_index(np.arange(n_cells), grid_shape)
     tile = np.ravel_multi_index([at // edge for at in coordinates], [-(-s // edge) for s in grid_shape])
     cell, component = np.nonzero(kept)
-    order = np.lexsort((-powers[cell, component], tile[cell]))
+    # Few waves are packed together: it takes many cells to tell how often each integer comes.
+    order = np.lexsort((cell, component) if waves else (-powers[cell, component], tile[cell]))
     cell, component = cell[order], component[order]
     rank = np.zeros(n_groups, np.int64)
     np.maximum.at(rank, group[cell], component + 1)
@@ -182,7 +218,7 @@ def quantized(
         mean,
         mean_exponent,
         waves,
-        least_worth_keeping(scores[cell, component], step),
+        least=least_worth_keeping(scores[cell, component], step),
     )
 
 

@@ -30,12 +30,14 @@ def to_waves(scores: Array) -> Array:
     """
     n = scores.shape[-1]
     whole = np.concatenate([scores, np.repeat(scores[..., -1:], -n % RUN, axis=-1)], axis=-1)
-    return (whole.reshape(-1, RUN) @ matrix().T.astype(scores.dtype)).reshape(whole.shape)
+    waves: Array = whole.reshape(-1, RUN) @ matrix().T.astype(scores.dtype)
+    return waves.reshape(whole.shape)
 
 
 def from_waves(waves: Array) -> Array:
     """Return the scores (..., n) that waves (..., n) stand for, run after run, in the same floating-point type."""
-    return (waves.reshape(-1, RUN) @ matrix().astype(waves.dtype)).reshape(waves.shape)
+    scores: Array = waves.reshape(-1, RUN) @ matrix().astype(waves.dtype)
+    return scores.reshape(waves.shape)
 
 
 def waves_pay(scores: Array) -> bool:

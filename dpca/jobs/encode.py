@@ -151,12 +151,9 @@ def fill_codes(
         stated["residual_step"] = None
     if kept.load(PLAN) is None:
         found = Trials(source, fitted, stated).reach(wanted)
-        kept.save(PLAN, {name: np.asarray(value) for name, value in vars(found).items()}, {})
-    plan = stored_plan(kept)
-    once = {"step": float(plan.pop("step")), "mean_exponent": int(plan.pop("mean_exponent"))}
-    once["waves"] = bool(plan.pop("waves"))
-    chosen = Quantized(**once, **plan)
-    stated |= once
+        kept.save(PLAN, found.arrays, found.settings)
+    chosen = Quantized.of(*stored_plan(kept))
+    stated |= chosen.settings
     group = create_root(work.store, kind=COMPRESSED, version=COMPRESSED_VERSION, fingerprint=work.fingerprint, **stated)
     try:
         write_quantized(group, chosen, grid, stack.axes)

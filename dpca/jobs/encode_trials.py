@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from dpca.codec.cells import CellCodec, Components, Quantized, quantized
 from dpca.codec.goal import Goal, UnreachedError, search_step
+from dpca.codec.quantize import to_integers
+from dpca.codec.residual import best_axes, differences
 from dpca.codec.waves import RUN, stored, to_waves, waves_pay
 from dpca.engine.sampling import read_samples, spread_samples
 from dpca.engine.source import Source
@@ -34,7 +37,7 @@ _TRIED_BYTES, _TRIED_LEAST, _TRIED_MOST = 2**26, 16, 256
 # Runs of consecutive samples that tell whether waves are worth their trouble.
 _RUNS = 4
 # Steps that are tried for a promise, in units of the promised error: finer ones cost scores, coarser ones residuals.
-_FOR_A_PROMISE = (1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0, 11.0, 16.0)
+_FOR_A_PROMISE = (1.0, 2.0, 2.8, 4.0, 8.0, 16.0)
 # Bytes of metadata of a store, and for every sample of its quality and its name.
 _METADATA, _OF_A_SAMPLE = 18_000, 16
 
@@ -94,7 +97,10 @@ class Trials:
         width, guess = high - low, (high - low) / 32
         if goal.is_promise:
             unit = self.facts["residual_step"] / 2
-            return min((self.at(unit * times) for times in _FOR_A_PROMISE), key=self.stored_bytes)
+            tried = [self.with_residual(self.at(unit * times)) for times in _FOR_A_PROMISE]
+            plain = tried[0].without_components()
+            tried += [self.with_residual(plain), replace(plain, differences=(), residual_codec="shuffled")]
+            return min(tried, key=self.stored_bytes)
         measured: dict[str, Callable[[Quantized], float]] = {
             "ratio": lambda tried: self._raw_bytes / self.stored_bytes(tried) / goal.value - 1,
             "psnr": lambda tried: float(psnr_from_mse(np.array(self._mse(tried, width)))) - goal.value,
@@ -120,18 +126,29 @@ class Trials:
         components = tried.components(self.components.grid, decoding_dtype(self.facts))
         return CellCodec(components, tried.step, tried.cell, tried.component, tried.waves)
 
+    def with_residual(self, tried: Quantized) -> Quantized:
+        """Return the same with the axes along which differences of its residual are smallest."""
+        codec = self.codec(tried)
+        left = self._residual(codec, codec.encode(self.samples[:RUN], np.int32, tried.least), RUN)
+        return replace(tried, differences=best_axes(left, self.components.grid.n_spatial))
+
     def stored_bytes(self, tried: Quantized) -> float:
         """Estimate the bytes of the whole store."""
         codec, times = self.codec(tried), self.n_samples / len(self.samples)
         codes = codec.encode(self.samples, np.int32, tried.least)
         once = sum(packed_bytes(np.asarray(getattr(tried, name)), (2**14,)) for name in ("cell", "component", "basis"))
         once += packed_bytes(tried.mean, mean_chunks(self.components.grid))
-        shown, chunks = stored(codes) if self.waves else codes, self.form.codes(len(codes), self.waves).chunks
+        shown, chunks = stored(codes) if tried.waves else codes, self.form.codes(len(codes), tried.waves).chunks
         size = once + times * packed_bytes(shown, chunks)
-        if (step := self.facts["residual_step"]) is not None:
-            residual = np.rint((self.samples - codec.decode(codec.of_samples(codes))) / step)
-            size += times * packed_bytes(residual, self.form.residual.chunks)
+        if self.facts["residual_step"] is not None:
+            left = differences(self._residual(codec, codes), tried.differences)
+            size += times * packed_bytes(left, self.form.residual.chunks, tried.residual_codec)
         return size + _METADATA + _OF_A_SAMPLE * self.n_samples
+
+    def _residual(self, codec: CellCodec, codes: Array, most: int | None = None) -> Array:
+        samples = self.samples[:most]
+        decoded = codec.decode(codec.of_samples(codes)[:, : len(samples)])
+        return to_integers(np.rint((samples - decoded) / self.facts["residual_step"]), np.int32)
 
     @property
     def _raw_bytes(self) -> int:

@@ -13,6 +13,7 @@ import zarr
 
 from dpca.codec.cells import CellCodec
 from dpca.codec.quantize import integer_dtype, to_integers
+from dpca.codec.residual import differences
 from dpca.codec.waves import RUN, stored
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.memory import peak_resident_bytes, task_budget, thread_count
@@ -96,13 +97,14 @@ def write_codes(job: EncodeJob, group: zarr.Group, n_positions: int, client: Any
     waves = facts["waves"]
     dtype = integer_dtype(math.sqrt(reach * (RUN if waves else 1)) * width / facts["step"])
     shape, names = ((n_positions, RUN, -(-n // RUN)), ("wave", "run")) if waves else ((n_positions, n), ("sample",))
-    create_array(
-        group, "codes", shape, dtype, form.codes(n_positions, waves), ("position", *names), codec="packed"
-    )
+    create_array(group, "codes", shape, dtype, form.codes(n_positions, waves), ("position", *names), codec="packed")
     if facts["residual_step"] is not None:
         # A decoded value lies within some widths of the range.
-        small = integer_dtype(4 * width / facts["residual_step"])
-        create_array(group, "residual", source.shape, small, form.residual, facts["axes"], codec="packed")
+        far = width + max(map(abs, facts["data_range"])) if not n_positions else 4 * width
+        small = integer_dtype(far / facts["residual_step"])
+        create_array(
+            group, "residual", source.shape, small, form.residual, facts["axes"], codec=facts["residual_codec"]
+        )
     rows = form.shard_rows
     plan_codes(source, task_budget(client, thread_count()), n_positions)
     shards = (
@@ -140,12 +142,12 @@ def task_bytes(source: Source, form: Form, n_positions: int) -> int:
     return reading + SHARD_COPIES * written + work + TASK_OVERHEAD
 
 
-def stored_plan(checkpoints: Checkpoints) -> dict[str, Array]:
-    """Return the arrays of what was chosen for the whole stack; see `dpca.codec.cells.Quantized`."""
+def stored_plan(checkpoints: Checkpoints) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Return the arrays, and the settings, of what was chosen for the whole stack; see `dpca.codec.cells.Quantized`."""
     kept = checkpoints.load(PLAN)
     if kept is None:
         raise StoreError(f"the plan in '{checkpoints.folder}' is gone: run the same command again")
-    return kept[0]
+    return kept
 
 
 def _rows_at_once(source: Source) -> int:
@@ -166,7 +168,7 @@ def encode_one(job: EncodeJob, shard: int) -> int:
     source, rows = job.source, job.form.shard_rows
     start, stop = shard * rows, min((shard + 1) * rows, source.shape[0])
     (low, high), step = facts["data_range"], facts["residual_step"]
-    least = stored_plan(job.checkpoints)["least"]
+    least = stored_plan(job.checkpoints)[0]["least"]
     codes_out = open_array(os.path.join(job.store, "codes"), mode="r+")
     codes = np.empty((len(codec.cell), -(-(stop - start) // RUN) * RUN), codes_out.dtype)
     residual_out = None if step is None else open_array(os.path.join(job.store, "residual"), mode="r+")
@@ -184,8 +186,9 @@ def encode_one(job: EncodeJob, shard: int) -> int:
             y = codec.decode(codec.of_samples(found)[:, : len(x)])
             measured: dict[str, Array] = {}
             if residual is not None:
-                residual[here] = to_integers(np.rint((x - y) / step), residual.dtype)
-                y += residual[here] * step
+                left = to_integers(np.rint((x - y) / step), residual.dtype)
+                residual[here] = differences(left, facts["differences"])
+                y += left * step
             y = to_pixels(y, *pixels_of(facts))
             if job.max_error is not None:
                 measured["max_error"] = _largest_errors(x, y)

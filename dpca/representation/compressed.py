@@ -18,6 +18,7 @@ import zarr
 
 from dpca.codec.cells import CellCodec, Quantized
 from dpca.codec.quantize import integer_dtype, to_integers
+from dpca.codec.residual import sums
 from dpca.codec.waves import RUN, restored
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.pixels import Pixels, to_pixels
@@ -74,7 +75,7 @@ class Form:
 
     def codes(self, n_positions: int, waves: bool) -> Layout:
         """Return the layout of codes (n_positions, n_samples), or of waves (n_positions, RUN, runs)."""
-        high = int(os.environ.get("HI","2048")) if waves else _CODES
+        high = _CODES * max(1, min(8, n_positions // (32 * _CODES))) if waves else _CODES
         width = max(1, -(-n_positions // high)) * high
         if waves:
             return Layout((high, 1, self.rows // RUN), (width, RUN, self.shard_rows // RUN))
@@ -148,10 +149,10 @@ def read_codec(group: zarr.Group) -> CellCodec:
             stored = array_in(group, name)
             read_into(stored, (slice(None),) * stored.ndim, values := np.empty(stored.shape, stored.dtype))
             arrays[name] = values
-        quantized = Quantized(step=float(facts["step"]), mean_exponent=int(facts["mean_exponent"]), **arrays)
+        quantized = Quantized.of(arrays, facts)
         components = quantized.components(grid_of(facts), decoding_dtype(facts))
         cell, component = arrays["cell"].astype(int), arrays["component"].astype(int)
-        return CellCodec(components, quantized.step, cell, component, bool(facts["waves"]))
+        return CellCodec(components, quantized.step, cell, component, quantized.waves)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise StoreError(
             f"'{group.store_path}' is no whole compressed store ({one_line(error)}): make it again"
@@ -262,10 +263,14 @@ class Compressed:
             y = self.codec.decode(read if len(wanted) == stop - start else read[:, wanted], box, chosen)
             if self.facts["residual_step"] is not None and self.level is None:
                 residual = array_in(self._group, "residual")
-                where = (slice(start, stop), *(slice(*ends) for ends in box))
-                shape = (stop - start, *values.shape[1:])
-                read_into(residual, where, part := np.empty(shape, residual.dtype))
-                y += part[wanted] * float(self.facts["residual_step"])
+                along = self.facts["differences"]
+                ends = [(0 if axis in along else a, b) for axis, (a, b) in enumerate(box, 1)]
+                shape = (stop - start, *(b - a for a, b in ends))
+                read_into(
+                    residual, (slice(start, stop), *(slice(*e) for e in ends)), part := np.empty(shape, residual.dtype)
+                )
+                crop = tuple(slice(a - first, None) for (a, _), (first, _) in zip(box, ends, strict=True))
+                y += sums(part[wanted], along)[(slice(None), *crop)] * float(self.facts["residual_step"])
             values[block] = to_pixels(y, *pixels_of(self.facts))
         return values
 

@@ -1,0 +1,31 @@
+"""What is left of samples, as integers: stored as they are, or as differences between neighbours in a sample."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from dpca.codec.rate import entropy_bits
+from dpca.kernels.types import Array
+
+
+def differences(values: Array, axes: Sequence[int]) -> Array:
+    """Return integers minus their neighbours along some axes; what does not fit into the type wraps around."""
+    for axis in axes:
+        values = np.diff(values, axis=axis, prepend=values.dtype.type(0))
+    return values
+
+
+def sums(values: Array, axes: Sequence[int]) -> Array:
+    """Return what `differences` was given."""
+    for axis in axes:
+        values = np.cumsum(values, axis=axis, dtype=values.dtype)
+    return values
+
+
+def best_axes(values: Array, n_spatial: int) -> tuple[int, ...]:
+    """Return the axes of integers (n, *sample_shape) along which differences have the least entropy."""
+    space, every = tuple(range(1, n_spatial + 1)), tuple(range(1, values.ndim))
+    tried = dict.fromkeys([(), (n_spatial,), space, every])
+    return min(tried, key=lambda axes: float(entropy_bits(differences(values, axes).reshape(1, -1))[0]))
