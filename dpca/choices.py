@@ -4,5 +4,7 @@
 MAPPINGS = ("mean-variance", "mean", "random", "raster")
 #: In the place of a number of components: those whose variance noise of one level does not explain.
 NOISE = "marchenko-pastur"
+#: The kind that a compressed store states of itself.
+COMPRESSED = "compressed"
 #: What a compressed store may be asked to reach; exactly one of these, see `dpca.codec.goal.Goal`.
 GOALS = ("ratio", "psnr", "mse", "ssim", "max_error", "max_relative_error")

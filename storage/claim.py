@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from dpca.storage.disk import read_file
-from dpca.storage.errors import StoreError, printable
+from dpca.storage.errors import BusyError, StoreError, printable
 from dpca.storage.objects import Place
 
 MARK = b"work folder of dpca: the output appears beside it when it is whole\n"
@@ -119,7 +119,7 @@ class Claim:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError as error:
                 os.close(handle)
-                raise StoreError(
+                raise BusyError(
                     f"output '{self._shown}' is being written by another run: wait for it, stop it, or "
                     f"choose another output"
                 ) from error

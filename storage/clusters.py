@@ -7,14 +7,19 @@ what it was asked meanwhile; all of them are one `ClusterError` that names the a
 from __future__ import annotations
 
 import re
+import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import CancelledError
 from contextlib import contextmanager, suppress
-from typing import Any
+from functools import partial
+from typing import Any, TypeVar
 from uuid import uuid4
 
+import dpca
 from dpca.storage.errors import ClusterError, DataError, StoreError, one_line
+
+T = TypeVar("T")
 
 _GO_ON = "the same command goes on with what is finished"
 # Messages of a process that lacks the function it should run.
@@ -115,6 +120,30 @@ def worker_threads(client: Any) -> int:
         if ours and all("nthreads" in options for options in ours):
             return sum(int(options["nthreads"] or 1) for options in ours)
         return sum(client.nthreads().values())
+
+
+def require_version(version: str) -> None:
+    """Refuse a process that has another version of this package than the program it works for.
+
+    Raises
+    ------
+    ClusterError
+    """
+    if version != dpca.__version__:
+        raise ClusterError(
+            f"a worker on '{socket.gethostname()}' has version {dpca.__version__} of this package and this program "
+            f"{version}: install the same version everywhere"
+        )
+
+
+def for_workers(function: Callable[..., T]) -> Callable[..., T]:
+    """Return a function for tasks, which is refused by a worker of another version, whenever that has joined."""
+    return partial(_on_worker, dpca.__version__, function)
+
+
+def _on_worker(version: str, function: Callable[..., T], *arguments: Any) -> T:
+    require_version(version)
+    return function(*arguments)
 
 
 def task_key(name: str) -> str:

@@ -165,7 +165,7 @@ def collect(
         if found is None:
             continue
         own, stored, described = tuple(found[0]), found[1], found[2]
-        fits = own and set(own) <= set(dims) and tuple(stored.shape) == tuple(lengths[dim] for dim in own)
+        fits = set(own) <= set(dims) and tuple(stored.shape) == tuple(lengths[dim] for dim in own)
         small = prod(stored.shape) <= _MOST
         if not (fits and small and (name not in dims or own == (name,))):
             continue
@@ -234,8 +234,8 @@ def write_coordinates(group: zarr.Group, coordinates: Coordinates | None) -> Non
         array = create_array(
             group, name, values.shape, values.dtype, layout, found.dims, attributes=dict(found.attributes)
         )
-        for start in range(0, len(values), chunks[0]):
-            write_shard(array, start, values[start : start + chunks[0]])
+        for start in range(0, len(values), chunks[0]) if values.ndim else [()]:
+            write_shard(array, start, values[start : start + chunks[0]] if values.ndim else values)
 
 
 def describing(attributes: Mapping[str, Any], *, of_time: bool = True) -> dict[str, str]:
@@ -272,4 +272,4 @@ def _values(values: NDArray[Any], attributes: Mapping[str, Any], name: str) -> N
     values = values if coding is None else coding.decode(values)
     if np.ma.is_masked(values) or not np.isfinite(values).all():
         return None
-    return np.ascontiguousarray(values)
+    return np.asarray(values, order="C")  # which leaves a scalar one

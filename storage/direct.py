@@ -224,7 +224,7 @@ def _read_index(file: BinaryIO, n_chunks: int, known: ShardChecksums | None) -> 
     file.seek(-index_bytes(n_chunks), os.SEEK_END)
     index = np.empty(index_bytes(n_chunks) - CRC_BYTES, np.uint8)
     checksum = _read_into(file, index.data, 0)
-    _check(file, checksum, None if known is None else known.index)
+    _check(file.read(CRC_BYTES), checksum, None if known is None else known.index)
     return places_in(index)
 
 
@@ -254,16 +254,24 @@ def _read_chunk(
     flat = scratch.data.cast("B")
     from_start = wanted[0].start == begins[0] and target.shape[1:] == scratch.shape[1:]
     if packed is not None:
-        content = np.empty(packed - CRC_BYTES, np.uint8)
-        _check(file, _read_into(file, content.data, 0), belongs)
-        standalone.simple_decompress_into(content.tobytes(), scratch.reshape(-1))
+        content = file.read(packed)
+        if len(content) < packed:
+            raise ValueError("the file ends too early")
+        content, stored = content[:-CRC_BYTES], content[-CRC_BYTES:]
+        _check(stored, google_crc32c.value(content), belongs)
+        if target.shape == scratch.shape and target.flags.c_contiguous:
+            standalone.simple_decompress_into(content, target.reshape(-1))
+            return
+        standalone.simple_decompress_into(content, scratch.reshape(-1))
     elif from_start and target.flags.c_contiguous:
         # The wanted rows come first in the chunk: read them in place. The rest is read for the checksum only.
         checksum = _read_into(file, target.data.cast("B"), 0)
-        _check(file, _read_into(file, flat[target.nbytes :], checksum), belongs)
+        checksum = _read_into(file, flat[target.nbytes :], checksum)
+        _check(file.read(CRC_BYTES), checksum, belongs)
         return
     else:
-        _check(file, _read_into(file, flat, 0), belongs)
+        checksum = _read_into(file, flat, 0)
+        _check(file.read(CRC_BYTES), checksum, belongs)
     np.copyto(target, scratch[tuple(slice(r.start - b, r.stop - b) for r, b in zip(wanted, begins, strict=True))])
 
 
@@ -284,9 +292,8 @@ def _pieces(buffer: memoryview) -> Iterator[memoryview]:
     return (buffer[start : start + _PIECE_BYTES] for start in range(0, len(buffer), _PIECE_BYTES))
 
 
-def _check(file: BinaryIO, checksum: int, belongs: int | None) -> None:
+def _check(stored: bytes, checksum: int, belongs: int | None) -> None:
     """Compare a computed checksum with the stored one and with the expected one."""
-    stored = file.read(CRC_BYTES)
     if stored != checksum.to_bytes(CRC_BYTES, "little"):
         raise ValueError(f"stored and computed checksum do not match: {stored!r}, {checksum:#010x}")
     if belongs is not None and checksum != belongs:

@@ -27,6 +27,10 @@ class StoreError(RuntimeError):
     """
 
 
+class BusyError(StoreError):
+    """Another run is at work on the same output; it is left to that run."""
+
+
 class ClusterError(RuntimeError):
     """The Dask cluster cannot be reached, was lost, or cannot run this package; what was finished is kept."""
 

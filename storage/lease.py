@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 from dpca.storage.claim import JOURNAL, LOCK
-from dpca.storage.errors import StoreError
+from dpca.storage.errors import BusyError, StoreError
 from dpca.storage.objects import ObjectPath
 
 #: Seconds after which the lock is written again, and without which a run counts as dead.
@@ -120,14 +120,14 @@ class Lease:
     def _take_over(self) -> None:
         found = self._read()
         if found is not None and not _is_dead(found) and self._silence() < PATIENCE:
-            raise StoreError(
+            raise BusyError(
                 f"output '{self._shown}' is being written by another run: wait for it, stop it, or choose another "
                 f"output (a run that was killed on another machine counts as one for {PATIENCE:.0f} seconds)"
             )
         if self._read() == found:
             self._lock.unlink(missing_ok=True)
         if not self._lock.create(self._content):
-            raise StoreError(f"output '{self._shown}' was begun by another run just now: wait for it")
+            raise BusyError(f"output '{self._shown}' was begun by another run just now: wait for it")
 
     def _silence(self) -> float:
         """Return how long ago the lock was written, in seconds of the server."""

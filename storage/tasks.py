@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeVar, cast
 
 from threadpoolctl import ThreadpoolController
 
-from dpca.storage.clusters import cluster_errors, task_key, worker_threads
+from dpca.storage.clusters import cluster_errors, for_workers, task_key, worker_threads
 from dpca.storage.progress import Stage
 from dpca.storage.sharing import share_storage_options
 
@@ -185,7 +185,7 @@ class _Cluster:
     def submit(self, function: Callable[..., Any], call: tuple[Any, ...]) -> Any:
         # a key of its own: the call's effect is a file, so an equal call of an earlier run is no reason to skip it
         with cluster_errors(self._client):
-            return self._client.submit(_call, function, *call, key=task_key(self._name))
+            return self._client.submit(for_workers(_call), function, *call, key=task_key(self._name))
 
     def result(self, submitted: Any) -> Any:
         with cluster_errors(self._client):

@@ -27,10 +27,13 @@ CALLS: dict[str, set[str]] = {
     "partition": {"kernels"},
     "codec": {"kernels", "partition", "choices"},
     "engine": {"kernels", "rules", "partition", "storage"},
-    "representation": {"kernels", "partition", "engine", "codec", "storage"},
+    "representation": {"kernels", "partition", "engine", "codec", "storage", "choices"},
     "models": {"kernels", "rules", "partition", "engine", "representation", "storage", "choices"},
     "report": {"storage"},
-    "jobs": {"kernels", "partition", "engine", "codec", "representation", "models", "report", "storage", "metrics"},
+    "jobs": {
+        *("kernels", "partition", "engine", "codec", "representation"),
+        *("models", "report", "storage", "metrics", "choices"),
+    },
     "cli": {"kernels", "engine", "models", "report", "jobs", "storage", "choices"},
 }
 # Programs and studies may use all of the library; nothing uses them.

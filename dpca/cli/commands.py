@@ -9,11 +9,12 @@ from typing import Any
 
 import zarr
 
+from dpca.choices import COMPRESSED
 from dpca.cli.arguments import reading_options
 from dpca.cli.running import say
 from dpca.cli.work import cluster, run_options, shown_progress
 from dpca.engine.memory import task_budget, thread_count
-from dpca.storage import ingest, open_stack, verify
+from dpca.storage import DataError, ingest, open_stack, verify
 from dpca.storage.disk import folder_bytes
 from dpca.storage.manifest import METADATA
 from dpca.storage.objects import place_of
@@ -59,11 +60,20 @@ def info(options: argparse.Namespace) -> int:
 
 def verify_store(options: argparse.Namespace) -> int:
     """``dpca verify``."""
+    stack = None if options.stack is None else open_stack(options.stack)
+    whole = "every chunk is whole"
     with cluster(options) as client:
         problems = verify(options.path, client=client, progress=shown_progress)
+        if not problems and (_stated(options.path) or {}).get("kind") == COMPRESSED:
+            from dpca.jobs.remeasure import remeasure  # which imports what computes
+
+            problems = remeasure(options.path, stack, sample=options.sample, client=client, progress=shown_progress)
+            whole += ", and what it promises is kept" if stack else "; give --stack to measure what it promises"
+        elif not problems and stack is not None:
+            raise DataError(f"'{options.path}' is no compressed store, which alone is compared with a stack: give one")
     for problem in problems:
         say(problem)
-    say(f"'{options.path}': " + (f"{len(problems)} problem(s)" if problems else "every chunk is whole"))
+    say(f"'{options.path}': " + (f"{len(problems)} problem(s)" if problems else whole))
     return 1 if problems else 0
 
 

@@ -7,24 +7,16 @@ import os
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from dpca import __version__
 from dpca.cli.arguments import reading_options
 from dpca.cli.model_arguments import partitioned_model
 from dpca.cli.running import say
+from dpca.cli.served import request_of, served
 from dpca.cli.work import run_options
 from dpca.report.record import format_table, read_report, report_folder
-from dpca.storage.claim import read_json
 from dpca.storage.errors import StoreError
 from dpca.storage.input import open_input
-from dpca.storage.manifest import METADATA, ROOT_KEY, check_metadata
-from dpca.storage.objects import place_of
 from dpca.storage.readers import Reader
 from dpca.storage.stack import Stack
-from dpca.storage.workspace import fingerprint_of
-
-# Options that say how a job runs, or where things are, and not what it makes.
-_HOW = ("scheduler", "cluster", "tls_ca_file", "tls_cert", "tls_key", "workers", "memory", "storage_option")
-_NOT_ASKED = ("source", "output", "run", "print_completion", "overwrite", *_HOW)
 
 
 def given_input(options: argparse.Namespace, embedded: Callable[[], Reader] | None) -> Stack | Reader:
@@ -53,18 +45,9 @@ def run_job(
 ) -> int:
     """Run the main job with a model that is not fitted, as the options of `add_job_options` say."""
     # Which takes seconds to import.
-    from dpca.jobs import CompressionSettings, compress, find_done
+    from dpca.jobs import compress, find_done
 
-    goal = getattr(options, "compress", None)
-    settings = CompressionSettings(
-        model,
-        reconstruct=not (options.source or goal) if options.reconstruct is None else options.reconstruct,
-        keep_stack=not options.source if options.keep_stack is None else options.keep_stack,
-        key=options.key,
-        axes=options.axes,
-        goal=goal,
-        **reading_options(options),
-    )
+    settings = settings_of(options, model)
     # Before a cluster is started: neither a mistake nor a finished job should take seconds to be told.
     done = find_done(given, output, settings, overwrite=options.overwrite)
     if done is None:
@@ -74,34 +57,40 @@ def run_job(
     return 0
 
 
+def settings_of(options: argparse.Namespace, model: Any) -> Any:
+    """Return the `CompressionSettings` that the options of `add_job_options` ask for."""
+    from dpca.jobs import CompressionSettings
+
+    goal = getattr(options, "compress", None)
+    return CompressionSettings(
+        model,
+        reconstruct=not (options.source or goal) if options.reconstruct is None else options.reconstruct,
+        keep_stack=not options.source if options.keep_stack is None else options.keep_stack,
+        key=options.key,
+        axes=options.axes,
+        goal=goal,
+        **reading_options(options),
+    )
+
+
 def compress_source(options: argparse.Namespace, embedded: Callable[[], Reader] | None = None) -> int:
     """``dpca compress``; where no source is given, ``embedded`` makes it."""
     output, given = output_path(options, "-cpca" if options.source else ""), given_input(options, embedded)
-    request = _request(options, given)
-    if (report := _served(request, output)) is not None:
+    request = job_request(options, given)
+    if (report := served_report(request, output)) is not None:
         tell_result(report, output, True)
         return 0
     return run_job(options, given, output, partitioned_model(options), request)
 
 
-def _request(options: argparse.Namespace, given: Stack | Reader) -> str:
+def job_request(options: argparse.Namespace, given: Stack | Reader) -> str:
     """Return a hash of what is given and asked for, as this version understands it."""
-    asked = sorted((name, value) for name, value in vars(options).items() if name not in _NOT_ASKED)
-    content = given.fingerprint if isinstance(given, Stack) else given.fingerprint()
-    return fingerprint_of("request", __version__, content, asked)
+    return request_of(options, given.fingerprint if isinstance(given, Stack) else given.fingerprint())
 
 
-def _served(request: str, output: str) -> dict[str, Any] | None:
-    """Return the report of a store that was made for this request, which needs no library that computes.
-
-    Where there is none, or it is damaged, the job itself finds out what is to be done or said.
-    """
-    attributes = (read_json(place_of(output) / METADATA) or {}).get("attributes")
-    facts = attributes.get(ROOT_KEY) if isinstance(attributes, dict) else None
-    if not isinstance(facts, dict) or facts.get("request") != request:
-        return None
+def served_report(request: str, output: str) -> dict[str, Any] | None:
+    """Return the report of a store that was made for this request, None where it is to be made or is damaged."""
     try:
-        check_metadata(place_of(output))
-        return read_report(report_folder(output))
+        return None if served(request, output) is None else read_report(report_folder(output))
     except StoreError:
         return None

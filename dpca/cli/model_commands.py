@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import argparse
+from typing import TYPE_CHECKING
 
 from dpca.choices import GOALS
 from dpca.cli.model_arguments import partitioned_model
 from dpca.cli.running import say
+from dpca.cli.served import request_of, served, stated
 from dpca.cli.work import run_options
-from dpca.jobs import encode_store, fit_store, reconstruct_store, transform_store
-from dpca.jobs.stages import NOTHING, StageCost
-from dpca.kernels.quality import WINDOW
 from dpca.report.words import kept_components
 from dpca.storage import DataError, Stack, open_stack
 from dpca.storage.disk import folder_bytes
@@ -18,31 +17,53 @@ from dpca.storage.readers.opening import is_zarr, open_reader
 from dpca.storage.reading import array_in, open_group
 from dpca.storage.survey import require_samples
 
+if TYPE_CHECKING:
+    from dpca.jobs.stages import StageCost
+
+# Jobs are imported where there is work: their libraries take seconds, and what is done needs none of them.
+
 
 def fit(options: argparse.Namespace) -> int:
     """``dpca fit``."""
-    wanted = partitioned_model(options)
     stack = _stack(options)
-    with run_options(options) as how:
-        model, cost, notes = fit_store(stack, options.model, wanted, **how)
-    numbers = model.report_numbers()
-    _tell(options.model, cost)
-    for note in notes:
-        say(f"note: {note}")
+    request = request_of(options, stack.fingerprint, stack.data_range)
+    if (facts := served(request, options.model)) is not None:
+        _tell(options.model, None)
+        numbers = facts["numbers"]
+    else:
+        wanted = partitioned_model(options)
+        from dpca.jobs import fit_store
+
+        with run_options(options) as how:
+            model, cost, notes = fit_store(stack, options.model, wanted, request=request, **how)
+        numbers = model.report_numbers()
+        _tell(options.model, cost)
+        for note in notes:
+            say(f"note: {note}")
     kept, share = kept_components(numbers["components"], numbers.get("ranks")), numbers["explained_variance_ratio"]
-    say(f"{model.partition_.n_partitions:,} {model.part_name}s, {kept} each, {share:.2%} of the variance")
+    parts = "cells" if "cells" in numbers else "bands"
+    say(f"{numbers[parts]:,} {parts}, {kept} each, {share:.2%} of the variance")
     return 0
 
 
 def transform(options: argparse.Namespace) -> int:
     """``dpca transform``."""
     stack = _stack(options)
-    with run_options(options) as how:
-        cost = transform_store(stack, options.model, options.scores, reconstruct=options.reconstruct, **how)
-    _tell(options.scores, cost)
+    request = request_of(options, stack.fingerprint, stack.data_range, stated(options.model).get("fingerprint"))
+    if served(request, options.scores) is not None:
+        _tell(options.scores, None)
+    else:
+        from dpca.jobs import transform_store
+
+        asked = {"reconstruct": options.reconstruct, "request": request}
+        with run_options(options) as how:
+            cost = transform_store(stack, options.model, options.scores, **asked, **how)
+        _tell(options.scores, cost)
     quality = _quality(options.scores)
     told = [f"{name} {value:.6g}" for name, value in quality.items()]
     if "mean ssim" not in quality:
+        from dpca.kernels.quality import WINDOW
+
         told.append(f"no ssim, which images and volumes of at least {WINDOW} pixels a side have")
     say("   ".join(told))
     return 0
@@ -50,6 +71,8 @@ def transform(options: argparse.Namespace) -> int:
 
 def encode(options: argparse.Namespace) -> int:
     """``dpca encode``."""
+    from dpca.jobs import encode_store
+
     stack = _stack(options)
     goal = {name: getattr(options, name) for name in GOALS}
     with run_options(options) as how:
@@ -63,6 +86,8 @@ def encode(options: argparse.Namespace) -> int:
 
 def reconstruct(options: argparse.Namespace) -> int:
     """``dpca reconstruct``."""
+    from dpca.jobs import reconstruct_store
+
     with run_options(options) as how:
         cost = reconstruct_store(options.model, options.scores, options.target, n_components=options.components, **how)
     _tell(options.target, cost)
@@ -76,8 +101,9 @@ def _stack(options: argparse.Namespace) -> Stack:
     raise DataError(f"'{options.stack}' is no stack yet: make one first, dpca ingest {options.stack} STACK.zarr")
 
 
-def _tell(target: str, cost: StageCost) -> None:
-    if cost is NOTHING:
+def _tell(target: str, cost: StageCost | None) -> None:
+    """Say what was made, and how fast; without a cost, or of no bytes, that there was nothing to do."""
+    if cost is None or not cost.bytes:
         say(f"nothing to do: '{target}' was made from this input with these settings")
     else:
         rate = cost.bytes / max(cost.seconds, 1e-9) / 1e9

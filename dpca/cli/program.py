@@ -6,6 +6,7 @@ import argparse
 from collections import ChainMap
 from collections.abc import Sequence
 from pkgutil import resolve_name
+from typing import Any
 
 import shtab
 
@@ -39,6 +40,7 @@ Principal component analysis of image and volume stacks of any size.
   dpca transform model.zarr faces.zarr scores.zarr      scores, and the quality they keep
   dpca reconstruct model.zarr scores.zarr again.zarr    scores -> stack store
   dpca encode model.zarr faces.zarr small.zarr --psnr 36    few bytes that read as the stack
+  dpca job run nightly.toml                             what a file asks for, by a scheduler
   dpca verify again.zarr                                every chunk against its checksum
 
 Every output appears under its name only when it is whole. """
@@ -77,9 +79,11 @@ def _parser() -> argparse.ArgumentParser:
     shtab.add_argument_to(parser, help="print a script that completes commands, options and paths in a shell")
     subparsers = parser.add_subparsers(title="commands", metavar="COMMAND")
 
-    def command(name: str, run: str, text: str, example: str, **paths: str) -> argparse.ArgumentParser:
+    def command(
+        name: str, run: str, text: str, example: str, among: Any = subparsers, **paths: str
+    ) -> argparse.ArgumentParser:
         """Add a command that ``run`` names, with one positional argument for each of ``paths``, name to help."""
-        sub = subparsers.add_parser(
+        sub: argparse.ArgumentParser = among.add_parser(
             name,
             help=text,
             description=f"{text[0].upper()}{text[1:]}.",
@@ -184,9 +188,25 @@ def _parser() -> argparse.ArgumentParser:
         "verify",
         "commands:verify_store",
         "read every chunk of a store and check it",
-        "dpca verify scores.zarr",
+        "dpca verify scores.zarr\n         dpca verify small.zarr --stack lfw.zarr --sample 1000",
         path="store that this program made",
     )
+
+    jobs = subparsers.add_parser("job", help="what a file asks for, for schedulers: dpca job run JOB.toml")
+    job = command(
+        "run",
+        "job:run_job_file",
+        "make the compressed stores that a file asks for, and log each step as a line of JSON",
+        "dpca job run nightly.toml --dry-run",
+        among=jobs.add_subparsers(title="commands", metavar="COMMAND", required=True),
+        job="TOML file with inputs, output and [target], see docs/guides/operators.md",
+    )
+    job.add_argument("--dry-run", action="store_true", help="only say what would be made, with time, memory and bytes")
+
+    verify.add_argument(
+        "--stack", metavar="STACK", help="what a compressed store was made of: measure again what it promises"
+    )
+    verify.add_argument("--sample", type=positive, metavar="N", help="with --stack, compare N samples (default: all)")
 
     for sub in (fit, transform, encode):
         add_range_option(sub, "as the stack states it")

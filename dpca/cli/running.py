@@ -22,6 +22,7 @@ MEANINGS = {
     "4": "a file or store cannot be read or written",
     "5": "the work does not fit the memory",
     "6": "the Dask cluster was not reached or was lost, or cannot run this package",
+    "7": "another run is at work on the same output or job",
     "70": "a fault of dpca, the only case that shows a traceback",
     "129, 130 or 143": "stopped by the end of the terminal, Ctrl-C or SIGTERM",
     "141": "nobody reads the output any more (| head)",
@@ -63,26 +64,31 @@ def say(text: str) -> None:
         print(text.encode(encoding, "backslashreplace").decode(encoding), flush=True)
 
 
-def _explained(error: Exception) -> int:
-    """Say what went wrong; return the exit code."""
-    from dpca.storage.errors import ClusterError, DataError, PlanError, StoreError
+def known_error(error: Exception) -> tuple[int, str] | None:
+    """Return the exit code and the sentence of an error, or None for a fault of this package."""
+    from dpca.storage.errors import BusyError, ClusterError, DataError, PlanError, StoreError
 
-    codes: dict[type[Exception], int] = {DataError: 3, StoreError: 4, PlanError: 5, ClusterError: 6}
+    codes: dict[type[Exception], int] = {BusyError: 7, DataError: 3, StoreError: 4, PlanError: 5, ClusterError: 6}
     for kind, code in codes.items():
         if isinstance(error, kind):
-            _complain(f"error: {error}")
-            return code
+            return code, str(error)
     if isinstance(error, MemoryError):
-        _complain(
-            f"error: there is not enough memory ({error or 'no size given'}): ask for fewer workers or smaller parts"
+        return codes[PlanError], (
+            f"there is not enough memory ({error or 'no size given'}): ask for fewer workers or smaller parts"
         )
-        return codes[PlanError]
     if isinstance(error, OSError) and error.errno is not None:
         where = "a file" if error.filename is None else f"'{error.filename}'"
-        _complain(
-            f"error: {where} cannot be read or written ({error.strerror}): see to it and run the same command again"
+        return codes[StoreError], (
+            f"{where} cannot be read or written ({error.strerror}): see to it and run the same command again"
         )
-        return codes[StoreError]
+    return None
+
+
+def _explained(error: Exception) -> int:
+    """Say what went wrong; return the exit code."""
+    if (known := known_error(error)) is not None:
+        _complain(f"error: {known[1]}")
+        return known[0]
     with suppress(OSError, ValueError):
         traceback.print_exception(error)
     _complain("error: this is a fault of dpca, not of what it was given: please report the lines above")

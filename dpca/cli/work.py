@@ -56,16 +56,16 @@ class _Later:
 
 
 @contextmanager
-def run_options(options: argparse.Namespace) -> Iterator[dict[str, Any]]:
-    """Yield the keywords that every job takes: ``client``, ``overwrite`` and ``progress``."""
+def run_options(options: argparse.Namespace, tell: Callable[[str], None] = say) -> Iterator[dict[str, Any]]:
+    """Yield the keywords that every job takes: ``client``, ``overwrite`` and ``progress``; see `cluster`."""
     with ExitStack() as stack:
-        client = _Later(lambda: stack.enter_context(cluster(options)))
+        client = _Later(lambda: stack.enter_context(cluster(options, tell)))
         yield {"client": client, "overwrite": options.overwrite, "progress": shown_progress}
 
 
 @contextmanager
-def cluster(options: argparse.Namespace) -> Iterator[Any]:
-    """Open the cluster that the options ask for and say where to watch it."""
+def cluster(options: argparse.Namespace, tell: Callable[[str], None] = say) -> Iterator[Any]:
+    """Open the cluster that the options ask for and ``tell`` where to watch it."""
     # Which takes seconds to import, and not all that is asked for here needs a cluster.
     from dpca.engine.cluster import open_client
     from dpca.engine.tls import TlsFiles
@@ -77,7 +77,7 @@ def cluster(options: argparse.Namespace) -> Iterator[Any]:
     with open_client(options.scheduler, tls=tls, **where) as client:
         with cluster_errors(client):
             threads, dashboard = client.nthreads(), client.dashboard_link
-        say(f"{len(threads)} worker(s), dashboard {dashboard}")
+        tell(f"{len(threads)} worker(s), dashboard {dashboard}")
         yield client
 
 

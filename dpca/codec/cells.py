@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
@@ -13,8 +12,10 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.codec.quantize import quantize, to_integers
-from dpca.codec.rate import least_worth_keeping, worth_keeping
-from dpca.codec.waves import RUN, from_waves, to_waves
+from dpca.codec.rate import least_worth_keeping, rows_at
+from dpca.codec.slabs import Part, slabs_of, whole_of
+from dpca.codec.waves import from_waves, to_waves
+from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.kernels.types import Array, Region
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
@@ -22,8 +23,8 @@ from dpca.partition.lapped import LappedGrid
 # Scores are ordered by tiles of so many cells, then by variance: few cells are read without the rest, and scores that
 # are stored together are alike. Tiles of 64 cells take 3 % fewer bytes, and four times longer for a cell.
 _TILE_CELLS = 16
-# Bytes of floating-point samples that are decoded at once: some ten, for one product of matrices a cell.
-_BLOCK_BYTES = 2**25
+# Rows of scores that become codes at once: they stay in a core's own cache.
+_ROWS = 512
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,23 +49,23 @@ class Components:
     rows: Sequence[Array]
 
     @cached_property
-    def means(self) -> list[Array]:
-        """The mean (n_features,) of each cell."""
-        plain = CellGrid(self.grid.sample_shape, self.grid.cell_shape)
-        return [part[0] for part in plain.all_parts(self.mean[None])]
+    def offset(self) -> Array:
+        """What the mean is of samples that are not filtered, in the type of the components."""
+        mean = self.mean.astype(np.float64)
+        if isinstance(self.grid, LappedGrid):
+            mean = self.grid.prefilter.invert(mean[None].copy(), (0,) * mean.ndim)[0]
+        return mean.astype(self.rows[0].dtype)
 
-    def centered(self, samples: Array) -> list[Array]:
-        """Return the cells (n, n_features) of samples minus their means, in the type of the components."""
-        dtype = self.rows[0].dtype
-        parts = self.grid.all_parts(samples)
-        return [part.astype(dtype) - mean.astype(dtype) for part, mean in zip(parts, self.means, strict=True)]
+    def split(self, samples: Array) -> Iterator[tuple[slice, Part, Array]]:
+        """Yield which samples, which cell, and its values (n_features, n) minus their means."""
+        return slabs_of(self.grid, whole_of(samples.shape[1:])).split(samples, self.offset)
 
     def scores(self, samples: Array) -> Array:
         """Return the scores (n_cells, most components, n) of samples, zero where a cell has no such component."""
-        parts = self.centered(samples)
-        found = np.zeros((len(parts), max(map(len, self.rows)), len(samples)), self.rows[0].dtype)
-        for values, part, g in zip(found, parts, self.group, strict=True):
-            np.matmul(self.rows[g], part.T, out=values[: len(self.rows[g])])
+        found = np.zeros((len(self.group), max(map(len, self.rows)), len(samples)), self.rows[0].dtype)
+        for few, part, values in self.split(samples):
+            rows = self.rows[self.group[part.cell]]
+            np.matmul(rows, values, out=found[part.cell, : len(rows), few])
         return found
 
 
@@ -177,15 +178,16 @@ def quantized(components: Components, scores: Array, step: float, n_samples: int
     n_cells, k, n = scores.shape
     group, rows = components.group, components.rows
     n_groups, times = len(rows), n_samples / max(1, n)
-    powers = np.square(scores, dtype=np.float64).sum(axis=2)
+    measured = rows_at(scores.reshape(n_cells * k, n), step)
+    powers = measured.power.reshape(n_cells, k)  # in steps squared
     energy = np.zeros((n_groups, k))
     np.add.at(energy, group, times * powers)
     sizes = np.array([part.shape[1] for part in rows])
     places = np.bincount(group, minlength=n_groups)
     # Values of a component are about the square root of one by their number; twice that in steps, and its sign.
-    bits = sizes[:, None] * np.log2(1 + 2 * np.sqrt(energy / sizes[:, None]) / step)
+    bits = sizes[:, None] * np.log2(1 + 2 * np.sqrt(energy / sizes[:, None]))
     shares = (bits / places[:, None])[group]
-    kept = worth_keeping(scores.reshape(n_cells * k, n), step, times, shares.ravel()).reshape(n_cells, k)
+    kept = measured.worth_keeping(times, shares.ravel()).reshape(n_cells, k)
     grid_shape = components.grid.grid_shape
     edge = max(1, round(_TILE_CELLS ** (1 / max(1, len(grid_shape)))))
     coordinates = np.unravel_index(np.arange(n_cells), grid_shape)
@@ -200,7 +202,7 @@ def quantized(components: Components, scores: Array, step: float, n_samples: int
     for g in range(n_groups):
         used = rows[g][: rank[g]].astype(np.float64)
         with np.errstate(divide="ignore"):
-            exponent = np.rint(np.log2(np.sqrt(energy[g, : rank[g]]) / step))
+            exponent = np.rint(np.log2(energy[g, : rank[g]]) / 2)
         # A component that only other cells keep, or hardly any sample has, still has values.
         exponent = np.where(np.isfinite(exponent), np.clip(exponent, 0, 30), 0).astype(np.int64)
         exponents.append(exponent)
@@ -262,7 +264,8 @@ class CellCodec:
         These are hardly orthonormal any more: without their dual, the large scores of the first would leak into those
         of the last.
         """
-        return [np.linalg.pinv(rows.astype(np.float64)).T.astype(self.dtype) for rows in self.components.rows]
+        wide = [rows.astype(np.float64) for rows in self.components.rows]
+        return [(np.linalg.pinv(rows @ rows.T, hermitian=True) @ rows).astype(self.dtype) for rows in wide]
 
     def encode(self, samples: Array, dtype: DTypeLike, least: Array | None = None) -> Array:
         """Return codes (n_positions, n) of samples, 0 for scores of fewer steps than the ``least`` (n_positions,).
@@ -274,26 +277,31 @@ class CellCodec:
         OverflowError
             If the type does not hold one of them.
         """
-        n = -(-len(samples) // RUN) * RUN if self.waves else len(samples)
-        codes = np.empty((len(self.cell), n), dtype)
-        parts, group = self.components.centered(samples), self.components.group
-        for part, at, g in zip(parts, self._of_cell, group, strict=True):
+        scores = np.empty((len(self.cell), len(samples)), self.dtype)
+        for few, part, values in self.components.split(samples):
+            at = self._of_cell[part.cell]
             component = self.component[at]
             # The first components are multiplied where they are: to gather those of a cell would take longer.
-            scores = (self._analysis[g][: component.max(initial=-1) + 1] @ part.T)[component]
-            if self.waves:
-                scores = to_waves(scores)
+            rows = self._analysis[self.components.group[part.cell]][: component.max(initial=-1) + 1]
+            scores[at, few] = (rows @ values)[component]
+        if self.waves:
+            scores = to_waves(scores)
+        codes = np.empty(scores.shape, dtype)
+        for start in range(0, len(codes), _ROWS):
+            few = slice(start, start + _ROWS)
             if least is not None:
-                scores[np.abs(scores) < (least[at, None] * self.step).astype(scores.dtype)] = 0
-            codes[at] = to_integers(quantize(scores, self.step), dtype)
+                scores[few][np.abs(scores[few]) < (least[few, None] * self.step).astype(self.dtype)] = 0
+            codes[few] = to_integers(quantize(scores[few], self.step), dtype)
         return codes
 
     def of_samples(self, codes: Array) -> Array:
         """Return codes (n_positions, n), of whole runs if of waves, as those of samples, which `decode` takes."""
         return from_waves(codes.astype(self.dtype)) if self.waves else codes
 
-    def decode(self, codes: Array, box: Region | None = None, chosen: Array | None = None) -> Array:
-        """Return the samples (n, *lengths of the box) that codes stand for, in floating point.
+    def decode(
+        self, codes: Array, box: Region | None = None, chosen: Array | None = None, pixels: Pixels | None = None
+    ) -> Array:
+        """Return the samples (n, *lengths of the box) that codes stand for.
 
         Parameters
         ----------
@@ -304,59 +312,48 @@ class CellCodec:
         chosen : array of integers, ascending, optional
             Which rows of all codes those given are: at least what `rows_of` names that are to be used. Rows that are
             not given count as zero. Default all.
+        pixels : Pixels, optional
+            What values are rounded to; default none, but floating point.
         """
+        from dpca.kernels.sweeps import add_components
+
         grid = self.components.grid
-        box = tuple((0, length) for length in grid.sample_shape) if box is None else box
-        cells, around = self._around(box)
-        samples = np.empty((codes.shape[1], *(stop - start for start, stop in box)), self.dtype)
-        crop = tuple(slice(a - c, b - c) for (a, b), (c, _) in zip(box, around, strict=True))
-        lengths = [stop - start for start, stop in around]
-        step = max(1, _BLOCK_BYTES // (math.prod(lengths) * self.dtype.itemsize))
-        for start in range(0, len(samples), step):
-            few = slice(start, start + step)
-            whole = around == box
-            block = samples[few] if whole else np.empty((len(samples[few]), *lengths), self.dtype)
-            for c in cells:
-                self._decode_cell(c, codes, few, chosen, block, around)
-            if isinstance(grid, LappedGrid):
-                grid.prefilter.invert(block, tuple(start for start, _ in around))
-            if not whole:
-                samples[few] = block[(slice(None), *crop)]
-        return samples
+        box = whole_of(grid.sample_shape) if box is None else box
+        slabs = slabs_of(grid, box)
+        if chosen is not None and len(chosen) == len(self.cell):
+            chosen = None
+        taken = {part.cell: self._taken(part, chosen) for part in slabs.parts}
 
-    def rows_of(self, box: Region) -> Array:
-        """Return the rows of codes that a box of a sample is decoded from, ascending."""
-        return np.sort(np.concatenate([self._of_cell[c] for c in self._around(box)[0]]))
+        def fill(few: slice, part: Part, values: Array) -> None:
+            where, component, basis = taken[part.cell]
+            add_components(codes, few.start, where, component, basis, values)
 
-    def _decode_cell(
-        self, c: int, codes: Array, few: slice, chosen: Array | None, block: Array, around: Region
-    ) -> None:
-        at = where = self._of_cell[c]
+        offset = self.components.offset[tuple(slice(*ends) for ends in box)]
+        fused = pixels is not None and pixels.dtype.kind in "iu" and pixels.dtype.itemsize <= 2
+        out = np.empty((codes.shape[1], *offset.shape), pixels.dtype if fused and pixels is not None else self.dtype)
+        slabs.join(fill, offset, out, pixels if fused else None)
+        return out if fused or pixels is None else to_pixels(out, *pixels)
+
+    def _taken(self, part: Part, chosen: Array | None) -> tuple[Array, Array, Array]:
+        """Return what a part is decoded from: which rows of the codes, of which components, and these."""
+        at = where = self._of_cell[part.cell]
         if chosen is not None:
             where = np.minimum(np.searchsorted(chosen, at), max(0, len(chosen) - 1))
             given = chosen[where] == at if len(chosen) else np.zeros(len(at), bool)
             at, where = at[given], where[given]
-        component = self.component[at]
-        rows = self.components.rows[self.components.group[c]][: component.max(initial=-1) + 1]
-        given = codes[where, few]
-        scores = np.zeros((given.shape[1], len(rows)), self.dtype)
-        scores[:, component] = given.T
-        scores *= self.dtype.type(self.step)
-        values = scores @ rows
-        values += self.components.means[c].astype(self.dtype)
-        box = self.components.grid.box(c)
-        here = tuple(slice(a - o, b - o) for (a, b), (o, _) in zip(box, around, strict=True))
-        block[(slice(None), *here)] = values.reshape(len(values), *(b - a for a, b in box))
+        basis = self._scaled[self.components.group[part.cell]]
+        if part.inside is not None:
+            lengths = (stop - start for start, stop in self.components.grid.box(part.cell))
+            inside = basis.reshape(len(basis), *lengths)[(slice(None), *(slice(*ends) for ends in part.inside))]
+            basis = np.ascontiguousarray(inside.reshape(len(basis), -1))
+        return where, self.component[at], basis
 
-    def _around(self, box: Region) -> tuple[list[int], Region]:
-        """Return the cells that reach into a box, and the box that these cells make up."""
-        grid = self.components.grid
-        reached = []
-        for axis in range(grid.n_spatial):
-            unit = math.prod(grid.grid_shape[axis + 1 :])
-            along = [grid.region(i * unit)[axis] for i in range(grid.grid_shape[axis])]
-            start, stop = box[axis]
-            reached.append([i for i, (a, b) in enumerate(along) if a < stop and start < b])
-        cells = [int(np.ravel_multi_index(place, grid.grid_shape)) for place in itertools.product(*reached)]
-        ends = [grid.box(cells[0]), grid.box(cells[-1])]
-        return cells, tuple((first[0], last[1]) for first, last in zip(*ends, strict=True))
+    @cached_property
+    def _scaled(self) -> list[Array]:
+        """The components of each group times the step."""
+        return [rows * self.dtype.type(self.step) for rows in self.components.rows]
+
+    def rows_of(self, box: Region) -> Array:
+        """Return the rows of codes that a box of a sample is decoded from, ascending."""
+        parts = slabs_of(self.components.grid, box).parts
+        return np.sort(np.concatenate([self._of_cell[part.cell] for part in parts]))

@@ -14,8 +14,8 @@ from dpca.choices import GOALS
 _MOST = 40
 # Doublings after which finer steps that change nothing tell that none will.
 _FINE = 12
-# Steps that differ by less, .3 %, change nothing that could be measured on a few hundred samples.
-_NEAR = 0.004
+#: Steps that differ by fewer doublings, .3 %, change nothing that could be measured on a few hundred samples.
+NEAR = 0.004
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,9 @@ class UnreachedError(Exception):
     """No step meets a goal."""
 
 
-def search_step(margin: Callable[[float], float], guess: float, *, coarse: bool) -> float:
+def search_step(
+    margin: Callable[[float], float], guess: float, *, coarse: bool, first: float = 1.0, near: float = NEAR
+) -> float:
     """Return a step that meets a goal: nearly the coarsest one, or nearly the finest.
 
     Parameters
@@ -73,6 +75,10 @@ def search_step(margin: Callable[[float], float], guess: float, *, coarse: bool)
         A step to begin with.
     coarse : bool
         Whether the coarsest step is wanted.
+    first : float
+        Doublings from the guess to the next step that is tried, 1 at most; those between the others grow to 1.
+    near : float
+        Doublings by which the step may miss the best one.
 
     Raises
     ------
@@ -87,16 +93,16 @@ def search_step(margin: Callable[[float], float], guess: float, *, coarse: bool)
             seen[x] = margin(guess * 2.0 ** (sign * x))
         return seen[x]
 
-    low, high = 0.0, 0.0
+    low, high, stride = 0.0, 0.0, first
     while of(low) < 0:
-        if low <= -_MOST or (low <= -_FINE and math.isclose(of(low), of(low + 1), rel_tol=1e-3)):
+        if low <= -_MOST or (low <= -_FINE and math.isclose(of(low), of(high), rel_tol=1e-3)):
             raise UnreachedError
-        low -= 1
+        high, low, stride = low, low - stride, min(1.0, 2 * stride)
     while of(high) >= 0 and high < _MOST:
-        high += 1
+        low, high, stride = high, high + stride, min(1.0, 2 * stride)
     if of(high) < 0:
         # The search may end on the side that misses the goal; and what is kept, or not, makes margins jump.
-        root, back = brentq(of, low, high, xtol=_NEAR / 2), _NEAR / 2
+        root, back = brentq(of, low, high, xtol=near / 2), near / 2
         while of(max(low, root - back)) < 0:
             back *= 2
     return float(guess * 2.0 ** (sign * max(x for x, value in seen.items() if value >= 0)))

@@ -10,10 +10,10 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels.types import Array
 
-# What is added before values are cut to integers. Less than a half leaves a dead zone around zero, and puts what
+#: What is added before values are cut to integers. Less than a half leaves a dead zone around zero, and puts what
 # integers stand for near the mean of the values that they were made of, as these become rarer away from zero. Of .25 to
 # .5, this gives the fewest bytes at equal error on photographs.
-_ROUNDING = 0.4
+ROUNDING = 0.4
 # Share of a promised error that arithmetic may take: another order of summation decodes to other last bits.
 _MARGIN = 1 / 64
 
@@ -29,7 +29,7 @@ def quantize(values: Array, step: float) -> Array:
         Positive; ``step * integer`` is what an integer stands for.
     """
     values /= values.dtype.type(step)
-    values += np.copysign(values.dtype.type(_ROUNDING), values)
+    values += np.copysign(values.dtype.type(ROUNDING), values)
     return np.trunc(values, out=values)
 
 

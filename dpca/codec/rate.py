@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
-from dpca.codec.quantize import quantize
+from dpca.codec.quantize import ROUNDING, quantize
 from dpca.kernels.types import Array
 
 # Squared error, in steps squared, that a bit must save. With many bits a score it is ln 2 / 6 = .116; on photographs,
@@ -12,52 +14,47 @@ from dpca.kernels.types import Array
 _PRICE = 0.1
 # Codes beyond count as two bits more each time that they double.
 _COUNTED = 127
-_BLOCK = 4096
 
 
-def entropy_bits(codes: Array) -> Array:
-    """Return the bits (n_rows,) that the entropy of each row (n_rows, n) of integers comes to, over all its values."""
-    bits = np.zeros(len(codes))
-    used = np.flatnonzero(codes.any(axis=1))
-    width = 2 * _COUNTED + 1
-    for start in range(0, len(used), _BLOCK):
-        rows = used[start : start + _BLOCK]
-        values = codes[rows]
-        near = np.clip(values, -_COUNTED, _COUNTED).astype(np.int64) + _COUNTED
-        near += np.arange(len(rows))[:, None] * width
-        counts = np.bincount(near.ravel(), minlength=len(rows) * width).reshape(len(rows), width)
-        n = codes.shape[1]
-        spread = n * np.log2(n) - (counts * np.log2(np.maximum(counts, 1))).sum(axis=1)
-        far = 2 * np.log2(np.maximum(np.abs(values), _COUNTED) / _COUNTED).sum(axis=1)
-        bits[rows] = spread + far
-    return bits
+class Rows(NamedTuple):
+    """What rows of scores come to with a step.
 
-
-def worth_keeping(scores: Array, step: float, times: float, row_bits: Array) -> Array:
-    """Say which rows of scores save more squared error than their bits are worth.
-
-    Parameters
+    Attributes
     ----------
-    scores : array (n_rows, n)
-        Scores of one component of one cell a row, of some samples.
-    step : float
-    times : float
-        How many samples there are for each of these.
-    row_bits : array (n_rows,)
-        Bits that a row costs once, beside those of its scores: its share of the component.
-
-    Returns
-    -------
-    array (n_rows,) of bool
+    power : array (n_rows,)
+        Sum of squares.
+    saved : array (n_rows,)
+        Of these, what is not lost where they are stored as codes.
+    bits : array (n_rows,)
+        Entropy of the codes of each row, over all its values.
     """
-    kept = np.zeros(len(scores), bool)
-    for start in range(0, len(scores), _BLOCK):
-        here = slice(start, start + _BLOCK)
-        values = scores[here] / scores.dtype.type(step)
-        codes = quantize(values.copy(), 1)
-        saved = (np.square(values, dtype=np.float64) - np.square(values - codes, dtype=np.float64)).sum(axis=1)
-        kept[here] = saved * times > _PRICE * (entropy_bits(codes) * times + row_bits[here])
-    return kept
+
+    power: Array
+    saved: Array
+    bits: Array
+
+    def worth_keeping(self, times: float, row_bits: Array) -> Array:
+        """Say which rows (n_rows,) save more squared error than their bits are worth.
+
+        Parameters
+        ----------
+        times : float
+            How many samples there are for each of those whose scores the rows hold.
+        row_bits : array (n_rows,)
+            Bits that a row costs once, beside those of its scores: its share of the component.
+        """
+        kept: Array = self.saved * times > _PRICE * (self.bits * times + row_bits)
+        return kept
+
+
+def rows_at(scores: Array, step: float) -> Rows:
+    """Measure rows of scores (n_rows, n), of one component of one cell each: squares in steps squared."""
+    from dpca.kernels.sweeps import measure_rows
+
+    n = np.arange(scores.shape[1] + 1)
+    found = Rows(*np.zeros((3, len(scores))))
+    measure_rows(scores, scores.dtype.type(step), ROUNDING, _COUNTED, n * np.log2(np.maximum(n, 1)), *found)
+    return found
 
 
 def least_worth_keeping(scores: Array, step: float) -> Array:

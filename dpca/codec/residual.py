@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from dpca.codec.rate import entropy_bits
 from dpca.kernels.types import Array
 
 
@@ -28,4 +27,9 @@ def best_axes(values: Array, n_spatial: int) -> tuple[int, ...]:
     """Return the axes of integers (n, *sample_shape) along which differences have the least entropy."""
     space, every = tuple(range(1, n_spatial + 1)), tuple(range(1, values.ndim))
     tried = dict.fromkeys([(), (n_spatial,), space, every])
-    return min(tried, key=lambda axes: float(entropy_bits(differences(values, axes).reshape(1, -1))[0]))
+    return min(tried, key=lambda axes: _entropy(differences(values, axes)))
+
+
+def _entropy(values: Array) -> float:
+    counts = np.unique(values, return_counts=True)[1]
+    return float(-(counts * np.log2(counts / values.size)).sum())

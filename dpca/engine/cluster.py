@@ -23,7 +23,7 @@ from dpca.engine.memory import thread_count, usable_bytes
 from dpca.engine.stopping import unstopped
 from dpca.engine.tls import TlsFiles
 from dpca.engine.worker_setup import SILENCE, quiet
-from dpca.storage.clusters import cluster_errors, wait_for_worker, watched
+from dpca.storage.clusters import cluster_errors, require_version, wait_for_worker, watched
 from dpca.storage.errors import ClusterError, DataError, one_line
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def _described(file: ClusterFile) -> Iterator[Any]:
         with cluster_errors(client):
             threads = max(client.nthreads().values(), default=1) * file.maximum
         stack.enter_context(watched(client, file.patience, threads=threads))
-        _require_same_package(client, client.scheduler.address)
+        _require_same_package(client)
         yield client
 
 
@@ -220,7 +220,7 @@ def _joined(address: str, tls: TlsFiles | None) -> Iterator[Any]:
                 raise _unreachable(address, error) from error
             stack.callback(_close, client)
         stack.enter_context(watched(client, patience))
-        _require_same_package(client, address)
+        _require_same_package(client)
         yield client
 
 
@@ -283,21 +283,10 @@ def _unreachable(address: str, error: BaseException) -> ClusterError:
     )
 
 
-def _require_same_package(client: Any, address: str) -> None:
+def _require_same_package(client: Any) -> None:
+    """Refuse a cluster one of whose workers has another version; those that join later are asked by each task."""
     with cluster_errors(client):
-        versions = client.run(package_version)
-    ours = package_version()
-    for worker, version in versions.items():
-        if version != ours:
-            raise ClusterError(
-                f"worker '{worker}' of the Dask scheduler at '{address}' has version {version} of this package and "
-                f"this program {ours}: install the same version everywhere"
-            )
-
-
-def package_version() -> str:
-    """Version of this package in this process."""
-    return dpca.__version__
+        client.run(require_version, dpca.__version__)
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from dpca.kernels.linalg import release_scratch
 from dpca.kernels.types import Array
 from dpca.partition.base import Partition
 from dpca.rules.state import State
-from dpca.storage.clusters import task_key
+from dpca.storage.clusters import for_workers, task_key
 from dpca.storage.tasks import one_blas_thread, run_in_order
 
 Results = list[dict[str, Array]]
@@ -194,7 +194,7 @@ def _node(name: str, function: Callable[..., Any], *known: Any) -> Callable[...,
 
     Each call is a task of its own; ``name`` is what the dashboard calls them.
     """
-    later = delayed(partial(function, *known), pure=False)
+    later = delayed(for_workers(partial(function, *known)), pure=False)
     return lambda *arguments: later(*arguments, dask_key_name=task_key(name))
 
 

@@ -21,13 +21,17 @@ from dpca.storage.survey import require_samples
 _BLOCK_BYTES = 32 * 2**20
 
 
-def open_rows(path: str | os.PathLike[str]) -> tuple[da.Array, str, tuple[str, ...] | None, Coordinates | None]:
+def open_rows(
+    path: str | os.PathLike[str], key: str | None = None
+) -> tuple[da.Array, str, tuple[str, ...] | None, Coordinates | None]:
     """Open an array that `dpca.storage.ingest` reads, without copying it.
 
     Parameters
     ----------
     path : path-like
         Of an array in a format that tasks can read anywhere in.
+    key : str, optional
+        Which array of a file with several is meant.
 
     Returns
     -------
@@ -46,7 +50,7 @@ def open_rows(path: str | os.PathLike[str]) -> tuple[da.Array, str, tuple[str, .
         For images, and for what can only be read from its beginning: these are ingested first. When a block is
         computed, for missing values.
     """
-    reader = open_reader(path)
+    reader = open_reader(path, key=key)
     require_samples(reader)
     if reader.encoded or not reader.random_access:
         why = (

@@ -8,7 +8,7 @@ import os
 from abc import ABC, abstractmethod
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import dask.array as da
 import numpy as np
@@ -201,9 +201,8 @@ class DaskSource(Source):
         x, dtype = self.array, self.dtype
         if dtype.kind != "f":
             return x
-        empty = np.empty((0,) * x.ndim, dtype)
-        checked: da.Array = da.map_blocks(_checked, x, called=self.name, dtype=dtype, meta=empty)
-        return checked
+        meta = np.empty((0,) * x.ndim, dtype)
+        return cast(da.Array, da.map_blocks(_checked, x, called=self.name, dtype=dtype, meta=meta))
 
     def identity(self) -> Any:
         """Return the Dask array, whose name counts."""
@@ -268,8 +267,8 @@ def as_source(x: Any) -> Source:
     return source
 
 
-def opened(x: Any) -> Any:
-    """Open what only says where a stack is: a Zarr group, which stands for what it holds, or a path of anything.
+def opened(x: Any, key: str | None = None) -> Any:
+    """Open what only says where a stack is: a Zarr group, or a path, of whose arrays ``key`` names one.
 
     Raises
     ------
@@ -286,7 +285,8 @@ def opened(x: Any) -> Any:
     if isinstance(x, zarr.Array):
         cf.require_plain(str(x.store_path), x)
     if isinstance(x, str | os.PathLike):
-        return open_stack(x) if is_zarr(os.fspath(x)) else DaskSource(*open_rows(x))
+        path = os.fspath(x)
+        return open_stack(f"{path}/{key}" if key else path) if is_zarr(path) else DaskSource(*open_rows(path, key))
     return x
 
 

@@ -10,6 +10,7 @@ from typing import Any, Literal
 
 from sklearn.base import clone
 
+from dpca.choices import COMPRESSED
 from dpca.engine.memory import task_budget, thread_count
 from dpca.engine.plan import Outline, PlanError
 from dpca.engine.source import as_source
@@ -23,7 +24,7 @@ from dpca.jobs.transform import fill_scores
 from dpca.models.cell_pca import CellPCA
 from dpca.models.scores import SCORES_VERSION
 from dpca.report.record import read_report, report_folder
-from dpca.representation.compressed import COMPRESSED, COMPRESSED_VERSION
+from dpca.representation.compressed import COMPRESSED_VERSION
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.ingest import plan_ingest
 from dpca.storage.input import open_input

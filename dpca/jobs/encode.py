@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from dpca.choices import COMPRESSED
 from dpca.codec.cells import Quantized
 from dpca.codec.goal import Goal
 from dpca.codec.quantize import promised_error
@@ -22,7 +23,6 @@ from dpca.jobs.transform import stated_range
 from dpca.models.cell_pca import CellPCA
 from dpca.models.store import load_any, model_fingerprint
 from dpca.representation.compressed import (
-    COMPRESSED,
     COMPRESSED_VERSION,
     write_quantized,
 )
@@ -118,7 +118,7 @@ def fill_codes(
 
     The store states ``facts`` about the job.
     """
-    began, data_range = time.perf_counter(), stated_range(stack)
+    began = time.perf_counter()
     fitted = load_any(model)
     if not isinstance(fitted, CellPCA):
         raise DataError(f"'{model}' is a {fitted.store_kind} model but only cells are encoded: fit a CellPCA")
@@ -128,27 +128,7 @@ def fill_codes(
             f"{fitted.sample_shape_}: use the stack's own model"
         )
     source, kept, grid = as_source(stack), Checkpoints(str(records)), fitted.grid_
-    max_error = _promise(wanted, data_range)
-    stated = {
-        **(facts or {}),
-        "axes": list(stack.axes),
-        "sample_shape": list(stack.sample_shape),
-        "dtype": stack.dtype.name,
-        "data_range": list(data_range),
-        "n_samples": stack.n_samples,
-        # With a promise, also values beyond the stated range come back.
-        "clip": list(data_range if max_error is None else _whole_range(stack.dtype, data_range)),
-        "cell_shape": list(grid.cell_shape),
-        "overlap": getattr(grid, "overlap", 0),
-        "goal": {"name": wanted.name, "value": wanted.value},
-        "source": stack.source,
-        "model": model_fingerprint(model),
-    }
-    if max_error is not None:
-        allowed = _allowed(max_error, stack.dtype, data_range)
-        stated |= {"max_error": max_error, "residual_step": 2 * allowed}
-    else:
-        stated["residual_step"] = None
+    stated = {**(facts or {}), **stated_facts(stack, fitted, wanted), "model": model_fingerprint(model)}
     if kept.load(PLAN) is None:
         found = Trials(source, fitted, stated).reach(wanted)
         kept.save(PLAN, found.arrays, found.settings)
@@ -157,13 +137,42 @@ def fill_codes(
     group = create_root(work.store, kind=COMPRESSED, version=COMPRESSED_VERSION, fingerprint=work.fingerprint, **stated)
     try:
         write_quantized(group, chosen, grid, stack.axes)
-        job = EncodeJob(source, str(work.store), work.fingerprint, max_error, grid.n_spatial, kept)
+        job = EncodeJob(source, str(work.store), work.fingerprint, stated.get("max_error"), grid.n_spatial, kept)
         peak = write_codes(job, group, len(chosen.cell), client, progress)
     except OverflowError as error:
         raise DataError(f"'{stack.path}' cannot be encoded with a step this fine ({error}): ask for less") from error
     write_quality(group, (kept.load(job.unit(s)) for s in range(job.n_shards)), kept.folder)
     write_strings(group, "name", stack.names.tolist())
     return StageCost(time.perf_counter() - began, stack.nbytes, peak)
+
+
+def stated_facts(stack: Stack, fitted: CellPCA, wanted: Goal) -> dict[str, Any]:
+    """Return what a compressed store states of its samples and of its goal.
+
+    Raises
+    ------
+    DataError
+        If nobody stated the data range, or no value of this type can keep what is promised.
+    """
+    data_range = stated_range(stack)
+    max_error = _promise(wanted, data_range)
+    facts: dict[str, Any] = {
+        "axes": list(stack.axes),
+        "sample_shape": list(stack.sample_shape),
+        "dtype": stack.dtype.name,
+        "data_range": list(data_range),
+        "n_samples": stack.n_samples,
+        # With a promise, also values beyond the stated range come back.
+        "clip": list(data_range if max_error is None else _whole_range(stack.dtype, data_range)),
+        "cell_shape": list(fitted.grid_.cell_shape),
+        "overlap": getattr(fitted.grid_, "overlap", 0),
+        "goal": {"name": wanted.name, "value": wanted.value},
+        "source": stack.source,
+        "residual_step": None,
+    }
+    if max_error is not None:
+        facts |= {"max_error": max_error, "residual_step": 2 * _allowed(max_error, stack.dtype, data_range)}
+    return facts
 
 
 def _promise(goal: Goal, data_range: tuple[float, float]) -> float | None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from copy import copy
 from dataclasses import replace
 from typing import Any
 
@@ -15,7 +16,6 @@ from dpca.codec.residual import best_axes, differences
 from dpca.codec.waves import RUN, stored, to_waves, waves_pay
 from dpca.engine.sampling import read_samples, spread_samples
 from dpca.engine.source import Source
-from dpca.kernels.pixels import to_pixels
 from dpca.kernels.quality import mse_per_sample, psnr_from_mse, ssim_per_sample
 from dpca.kernels.types import Array
 from dpca.models.cell_pca import CellPCA
@@ -36,6 +36,8 @@ from dpca.storage.errors import DataError
 _TRIED_BYTES, _TRIED_LEAST, _TRIED_MOST = 2**26, 16, 256
 # Runs of consecutive samples that tell whether waves are worth their trouble.
 _RUNS = 4
+# Samples that a search begins with, and how near it comes with them, in doublings of the step.
+_FEW, _ROUGH = 32, 1 / 16
 # Steps that are tried for a promise, in units of the promised error: finer ones cost scores, coarser ones residuals.
 _FOR_A_PROMISE = (1.0, 2.0, 2.8, 4.0, 8.0, 16.0)
 # Bytes of metadata of a store, and for every sample of its quality and its name.
@@ -66,24 +68,26 @@ class Trials:
     model : CellPCA
     facts : dict
         What the store will state.
+    n_samples : int, optional
+        Samples that the store will have, where the source has but some of them.
     """
 
-    def __init__(self, source: Source, model: CellPCA, facts: dict[str, Any]) -> None:
-        self.facts, self.name, self.n_samples = facts, source.name, source.shape[0]
-        self.form = Form(tuple(source.shape), source.dtype.itemsize)
+    def __init__(self, source: Source, model: CellPCA, facts: dict[str, Any], n_samples: int | None = None) -> None:
+        self.facts, self.name, self.n_samples = facts, source.name, n_samples or source.shape[0]
+        self.form = Form((self.n_samples, *source.shape[1:]), source.dtype.itemsize)
         self.components = components = cell_components(model)
         one = len(components.group) * max(map(len, components.rows)) * components.rows[0].itemsize
-        count = min(self.n_samples, max(_TRIED_LEAST, min(_TRIED_MOST, _TRIED_BYTES // one)))
-        runs = _spread_runs(source, _RUNS * RUN, RUN)
-        self.waves = len(runs) >= 2 * RUN and waves_pay(components.scores(runs))
+        there = source.shape[0]
+        count = min(there, max(_TRIED_LEAST, min(_TRIED_MOST, _TRIED_BYTES // one)))
+        runs = _spread_runs(source, _RUNS * RUN, RUN) if there >= 2 * RUN else None
+        self.waves = runs is not None and waves_pay(components.scores(runs))
         unit = RUN if self.waves else 1
         samples = _spread_runs(source, 2 * count, unit)
-        halves = [np.arange(len(samples)) // unit % 2 == half for half in (0, 1)]
-        several = len(samples) > max(count, unit)
-        self.scores = components.scores(samples[halves[0]] if several else samples)
+        first = np.arange(len(samples)) // unit % 2 == 0 if len(samples) > max(count, unit) else slice(None)
+        self.scores = components.scores(samples[first])
         if self.waves:
             self.scores = to_waves(self.scores)
-        self.samples = samples[halves[1]] if several else samples
+        self.samples = samples if isinstance(first, slice) else samples[~first]
 
     def reach(self, goal: Goal) -> Quantized:
         """Return what the goal takes.
@@ -94,28 +98,44 @@ class Trials:
             If no step meets it.
         """
         low, high = self.facts["data_range"]
-        width, guess = high - low, (high - low) / 32
+        guess = (high - low) / 32
         if goal.is_promise:
             unit = self.facts["residual_step"] / 2
             tried = [self.with_residual(self.at(unit * times)) for times in _FOR_A_PROMISE]
             plain = tried[0].without_components()
             tried += [self.with_residual(plain), replace(plain, differences=(), residual_codec="shuffled")]
             return min(tried, key=self.stored_bytes)
-        measured: dict[str, Callable[[Quantized], float]] = {
-            "ratio": lambda tried: self._raw_bytes / self.stored_bytes(tried) / goal.value - 1,
-            "psnr": lambda tried: float(psnr_from_mse(np.array(self._mse(tried, width)))) - goal.value,
-            "mse": lambda tried: 1 - self._mse(tried, width) / goal.value,
-            "ssim": lambda tried: self._ssim(tried, width) - goal.value,
-        }
-        margin = measured[goal.name]
+        coarse = goal.name != "ratio"
         try:
-            step = search_step(lambda step: margin(self.at(step)), guess, coarse=goal.name != "ratio")
+            few = self._few()
+            near = search_step(few.margin_of(goal), guess, coarse=coarse, near=_ROUGH)
+            step = search_step(self.margin_of(goal), near, coarse=coarse, first=_ROUGH)
         except (UnreachedError, OverflowError) as error:
             remedy = "ask for less" if goal.name == "ratio" else "fit the model with more components, or ask for less"
             raise DataError(
                 f"{goal.name} {goal.value:g} cannot be reached with the components of the model: {remedy}"
             ) from error
         return self.at(step)
+
+    def margin_of(self, goal: Goal) -> Callable[[float], float]:
+        """Return by how much steps meet a goal, negative where they do not."""
+        low, high = self.facts["data_range"]
+        width = high - low
+        measured: dict[str, Callable[[Quantized], float]] = {
+            "ratio": lambda tried: self._raw_bytes / self.stored_bytes(tried) / goal.value - 1,
+            "psnr": lambda tried: float(psnr_from_mse(np.array(self._mse(tried, width)))) - goal.value,
+            "mse": lambda tried: 1 - self._mse(tried, width) / goal.value,
+            "ssim": lambda tried: self._ssim(tried, width) - goal.value,
+        }
+        return lambda step: measured[goal.name](self.at(step))
+
+    def _few(self) -> Trials:
+        """Return trials of a part of the samples."""
+        few = copy(self)
+        every = max(1, len(self.samples) // _FEW)
+        few.samples = self.samples[::every]
+        few.scores = np.ascontiguousarray(self.scores[:, :, :: max(1, every // 2)])
+        return few
 
     def at(self, step: float) -> Quantized:
         """Return what is kept with a step."""
@@ -157,7 +177,7 @@ class Trials:
     def _decoded(self, tried: Quantized) -> Array:
         codec = self.codec(tried)
         codes = codec.of_samples(codec.encode(self.samples, np.int32, tried.least))
-        return to_pixels(codec.decode(codes), *pixels_of(self.facts))
+        return codec.decode(codes, pixels=pixels_of(self.facts))
 
     def _mse(self, tried: Quantized, width: float) -> float:
         return float(mse_per_sample(self.samples, self._decoded(tried), data_range=width).mean())

@@ -39,7 +39,7 @@ from dpca.storage.tasks import map_shards
 #: What was chosen for the whole stack, by this name among the checkpoints.
 PLAN = "plan"
 # Bytes of floating-point samples that are encoded at once.
-_BLOCK_BYTES = 2**25
+_BLOCK_BYTES = 3 * 2**24
 
 
 @dataclass(frozen=True)
@@ -133,12 +133,11 @@ def task_bytes(source: Source, form: Form, n_positions: int) -> int:
     sample, itemsize = math.prod(source.shape[1:]), source.dtype.itemsize
     rows = min(form.shard_rows, source.shape[0])
     block = _rows_at_once(source)
-    # Codes, and residuals, of 32 bits; copies in floating point, of 64 bits at most, of what is encoded at once.
+    # Codes, and residuals, of 32 bits; copies in floating point, of 64 bits at most, of what is encoded at once, and of
+    # its scores; two slabs of the sample and its mean.
     written = rows * (n_positions + sample) * 4
     reading = rows * sample * itemsize + 4 * math.prod(source.chunks) * itemsize
-    work = 7 * block * sample * 8 + quality_bytes(source.shape[1:], source.dtype)
-    # Scores of what is encoded at once, as waves and back.
-    work += 2 * block * n_positions * 8
+    work = 8 * (block * (5 * sample + 2 * n_positions) + 3 * sample) + quality_bytes(source.shape[1:], source.dtype)
     return reading + SHARD_COPIES * written + work + TASK_OVERHEAD
 
 
@@ -153,7 +152,9 @@ def stored_plan(checkpoints: Checkpoints) -> tuple[dict[str, Array], dict[str, A
 def _rows_at_once(source: Source) -> int:
     """Return how many samples are encoded at once."""
     sample = math.prod(source.shape[1:]) * working_dtype(source.dtype).itemsize
-    return min(source.shape[0], -(-max(1, _BLOCK_BYTES // sample) // RUN) * RUN)
+    most = max(1, _BLOCK_BYTES // sample)
+    # Whole runs of waves; and products of matrices are fast with multiples of 16.
+    return min(source.shape[0], max(RUN, most // RUN * RUN))
 
 
 @lru_cache(maxsize=1)
@@ -183,15 +184,18 @@ def encode_one(job: EncodeJob, shard: int) -> int:
             here = slice(first - start + row, first - start + row + len(x))
             found = codec.encode(x, codes.dtype, least)
             codes[:, here.start : here.start + found.shape[1]] = found
-            y = codec.decode(codec.of_samples(found)[:, : len(x)])
+            found = codec.of_samples(found)[:, : len(x)]
             measured: dict[str, Array] = {}
-            if residual is not None:
+            if residual is None:
+                y = codec.decode(found, pixels=pixels_of(facts))
+            else:
+                y = codec.decode(found)
                 left = to_integers(np.rint((x - y) / step), residual.dtype)
                 residual[here] = differences(left, facts["differences"])
                 y += left * step
-            y = to_pixels(y, *pixels_of(facts))
+                y = to_pixels(y, *pixels_of(facts))
             if job.max_error is not None:
-                measured["max_error"] = _largest_errors(x, y)
+                measured["max_error"] = largest_errors(x, y)
                 _require_kept(measured["max_error"], job.max_error, source.name, first + row)
             measured["mse"] = mse_per_sample(x, y, data_range=high - low)
             if measures_ssim:
@@ -211,7 +215,7 @@ def encode_one(job: EncodeJob, shard: int) -> int:
     return peak_resident_bytes()
 
 
-def _largest_errors(x: Array, y: Array) -> Array:
+def largest_errors(x: Array, y: Array) -> Array:
     """Return the largest difference (n,) of values of each sample, exact where float64 holds it."""
     wide = np.int64 if x.dtype.kind in "iub" and x.dtype != np.uint64 else np.float64
     return np.array([np.abs(a.astype(wide) - b.astype(wide)).max() for a, b in zip(x, y, strict=True)], np.float64)

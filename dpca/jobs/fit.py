@@ -36,6 +36,7 @@ def fit_store(
     client: Any | None = None,
     overwrite: bool = False,
     progress: Progress = no_progress,
+    request: str | None = None,
 ) -> Fitted:
     """Fit a model to a stack and store it; a fit that was stopped goes on, one that is done is only loaded.
 
@@ -53,6 +54,9 @@ def fit_store(
         Whether another store at ``target`` may be replaced.
     progress : Progress
         Told the bytes read.
+    request : str, optional
+        What the store is to state of the request for it, by which a program can recognize that it served it before;
+        the store then states the numbers of a report, too.
 
     Returns
     -------
@@ -84,7 +88,8 @@ def fit_store(
                 remove_tree(work.scratch)
                 work.scratch.mkdir()
                 raise
-        write_model(model, work.store, fingerprint)
+        stated = {} if request is None else {"request": request, "numbers": model.report_numbers()}
+        write_model(model, work.store, fingerprint, stated)
         work.publish()
     report: Any = model.fit_report_
     n_passes = int(model.report_numbers().get("passes", 1))

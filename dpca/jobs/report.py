@@ -11,6 +11,7 @@ from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
 from dpca import metrics
+from dpca.choices import COMPRESSED
 from dpca.jobs.own_stack import KEPT_STACK
 from dpca.kernels.pixels import Pixels
 from dpca.kernels.quality import psnr_from_mse
@@ -19,7 +20,7 @@ from dpca.models.store import load_any
 from dpca.partition.lapped import LappedGrid
 from dpca.report import plots
 from dpca.report.record import read_report, write_report
-from dpca.representation.compressed import COMPRESSED, compressed_in
+from dpca.representation.compressed import compressed_in
 from dpca.storage.arrays import open_written
 from dpca.storage.disk import bytes_at, folder_bytes, readable_size
 from dpca.storage.errors import StoreError

@@ -35,6 +35,7 @@ def transform_store(
     client: Any | None = None,
     overwrite: bool = False,
     progress: Progress = no_progress,
+    request: str | None = None,
 ) -> StageCost:
     """Write the scores of every sample of a stack, with the quality of their reconstructions.
 
@@ -50,6 +51,8 @@ def transform_store(
         Whether to keep the reconstructions.
     client, overwrite, progress
         As for `fit_store`.
+    request : str, optional
+        What the store is to state of the request for it.
 
     Raises
     ------
@@ -66,7 +69,9 @@ def transform_store(
     with Workspace(target, kind=kind, fingerprint=fingerprint, overwrite=overwrite) as work:
         if work.state == "complete":
             return NOTHING
-        cost = fill_scores(stack, model, work, work.scratch, reconstruct=reconstruct, client=client, progress=progress)
+        how: dict[str, Any] = {"reconstruct": reconstruct, "client": client, "progress": progress}
+        facts = {"settings": {"reconstruct": reconstruct}, **({} if request is None else {"request": request})}
+        cost = fill_scores(stack, model, work, work.scratch, facts=facts, **how)
         work.publish()
     return cost
 
@@ -79,7 +84,7 @@ def fill_scores(
     *,
     reconstruct: bool,
     ssim: bool = True,
-    facts: Mapping[str, Any] | None = None,
+    facts: Mapping[str, Any],
     client: Any | None,
     progress: Progress,
 ) -> StageCost:
@@ -111,7 +116,7 @@ def fill_scores(
         sample_shape=list(stack.sample_shape),
         n_components=basis.score_shape[-1],
         source=stack.source,
-        **(facts or {"settings": {"reconstruct": reconstruct}}),
+        **facts,
         **{MODEL_FACT: basis.fingerprint()},
         **({"attributes": coordinates.attributes} if coordinates and coordinates.attributes else {}),
         **({} if basis.cell_shape is None else {"cell_shape": list(basis.cell_shape)}),

@@ -19,6 +19,14 @@ class Pixels(NamedTuple):
     dtype: np.dtype[Any]
     data_range: tuple[float, float]
 
+    @property
+    def limits(self) -> tuple[float, float]:
+        """Smallest and largest value that may be stored: of the range, and of the type if it holds integers."""
+        if self.dtype.kind == "f":
+            return self.data_range
+        low, high = (0, 1) if self.dtype.kind == "b" else (np.iinfo(self.dtype).min, np.iinfo(self.dtype).max)
+        return max(self.data_range[0], low), min(self.data_range[1], high)
+
 
 def to_pixels(values: Array, dtype: DTypeLike, data_range: tuple[float, float]) -> Array:
     """Round and clip reconstructed values to what the stack can hold; floating-point stacks take them as they are.
@@ -31,9 +39,8 @@ def to_pixels(values: Array, dtype: DTypeLike, data_range: tuple[float, float]) 
             most = np.finfo(dtype).max  # what was at the end of a narrow type may come back a little beyond it
             np.clip(values, -most, most, out=values)
         return values.astype(dtype, copy=False)
-    info_min, info_max = (0, 1) if dtype.kind == "b" else (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    low, high = max(data_range[0], info_min), min(data_range[1], info_max)
-    if int(values.dtype.type(high)) > info_max:
+    low, high = Pixels(dtype, data_range).limits
+    if dtype.kind != "b" and int(values.dtype.type(high)) > np.iinfo(dtype).max:
         high = np.nextafter(values.dtype.type(high), values.dtype.type(0))  # the float type has no such number
     pixels = np.empty(values.shape, dtype)
     flat, out = values.reshape(-1), pixels.reshape(-1)

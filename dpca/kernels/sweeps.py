@@ -16,6 +16,10 @@ from dpca.kernels.types import Array
 
 # Sums of so many neighbours are kept apart: the processor adds several at once, in an order that is always the same.
 _LANES = 64
+# Values of a line that are filtered at once: the lines of a zone stay in the fastest cache.
+_LINE = 256
+# Samples whose values are put side by side at once: those of a line of the cache.
+_SAMPLES = 16
 
 
 def _compiled(function: Any) -> Any:
@@ -90,3 +94,199 @@ def add_rows(values: Array, weights: Array, totals: Array) -> None:
         row = values[start : start + len(totals)]
         for i in range(len(row)):
             totals[i] += np.float64(row[i]) * weights[i]
+
+
+@_compiled
+def turn_zones(values: Array, n: int, zones: Array, turning: Array) -> None:
+    """Filter zones across borders of cells in place, n samples at once.
+
+    Each half of a zone has as many lines of values as ``turning`` (half, half) has rows: ``turning`` times the
+    differences of lines that mirror each other is added to those of the lower half, and subtracted from the upper.
+
+    Parameters
+    ----------
+    values : array (n_values * n,)
+    zones : array (n_zones, 6) of integers
+        Where the lower half begins, and where the upper one; how often the zone repeats, at what distance of either;
+        and the length of a line: each in values of one sample.
+    """
+    half = len(turning)
+    odd, turned = np.empty((half, _LINE), values.dtype), np.empty(_LINE, values.dtype)
+    for z in range(len(zones)):
+        length = zones[z, 5] * n
+        for repeat in range(zones[z, 2]):
+            low, high = (zones[z, 0] + repeat * zones[z, 3]) * n, (zones[z, 1] + repeat * zones[z, 4]) * n
+            for start in range(0, length, _LINE):
+                width = min(_LINE, length - start)
+                for j in range(half):
+                    at, mirrored = high + j * length + start, low + (half - 1 - j) * length + start
+                    a, b, p = values[mirrored : mirrored + width], values[at : at + width], odd[j]
+                    for i in range(width):
+                        p[i] = a[i] - b[i]
+                for j in range(half):
+                    at, mirrored = high + j * length + start, low + (half - 1 - j) * length + start
+                    a, b, p, f = values[mirrored : mirrored + width], values[at : at + width], odd[0], turning[j, 0]
+                    for i in range(width):
+                        turned[i] = f * p[i]
+                    # Four at a time: a third of the loads and stores.
+                    k = 1
+                    while k + 3 < half:
+                        p, q, r, s = odd[k], odd[k + 1], odd[k + 2], odd[k + 3]
+                        f, g, h, e = turning[j, k], turning[j, k + 1], turning[j, k + 2], turning[j, k + 3]
+                        for i in range(width):
+                            turned[i] += (f * p[i] + g * q[i]) + (h * r[i] + e * s[i])
+                        k += 4
+                    while k < half:
+                        p, f = odd[k], turning[j, k]
+                        for i in range(width):
+                            turned[i] += f * p[i]
+                        k += 1
+                    for i in range(width):
+                        a[i] += turned[i]
+                        b[i] -= turned[i]
+
+
+@_compiled
+def add_components(codes: Array, first: int, rows: Array, component: Array, basis: Array, values: Array) -> None:
+    """Set values (n_values, n) to sums of components, rows of the basis (rank, n_values), times codes.
+
+    Zeros are passed over, which most codes are. Each sample is computed alike, whatever others there are.
+
+    Parameters
+    ----------
+    codes : array (n_positions, n_samples) of numbers
+        Of which those from the ``first`` sample on are taken.
+    rows, component : array (n_rows,) of integers
+        Which codes are taken, and which component each is of.
+    """
+    n, size = values.shape[1], basis.shape[1]
+    totals = np.empty((min(_SAMPLES, n), size), values.dtype)
+    used, factors = np.zeros(len(rows) + 3, np.int64), np.zeros(len(rows) + 3, values.dtype)
+    for start in range(0, n, _SAMPLES):
+        stop = min(start + _SAMPLES, n)
+        for s in range(start, stop):
+            count = 0
+            for r in range(len(rows)):
+                code = codes[rows[r], first + s]
+                used[count], factors[count] = component[r], code
+                count += code != 0
+            factors[count : count + 3] = 0
+            total = totals[s - start]
+            total[:] = 0
+            # Four at a time: a third of the loads and stores.
+            for j in range(0, count, 4):
+                a, b, c, d = basis[used[j]], basis[used[j + 1]], basis[used[j + 2]], basis[used[j + 3]]
+                p, q, u, v = factors[j], factors[j + 1], factors[j + 2], factors[j + 3]
+                for x in range(size):
+                    total[x] += (p * a[x] + q * b[x]) + (u * c[x] + v * d[x])
+        # Some samples at a time: one by one, every value would be another line of the cache.
+        for x in range(size):
+            line = values[x, start:stop]
+            for i in range(len(line)):
+                line[i] = totals[i, x]
+
+
+@_compiled
+def _rows(run: Array) -> int:
+    rows = 1
+    for length in run[3 : (len(run) + 3) // 2]:
+        rows *= length
+    return rows
+
+
+@_compiled
+def _place(run: Array, row: int, strides: Array) -> tuple[int, int]:
+    """Return where a row of a run lies in the values, and in the samples."""
+    at, to, left = run[0], run[1], row
+    for axis in range(len(strides) - 1, -1, -1):
+        i = left % run[3 + axis]
+        left //= run[3 + axis]
+        at += i * run[3 + len(strides) + axis]
+        to += i * strides[axis]
+    return at, to
+
+
+@_compiled
+def gather_runs(samples: Array, runs: Array, strides: Array, mean: Array, values: Array) -> None:
+    """Copy runs of samples (n, size), minus the mean (size,), into values (n_values, n).
+
+    Parameters
+    ----------
+    runs : array (n_runs, 3 + 2 * n_axes) of integers
+        Where a box begins in the values, and in the samples; how many values lie together; for each outer axis of the
+        box its length, and the distance of neighbors in the values.
+    strides : array (n_axes,) of integers
+        Distance of neighbors in the samples, along each outer axis.
+    """
+    kind = values.dtype.type
+    for run in runs:
+        count = run[2]
+        for row in range(_rows(run)):
+            at, to = _place(run, row, strides)
+            subtracted = mean[to : to + count]
+            for s in range(len(samples)):
+                line = samples[s, to : to + count]
+                for i in range(count):
+                    values[at + i, s] = kind(line[i]) - subtracted[i]
+
+
+@_compiled
+def scatter_runs(
+    values: Array, runs: Array, strides: Array, mean: Array, rounds: bool, low: Any, high: Any, out: Array
+) -> None:
+    """Copy values (n_values, n) and the mean (size,) into runs of samples (n, size), as `gather_runs` takes them.
+
+    If ``rounds``, values are rounded, and cut to what lies between ``low`` and ``high``.
+    """
+    n = values.shape[1]
+    for run in runs:
+        count = run[2]
+        tile = np.empty((count, n), out.dtype)
+        for row in range(_rows(run)):
+            at, to = _place(run, row, strides)
+            for i in range(count):
+                line, added, made = values[at + i], mean[to + i], tile[i]
+                if rounds:
+                    for s in range(n):
+                        made[s] = min(max(np.rint(line[s] + added), low), high)
+                else:
+                    for s in range(n):
+                        made[s] = line[s] + added
+            for s in range(n):
+                line = out[s, to : to + count]
+                for i in range(count):
+                    line[i] = tile[i, s]
+
+
+@_compiled
+def measure_rows(
+    scores: Array, step: Any, rounding: Any, counted: int, spreads: Array, power: Array, saved: Array, bits: Array
+) -> None:
+    """Measure rows of scores (n_rows, n) in steps: see `dpca.codec.rate.Rows`.
+
+    Codes beyond ``counted`` count as two bits more each time that they double; ``spreads`` is m log2 m for m = 0 ... n.
+    """
+    kind = scores.dtype.type
+    counts, n = np.zeros(2 * counted + 1, np.int64), scores.shape[1]
+    codes = np.empty(n, scores.dtype)
+    for r in range(len(scores)):
+        line, most = scores[r], kind(0)
+        for i in range(n):
+            value = line[i] / step
+            code = np.trunc(value + np.copysign(kind(rounding), value))
+            codes[i] = code
+            most = max(most, abs(code))
+            power[r] += np.float64(value) * value
+            saved[r] += np.float64(code) * (2 * np.float64(value) - code)
+        if not most > 0:
+            continue
+        counts[:] = 0
+        for i in range(n):
+            code = codes[i]
+            if abs(code) > counted:
+                bits[r] += 2 * np.log2(abs(np.float64(code)) / counted)
+                code = min(max(code, kind(-counted)), kind(counted))
+            counts[int(code) + counted] += 1
+        bits[r] += spreads[n]
+        for i in range(len(counts)):
+            bits[r] -= spreads[counts[i]]

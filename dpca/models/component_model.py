@@ -85,8 +85,8 @@ class ComponentModel(Estimator):
         xarray.Dataset
             "components" (component, ...), maps in place; "mean" (...) with the attributes of the samples;
             "explained_variance" and "explained_variance_ratio" (..., component) and "total_variance" (...), with dims
-            of cells or bands where there are any. After a fit to other than a ``DataArray``, and of a model that `load`
-            read, dims are called as stacks call them, "y" and "x" of images, and have no coordinates.
+            of cells or bands where there are any. Where neither the samples nor their store named the dims, these are
+            called as stacks call them, "y" and "x" of images, and have no coordinates.
 
         Raises
         ------

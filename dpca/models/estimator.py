@@ -19,7 +19,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpca.engine.boundary import guarded
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import FoldReport
-from dpca.engine.source import Source, check_numeric
+from dpca.engine.source import Source, check_numeric, opened
 from dpca.kernels.types import Array
 from dpca.models.labelled import Labels, given_to_fit, given_to_model, scores_given
 from dpca.models.parameters import check_parameters
@@ -66,6 +66,7 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     fit_report_: FoldReport
 
     _labels: Labels | None = None  # of the samples of the fit, where xarray named them
+    _key: str | None = None  # which array of a file they were
 
     def __init_subclass__(cls, **options: Any) -> None:
         super().__init_subclass__(**options)
@@ -139,6 +140,7 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
         y: Any = None,
         *,
         sample_dim: str | Sequence[str] | None = None,
+        key: str | None = None,
         client: Any | None = None,
         checkpoints: Checkpoints | None = None,
         progress: Progress = no_progress,
@@ -149,11 +151,15 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
         ----------
         X : array (n_samples, *sample_shape), Stack, path or Source
             A numpy, Dask or Zarr array; an ``xarray.DataArray`` of either; a `dpca.storage.Stack`; or the path of a
-            stack store or Zarr array. Or a source of the engine, such as `dpca.engine.held_out.RemainingSource`.
+            stack store, a Zarr array, or a file that can be read anywhere in (``.npy``, netCDF, ...). Or a source of
+            the engine, such as `dpca.engine.held_out.RemainingSource`.
         y : ignored
         sample_dim : str or sequence of str, optional
             Of a ``DataArray``: the dim that counts samples, or several that do so together; default the first. The
             others are the axes of a sample, in their order; one called "channel" or "rgb" comes last.
+        key : str, optional
+            Which array of a file, a Zarr group or an ``xarray.Dataset`` is meant, where there are several. From other
+            paths this estimator then reads the array of this name, too.
         client : distributed.Client, optional
             Default: the current one, if any.
         checkpoints : Checkpoints, optional
@@ -176,9 +182,9 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
             When the state and a batch do not fit the memory budget.
         """
         check_parameters(self)
-        X, labels = given_to_fit(X, sample_dim)
+        X, labels = given_to_fit(X, sample_dim, key)
         self._fit(X, client=client or default_client(), checkpoints=checkpoints, progress=progress)
-        self._labels = labels
+        self._labels, self._key = labels, key
         return self
 
     def _seed(self) -> int:
@@ -255,7 +261,7 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
             return samples.result(self._each_sample(samples.values, function, basis, shape, dtype_for))
         if not is_lazy(X):
             return guarded(function, "X")(basis, self._of_this_shape(self._in_memory(X)), "X")
-        lazy = self._of_this_shape(as_lazy(X))
+        lazy = self._of_this_shape(as_lazy(opened(X, self._key)))
         check_numeric(lazy.shape, lazy.dtype, "X")
         return map_samples(lazy, function, basis, shape, dtype_for(lazy.dtype))
 

@@ -7,6 +7,7 @@ memory or in Dask, nothing of which is computed, and puts names and coordinates 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
@@ -182,23 +183,26 @@ class Labelled:
         return named.transpose(*labels.order) if {*named.dims} == {*labels.order} else named
 
 
-def given_to_fit(x: Any, sample_dim: str | Sequence[str] | None) -> tuple[Any, Labels | None]:
+def given_to_fit(x: Any, sample_dim: str | Sequence[str] | None, key: str | None = None) -> tuple[Any, Labels | None]:
     """Return samples, opened where they are a path, and their labels: those of xarray as a source.
 
     Raises
     ------
     DataError
-        For a data set, dims that are not there, or a ``sample_dim`` of samples without dims.
+        For a data set without a ``key``, a ``key`` of samples that are one array, dims that are not there, or a
+        ``sample_dim`` of samples without dims.
     """
     if not is_labelled(x):
+        if key is not None and not isinstance(x, str | os.PathLike):
+            raise DataError(f"key={key!r} chooses an array of a file, and this is no path: leave it out")
         if sample_dim is not None:
             raise DataError(
                 f"sample_dim is {sample_dim!r} but only arrays of xarray have dims with names: leave it out, samples "
                 f"are counted by the first axis"
             )
-        x = opened(x)
+        x = opened(x, key)
         return x, Labels.of_source(x)
-    labelled, labels = taken_in(x, sample_dim)
+    labelled, labels = taken_in(labelled_array(x, key), sample_dim)
     return labelled.source(labels), labels
 
 

@@ -6,6 +6,7 @@ import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
+from types import MappingProxyType
 from typing import Any
 
 import numpy as np
@@ -107,15 +108,19 @@ def save_model(model: Any, path: str | os.PathLike[str], *, overwrite: bool = Fa
             work.publish()
 
 
-def write_model(model: Any, store: str | os.PathLike[str], fingerprint: str) -> None:
+def write_model(
+    model: Any, store: str | os.PathLike[str], fingerprint: str, stated: Mapping[str, Any] = MappingProxyType({})
+) -> None:
     """Write a fitted estimator as a Zarr group, the content of a workspace that is about to be published.
+
+    The group states ``stated``, too.
 
     An array whose first axis counts components is cut into chunks of one component, as many a shard as fit 64 MiB.
     One of values in a row, of the state of a fit, is cut into chunks of 64 MiB.
     """
     kept: Kept = model._kept()
     labels, along = _labels(model)
-    facts = {**kept.facts, **labels}
+    facts = {**kept.facts, **labels, **stated}
     group = create_root(store, kind=model.store_kind, version=kept.version, fingerprint=fingerprint, **facts)
     if along is not None:
         write_coordinates(group.require_group(_ALONG), along)

@@ -5,9 +5,10 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -16,6 +17,7 @@ import dask.array as da
 import numpy as np
 import zarr
 
+from dpca.choices import COMPRESSED
 from dpca.codec.cells import CellCodec, Quantized
 from dpca.codec.quantize import integer_dtype, to_integers
 from dpca.codec.residual import sums
@@ -31,7 +33,7 @@ from dpca.storage.errors import DataError, StoreError, one_line
 from dpca.storage.layout import Layout
 from dpca.storage.reading import array_in, open_group, read_into, root_facts
 
-COMPRESSED, COMPRESSED_VERSION = "compressed", 1
+COMPRESSED_VERSION = 1
 
 # Samples, and rows of codes, of a chunk: the trade between one sample, for which whole chunks are decoded, and a cell
 # of many samples. Half as many of either cost 1 % of the bytes each.
@@ -39,6 +41,8 @@ _ROWS, _CODES = 192, 128
 _SAMPLES_BYTES = 2**26
 # Samples of a chunk of residuals, which are as many as the values of the samples.
 _RESIDUAL_ROWS = RUN
+# Bytes of codes that are decoded at once: of a part of a sample, those of several chunks.
+_CODE_BYTES = 2**24
 _INTEGERS = ("cell", "component", "group", "rank", "exponent", "basis", "mean")
 
 
@@ -256,47 +260,58 @@ class Compressed:
         chosen = self.codec.rows_of(box)
         if self.level is not None:
             chosen = chosen[self.codec.component[chosen] < self.level]
-        chunk = samples // self._rows
-        for block in np.split(np.arange(len(samples)), np.flatnonzero(np.diff(chunk)) + 1):
-            start, stop = int(samples[block[0]]), int(samples[block[-1]]) + 1
-            read, wanted = self._codes(chosen, start, stop), samples[block] - start
-            y = self.codec.decode(read if len(wanted) == stop - start else read[:, wanted], box, chosen)
-            if self.facts["residual_step"] is not None and self.level is None:
-                residual = array_in(self._group, "residual")
-                along = self.facts["differences"]
-                ends = [(0 if axis in along else a, b) for axis, (a, b) in enumerate(box, 1)]
-                shape = (stop - start, *(b - a for a, b in ends))
-                read_into(
-                    residual, (slice(start, stop), *(slice(*e) for e in ends)), part := np.empty(shape, residual.dtype)
-                )
-                crop = tuple(slice(a - first, None) for (a, _), (first, _) in zip(box, ends, strict=True))
-                y += sums(part[wanted], along)[(slice(None), *crop)] * float(self.facts["residual_step"])
-            values[block] = to_pixels(y, *pixels_of(self.facts))
+        wide, itemsize = self._rows, self._group["codes"].dtype.itemsize  # type: ignore[union-attr]
+        at_once = wide * max(1, _CODE_BYTES // (wide * itemsize * max(1, len(chosen))))
+        pixels, step = pixels_of(self.facts), self.facts["residual_step"]
+        for block in _alike(samples // at_once):
+            some = samples[block]
+            codes = self._codes(chosen, some)
+            if step is None or self.level is not None:
+                values[block] = self.codec.decode(codes, box, chosen, pixels)
+                continue
+            y = self.codec.decode(codes, box, chosen)
+            for chunk in _alike(some // wide):
+                y[chunk] += self._residual(some[chunk], box) * float(step)
+            values[block] = to_pixels(y, *pixels)
         return values
 
     @property
     def _rows(self) -> int:
         """Samples of a chunk of codes."""
-        chunks = array_in(self._group, "codes").chunks
-        return int(chunks[-1]) * (RUN if self.codec.waves else 1)
+        return int(array_in(self._group, "codes").chunks[-1]) * (RUN if self.codec.waves else 1)
 
-    def _codes(self, chosen: Array, start: int, stop: int) -> Array:
-        """Return chosen rows of codes, of the samples from start to stop."""
-        codes, first = array_in(self._group, "codes"), start
-        columns: tuple[slice, ...] = (slice(start, stop),)
-        if self.codec.waves:
-            first = start // RUN * RUN
-            columns = (slice(RUN), slice(start // RUN, -(-stop // RUN)))
-        lengths = tuple(part.stop - (part.start or 0) for part in columns)
-        read, high = np.empty((len(chosen), *lengths), codes.dtype), codes.chunks[0]
-        for run in _runs(np.unique(chosen // high)):
-            a, b = int(run[0]) * high, min((int(run[-1]) + 1) * high, codes.shape[0])
-            read_into(codes, (slice(a, b), *columns), part := np.empty((b - a, *lengths), codes.dtype))
-            here = slice(*np.searchsorted(chosen, (a, b)))
-            read[here] = part[chosen[here] - a]
-        if self.codec.waves:
-            return self.codec.of_samples(restored(read))[:, start - first : stop - first]
-        return read
+    def _codes(self, chosen: Array, samples: Array) -> Array:
+        """Return chosen rows of codes of samples; of both, the numbers ascend."""
+        codes, waves = array_in(self._group, "codes"), self.codec.waves
+        high = codes.chunks[0]
+        found = np.empty((len(chosen), len(samples)), self.codec.dtype if waves else codes.dtype)
+        for chunk in _alike(samples // self._rows):
+            start, stop = int(samples[chunk][0]), int(samples[chunk][-1]) + 1
+            columns: tuple[slice, ...] = (slice(start, stop),)
+            if waves:
+                columns, start = (slice(0, RUN), slice(start // RUN, -(-stop // RUN))), start // RUN * RUN
+            wanted, lengths = samples[chunk] - start, [part.stop - part.start for part in columns]
+            for run in _runs(np.unique(chosen // high)):
+                a, b = int(run[0]) * high, min((int(run[-1]) + 1) * high, codes.shape[0])
+                part = np.empty((b - a, *lengths), codes.dtype)
+                read_into(codes, (slice(a, b), *columns), part)
+                here = slice(*np.searchsorted(chosen, (a, b)))
+                if waves:
+                    part = self.codec.of_samples(restored(part))
+                if len(wanted) < part.shape[1]:
+                    part = part[:, wanted]
+                found[here, chunk] = part if here.stop - here.start == b - a else part[chosen[here] - a]
+        return found
+
+    def _residual(self, samples: Array, box: Region) -> Array:
+        """Return the residuals of samples, ascending, in a box."""
+        residual, along = array_in(self._group, "residual"), self.facts["differences"]
+        start, stop = int(samples[0]), int(samples[-1]) + 1
+        ends = [(0 if axis in along else a, b) for axis, (a, b) in enumerate(box, 1)]
+        part = np.empty((stop - start, *(b - a for a, b in ends)), residual.dtype)
+        read_into(residual, (slice(start, stop), *(slice(*reach) for reach in ends)), part)
+        crop = (slice(a - first, None) for (a, _), (first, _) in zip(box, ends, strict=True))
+        return sums(part[samples - start], along)[(slice(None), *crop)]
 
 
 def pixels_of(facts: dict[str, Any]) -> Pixels:
@@ -375,6 +390,12 @@ def _opened_whole(path: str, fingerprint: str) -> Compressed:
     if opened.facts["fingerprint"] != fingerprint:
         raise StoreError(f"'{path}' is not the store that was opened: it was replaced meanwhile, open it again")
     return opened
+
+
+def _alike(numbers: Array) -> Iterator[slice]:
+    """Split ascending numbers into slices of equal ones."""
+    ends = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+    return (slice(*pair) for pair in itertools.pairwise(ends))
 
 
 def _runs(numbers: Array) -> list[Array]:

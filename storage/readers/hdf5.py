@@ -116,7 +116,7 @@ def _coordinates(file: Any, dataset: Any, datasets: Mapping[str, Any]) -> Coordi
     def find(name: str) -> tuple[tuple[str, ...], Any, Any] | None:
         # links that are not hard ones could lead anywhere
         found = datasets.get(f"{folder}/{name}".strip("/"))
-        if found is None or not found.ndim or _only_a_dimension(found):
+        if found is None or _only_a_dimension(found):
             return None
         try:
             _require_whole(found, f"'{name}'")

@@ -66,7 +66,7 @@ def open_reader(source: Source, *, key: str | None = None, axes: Sequence[str] |
         return DataArrayReader(source, key, axes)
     source = cast("Paths", source)
     given = [source] if isinstance(source, (str, os.PathLike)) else list(source)
-    paths = [path for one in given for path in _matches(os.fspath(one))]
+    paths = [path for one in given for path in paths_of(os.fspath(one))]
     if not paths:
         raise DataError("the source is an empty list: give a path, a glob or a list of them")
     if len(paths) == 1:
@@ -87,7 +87,14 @@ def is_zarr(path: str) -> bool:
     return any(is_file(place_of(path) / name) for name in _ZARR_METADATA)
 
 
-def _matches(path: str) -> list[str]:
+def paths_of(path: str) -> list[str]:
+    """Return what a path, a pattern or a URL stands for, sorted.
+
+    Raises
+    ------
+    DataError
+        If there is nothing.
+    """
     place = place_of(path)
     if isinstance(place, ObjectPath):
         found = place.matches() if glob.has_magic(path) and not path.startswith("http") else [path]

@@ -93,6 +93,32 @@ def test_what_is_done_starts_no_cluster(
     assert main([*commands[1], "--seed", "1", "--overwrite", "--scheduler", "tcp://127.0.0.1:1"]) == 6
 
 
+def test_fit_and_transform_that_are_done_need_no_library_that_computes(
+    image_folder: Callable[..., Path], tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stack, model, scores = (str(tmp_path / f"{name}.zarr") for name in ("stack", "model", "scores"))
+    fit, transform = ["fit", stack, model, "--cell", "10", "--target-psnr", "30"], ["transform", model, stack, scores]
+    for asked in (["ingest", str(image_folder(12)), stack], fit, transform):
+        assert main([*asked, "--scheduler", scheduler]) == 0
+    told = capsys.readouterr().out.splitlines()
+    code = (
+        f"import sys; from dpca.cli import main; assert main({fit!r}) == main({transform!r}) == 0\n"
+        "assert not sys.modules.keys() & {'sklearn', 'scipy', 'dask', 'distributed', 'numba', 'matplotlib'}\n"
+    )
+    ended = python(tmp_path, "-c", code)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    again = ended.stdout.splitlines()
+    assert [line.startswith("nothing to do") for line in again] == [True, False, True, False]
+    assert set(again[1::2]) <= set(told)  # the same numbers
+
+    nobody = ["--scheduler", "tcp://127.0.0.1:1"]
+    assert main([*fit, "--seed", "1", *nobody]) == 4
+    assert "with other settings" in capsys.readouterr().err
+    assert main([*fit, "--seed", "1", "--overwrite", "--scheduler", scheduler]) == 0
+    assert main([*transform, *nobody]) == 4
+    assert "other input" in capsys.readouterr().err
+
+
 @pytest.mark.usefixtures("small_pictures")
 def test_a_job_that_is_done_is_recognized_without_the_libraries_that_compute(
     image_folder: Callable[..., Path], tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]

@@ -177,7 +177,7 @@ def test_two_commands_at_one_output(made: Path, tmp_path: Path, scheduler: str, 
     *_, second = _lines(programs, [*other, "--scheduler", scheduler])
     first.send_signal(signal.SIGCONT)
     assert not isinstance(second, str)
-    assert second.returncode == 4, second.stderr
+    assert second.returncode == 7, second.stderr
     assert "is being written by another run" in second.stderr
     assert second.stderr.count("\n") == 1
     with first:

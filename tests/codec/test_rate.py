@@ -8,32 +8,33 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
 from dpca.codec.goal import Goal, UnreachedError, search_step
-from dpca.codec.rate import entropy_bits, worth_keeping
+from dpca.codec.rate import rows_at
 
 
 @settings(deadline=None)
 @given(hnp.arrays(np.int32, hnp.array_shapes(min_dims=2, max_dims=2), elements=st.integers(-127, 127)))
 def test_bits_are_the_entropy_of_each_row(codes: np.ndarray) -> None:
-    for row, bits in zip(codes, entropy_bits(codes), strict=True):
+    for row, bits in zip(codes, rows_at(codes.astype(np.float32), 1.0).bits, strict=True):
         counts = np.unique(row, return_counts=True)[1]
         assert bits == pytest.approx(len(row) * scipy.stats.entropy(counts, base=2), abs=1e-9)
 
 
 def test_codes_beyond_what_is_counted_cost_more() -> None:
-    small, large = np.tile([0, 127], (1, 8)), np.tile([0, 127 * 16], (1, 8))
-    assert entropy_bits(large)[0] == pytest.approx(entropy_bits(small)[0] + 8 * 2 * 4)
+    bits = rows_at(np.array([[0.0, 127] * 8, [0.0, 127 * 16] * 8]), 1.0).bits
+    assert bits[1] == pytest.approx(bits[0] + 8 * 2 * 4)
 
 
 def test_rows_are_kept_by_what_they_save() -> None:
     rng = np.random.default_rng(0)
     scores = rng.normal(0, [[0.1], [0.15], [1], [10]], (4, 300)).astype(np.float32)
     free, dear = np.zeros(4), np.full(4, 1e9)
-    assert worth_keeping(scores, 1.0, 1.0, free).tolist() == [False, False, True, True]
-    assert not worth_keeping(scores, 1.0, 1.0, dear).any()
+    measured = rows_at(scores, 1.0)
+    assert measured.worth_keeping(1.0, free).tolist() == [False, False, True, True]
+    assert not measured.worth_keeping(1.0, dear).any()
     # The share of the components pays once there are samples enough.
-    assert worth_keeping(scores, 1.0, 1e7, dear).tolist() == [False, False, True, True]
+    assert measured.worth_keeping(1e7, dear).tolist() == [False, False, True, True]
     # Steps and scores of other units make no difference.
-    assert worth_keeping(scores * 1e-20, 1e-20, 1.0, free).tolist() == [False, False, True, True]
+    assert rows_at(scores * 1e-20, 1e-20).worth_keeping(1.0, free).tolist() == [False, False, True, True]
 
 
 @settings(deadline=None)

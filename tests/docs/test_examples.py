@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import importlib.util
 import inspect
+import json
 import re
 import shlex
+import shutil
 import subprocess
+import sys
+import tarfile
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +21,18 @@ from dask.utils import parse_bytes
 
 from dpca import __version__
 from dpca.cli.program import _parser
+from dpca.cli.running import MEANINGS
 from dpca.engine.cluster_file import read_cluster_file
+from dpca.storage import verify
+from tests.conftest import write_images
 
 EXAMPLES = Path(__file__).parents[2] / "docs" / "examples"
 
 
-@pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*.toml")), ids=lambda path: path.stem)
+CLUSTERS = sorted(path for path in EXAMPLES.glob("*.toml") if path.name != "job.toml")
+
+
+@pytest.mark.parametrize("path", CLUSTERS, ids=lambda path: path.stem)
 def test_files_are_understood(path: Path) -> None:
     file = read_cluster_file(path)
     assert 0 < file.minimum < file.maximum
@@ -38,11 +49,12 @@ def test_what_is_commented_out_is_understood_too(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.iterdir()), ids=lambda path: path.name)
 def test_commands_in_them_are_those_of_dpca(path: Path) -> None:
-    commands = re.findall(r"dpca (compress .*)$", path.read_text(), re.MULTILINE)
-    assert commands or path.suffix == ".yaml"
+    text = path.read_text().replace('"', "").replace(", ", " ")
+    commands = re.findall(r"dpca ((?:compress|job run) [^>\]\n]*)", text)
+    assert commands or path.suffix in (".timer", ".yaml")
     for command in commands:
         options = _parser().parse_args(shlex.split(command))
-        assert (EXAMPLES / Path(options.cluster).name).exists()
+        assert (EXAMPLES / Path(getattr(options, "cluster", None) or options.job).name).exists()
 
 
 def test_jobs_of_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -58,13 +70,70 @@ def test_jobs_of_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     subprocess.run(["bash", "-n", "job.sh"], check=True)
 
 
-def test_the_batch_script_of_slurm() -> None:
-    subprocess.run(["bash", "-n", EXAMPLES / "slurm.sh"], check=True)
-    head, _, body = (EXAMPLES / "slurm.sh").read_text().partition("\nset -eu\n")
+@pytest.mark.parametrize("name", ["slurm.sh", "slurm-job.sh"])
+def test_the_batch_scripts_of_slurm(name: str) -> None:
+    subprocess.run(["bash", "-n", EXAMPLES / name], check=True)
+    head, _, body = (EXAMPLES / name).read_text().partition("\nset -eu\n")
     asked = dict(re.findall(r"^#SBATCH --([a-z-]+)=(\S+)$", head, re.MULTILINE))
     assert len(asked) == head.count("#SBATCH")
     assert asked["signal"] == "TERM@60"
     assert "#SBATCH" not in body  # sbatch reads them up to the first command
+
+
+def test_the_line_of_cron_does_the_example_job(tmp_path: Path, scheduler: str) -> None:
+    (tmp_path / "incoming").mkdir()
+    photos = sorted(write_images(tmp_path / "photos", 20, (36, 32, 3)).iterdir())
+    with tarfile.open(tmp_path / "incoming" / "monday.tar", "w") as tar:
+        for photo in photos:
+            tar.add(photo, photo.name)
+    job = (EXAMPLES / "job.toml").read_text()
+    job = re.sub(r"^workers = .*\nmemory = .*$", f'scheduler = "{scheduler}"', job, flags=re.MULTILINE)
+    (tmp_path / "job.toml").write_text(job)
+    (line,) = (line for line in (EXAMPLES / "job.cron").read_text().splitlines() if not line.startswith("#"))
+    *times, command = line.split(maxsplit=5)
+    assert all(re.fullmatch(r"\*|\d+", field) for field in times)
+    assert "%" not in command  # which would end it
+    command = command.replace("/opt/dpca/bin/dpca", f"{sys.executable} -m dpca").replace("/data", str(tmp_path))
+    for made in ("done", "skipped"):
+        subprocess.run(["/bin/sh", "-c", command], check=True, env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
+        *_, told, end = map(json.loads, (tmp_path / "job.log").read_text().splitlines())
+        assert (told["event"], end["event"], end["code"]) == (made, "end", 0)
+    assert verify(tmp_path / "small" / "monday.zarr") == []
+
+
+def test_units_of_systemd(tmp_path: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("systemd is not installed")
+    for name in ("dpca-job.service", "dpca-job.timer"):
+        unit = (EXAMPLES / name).read_text().replace("/opt/dpca/bin/dpca", sys.executable)
+        (tmp_path / name).write_text(unit)
+        command = [analyze, "verify", "--man=no", str(tmp_path / name)]
+        done = subprocess.run(command, check=True, capture_output=True, text=True)
+        assert str(tmp_path) not in done.stderr  # where unknown keys are warned of
+    service = (EXAMPLES / "dpca-job.service").read_text()
+    (busy,) = re.findall(r"^SuccessExitStatus=(\d+)$", service, re.MULTILINE)
+    assert "another run" in MEANINGS[busy]
+
+
+def test_the_cron_job_of_kubernetes() -> None:
+    """There is no schema of it to be installed; these are its required fields, and what would be a mistake."""
+    manifest = yaml.safe_load((EXAMPLES / "cronjob.yaml").read_text())
+    assert (manifest["apiVersion"], manifest["kind"]) == ("batch/v1", "CronJob")
+    assert len(manifest["spec"]["schedule"].split()) == 5
+    job = manifest["spec"]["jobTemplate"]["spec"]
+    pod = job["template"]["spec"]
+    assert pod["restartPolicy"] == "Never"  # which a policy of failures needs
+    (container,) = pod["containers"]
+    assert container["image"].endswith(f":{__version__}")
+    assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
+    (rule,) = job["podFailurePolicy"]["rules"]
+    assert rule["onExitCodes"]["containerName"] == container["name"]
+    assert {str(code) for code in rule["onExitCodes"]["values"]} <= set(MEANINGS)
+    job_file = tomllib.loads((EXAMPLES / "job.toml").read_text())
+    assert job_file["workers"] * parse_bytes(job_file["memory"]) < parse_bytes(
+        container["resources"]["limits"]["memory"] + "B"
+    )
 
 
 def test_pods_of_kubernetes() -> None:

@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import dask
+import dask.array as da
 import numpy as np
 import psutil
 import pytest
@@ -20,9 +21,11 @@ from dask.utils import parse_timedelta
 from distributed import Client, LocalCluster
 from threadpoolctl import threadpool_info
 
+from dpca import CellPCA
 from dpca.engine.cluster import open_client
 from dpca.engine.memory import parallel_tasks, task_budget, usable_bytes
 from dpca.storage import ClusterError, DataError
+from dpca.storage.tasks import run_in_order
 from tests.forked import Programs, printed_by
 
 
@@ -193,6 +196,16 @@ def test_a_worker_of_another_version_is_refused(cluster: Any, monkeypatch: pytes
     monkeypatch.setattr("dpca.__version__", "99.1")
     with pytest.raises(ClusterError, match=r"version 0\..*this program 99\.1"), open_client(cluster.scheduler.address):
         pytest.fail("opened")
+
+
+def test_a_worker_of_another_version_that_joined_late_is_refused(cluster: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    x = np.random.default_rng(0).normal(size=(20, 8, 8))
+    with open_client(cluster.scheduler.address) as client:
+        monkeypatch.setattr("dpca.__version__", "99.1")  # as if all of its workers came from now on
+        with pytest.raises(ClusterError, match=r"version 0\..*this program 99\.1: install the same version everywhere"):
+            list(run_in_order(abs, [(-1,)], client=client))
+        with pytest.raises(ClusterError, match=r"version 0\..*this program 99\.1: install the same version everywhere"):
+            CellPCA(2, cell_shape=4).fit(da.from_array(x, chunks=(5, 8, 8)), client=client)
 
 
 def test_settings_of_dask_are_put_back() -> None:

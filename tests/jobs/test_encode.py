@@ -11,10 +11,12 @@ from skimage.metrics import structural_similarity
 
 import dpca
 from dpca import PCA, CellPCA
+from dpca.cli import main
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.source import as_source
 from dpca.jobs import encode_store
 from dpca.jobs.encode_write import PLAN, EncodeJob, encode_one, task_bytes
+from dpca.jobs.remeasure import remeasure
 from dpca.jobs.stages import NOTHING
 from dpca.kernels import linalg
 from dpca.representation.compressed import Compressed, Form
@@ -286,3 +288,31 @@ def test_a_shard_takes_no_more_memory_than_planned(tmp_path: Path, goal: str, dt
     tracemalloc.stop()
     planned = task_bytes(job.source, job.form, len(store.codec.cell))
     assert peak <= planned
+
+
+@pytest.mark.parametrize("fitted", ["own"], indirect=True)
+def test_what_a_store_states_is_measured_again(
+    fitted: Path, tmp_path: Path, images: np.ndarray, scheduler: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    encoded(fitted, tmp_path / "near.zarr", psnr=33.0)
+    encoded(fitted, tmp_path / "kept.zarr", max_error=2.0)
+    changed = images.copy()
+    changed[[17, 250], 3, 4, 1] ^= 0x40
+    (tmp_path / "other").mkdir()
+    other = stack_of(tmp_path / "other", changed)
+    short = stack_of(tmp_path, images[:299])
+    for name in ("near", "kept"):
+        store = str(tmp_path / f"{name}.zarr")
+        assert remeasure(store, open_stack(fitted / "stack.zarr")) == []
+        assert remeasure(store, None) == []
+        told = remeasure(store, other)
+        assert [int(text.split()[1]) for text in told] == [17, 250]
+        assert remeasure(store, other, sample=2) == []  # none of the two
+        with pytest.raises(DataError, match="give the stack that it was made of"):
+            remeasure(store, short)
+    assert "more than the promised 2" in told[0]
+    whole, verify_it = str(fitted / "stack.zarr"), ["verify", str(tmp_path / "kept.zarr"), "--scheduler", scheduler]
+    assert main([*verify_it, "--stack", whole]) == 0
+    assert "what it promises is kept" in capsys.readouterr().out
+    assert main([*verify_it, "--stack", str(tmp_path / "other" / "stack.zarr"), "--sample", "300"]) == 1
+    assert "2 problem(s)" in capsys.readouterr().out

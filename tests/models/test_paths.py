@@ -12,6 +12,7 @@ import h5py
 import numpy as np
 import pytest
 import tifffile
+import xarray
 from PIL import Image
 from scipy.io import netcdf_file
 from sklearn.base import clone
@@ -82,6 +83,28 @@ def test_a_path_is_what_lies_there(name: str, kind: str, tmp_path: Path) -> None
     scores = model.transform(path)
     assert isinstance(scores, da.Array)
     np.testing.assert_allclose(scores.compute(), model.transform(values), rtol=1e-5, atol=1e-3)
+
+
+@pytest.mark.parametrize("kind", ["netCDF", "npz", "Zarr"])
+def test_key_chooses_one_of_several_arrays(kind: str, tmp_path: Path) -> None:
+    path, other = tmp_path / "several", X[:, ::-1] // 2
+    data = xarray.Dataset({"air": (("time", "y", "x"), X), "sea": (("time", "y", "x"), other)})
+    if kind == "npz":
+        path = tmp_path / "several.npz"
+        np.savez(path, air=X, sea=other)
+    elif kind == "Zarr":
+        data.to_zarr(path, zarr_format=3, consolidated=False)
+    else:
+        data.astype("i2").to_netcdf(path, engine="scipy")
+    truth = PCA(n_components=3).fit(other)
+    for model in (PCA(n_components=3).fit(path, key="sea"), PCA(n_components=3).fit(data, key="sea")):
+        np.testing.assert_allclose(model.components_, truth.components_, atol=1e-6)
+    scores = PCA(n_components=3).fit_transform(path, key="sea")
+    np.testing.assert_allclose(scores.compute(), truth.transform(other), rtol=1e-5, atol=1e-3)
+    with pytest.raises(DataError, match=r"(no array 'lake'|nothing).*"):
+        PCA(n_components=3).fit(path, key="lake")
+    with pytest.raises(DataError, match=r"key='sea' chooses an array of a file, and this is no path: leave it out"):
+        PCA(n_components=3).fit(X, key="sea")
 
 
 def test_on_a_cluster(cluster: Any, tmp_path: Path) -> None:

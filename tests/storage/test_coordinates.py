@@ -31,6 +31,7 @@ def field(n: int = 30, start: str = "2001-01-01") -> xr.DataArray:
         "lat": ("lat", np.linspace(-70, 70, 8), {"units": "degrees_north"}),
         "lon": np.arange(0.0, 360, 30),
         "area": (("lat", "lon"), rng.random((8, 12))),
+        "height": ((), 2.0, {"units": "m"}),
     }
     values = rng.normal(280, 5, (n, 8, 12)).astype("f4")
     return xr.DataArray(values, coords, ("time", "lat", "lon"), name="tas", attrs=ATTRIBUTES)
@@ -69,7 +70,8 @@ def by_h5py(path: Path, x: xr.DataArray) -> Path:
         file["bnds"].make_scale("This is a netCDF dimension but not a netCDF variable.         2")
         file["tas"], file["month"], file["area"] = x.values, x["month"].values, x["area"].values
         file["ends"] = np.zeros((x.sizes["time"], 2))
-        file["crs"] = 0
+        file["height"] = 2.0
+        file["height"].attrs["units"] = "m"
         for name, dims in {
             "tas": x.dims,
             "month": x["month"].dims,
@@ -78,7 +80,7 @@ def by_h5py(path: Path, x: xr.DataArray) -> Path:
         }.items():
             for i, dim in enumerate(dims):
                 file[name].dims[i].attach_scale(file[dim])
-        file["tas"].attrs.update({**ATTRIBUTES, "coordinates": "month area crs ../area nowhere"})
+        file["tas"].attrs.update({**ATTRIBUTES, "coordinates": "month area height ../area nowhere"})
     return path
 
 
@@ -174,7 +176,7 @@ def test_a_file_a_year(tmp_path: Path) -> None:
     # counts since other days are not joined
     parts[1].to_netcdf(tmp_path / "b.nc", engine="scipy", encoding={"time": {"units": "days since 2001-01-21"}})
     ingest([tmp_path / "a.nc", tmp_path / "b.nc"], tmp_path / "t.zarr")
-    assert set(opened(tmp_path / "t.zarr")["samples"].coords) == {"month", "lat", "lon", "area"}
+    assert set(opened(tmp_path / "t.zarr")["samples"].coords) == {"month", "lat", "lon", "area", "height"}
 
 
 def test_a_dataset_needs_a_key(tmp_path: Path) -> None:
@@ -198,7 +200,7 @@ def test_names_that_our_stores_take(tmp_path: Path) -> None:
     assert stack.axes == ("sample", "y", "channel")
     found = opened(tmp_path / "s.zarr")["samples"]
     assert found.dims == ("sample", "y", "channel")
-    assert set(found.coords) == {"sample", "month", "y", "channel", "area"}
+    assert set(found.coords) == {"sample", "month", "y", "channel", "area", "height"}
     np.testing.assert_array_equal(found.values, x.transpose("samples", "y", "channel").values)
 
 

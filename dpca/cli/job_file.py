@@ -1,0 +1,164 @@
+"""Files that describe a job for a scheduler: what comes in, where it goes, and what it is to reach.
+
+::
+
+    inputs = ["incoming/*.tar"]             paths, patterns, URLs
+    output = "small/{name}.zarr"            one for each input; without {name} one for all
+    retries = 2                             further tries, where another one may help
+    record = "nightly.record.json"          what was done, with checksums
+
+    [target]                                one goal of dpca encode
+    psnr = 36
+
+    cell = 16, workers = 2, ...             any option of dpca compress
+
+Paths are relative to the folder of the file.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any, NoReturn
+
+from dpca.choices import GOALS
+from dpca.cli.arguments import add_compress, add_job_options, add_storage_option
+from dpca.cli.model_arguments import add_model_options
+from dpca.storage.errors import DataError, one_line
+from dpca.storage.network import is_url
+from dpca.storage.readers.opening import paths_of
+
+_NAME = "{name}"
+_KEYS = ("inputs", "output", "target", "retries", "record")
+# Options of dpca compress whose value is a path.
+_PATHS = ("cluster", "tls-ca-file", "tls-cert", "tls-key")
+
+
+@dataclass(frozen=True)
+class JobFile:
+    """A job as a file describes it.
+
+    Parameters
+    ----------
+    path : str
+        The file.
+    options : Namespace
+        Options of ``dpca compress``, but for source and output.
+    outputs : dict of str to list of str
+        Each output, and the inputs that it is made of.
+    retries : int
+        How often an output is tried again.
+    record : str
+        Where the record of what was done lies.
+    """
+
+    path: str
+    options: argparse.Namespace
+    outputs: dict[str, list[str]]
+    retries: int
+    record: str
+
+    def options_of(self, output: str) -> argparse.Namespace:
+        """Return the options of ``dpca compress`` that make an output."""
+        return argparse.Namespace(**vars(self.options), source=self.outputs[output], output=output)
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise DataError(message.removeprefix("argument ").replace("--", ""))
+
+
+def read_job_file(path: str) -> JobFile:
+    """Read a file that describes a job, and look up its inputs. Nothing is made.
+
+    Raises
+    ------
+    DataError
+        If it cannot be read, or says something that is not understood, by the name of the key.
+    """
+    try:
+        with open(path, "rb") as file:
+            said = tomllib.load(file)
+    except OSError as error:
+        raise DataError(f"'{path}' cannot be read ({error.strerror}): give a file that describes a job") from error
+    except ValueError as error:
+        raise DataError(f"'{path}' is no TOML ({one_line(error)}): see docs/guides/operators.md") from error
+    try:
+        return _understood(path, said)
+    except DataError as error:
+        raise DataError(f"'{path}': {error}") from error
+
+
+def _understood(path: str, said: Mapping[str, Any]) -> JobFile:
+    folder = os.path.dirname(os.path.abspath(path))
+    for key in ("inputs", "output", "target"):
+        if key not in said:
+            raise DataError(f"{key} is not said: give inputs, output and [target]")
+    own = {key: said[key] for key in _KEYS if key in said}
+    patterns = [own["inputs"]] if isinstance(own["inputs"], str) else own["inputs"]
+    if not isinstance(patterns, list) or not patterns or not all(isinstance(one, str) for one in patterns):
+        raise DataError(f"inputs is {patterns!r}: give a path, a pattern or a list of them")
+    for key in ("output", "record"):
+        if not isinstance(own.get(key, ""), str):
+            raise DataError(f"{key} is {own[key]!r}: give a path in quotes")
+    retries = own.get("retries", 0)
+    if type(retries) is not int or retries < 0:
+        raise DataError(f"retries is {retries!r}: give a whole number of at least 0")
+    options = _options(folder, {key: value for key, value in said.items() if key not in _KEYS}, own["target"])
+    try:
+        inputs = [found for one in patterns for found in paths_of(_placed(folder, one))]
+    except DataError as error:
+        raise DataError(f"inputs: {error}") from error
+    record = own.get("record", f"{os.path.basename(path).removesuffix('.toml')}.record.json")
+    return JobFile(path, options, _outputs(_placed(folder, own["output"]), inputs), retries, _placed(folder, record))
+
+
+def _options(folder: str, said: Mapping[str, Any], target: Any) -> argparse.Namespace:
+    """Parse keys as the command line parses options of their names."""
+    parser = _Parser(add_help=False, allow_abbrev=False)
+    for add in (add_storage_option, add_compress, lambda to: add_model_options(to, required=False), add_job_options):
+        add(parser)
+    if not isinstance(target, dict) or len(target) != 1 or next(iter(target)).replace("-", "_") not in GOALS:
+        raise DataError(f"target is {target!r}: give exactly one of {', '.join(GOALS)}, such as psnr = 36")
+    ((goal, value),) = target.items()
+    given = [f"--compress={goal}={value}"]
+    for key, value in said.items():
+        arguments = _arguments(folder, key, value)
+        if key == "compress" or parser.parse_known_args(arguments)[1]:
+            raise DataError(f"{key} means nothing: give {', '.join(_KEYS)}, or an option of dpca compress (--help)")
+        given += arguments if value is not False else []
+    return parser.parse_args(given)
+
+
+def _arguments(folder: str, key: str, value: Any) -> list[str]:
+    if isinstance(value, bool):
+        return [f"--{key}"]
+    if isinstance(value, dict):
+        raise DataError(f"{key} is a table: give one value")
+    if key == "storage-option":
+        texts = [str(one) for one in (value if isinstance(value, list) else [value])]
+        return [f"--{key}={'@' + _placed(folder, text[1:]) if text.startswith('@') else text}" for text in texts]
+    text = ",".join(map(str, value)) if isinstance(value, list) else str(value)
+    return [f"--{key}={_placed(folder, text) if key in _PATHS else text}"]
+
+
+def _placed(folder: str, path: str) -> str:
+    return path if is_url(path) else os.path.join(folder, path)
+
+
+def _outputs(pattern: str, inputs: list[str]) -> dict[str, list[str]]:
+    if _NAME not in pattern:
+        return {pattern: inputs}
+    outputs: dict[str, list[str]] = {}
+    for path in inputs:
+        name = os.path.basename(path.rstrip("/")).partition(".")[0]
+        output = pattern.replace(_NAME, name)
+        if output in outputs:
+            raise DataError(
+                f"output is '{output}' for '{outputs[output][0]}' and for '{path}': rename one, or leave {{name}} out"
+            )
+        outputs[output] = [path]
+    return outputs

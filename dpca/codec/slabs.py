@@ -1,0 +1,248 @@
+"""Cells of a box of samples, slab by slab, with the values of all samples side by side.
+
+::
+
+    samples (n, 6, 10), cells of 4 x 4 pixels        a slab in memory: cell after cell, value after value
+    +------+------+---+
+    |  0   |  1   | 2 |   slab 0                     cell 0                cell 1 ...
+    +------+------+---+                              | pixel 0 | pixel 1 | ...
+    |  3   |  4   | 5 |   slab 1                     | 1 2 ..n | 1 2 ..n |
+    +------+------+---+
+
+Codes lie the same way, position after position: a product of matrices takes them and leaves values where they are, and
+loops over values work on n samples at once, whatever the shape of a cell. A slab is whole once its borders with the one
+before and the one after are filtered, so that two slabs are held at a time.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from dpca.kernels import linalg
+from dpca.kernels.pixels import Pixels
+from dpca.kernels.types import Array, Region
+from dpca.partition.cells import CellGrid
+from dpca.partition.lapped import LappedGrid
+from dpca.partition.prefilter import rotation
+
+# Bytes of the slabs that are held, nearly in a core's own cache, and what the number of samples is a multiple of, where
+# there are so many: products of matrices are fast then.
+_HELD_BYTES, _UNIT = 9 * 2**19, 16
+
+
+class Part(NamedTuple):
+    """What a box needs of a cell.
+
+    Attributes
+    ----------
+    cell : int
+    inside : region of the cell, or None for all of it
+    begin, end : int
+        Where its values lie among those that are held of a sample.
+    """
+
+    cell: int
+    inside: Region | None
+    begin: int
+    end: int
+
+
+class Slab(NamedTuple):
+    """The parts with one place along the first axis.
+
+    Attributes
+    ----------
+    parts : list of Part
+    zones : list of (half width, array (n_zones, 6) of integers)
+        What is filtered once these parts are there, in this order; see `dpca.kernels.sweeps.turn_zones`.
+    runs : array (n_runs, 1 + 2 * n_spatial) of integers
+        Where the box has what the parts have; see `dpca.kernels.sweeps.gather_runs`.
+    """
+
+    parts: list[Part]
+    zones: list[tuple[int, Array]]
+    runs: Array
+
+
+@dataclass(frozen=True, eq=False)
+class Slabs:
+    """The cells that a box of a sample needs: of lapped cells, the box and all zones that reach into it.
+
+    Parameters
+    ----------
+    slabs : list of Slab
+    size : int
+        Values of a sample that are held: those of two slabs.
+    strides : array (n_spatial - 1,) of integers
+        Values of the box between neighbors along each axis of space but the last.
+    """
+
+    slabs: list[Slab]
+    size: int
+    strides: Array
+
+    @property
+    def parts(self) -> list[Part]:
+        """All parts, by ascending cells."""
+        return [part for slab in self.slabs for part in slab.parts]
+
+    def held_bytes(self, dtype: DTypeLike) -> int:
+        """Bytes of the slabs that are held, at most."""
+        return max(_HELD_BYTES, self.size * np.dtype(dtype).itemsize)
+
+    def split(self, samples: Array, mean: Array) -> Iterator[tuple[slice, Part, Array]]:
+        """Yield which samples, which part, and its values (n_features, n), centered and filtered.
+
+        Parameters
+        ----------
+        samples : array (n, *lengths of the box)
+        mean : array (*lengths of the box), float32 or float64, the type of the values
+            What is subtracted before the filter.
+
+        Yields
+        ------
+        Values are good until the next ones.
+        """
+        from dpca.kernels.sweeps import gather_runs
+
+        dtype, mean = mean.dtype, np.ascontiguousarray(mean).reshape(-1)
+        for few in self._few(len(samples), dtype):
+            # The loop is compiled for these types.
+            rows = np.ascontiguousarray(samples[few], np.uint8 if samples.dtype == np.uint8 else dtype)
+            rows = rows.reshape(len(rows), -1)
+            values = self._held(len(rows), dtype)
+            for before, slab in itertools.pairwise([None, *self.slabs, None]):
+                if slab is not None:
+                    gather_runs(rows, slab.runs, self.strides, mean, values)
+                    _turn(slab, values, inverse=False)
+                for part in () if before is None else before.parts:
+                    yield few, part, values[part.begin : part.end]
+
+    def join(
+        self, fill: Callable[[slice, Part, Array], object], mean: Array, out: Array, pixels: Pixels | None = None
+    ) -> None:
+        """Put samples together from their parts: undo `split`.
+
+        Parameters
+        ----------
+        fill : callable (which samples, which part, array (n_features, n) to be filled)
+        mean : array (*lengths of the box), float32 or float64, the type of the values
+            What is added after the filter.
+        out : array (n, *lengths of the box), C-ordered
+            Overwritten; of the type of the mean, or of that of the pixels.
+        pixels : Pixels, optional
+            Integers of at most 16 bits, which values are rounded to.
+        """
+        from dpca.kernels.sweeps import scatter_runs
+
+        dtype, mean = mean.dtype, np.ascontiguousarray(mean).reshape(-1)
+        low, high = (dtype.type(0), dtype.type(0)) if pixels is None else map(dtype.type, pixels.limits)
+        for few in self._few(len(out), dtype):
+            rows = out[few].reshape(len(out[few]), -1)
+            values = self._held(len(rows), dtype)
+            for before, slab in itertools.pairwise([None, *self.slabs, None]):
+                for part in () if slab is None else slab.parts:
+                    fill(few, part, values[part.begin : part.end])
+                if slab is not None:
+                    _turn(slab, values, inverse=True)
+                if before is not None:
+                    scatter_runs(values, before.runs, self.strides, mean, pixels is not None, low, high, rows)
+
+    def _few(self, n: int, dtype: np.dtype[Any]) -> Iterator[slice]:
+        """Cut samples into those that are worked on at once."""
+        most = max(1, self.held_bytes(dtype) // (self.size * dtype.itemsize))
+        step = most // _UNIT * _UNIT or most
+        return (slice(start, min(start + step, n)) for start in range(0, n, step))
+
+    def _held(self, n: int, dtype: np.dtype[Any]) -> Array:
+        return linalg.scratch("slabs", (self.size, n), dtype)
+
+
+def _turn(slab: Slab, values: Array, *, inverse: bool) -> None:
+    from dpca.kernels.sweeps import turn_zones
+
+    for half, zones in slab.zones:
+        turn_zones(values.reshape(-1), values.shape[1], zones, _turning(half, values.dtype, inverse))
+
+
+@lru_cache(maxsize=64)
+def _turning(half: int, dtype: np.dtype[Any], inverse: bool) -> Array:
+    """Return half of V - I, or of its transpose, for the odd parts of zones; see `dpca.partition.prefilter`."""
+    turn = rotation(half)
+    return np.ascontiguousarray(((turn.T if inverse else turn) - np.eye(half)) / 2, dtype)
+
+
+def whole_of(sample_shape: Sequence[int]) -> Region:
+    """Return the box that is the whole of a sample."""
+    return tuple((0, length) for length in sample_shape)
+
+
+class _Axis(NamedTuple):
+    """The cells along an axis that an interval needs, what it needs of each, and half of the zone before each."""
+
+    cells: range
+    needed: list[tuple[int, int]]
+    halves: list[int]
+
+
+def _along(grid: CellGrid, axis: int, start: int, stop: int) -> _Axis:
+    cell, size = grid.cell_shape[axis], grid.sample_shape[axis]
+    widths = grid.prefilter.half_widths(axis) if isinstance(grid, LappedGrid) else [0] * (grid.grid_shape[axis] - 1)
+    low, high = start, stop
+    for border, half in zip(range(cell, size, cell), widths, strict=True):
+        if half and border - half < stop and start < border + half:
+            low, high = min(low, border - half), max(high, border + half)
+    cells = range(low // cell, (high - 1) // cell + 1)
+    needed = [(max(low, i * cell), min(high, (i + 1) * cell)) for i in cells]
+    return _Axis(cells, needed, [0, *(widths[i] for i in cells[:-1])])
+
+
+@lru_cache(maxsize=16)
+def slabs_of(grid: CellGrid, box: Region) -> Slabs:
+    """Return the slabs of a box of a sample, not empty."""
+    n, lengths = grid.n_spatial, [stop - start for start, stop in box]
+    axes = [_along(grid, axis, *box[axis]) for axis in range(n)]
+    strides = np.array([math.prod(lengths[axis + 1 :]) for axis in range(n - 1)], np.int64)
+    width, channels = math.prod(lengths[n:]), box[n:]
+    height, *rest = ([stop - start for start, stop in axis.needed] for axis in axes)
+    held = width * max(height) * math.prod(map(sum, rest))
+    slabs: list[Slab] = []
+    lying: dict[tuple[int, ...], tuple[int, list[int], list[int]]] = {}
+    for number in range(len(height)):
+        parts, zones, runs, end = [], {}, [], number % 2 * held
+        for place in itertools.product([number], *(range(len(axis.cells)) for axis in axes[1:])):
+            region = (*(axis.needed[i] for axis, i in zip(axes, place, strict=True)), *channels)
+            shape = [b - a for a, b in region]
+            steps = [math.prod(shape[axis + 1 :]) for axis in range(n)]
+            begin, end = end, end + math.prod(shape)
+            lying[place] = begin, shape, steps
+            for axis, i in enumerate(place):
+                if half := axes[axis].halves[i]:
+                    other, before, step = lying[(*place[:axis], i - 1, *place[axis + 1 :])]
+                    low = other + (before[axis] - half) * step[axis]
+                    outer = math.prod(shape[:axis])
+                    zone = (low, begin, outer, before[axis] * step[axis], shape[axis] * steps[axis], steps[axis])
+                    zones.setdefault((axis, half), []).append(zone)
+            cell = int(np.ravel_multi_index([a.cells[i] for a, i in zip(axes, place, strict=True)], grid.grid_shape))
+            whole = grid.box(cell)
+            inside = tuple((a - o, b - o) for (a, b), (o, _) in zip(region, whole, strict=True))
+            parts.append(Part(cell, None if region == whole else inside, begin, end))
+            # What lies in the box, too.
+            both = [(max(a, c), min(b, d)) for (a, b), (c, d) in zip(region[:n], box, strict=False)]
+            if all(a < b for a, b in both):
+                at = begin + sum((a - o) * step for (a, _), (o, _), step in zip(both, region, steps, strict=False))
+                to = sum((a - o) * step for (a, _), (o, _), step in zip(both, box, (*strides, width), strict=False))
+                *rows, run = (b - a for a, b in both)
+                runs.append((at, to, run * width, *rows, *steps[:-1]))
+        # Axis by axis, the first one last: only then is the slab before filtered as this one.
+        ordered = [(half, np.array(found)) for (_, half), found in sorted(zones.items(), reverse=True)]
+        slabs.append(Slab(parts, ordered, np.array(runs, np.int64).reshape(len(runs), 1 + 2 * n)))
+    return Slabs(slabs, held * min(2, len(slabs)), strides)

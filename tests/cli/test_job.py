@@ -1,0 +1,166 @@
+"""Jobs that a file describes: made once, gone on with, logged, refused as a whole where the file is wrong."""
+
+from __future__ import annotations
+
+import io
+import json
+import tarfile
+from collections.abc import Iterator
+from contextlib import redirect_stdout
+from hashlib import blake2b
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from dpca import open_compressed
+from dpca.cli import main
+from dpca.cli.job import _clean
+from dpca.cli.job_file import read_job_file
+from dpca.storage import DataError, verify
+from dpca.storage.claim import Claim
+from tests.conftest import write_images
+
+pytestmark = pytest.mark.usefixtures("small_pictures")
+SECRET = "correct-horse"
+
+
+def events(argv: list[str], into: io.StringIO | None = None) -> tuple[int, list[dict[str, Any]]]:
+    """Run `dpca job run`; return its exit code and what it logged."""
+    into = into or io.StringIO()
+    with redirect_stdout(into):
+        code = main(["job", "run", *argv])
+    assert SECRET not in into.getvalue()
+    return code, [json.loads(line) for line in into.getvalue().splitlines()]
+
+
+@pytest.fixture
+def job(tmp_path: Path, scheduler: str) -> Path:
+    """A job of two archives, each of which becomes a store."""
+    (tmp_path / "in").mkdir()
+    photos = sorted(write_images(tmp_path / "photos", 40, (36, 32, 3)).iterdir())
+    for name, some in {"day": photos[:20], "night": photos[20:]}.items():
+        with tarfile.open(tmp_path / "in" / f"{name}.tar", "w") as tar:
+            for photo in some:
+                tar.add(photo, photo.name)
+    (tmp_path / "job.toml").write_text(
+        'inputs = "in/*.tar"\noutput = "out/{name}.zarr"\nretries = 1\ncell = 8\ncomponents = 20\n'
+        f'scheduler = "{scheduler}"\nstorage-option = ["secret={SECRET}"]\n[target]\npsnr = 32\n'
+    )
+    return tmp_path / "job.toml"
+
+
+def tree(folder: Path) -> dict[str, tuple[int, bytes]]:
+    files = (path for path in folder.rglob("*") if path.is_file())
+    return {str(path): (path.stat().st_mtime_ns, path.read_bytes()) for path in files}
+
+
+def test_everything_is_made_once_and_recorded(job: Path) -> None:
+    folder = job.parent
+    code, first = events([str(job)])
+    assert code == 0
+    assert [event["event"] for event in first].count("done") == 2
+    assert first[0]["event"] == "start"
+    assert first[-1] | {"time": ""} == {"time": "", "event": "end", "done": 2, "skipped": 0, "failed": 0, "code": 0}
+    assert {"ingest", "fit", "encode"} == {event["stage"] for event in first if event["event"] == "stage"}
+    record = json.loads((folder / "job.record.json").read_text())
+    for name in ("day", "night"):
+        store, entry = folder / "out" / f"{name}.zarr", record[str(folder / "out" / f"{name}.zarr")]
+        assert verify(store) == []
+        assert open_compressed(store).shape == (20, 36, 32, 3)
+        assert entry["inputs"] == [str(folder / "in" / f"{name}.tar")]
+        assert entry["zarr.json"] == blake2b((store / "zarr.json").read_bytes(), digest_size=16).hexdigest()
+        assert entry["bytes_compressed"] == sum(p.stat().st_size for p in store.rglob("*") if p.is_file())
+    before = tree(folder)
+    code, second = events([str(job)])
+    assert (code, [event["event"] for event in second]) == (0, ["start", "skipped", "skipped", "end"])
+    assert tree(folder) == before
+    # What is new is made, what is broken is told, and the rest stays.
+    (folder / "in" / "day.tar").rename(folder / "in" / "another.tar")
+    with tarfile.open(folder / "in" / "broken.tar", "w") as tar:
+        (folder / "broken.jpg").write_bytes(b"\xff\xd8\xff")
+        tar.add(folder / "broken.jpg", "broken.jpg")
+    code, third = events([str(job)])
+    assert code == 3
+    (failed,) = (event for event in third if event["event"] == "failed")
+    assert failed["output"] == str(folder / "out" / "broken.zarr")
+    assert (failed["code"], failed["again"]) == (3, False)
+    assert (third[-1]["done"], third[-1]["skipped"], third[-1]["failed"]) == (1, 1, 1)
+    assert not (folder / "out" / "broken.zarr").exists()
+
+
+def test_the_plan_of_a_dry_run_is_near_what_comes_out(job: Path) -> None:
+    before = tree(job.parent)
+    code, told = events([str(job), "--dry-run"])
+    assert code == 0
+    assert tree(job.parent) == before
+    events([str(job)])
+    record = json.loads((job.parent / "job.record.json").read_text())
+    assert [plan["event"] for plan in told] == ["plan", "plan"]
+    for plan in told:
+        assert plan["samples"] == 20
+        assert plan["bytes_decoded"] == 20 * 36 * 32 * 3
+        assert set(plan["seconds"]) == {"ingest", "fit", "encode"}
+        # Of a store this small, metadata is most, which is estimated as that of a large one.
+        assert plan["bytes_compressed"] == pytest.approx(record[plan["output"]]["bytes_compressed"], abs=8_000)
+    assert [event["event"] for event in events([str(job), "--dry-run"])[1]] == ["skipped", "skipped"]
+
+
+def test_two_runs_never_meet_and_what_is_busy_is_tried_again(job: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    held = Claim(job.parent / "job.record.json.partial", "the record")
+    assert events([str(job)]) == (7, [])
+    assert "is being written by another run" in capsys.readouterr().err
+    held.end()
+    output = Claim(job.parent / "out" / "day.zarr.partial", "out/day.zarr")
+
+    class EndsWhenTold(io.StringIO):
+        def write(self, text: str) -> int:
+            if '"failed"' in text:
+                output.end()
+            return super().write(text)
+
+    code, told = events([str(job)], EndsWhenTold())
+    (failed,) = (event for event in told if event["event"] == "failed")
+    assert (code, failed["code"], failed["again"], told[-1]["done"]) == (0, 7, True, 2)
+
+
+@pytest.fixture
+def image(tmp_path: Path) -> Iterator[Path]:
+    np.save(tmp_path / "a.npy", np.zeros((3, 8, 8), np.uint8))
+    yield tmp_path
+
+
+GOOD = {"inputs": '"a.npy"', "output": '"b.zarr"', "target": "{psnr = 36}"}
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ({"inputs": None}, "inputs is not said"),
+        ({"inputs": "3"}, "inputs is 3"),
+        ({"inputs": '"*.tar"'}, r"inputs: no file matches"),
+        ({"output": "[1]"}, "output is"),
+        ({"target": "{psnr = 3, ssim = 0.9}"}, "target is .* exactly one"),
+        ({"target": "{psnr = -3}"}, "compress: 'psnr=-3' is not"),
+        ({"retries": "true"}, "retries is True"),
+        ({"cell": '"ten"'}, "cell: 'ten' is not"),
+        ({"color": '"blue"'}, "color: invalid choice"),
+        ({"crop": '"3x4"', "resize": '"3x4"'}, "not allowed with"),
+        ({"compress": '"psnr=3"'}, "compress means nothing"),
+        ({"nonsense": "1"}, "nonsense means nothing"),
+        ({"overlap": "false"}, "overlap: expected one argument"),
+        ({"key": "{a = 1}"}, "key is a table"),
+        ({"inputs": '["a.npy", "a.npy"]', "output": '"{name}.zarr"'}, "output is .* for .* and for"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_its_key(image: Path, said: dict[str, Any], why: str) -> None:
+    path = image / "job.toml"
+    path.write_text("".join(f"{key} = {value}\n" for key, value in (GOOD | said).items() if value is not None))
+    with pytest.raises(DataError, match=rf"^'{path}': .*{why}"):
+        read_job_file(str(path))
+
+
+def test_secrets_in_addresses_are_not_told() -> None:
+    told = _clean({"a": ["https://me:pw@host/x?X-Amz-Signature=ab3", "s3://bucket/photos?.jpg"]})
+    assert told == {"a": ["https://host/x", "s3://bucket/photos?.jpg"]}
