@@ -345,7 +345,7 @@ class CellCodec:
         if part.inside is not None:
             lengths = (stop - start for start, stop in self.components.grid.box(part.cell))
             inside = basis.reshape(len(basis), *lengths)[(slice(None), *(slice(*ends) for ends in part.inside))]
-            basis = np.ascontiguousarray(inside.reshape(len(basis), -1))
+            basis = np.ascontiguousarray(inside.reshape(len(basis), math.prod(inside.shape[1:])))
         return where, self.component[at], basis
 
     @cached_property

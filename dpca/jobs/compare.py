@@ -132,7 +132,9 @@ def compare_store(path: str, stack: Stack, *, sample: int | None = None) -> Comp
     samples = np.concatenate(list(read_samples(as_source(stack), chosen)))
 
     def point(name: str, setting: float | None, size: float, decoded: Array) -> Point:
-        mse = mse_per_sample(samples, to_pixels(decoded, *pixels_of(store.facts)), data_range=high - low).mean()
+        if decoded.dtype != samples.dtype:
+            decoded = to_pixels(np.array(decoded), *pixels_of(store.facts))
+        mse = mse_per_sample(samples, decoded, data_range=high - low).mean()
         return Point(name, setting, size, float(psnr_from_mse(np.array(mse))))
 
     ours = point("this store", None, folder_bytes(path) / store.shape[0], store[chosen])

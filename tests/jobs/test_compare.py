@@ -37,7 +37,7 @@ def test_images_beside_other_codecs(tmp_path: Path, capsys: pytest.CaptureFixtur
     told = capsys.readouterr().out
     assert "this store" in told
     assert all(name in told for name in ("JPEG", "WebP", "AVIF", "JPEG XL", "zfp", "SZ3", "blosc"))
-    assert Image.open(tmp_path / "rates.png").format == "PNG"
+    assert (tmp_path / "rates.png").read_bytes().startswith(b"\x89PNG")
     assert main([*argv, "--json"]) == 0
     lines = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert {"this store", "JPEG", "blosc (zstd)"} <= {line["codec"] for line in lines}
