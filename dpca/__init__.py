@@ -6,10 +6,10 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpca import metrics
+    from dpca import analysis, metrics
     from dpca.models import PCA, BandPCA, CellPCA, StreamingPCA, open_compressed, open_scores
 
-__all__ = ["PCA", "BandPCA", "CellPCA", "StreamingPCA", "metrics", "open_compressed", "open_scores"]
+__all__ = ["PCA", "BandPCA", "CellPCA", "StreamingPCA", "analysis", "metrics", "open_compressed", "open_scores"]
 __version__ = "0.1.0"
 
 
@@ -17,7 +17,8 @@ def __getattr__(name: str) -> Any:
     # On first use: the libraries behind them take seconds to import, in which a program would not be its own yet.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    found = import_module("dpca.metrics") if name == "metrics" else getattr(import_module("dpca.models"), name)
+    module = name in ("analysis", "metrics")
+    found = import_module(f"dpca.{name}") if module else getattr(import_module("dpca.models"), name)
     globals()[name] = found
     return found
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from typing import Any
 
-from dpca.storage.coordinates import BESIDE, Coordinates, collect
+from dpca.storage.coordinates import BESIDE, Coordinates, collect, fixed_width
 from dpca.storage.errors import DataError
 
 
@@ -78,8 +78,5 @@ def as_coords(coordinates: Coordinates) -> Any:
     """Return coordinates as ``xarray.Coordinates``, times decoded."""
     import xarray
 
-    arrays = {}
-    for name, found in coordinates.arrays.items():
-        texts = found.values.dtype.kind not in "biuf"
-        arrays[name] = found.dims, found.values.astype(str) if texts else found.values, found.attributes
+    arrays = {name: (c.dims, fixed_width(c.values), c.attributes) for name, c in coordinates.arrays.items()}
     return xarray.decode_cf(xarray.Dataset(coords=arrays)).coords

@@ -29,6 +29,7 @@ CALLS: dict[str, set[str]] = {
     "engine": {"kernels", "rules", "partition", "storage"},
     "representation": {"kernels", "partition", "engine", "codec", "storage", "choices"},
     "models": {"kernels", "rules", "partition", "engine", "representation", "storage", "choices"},
+    "analysis": {"kernels", "engine", "representation", "models", "storage"},
     "report": {"storage"},
     "jobs": {
         *("kernels", "partition", "engine", "codec", "representation"),

@@ -54,6 +54,7 @@ def info(options: argparse.Namespace) -> int:
     if options.json:
         say(json.dumps(facts, indent=2))
         return 0
+    facts.pop("manifest", None)  # a checksum of every file, for programs
     width = max(map(len, facts))
     for key, value in facts.items():
         say(f"{key:<{width}}  {_text(value)}")
@@ -118,6 +119,8 @@ def _decibels(psnr: float) -> str:
 def _facts(path: str) -> dict[str, Any]:
     """Return what a store states, or what a source holds that could be ingested."""
     stated = _stated(path)
+    if stated is not None and stated.get("kind") == COMPRESSED:
+        return _compressed(path)
     if stated is not None and stated.get("kind") != "stack":
         group = open_group(path)
         arrays = {name: f"{tuple(a.shape)} {a.dtype}" for name, a in sorted(group.arrays())}
@@ -146,6 +149,39 @@ def _facts(path: str) -> dict[str, Any]:
     if not reader.encoded:
         facts |= {"sample_shape": list(reader.sample_shape), "dtype": str(reader.dtype)}
     return facts
+
+
+def _compressed(path: str) -> dict[str, Any]:
+    from dpca.models import open_compressed  # which takes seconds to import
+
+    store, on_disk = open_compressed(path), folder_bytes(path)
+    goal, kept = store.facts["goal"], ("source", "model", "made_with", "fingerprint")
+    return {
+        "kind": COMPRESSED,
+        "samples": len(store),
+        "sample_shape": list(store.shape[1:]),
+        "dtype": str(store.dtype),
+        "axes": list(store.axes),
+        "data_range": store.facts["data_range"],
+        "goal": {goal["name"]: goal["value"]},
+        "cell_shape": store.facts["cell_shape"],
+        "overlap": store.facts["overlap"],
+        "scores_of_a_sample": len(store.codec.cell),
+        "bytes_decoded": store.nbytes,
+        "bytes_on_disk": on_disk,
+        "bytes_a_sample": round(on_disk / len(store), 1),
+        "ratio": round(store.nbytes / on_disk, 2),
+        **{name: _spread(values) for name, values in store.quality.items()},
+        **{name: store.facts[name] for name in kept if name in store.facts},
+    }
+
+
+def _spread(values: Any) -> dict[str, float | str]:
+    ordered = sorted(values.tolist())
+    at = {"lowest": 0, "5 %": len(ordered) // 20, "median": len(ordered) // 2, "highest": -1}
+    found = {"mean": sum(ordered) / len(ordered), **{name: ordered[i] for name, i in at.items()}}
+    # JSON has no number for the PSNR of what is exact.
+    return {name: float(f"{value:.4g}") if math.isfinite(value) else str(value) for name, value in found.items()}
 
 
 def _stated(path: str) -> dict[str, Any] | None:

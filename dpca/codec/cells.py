@@ -280,10 +280,7 @@ class CellCodec:
         scores = np.empty((len(self.cell), len(samples)), self.dtype)
         for few, part, values in self.components.split(samples):
             at = self._of_cell[part.cell]
-            component = self.component[at]
-            # The first components are multiplied where they are: to gather those of a cell would take longer.
-            rows = self._analysis[self.components.group[part.cell]][: component.max(initial=-1) + 1]
-            scores[at, few] = (rows @ values)[component]
+            scores[at, few] = self._analysis[self.components.group[part.cell]][self.component[at]] @ values
         if self.waves:
             scores = to_waves(scores)
         codes = np.empty(scores.shape, dtype)

@@ -26,8 +26,11 @@ from dpca.representation.compressed import (
     COMPRESSED_VERSION,
     write_quantized,
 )
+from dpca.representation.compressed_views import ALONG
 from dpca.storage.arrays import create_root, write_strings
+from dpca.storage.coordinates import write_coordinates
 from dpca.storage.errors import DataError
+from dpca.storage.layout import SAMPLE
 from dpca.storage.objects import Place
 from dpca.storage.outputs import check_output
 from dpca.storage.progress import Progress, no_progress
@@ -43,6 +46,7 @@ def encode_store(
     client: Any | None = None,
     overwrite: bool = False,
     progress: Progress = no_progress,
+    request: str | None = None,
     **goal: float | None,
 ) -> StageCost:
     """Compress a stack: quantized scores of its cells, as few as a goal takes.
@@ -57,6 +61,8 @@ def encode_store(
         Where the store appears once it is whole; `dpca.open_compressed` reads it.
     client, overwrite, progress
         As for `fit_store`.
+    request : str, optional
+        What the store is to state of the request for it.
     **goal : float
         Exactly one of ``ratio``, ``psnr``, ``mse``, ``ssim``, ``max_error`` and ``max_relative_error``; see
         `dpca.codec.goal.Goal`. The last two hold for every value, the others are met on some hundred samples; the store
@@ -84,7 +90,8 @@ def encode_store(
     with Workspace(target, kind=COMPRESSED, fingerprint=fingerprint, overwrite=overwrite) as work:
         if work.state == "complete":
             return NOTHING
-        cost = fill_codes(stack, model, work, work.scratch, wanted, client=client, progress=progress)
+        facts = {} if request is None else {"request": request}
+        cost = fill_codes(stack, model, work, work.scratch, wanted, facts=facts, client=client, progress=progress)
         work.publish()
     return cost
 
@@ -110,7 +117,7 @@ def fill_codes(
     records: Place,
     wanted: Goal,
     *,
-    facts: Mapping[str, Any] | None = None,
+    facts: Mapping[str, Any],
     client: Any | None,
     progress: Progress,
 ) -> StageCost:
@@ -128,21 +135,26 @@ def fill_codes(
             f"{fitted.sample_shape_}: use the stack's own model"
         )
     source, kept, grid = as_source(stack), Checkpoints(str(records)), fitted.grid_
-    stated = {**(facts or {}), **stated_facts(stack, fitted, wanted), "model": model_fingerprint(model)}
+    stated = {**facts, **stated_facts(stack, fitted, wanted), "model": model_fingerprint(model)}
     if kept.load(PLAN) is None:
         found = Trials(source, fitted, stated).reach(wanted)
         kept.save(PLAN, found.arrays, found.settings)
     chosen = Quantized.of(*stored_plan(kept))
     stated |= chosen.settings
+    if (along := stack.coordinates) is not None:
+        stated |= {"dims": list(along.dims), "attributes": along.stated}
     group = create_root(work.store, kind=COMPRESSED, version=COMPRESSED_VERSION, fingerprint=work.fingerprint, **stated)
     try:
         write_quantized(group, chosen, grid, stack.axes)
+        if along is not None:
+            write_coordinates(group.require_group(ALONG), along)
         job = EncodeJob(source, str(work.store), work.fingerprint, stated.get("max_error"), grid.n_spatial, kept)
         peak = write_codes(job, group, len(chosen.cell), client, progress)
     except OverflowError as error:
         raise DataError(f"'{stack.path}' cannot be encoded with a step this fine ({error}): ask for less") from error
-    write_quality(group, (kept.load(job.unit(s)) for s in range(job.n_shards)), kept.folder)
-    write_strings(group, "name", stack.names.tolist())
+    dim = SAMPLE if along is None else along.dims[0]
+    write_quality(group, (kept.load(job.unit(s)) for s in range(job.n_shards)), kept.folder, dim)
+    write_strings(group, "name", stack.names.tolist(), dim)
     return StageCost(time.perf_counter() - began, stack.nbytes, peak)
 
 

@@ -165,15 +165,40 @@ def _codec_of(store: str, fingerprint: str) -> CellCodec:
 
 def encode_one(job: EncodeJob, shard: int) -> int:
     """Do one shard, the body of a task; return the most memory that this process ever held."""
+    rows = job.form.shard_rows
+    start, stop = shard * rows, min((shard + 1) * rows, job.source.shape[0])
+    least = stored_plan(job.checkpoints)[0]["least"]
+    codes, residual, record = encode_rows(job, start, stop, least)
+    write_rows(job.store, start, codes, residual)
+    job.checkpoints.save(job.unit(shard), record, {"n_samples": stop - start})
+    return peak_resident_bytes()
+
+
+def write_rows(store: str, start: int, codes: Array, residual: Array | None) -> None:
+    """Write the codes and residuals of a whole shard, which begins at this sample."""
+    if len(codes):
+        array = open_array(os.path.join(store, "codes"), mode="r+")
+        if array.ndim == 3:
+            write_shard(array, (0, 0, start // RUN), stored(codes))
+        else:
+            write_shard(array, (0, start), codes)
+    if residual is not None:
+        write_shard(open_array(os.path.join(store, "residual"), mode="r+"), start, residual)
+
+
+def encode_rows(
+    job: EncodeJob, start: int, stop: int, least: Array | None
+) -> tuple[Array, Array | None, dict[str, Array]]:
+    """Return codes (n_positions, n), of waves those of whole runs, residuals if any, and the quality of samples."""
     codec, facts = _codec_of(job.store, job.fingerprint), root_facts(open_written(job.store))
     source, rows = job.source, job.form.shard_rows
-    start, stop = shard * rows, min((shard + 1) * rows, source.shape[0])
     (low, high), step = facts["data_range"], facts["residual_step"]
-    least = stored_plan(job.checkpoints)[0]["least"]
-    codes_out = open_array(os.path.join(job.store, "codes"), mode="r+")
-    codes = np.empty((len(codec.cell), -(-(stop - start) // RUN) * RUN), codes_out.dtype)
-    residual_out = None if step is None else open_array(os.path.join(job.store, "residual"), mode="r+")
-    residual = None if residual_out is None else np.empty((stop - start, *source.shape[1:]), residual_out.dtype)
+    dtype = open_array(os.path.join(job.store, "codes"), mode="r+").dtype
+    codes = np.empty((len(codec.cell), -(-(stop - start) // RUN) * RUN), dtype)
+    residual = None
+    if step is not None:
+        dtype = open_array(os.path.join(job.store, "residual"), mode="r+").dtype
+        residual = np.empty((stop - start, *source.shape[1:]), dtype)
     measures_ssim = has_ssim(source.shape[1:], job.n_spatial)
     quality: dict[str, list[Array]] = {}
     block = _rows_at_once(source)
@@ -203,16 +228,8 @@ def encode_one(job: EncodeJob, shard: int) -> int:
             for name, values in measured.items():
                 quality.setdefault(name, []).append(values.astype(np.float64 if name == "max_error" else np.float32))
     release_scratch()
-    if len(codes):
-        if codec.waves:
-            write_shard(codes_out, (0, 0, start // RUN), stored(codes))
-        else:
-            write_shard(codes_out, (0, start), codes[:, : stop - start])
-    if residual is not None and residual_out is not None:
-        write_shard(residual_out, start, residual)
-    record = {name: np.concatenate(parts) for name, parts in quality.items()}
-    job.checkpoints.save(job.unit(shard), record, {"n_samples": stop - start})
-    return peak_resident_bytes()
+    codes = codes if codec.waves else codes[:, : stop - start]
+    return codes, residual, {name: np.concatenate(parts) for name, parts in quality.items()}
 
 
 def largest_errors(x: Array, y: Array) -> Array:

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
-import dask.array as da
 import numpy as np
 import zarr
 
@@ -28,6 +27,8 @@ from dpca.kernels.types import Array, Region
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.partition.prefilter import Prefilter
+from dpca.representation.compressed_views import CompressedViews
+from dpca.representation.indexing import moved, per_axis, runs
 from dpca.storage.arrays import create_array, write_shard
 from dpca.storage.errors import DataError, StoreError, one_line
 from dpca.storage.layout import Layout
@@ -164,7 +165,7 @@ def read_codec(group: zarr.Group) -> CellCodec:
 
 
 @dataclass(frozen=True, eq=False)
-class Compressed:
+class Compressed(CompressedViews):
     """A compressed store, opened as the array that it was made from; `open_compressed` makes one.
 
     It takes numpy's indexes. What is asked for is decoded, and little else: chunks of codes hold some hundred samples
@@ -195,28 +196,10 @@ class Compressed:
     _group: zarr.Group
 
     def __reduce__(self) -> Any:
-        return _opened_once, (self.path, self.facts["fingerprint"], self.level)
+        return opened_once, (self.path, self.facts["fingerprint"], self.level)
 
     def __dask_tokenize__(self) -> Any:
         return COMPRESSED, self.path, self.facts["fingerprint"], self.level
-
-    @property
-    def ndim(self) -> int:
-        """Number of axes."""
-        return len(self.shape)
-
-    @property
-    def size(self) -> int:
-        """Number of values."""
-        return math.prod(self.shape)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of the values, decoded."""
-        return self.size * self.dtype.itemsize
-
-    def __len__(self) -> int:
-        return self.shape[0]
 
     def __repr__(self) -> str:
         return f"<Compressed '{self.path}' {self.shape} {self.dtype}>"
@@ -234,7 +217,7 @@ class Compressed:
         StoreError
             If a chunk that is needed is missing or damaged.
         """
-        parts = _per_axis(index, self.shape)
+        parts = per_axis(index, self.shape)
         rows, first = parts[0]
         ends = [(int(min(taken)), int(max(taken)) + 1) if len(taken) else (0, 0) for taken, _ in parts[1:]]
         box, (samples, places) = tuple(ends), np.unique(rows, return_inverse=True)
@@ -243,14 +226,8 @@ class Compressed:
             first = slice(None, None, -1 if first.step < 0 else 1)
         else:
             first = places.reshape(np.shape(first)) if np.ndim(first) else int(places[0])
-        others = [_moved(part, start) for (_, part), (start, _) in zip(parts[1:], ends, strict=True)]
+        others = [moved(part, start) for (_, part), (start, _) in zip(parts[1:], ends, strict=True)]
         return values[(first, *others)]
-
-    def dask(self) -> da.Array:
-        """Return a Dask array of the values; a chunk holds the samples of a chunk of codes."""
-        chunks = (self._rows, *self.shape[1:])
-        lazy: da.Array = da.from_array(self, chunks, fancy=False, meta=np.empty((0,) * self.ndim, self.dtype))
-        return lazy
 
     def _decoded(self, samples: Array, box: Region) -> Array:
         """Return a box (n, *lengths) of samples, whose numbers ascend."""
@@ -260,12 +237,12 @@ class Compressed:
         chosen = self.codec.rows_of(box)
         if self.level is not None:
             chosen = chosen[self.codec.component[chosen] < self.level]
-        wide, itemsize = self._rows, self._group["codes"].dtype.itemsize  # type: ignore[union-attr]
+        wide, itemsize = self.rows, self._group["codes"].dtype.itemsize  # type: ignore[union-attr]
         at_once = wide * max(1, _CODE_BYTES // (wide * itemsize * max(1, len(chosen))))
         pixels, step = pixels_of(self.facts), self.facts["residual_step"]
         for block in _alike(samples // at_once):
             some = samples[block]
-            codes = self._codes(chosen, some)
+            codes = self.codes(chosen, some)
             if step is None or self.level is not None:
                 values[block] = self.codec.decode(codes, box, chosen, pixels)
                 continue
@@ -275,23 +252,18 @@ class Compressed:
             values[block] = to_pixels(y, *pixels)
         return values
 
-    @property
-    def _rows(self) -> int:
-        """Samples of a chunk of codes."""
-        return int(array_in(self._group, "codes").chunks[-1]) * (RUN if self.codec.waves else 1)
-
-    def _codes(self, chosen: Array, samples: Array) -> Array:
-        """Return chosen rows of codes of samples; of both, the numbers ascend."""
-        codes, waves = array_in(self._group, "codes"), self.codec.waves
+    def codes(self, chosen: Array, samples: Array) -> Array:
+        """Return chosen rows of codes of samples, not of waves; of both, the numbers ascend."""
+        codes, waves = self.stored("codes"), self.codec.waves
         high = codes.chunks[0]
         found = np.empty((len(chosen), len(samples)), self.codec.dtype if waves else codes.dtype)
-        for chunk in _alike(samples // self._rows):
+        for chunk in _alike(samples // self.rows):
             start, stop = int(samples[chunk][0]), int(samples[chunk][-1]) + 1
             columns: tuple[slice, ...] = (slice(start, stop),)
             if waves:
                 columns, start = (slice(0, RUN), slice(start // RUN, -(-stop // RUN))), start // RUN * RUN
             wanted, lengths = samples[chunk] - start, [part.stop - part.start for part in columns]
-            for run in _runs(np.unique(chosen // high)):
+            for run in runs(np.unique(chosen // high)):
                 a, b = int(run[0]) * high, min((int(run[-1]) + 1) * high, codes.shape[0])
                 part = np.empty((b - a, *lengths), codes.dtype)
                 read_into(codes, (slice(a, b), *columns), part)
@@ -305,7 +277,7 @@ class Compressed:
 
     def _residual(self, samples: Array, box: Region) -> Array:
         """Return the residuals of samples, ascending, in a box."""
-        residual, along = array_in(self._group, "residual"), self.facts["differences"]
+        residual, along = self.stored("residual"), self.facts["differences"]
         start, stop = int(samples[0]), int(samples[-1]) + 1
         ends = [(0 if axis in along else a, b) for axis, (a, b) in enumerate(box, 1)]
         part = np.empty((stop - start, *(b - a for a, b in ends)), residual.dtype)
@@ -378,7 +350,7 @@ def compressed_in(group: zarr.Group, path: str, level: int | None = None) -> Com
 
 
 @lru_cache(maxsize=4)
-def _opened_once(path: str, fingerprint: str, level: int | None) -> Compressed:
+def opened_once(path: str, fingerprint: str, level: int | None) -> Compressed:
     """Open a store once a process."""
     opened = _opened_whole(path, fingerprint)
     return replace(opened, level=level)
@@ -396,47 +368,3 @@ def _alike(numbers: Array) -> Iterator[slice]:
     """Split ascending numbers into slices of equal ones."""
     ends = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
     return (slice(*pair) for pair in itertools.pairwise(ends))
-
-
-def _runs(numbers: Array) -> list[Array]:
-    """Split ascending numbers into runs of consecutive ones."""
-    return [run for run in np.split(numbers, np.flatnonzero(np.diff(numbers) > 1) + 1) if len(run)]
-
-
-def _per_axis(index: Any, shape: tuple[int, ...]) -> list[tuple[Any, Any]]:
-    """Return for each axis the numbers that an index takes there, and the index itself in a form without negatives."""
-    parts = list(index) if isinstance(index, tuple) else [index]
-    if any(part is None for part in parts):
-        raise IndexError("a compressed array takes no new axes: index first, then use numpy.newaxis")
-    dots = [i for i, part in enumerate(parts) if part is Ellipsis]
-    if len(dots) > 1:
-        raise IndexError("an index can only have a single ellipsis ('...')")
-    at = dots[0] if dots else len(parts)
-    after = parts[at + 1 :]
-    if at + len(after) > len(shape):
-        raise IndexError(f"there are {len(shape)} axes but {at + len(after)} were indexed")
-    parts = [*parts[:at], *[slice(None)] * (len(shape) - at - len(after)), *after]
-    found: list[tuple[Any, Any]] = []
-    for part, length in zip(parts, shape, strict=True):
-        if isinstance(part, slice):
-            taken = range(length)[part]
-            found.append((taken, slice(None, None, taken.step)))
-            continue
-        numbers = np.asarray(part)
-        if numbers.dtype == bool:
-            if numbers.shape != (length,):
-                raise IndexError(f"a mask of shape {numbers.shape} does not fit an axis of {length}")
-            numbers = np.flatnonzero(numbers)
-        if numbers.size == 0:
-            numbers = numbers.astype(int)
-        if numbers.dtype.kind not in "iu":
-            raise IndexError(f"{part!r} is no index: give integers, slices, or masks of one axis")
-        if numbers.size and not (-length <= numbers.min() and numbers.max() < length):
-            raise IndexError(f"index {part!r} is out of bounds for an axis of {length}")
-        numbers = np.where(numbers < 0, numbers + length, numbers)
-        found.append((numbers.ravel(), numbers))
-    return found
-
-
-def _moved(part: Any, start: int) -> Any:
-    return part if isinstance(part, slice) else part - start

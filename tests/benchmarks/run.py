@@ -19,9 +19,11 @@ from contextlib import nullcontext
 from pathlib import Path
 
 from tests.benchmarks import (
+    analysis_speed,
     checked_reading,
     cluster_speed,
     compressed_bytes,
+    compressed_speed,
     fit_speed,
     ingest_speed,
     partition_speed,
@@ -45,6 +47,8 @@ STAGES: dict[str, Stage] = {
     "overlap": partition_speed.overlap_lines,
     "in-memory": partition_speed.in_memory_lines,
     "bytes": compressed_bytes.lines,
+    "analysis": analysis_speed.lines,
+    "codec": compressed_speed.lines,
     "manifest": checked_reading.lines,
     "workers": cluster_speed.worker_lines,
     "memory": cluster_speed.memory_lines,

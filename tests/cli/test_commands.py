@@ -70,7 +70,17 @@ def test_info_tells_what_there_is(
     )
     capsys.readouterr()
     assert main(["info", str(tmp_path / "m.zarr")]) == 0
-    assert "cell-pca" in capsys.readouterr().out
+    told = capsys.readouterr().out
+    assert "cell-pca" in told
+    assert "checksums.json" not in told
+    small = str(tmp_path / "small.zarr")
+    assert main(["encode", str(tmp_path / "m.zarr"), stack, small, "--max-error", "0.5", "--scheduler", scheduler]) == 0
+    capsys.readouterr()
+    assert main(["info", small, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["kind"], facts["samples"], facts["goal"]) == ("compressed", 12, {"max_error": 0.5})
+    assert facts["ratio"] == pytest.approx(facts["bytes_decoded"] / facts["bytes_on_disk"], abs=0.01)
+    assert (facts["max_error"]["highest"], facts["psnr"]["lowest"]) == (0, "inf")
 
 
 def test_verify_finds_damage(

@@ -1,0 +1,254 @@
+"""Work on compressed stores without decoding them: on their scores, which are some ten times fewer than their values.
+
+A decoded sample is the mean plus a sum of components times scores, in every cell, mapped back by an orthogonal filter
+where cells overlap. So inner products of samples are those of scores, weighted by the inner products of the components
+of a cell, which are hardly orthonormal once they are quantized. All functions here take a store that
+`dpca.open_compressed` opened, at any ``level``. What they return is exactly that of its decoded samples before these
+are rounded to integers and clipped to their range, up to the rounding errors of the arithmetic; rounding moves a value
+by half at most. Residuals, which a promise about the largest error has, are left out: what is returned is then that of
+samples without what these add.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import dask.array as da
+import numpy as np
+
+from dpca.engine.memory import usable_bytes
+from dpca.engine.plan import PlanError
+from dpca.kernels.linalg import add_lower, fix_signs, gram_lower, symmetrize
+from dpca.kernels.types import Array
+from dpca.models import PCA
+from dpca.representation.compressed import Compressed
+from dpca.representation.compressed_scores import (
+    Cell,
+    OrthonormalScores,
+    Thumbnails,
+    cells_of,
+    joined,
+    mean_codes,
+    means_of,
+)
+from dpca.storage.errors import DataError
+
+# Bytes of scores that are held at once, of all samples of some cells.
+_BLOCK_BYTES = 2**26
+
+
+def scores(store: Compressed) -> da.Array:
+    """Return the scores of all samples for orthonormal components: inner products and distances are those of samples.
+
+    Parameters
+    ----------
+    store : Compressed
+
+    Returns
+    -------
+    dask array (n_samples, n_scores), float32, or float64 where samples are decoded in that
+        Of samples minus the mean that the store keeps. A chunk has the samples of a chunk of codes. Nothing has been
+        read yet; what takes arrays of samples can be fitted to it, such as `dpca.PCA` or a clustering of scikit-learn.
+    """
+    return OrthonormalScores(store).lazy()
+
+
+def mean(store: Compressed) -> Array:
+    """Return the mean of all samples.
+
+    Returns
+    -------
+    array (*sample_shape,), float64
+        Costs the reading of the codes, and the decoding of one sample.
+    """
+    codes = mean_codes(store)[None]
+    added = [codes[:, cell.positions] @ cell.rows.astype(np.float64) for cell in cells_of(store)]
+    found: Array = joined(store, [a + b for a, b in zip(added, means_of(store), strict=True)])[0]
+    return found
+
+
+def thumbnails(store: Compressed, shape: Sequence[int]) -> da.Array:
+    """Return small versions of all samples: means over equal parts of the axes of space.
+
+    Parameters
+    ----------
+    store : Compressed
+    shape : sequence of int
+        Length along each axis of space, at most that of a sample.
+
+    Returns
+    -------
+    dask array (n_samples, *shape, *channels) of the samples' dtype
+        A chunk has the samples of a chunk of codes; nothing has been read yet.
+
+    Raises
+    ------
+    DataError
+        If there is no thumbnail of this shape.
+    """
+    grid, lengths = store.codec.components.grid, tuple(map(int, shape))
+    whole = grid.sample_shape[: grid.n_spatial]
+    if len(lengths) != len(whole) or not all(1 <= few <= n for few, n in zip(lengths, whole, strict=True)):
+        raise DataError(f"shape is {lengths}: give a length for each axis of space, at most {whole}")
+    return Thumbnails(store, lengths).lazy()
+
+
+def gram(store: Compressed, *, center: bool = True) -> Array:
+    """Return the inner products of all samples.
+
+    Parameters
+    ----------
+    store : Compressed
+    center : bool
+        Whether to subtract the mean of the samples first.
+
+    Returns
+    -------
+    array (n_samples, n_samples), float64
+        Costs n^2 operations a score, and 12 or 16 n^2 bytes. Errors are those of sums in the type of `scores`, relative
+        to the product of two lengths.
+
+    Raises
+    ------
+    PlanError
+        If there is not so much memory.
+    """
+    n, dtype = store.shape[0], store.codec.dtype
+    need, room = n * n * (8 + dtype.itemsize), usable_bytes()
+    if need > room:
+        raise PlanError(
+            f"the inner products of {n:,} samples take {need / 1e9:,.1f} GB and {room / 1e9:,.1f} GB can be used: take "
+            f"dpca.analysis.pca or nearest, or dpca.analysis.scores of some samples"
+        )
+    total, part, constant = np.zeros((n, n)), np.empty((n, n), dtype), 0.0
+    cells, means = cells_of(store), means_of(store)
+    for some in _blocks(cells, max(1, _BLOCK_BYTES // (n * dtype.itemsize))):
+        positions = np.sort(np.concatenate([cells[c].positions for c in some]))
+        codes = store.codes(positions, np.arange(n))
+        x, end = np.empty((sum(cells[c].into.shape[1] for c in some), n), dtype), 0
+        for c in some:
+            cell = cells[c]
+            values = codes[np.searchsorted(positions, cell.positions)].astype(dtype)
+            begin, end = end, end + cell.into.shape[1]
+            if center:
+                values -= values.mean(axis=1, dtype=np.float64, keepdims=True).astype(dtype)
+            np.matmul(cell.into.T, values, out=x[begin:end])
+            if not center:
+                own = cell.back @ (cell.rows.astype(np.float64) @ means[c])
+                x[begin:end] += own[:, None].astype(dtype)
+                constant += float(means[c] @ means[c] - own @ own)
+        add_lower(total, gram_lower(x, part))
+    symmetrize(total)
+    total += constant
+    return total
+
+
+def _blocks(cells: Sequence[Cell], most: int) -> Iterator[list[int]]:
+    """Yield cells whose codes lie side by side, up to so many rows of these at once."""
+    order = sorted(range(len(cells)), key=lambda c: int(cells[c].positions.min(initial=0)))
+    ends = list(itertools.accumulate(len(cells[c].positions) for c in order))
+    for _, block in itertools.groupby(zip(order, ends, strict=True), key=lambda one: one[1] // most):
+        yield [c for c, _ in block]
+
+
+def pca(store: Compressed, n_components: int, *, random_state: Any = 0) -> PCA:
+    """Fit principal components of whole samples, whatever cells the store has.
+
+    Parameters
+    ----------
+    store : Compressed
+    n_components : int
+    random_state : int, RandomState or None
+        As for `dpca.PCA`.
+
+    Returns
+    -------
+    PCA
+        Fitted: as to decoded samples, but for the order of summation. Costs a fit to `scores`, with ``n_scores`` in the
+        place of the number of values of a sample, and 8 bytes for each value of a component.
+    """
+    own = scores(store)
+    model = PCA(n_components, random_state=random_state).fit(own)
+    found, end = [], 0
+    for cell in cells_of(store):
+        begin, end = end, end + cell.into.shape[1]
+        found.append(model.components_[:, begin:end].astype(np.float64) @ cell.back @ cell.rows)
+    components = joined(store, found).reshape(n_components, -1).astype(model.components_.dtype)
+    learned = {
+        "components": fix_signs(components),
+        "mean": mean(store).ravel(),
+        "explained_variance": model.explained_variance_,
+        "total_variance": model.total_variance_,
+        "residual_norms": getattr(model, "residual_norms_", None),
+    }
+    model._learned(learned, store.shape[1:], store.shape[0])
+    return model
+
+
+def nearest(store: Compressed, sample: int, n: int = 10) -> tuple[Array, Array]:
+    """Return the samples that are nearest to one of them.
+
+    Parameters
+    ----------
+    store : Compressed
+    sample : int
+        Its number.
+    n : int
+        How many to return.
+
+    Returns
+    -------
+    array (n,) of int, array (n,) of float
+        Their numbers and Euclidean distances, ascending; the sample itself is left out. Reads all codes once.
+
+    Raises
+    ------
+    DataError
+        If there is no such sample.
+    """
+    if not -store.shape[0] <= sample < store.shape[0]:
+        raise DataError(f"sample is {sample} and there are {store.shape[0]:,}: give the number of one")
+    own = scores(store)
+    distances = _distances(own, own[sample].compute())
+    distances[sample] = math.inf  # is sorted to the end
+    order = np.argsort(distances, kind="stable")[: min(n, len(distances) - 1)]
+    return order, distances[order]
+
+
+def outliers(store: Compressed, n: int = 10, *, n_components: int = 0) -> tuple[Array, Array]:
+    """Return the samples that are least like the others.
+
+    Parameters
+    ----------
+    store : Compressed
+    n : int
+        How many to return.
+    n_components : int
+        0 for distances from the mean; else from the space of so many principal components of whole samples: what these
+        do not explain (Jackson & Mudholkar 1979).
+
+    Returns
+    -------
+    array (n,) of int, array (n,) of float
+        Their numbers and Euclidean distances, descending. Reads all codes once for the mean, or for each pass of the
+        fit, and once more.
+    """
+    own = scores(store)
+    if n_components:
+        model = PCA(n_components, random_state=0).fit(own)
+        distances = np.sqrt(np.maximum(-np.asarray(model.score_samples(own)), 0))
+    else:
+        codes = mean_codes(store)
+        middle = np.concatenate([codes[cell.positions] @ cell.into for cell in cells_of(store)])
+        distances = _distances(own, middle.astype(own.dtype))
+    order = np.argsort(-distances, kind="stable")[:n]
+    return order, distances[order]
+
+
+def _distances(own: da.Array, point: Array) -> Array:
+    """Return the distances (n,) of scores from a point."""
+    distances: Array = np.sqrt(np.asarray(da.square(own - point).sum(axis=1, dtype=np.float64)))
+    return distances

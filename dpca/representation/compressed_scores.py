@@ -1,0 +1,209 @@
+"""The scores of compressed stores for orthonormal components, and what else of a sample is linear in its codes."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import dask.array as da
+import numpy as np
+
+from dpca.kernels.pixels import to_pixels
+from dpca.kernels.types import Array
+from dpca.partition.cells import CellGrid
+from dpca.partition.lapped import LappedGrid
+from dpca.representation.compressed import Compressed, filter_along, pixels_of
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """What a cell keeps.
+
+    Attributes
+    ----------
+    positions : array (m,) of integers
+        Rows of codes.
+    rows : array (m, n_features)
+        Their components times the step: what a code of 1 adds to a cell.
+    into : array (m, p)
+        Maps codes to scores of orthonormal components, and ``back`` (p, m) these to codes.
+    """
+
+    positions: Array
+    rows: Array
+    into: Array
+    back: Array
+
+
+def cells_of(store: Compressed) -> list[Cell]:
+    """Return what each cell of a store keeps, of the components that its level leaves."""
+    codec = store.codec
+    level = np.inf if store.level is None else store.level
+    used = np.flatnonzero(codec.component < level)
+    order = used[np.argsort(codec.cell[used], kind="stable")]
+    ends = np.searchsorted(codec.cell[order], np.arange(1, codec.components.grid.n_partitions))
+    grams = [rows.astype(np.float64) @ rows.T.astype(np.float64) for rows in codec.components.rows]
+    found = []
+    for positions, group in zip(np.split(order, ends), codec.components.group, strict=True):
+        component = codec.component[positions]
+        variances, vectors = np.linalg.eigh(grams[group][np.ix_(component, component)])
+        # Quantized components may depend on each other.
+        safe = variances > len(variances) * np.finfo(np.float64).eps * max(variances, default=0.0)
+        lengths, vectors = np.sqrt(variances[safe]) * codec.step, vectors[:, safe]
+        into, back = vectors * lengths, vectors.T / lengths[:, None]
+        rows = codec.components.rows[group][component] * codec.dtype.type(codec.step)
+        found.append(Cell(positions, rows, into.astype(codec.dtype), back))
+    return found
+
+
+class PerSample:
+    """Something of each sample that is linear in its codes, computed when it is indexed."""
+
+    def __init__(self, store: Compressed, shape: Sequence[int], dtype: Any) -> None:
+        self.store, self.shape, self.dtype = store, (store.shape[0], *shape), np.dtype(dtype)
+        self.ndim = len(self.shape)
+
+    def lazy(self) -> da.Array:
+        """Return a Dask array with chunks of the samples of a chunk of codes."""
+        meta, chunks = np.empty((0,) * self.ndim, self.dtype), (self.store.rows, *self.shape[1:])
+        array: da.Array = da.from_array(self, chunks, fancy=False, meta=meta)
+        return array
+
+    def __dask_tokenize__(self) -> Any:
+        return type(self).__name__, self.store.__dask_tokenize__(), self.shape
+
+    def __getitem__(self, index: Any) -> Array:
+        first, *others = index if isinstance(index, tuple) else (index,)
+        wanted = range(self.shape[0])[first] if isinstance(first, slice) else range(int(first), int(first) + 1)
+        start, stop = (min(wanted), max(wanted) + 1) if wanted else (0, 0)
+        codes = self.store.codes(self._positions, np.arange(start, stop))[:, [i - start for i in wanted]]
+        values = self._of(codes)
+        return values[(slice(None) if isinstance(first, slice) else 0, *others)]
+
+    @cached_property
+    def _cells(self) -> list[Cell]:
+        return cells_of(self.store)
+
+    @cached_property
+    def _positions(self) -> Array:
+        """All rows of codes that are used, ascending."""
+        return np.sort(np.concatenate([cell.positions for cell in self._cells]))
+
+    @cached_property
+    def _places(self) -> list[Array]:
+        """Where those of each cell are among them."""
+        return [np.searchsorted(self._positions, cell.positions) for cell in self._cells]
+
+    @abstractmethod
+    def _of(self, codes: Array) -> Array:
+        """Return it of samples with these codes (all positions, n)."""
+
+
+class OrthonormalScores(PerSample):
+    """Scores (n_samples, p) for orthonormal components of each cell, of samples minus the mean that the store keeps."""
+
+    def __init__(self, store: Compressed) -> None:
+        self.store = store
+        super().__init__(store, (sum(cell.into.shape[1] for cell in self._cells),), store.codec.dtype)
+
+    def __reduce__(self) -> Any:
+        return OrthonormalScores, (self.store,)
+
+    def _of(self, codes: Array) -> Array:
+        found, end = np.empty((codes.shape[1], self.shape[1]), self.dtype), 0
+        for cell, places in zip(self._cells, self._places, strict=True):
+            begin, end = end, end + cell.into.shape[1]
+            np.matmul(codes[places].T.astype(self.dtype), cell.into, out=found[:, begin:end])
+        return found
+
+
+class Thumbnails(PerSample):
+    """Means over parts of the axes of space, in the type of the samples."""
+
+    def __init__(self, store: Compressed, lengths: tuple[int, ...]) -> None:
+        self.lengths = lengths
+        super().__init__(store, (*lengths, *store.codec.components.grid.channel_shape), store.dtype)
+
+    def __reduce__(self) -> Any:
+        return Thumbnails, (self.store, self.lengths)
+
+    @cached_property
+    def _maps(self) -> list[Array]:
+        """What maps filtered samples along each axis of space to means over pixels."""
+        grid = self.store.codec.components.grid
+        shares = [_shares(length, few) for length, few in zip(grid.sample_shape, self.lengths, strict=False)]
+        if isinstance(grid, LappedGrid):
+            return [share @ filter_along(grid, axis) for axis, share in enumerate(shares)]
+        return shares
+
+    @cached_property
+    def _parts(self) -> list[tuple[tuple[slice, ...], Array]]:
+        """For each cell the part of a thumbnail that it reaches, and what its codes add there."""
+        grid, found = self.store.codec.components.grid, []
+        for c, cell in enumerate(self._cells):
+            box = grid.box(c)
+            values, reached = cell.rows.reshape(-1, *(b - a for a, b in box)), []
+            for axis, along in enumerate(self._maps):
+                part = along[:, slice(*box[axis])]
+                touched = np.flatnonzero(part.any(axis=1))
+                reached.append(slice(touched[0], touched[-1] + 1))
+                values = np.moveaxis(np.tensordot(values, part[reached[-1]], (axis + 1, 1)), -1, axis + 1)
+            found.append((tuple(reached), values.astype(self.store.codec.dtype)))
+        return found
+
+    @cached_property
+    def _mean(self) -> Array:
+        values = self.store.codec.components.mean.astype(np.float64)
+        for axis, along in enumerate(self._maps):
+            values = np.moveaxis(np.tensordot(along, values, (1, axis)), 0, axis)
+        return values.astype(self.store.codec.dtype)
+
+    def _of(self, codes: Array) -> Array:
+        found = np.repeat(self._mean[None], codes.shape[1], axis=0)
+        for (where, values), places in zip(self._parts, self._places, strict=True):
+            added = codes[places].T.astype(values.dtype) @ values.reshape(len(values), math.prod(values.shape[1:]))
+            found[(slice(None), *where)] += added.reshape(-1, *values.shape[1:])
+        return to_pixels(found, *pixels_of(self.store.facts))
+
+
+def _shares(length: int, few: int) -> Array:
+    """Return the matrix (few, length) of means over equal parts of an axis; pixels on a border count for both."""
+    ends = np.arange(length + 1) * few / length
+    inside = np.minimum(ends[1:], np.arange(1, few + 1)[:, None]) - np.maximum(ends[:-1], np.arange(few)[:, None])
+    found: Array = np.maximum(inside, 0)
+    return found
+
+
+def joined(store: Compressed, cells: Sequence[Array]) -> Array:
+    """Return samples (k, *sample_shape), float64, whose cells, filtered, have these values (k, n_features)."""
+    grid = store.codec.components.grid
+    plain = CellGrid(grid.sample_shape, grid.cell_shape)
+    samples = np.empty((len(cells[0]), *grid.sample_shape))
+    for c, values in enumerate(cells):
+        box = plain.box(c)
+        samples[(slice(None), *(slice(*ends) for ends in box))] = values.reshape(-1, *(b - a for a, b in box))
+    if isinstance(grid, LappedGrid):
+        grid.prefilter.invert(samples, (0,) * len(grid.sample_shape))
+    return samples
+
+
+def means_of(store: Compressed) -> list[Array]:
+    """Return the mean (n_features,), float64, of each cell that the store keeps, of filtered samples."""
+    grid, kept = store.codec.components.grid, store.codec.components.mean.astype(np.float64)
+    boxes = map(CellGrid(grid.sample_shape, grid.cell_shape).box, range(grid.n_partitions))
+    return [kept[tuple(slice(*ends) for ends in box)].ravel() for box in boxes]
+
+
+def mean_codes(store: Compressed) -> Array:
+    """Return the mean over all samples of each row of codes, float64."""
+    rows = np.arange(len(store.codec.cell))
+    total: Array = np.zeros(len(rows))
+    for start in range(0, len(store), store.rows):
+        samples = np.arange(start, min(start + store.rows, len(store)))
+        total += store.codes(rows, samples).sum(axis=1, dtype=np.float64)
+    total /= len(store)
+    return total

@@ -1,0 +1,256 @@
+"""Compressed stores as ordinary Zarr, by the URL ``dpca::PATH``: a file system for fsspec that decodes what is read.
+
+::
+
+    dpca::/data/photos.zarr
+        .zarray  0.0.0.0  0.1.0.0  ...       the reconstruction, an array
+        .zgroup  .zmetadata                  and a group:
+        samples/ .zarray  0.0.0.0  ...         the same array, with names of its axes,
+        name/ psnr/ time/ ...                  what stands along them, the names and the quality of the samples
+
+In Zarr's version 2 an array and a group can have one address: ``zarr.open_array`` and ``dask.array.from_zarr`` find the
+one, ``xarray.open_zarr`` and ``zarr.open_group`` the other. What is below may be any path or URL,
+``dpca::s3://bucket/photos.zarr``. ``dpca`` need not be imported: fsspec finds this file system by its entry point.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import json
+import math
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import cache, cached_property
+from threading import Lock
+from typing import Any, TypeVar
+
+import numpy as np
+from fsspec.asyn import AsyncFileSystem
+
+from dpca.engine.memory import thread_count
+from dpca.kernels.types import Array
+from dpca.representation.compressed import Compressed, open_compressed, opened_once
+from dpca.storage.coordinates import BESIDE, Coordinate, fixed_width
+from dpca.storage.errors import DataError, StoreError, one_line
+from dpca.storage.network import use_storage_options
+from dpca.storage.tasks import one_blas_thread
+
+T = TypeVar("T")
+
+# What xarray calls the names of axes in Zarr's version 2.
+_DIMS = "_ARRAY_DIMENSIONS"
+
+
+@dataclass(frozen=True, eq=False)
+class _Stored:
+    """An array of Zarr's version 2 whose chunks are made of values when they are read."""
+
+    values: Compressed | Array
+    chunks: tuple[int, ...]
+    dims: tuple[str, ...]
+    attributes: Mapping[str, str]
+
+    @property
+    def _dtype(self) -> np.dtype[Any]:
+        return self.values.dtype.newbyteorder("<")
+
+    def metadata(self) -> dict[str, Any]:
+        """Return what ``.zarray`` holds."""
+        return {
+            "zarr_format": 2,
+            "shape": self.values.shape,
+            "chunks": self.chunks,
+            "dtype": self._dtype.str,
+            "compressor": None,
+            "filters": None,
+            "fill_value": None,
+            "order": "C",
+        }
+
+    def places(self) -> list[str]:
+        """Return the names of all chunks."""
+        counts = [range(math.ceil(n / c)) for n, c in zip(self.values.shape, self.chunks, strict=True)]
+        return [".".join(map(str, place)) or "0" for place in itertools.product(*counts)]
+
+    @property
+    def chunk_bytes(self) -> int:
+        """Bytes of every chunk."""
+        return math.prod(self.chunks) * self._dtype.itemsize
+
+    def chunk(self, key: str) -> bytes | None:
+        """Return a chunk, zeros behind the end of the array; None where it has no such chunk."""
+        places = key.split(".") if self.chunks or key != "0" else []
+        if len(places) != len(self.chunks) or not all(place.isdecimal() for place in places):
+            return None
+        starts = [int(place) * c for place, c in zip(places, self.chunks, strict=True)]
+        if any(start >= n for start, n in zip(starts, self.values.shape, strict=True)):
+            return None
+        box = tuple(slice(start, start + c) for start, c in zip(starts, self.chunks, strict=True))
+        with one_blas_thread():  # others decode beside this one
+            values = np.asarray(self.values[box])
+        if values.shape != self.chunks:
+            whole = np.zeros(self.chunks, self._dtype)
+            whole[tuple(map(slice, values.shape))] = values
+            values = whole
+        return values.astype(self._dtype, copy=False).tobytes()
+
+
+class CompressedFileSystem(AsyncFileSystem):  # type: ignore[misc]
+    """The file system behind ``dpca::PATH``, as fsspec makes it; see the module.
+
+    Parameters
+    ----------
+    fo : str
+        Path of a compressed store.
+    target_protocol, target_options
+        Protocol and options of the file system that holds it; see `dpca.storage.use_storage_options`.
+    level : int, optional
+        As for `dpca.open_compressed`: ``storage_options={"level": 3}`` reads a preview.
+    asynchronous, loop, batch_size
+        As for all file systems of fsspec.
+
+    Raises
+    ------
+    StoreError
+        Of any read, where the store is damaged: Zarr would take a missing file for fill values.
+    """
+
+    protocol = "dpca"
+    cachable = False  # another store may stand at the same path by now
+
+    def __init__(
+        self,
+        fo: str | None = None,
+        target_protocol: str | None = None,
+        target_options: Mapping[str, Any] | None = None,
+        level: int | None = None,
+        asynchronous: bool = False,
+        loop: Any = None,
+        batch_size: int | None = None,
+    ) -> None:
+        super().__init__(asynchronous=asynchronous, loop=loop, batch_size=batch_size)
+        if fo is None:
+            raise DataError("'dpca://' names no store: give dpca::PATH, such as dpca::/data/photos.zarr")
+        local = target_protocol in (None, "file", "local") or "://" in fo
+        self.url = fo if local else f"{target_protocol}://{fo.lstrip('/')}"
+        self._level, self._lock = level, Lock()
+        self._fingerprint: str | None = None
+        if target_options:
+            use_storage_options(target_options, self.url)
+
+    def __reduce__(self) -> Any:
+        known = vars(self).get("_opened")
+        fingerprint = self._fingerprint if known is None else known.facts["fingerprint"]
+        return _again, (self.storage_args, self.storage_options, fingerprint)
+
+    # -- what there is
+
+    @cached_property
+    def _opened(self) -> Compressed:
+        if self._fingerprint is not None:
+            return opened_once(self.url, self._fingerprint, self._level)
+        return open_compressed(self.url, level=self._level)
+
+    @cached_property
+    def _arrays(self) -> dict[str, _Stored]:
+        """All arrays by name; "" is the reconstruction, too."""
+        store = self._opened
+        along = store.coordinates
+        stated = {**along.stated, BESIDE: f"{along.stated.get(BESIDE, '')} name".strip()}
+        found = {"": _Stored(store, store.chunks, along.dims, stated)}
+        found["samples"] = found[""]
+        of_samples = {"name": store.names, **store.quality}
+        beside = {name: Coordinate(along.dims[:1], values, {}) for name, values in of_samples.items()}
+        for name, one in {**along.arrays, **beside}.items():
+            values = fixed_width(one.values)
+            found[name] = _Stored(values, values.shape, one.dims, one.attributes)
+        return found
+
+    @cached_property
+    def _metadata(self) -> dict[str, bytes]:
+        """All files of metadata."""
+        documents: dict[str, Any] = {".zgroup": {"zarr_format": 2}}
+        for name, array in self._arrays.items():
+            folder = f"{name}/" if name else ""
+            documents[f"{folder}.zarray"] = array.metadata()
+            documents[f"{folder}.zattrs"] = {_DIMS: array.dims, **array.attributes}
+        documents[".zattrs"] = dict(self._opened.coordinates.attributes)  # of the group, too
+        of_group = {key: document for key, document in documents.items() if key != ".zarray"}
+        documents[".zmetadata"] = {"zarr_consolidated_format": 1, "metadata": of_group}
+        return {key: json.dumps(document).encode() for key, document in documents.items()}
+
+    def _content(self, path: str) -> bytes | None:
+        """Return a file, None if there is none of that name."""
+        key = self._strip_protocol(path).lstrip("/")
+        folder, _, name = key.rpartition("/")
+        try:
+            with self._lock:
+                metadata, arrays = self._metadata, self._arrays
+            if key in metadata or folder not in arrays:
+                return metadata.get(key)
+            return arrays[folder].chunk(name)
+        except (OSError, KeyError) as error:  # which Zarr would take for fill values
+            raise StoreError(f"'{self.url}' cannot be read ({one_line(error)}): make it again") from error
+
+    def _sizes(self) -> dict[str, int]:
+        """Return the bytes of all files but the chunks at the root, where groups have none."""
+        with self._lock:
+            sizes = {key: len(content) for key, content in self._metadata.items()}
+            for name, array in self._arrays.items():
+                sizes |= {f"{name}/{key}": array.chunk_bytes for key in array.places() if name}
+        return sizes
+
+    # -- what fsspec asks
+
+    async def _cat_file(self, path: str, start: int | None = None, end: int | None = None, **_: Any) -> bytes:
+        content = await _elsewhere(self._content, path)
+        if content is None:
+            raise FileNotFoundError(f"'dpca::{self.url}' has no {path!r}")
+        return content[start:end]
+
+    async def _ls(self, path: str, detail: bool = True, **_: Any) -> list[Any]:
+        folder, sizes = self._strip_protocol(path).strip("/"), await _elsewhere(self._sizes)
+        if folder in sizes:
+            return [_entry(folder, sizes[folder])] if detail else [folder]
+        base, found = f"{folder}/" if folder else "", {}
+        for key, size in sizes.items():
+            if key.startswith(base):
+                name, inside, _rest = key.removeprefix(base).partition("/")
+                found[base + name] = _entry(base + name, None if inside else size)
+        if not found:
+            raise FileNotFoundError(f"'dpca::{self.url}' has no {path!r}")
+        return list(found.values()) if detail else list(found)
+
+    async def _info(self, path: str, **_: Any) -> dict[str, Any]:
+        key, sizes = self._strip_protocol(path).strip("/"), await _elsewhere(self._sizes)
+        if key not in sizes:
+            await self._ls(key)
+        return _entry(key, sizes.get(key))
+
+    async def _refused(self, *_: Any, **__: Any) -> None:
+        raise StoreError(f"'dpca::{self.url}' is what a compressed store decodes to, which is read only: copy it first")
+
+    _pipe_file = _put_file = _cp_file = _rm = _rm_file = _mkdir = _makedirs = _refused
+
+
+def _entry(name: str, size: int | None) -> dict[str, Any]:
+    return {"name": name, "size": size or 0, "type": "directory" if size is None else "file"}
+
+
+def _again(args: tuple[Any, ...], options: dict[str, Any], fingerprint: str | None) -> CompressedFileSystem:
+    """Return the file system of another process, which reads the same store or none."""
+    made = CompressedFileSystem(*args, **options)
+    made._fingerprint = fingerprint
+    return made
+
+
+async def _elsewhere(function: Callable[..., T], *args: Any) -> T:
+    return await asyncio.get_running_loop().run_in_executor(_threads(), function, *args)
+
+
+@cache
+def _threads() -> ThreadPoolExecutor:
+    # Of our own: decoding waits for other reads, which need those of the loop.
+    return ThreadPoolExecutor(thread_count(), thread_name_prefix="dpca")
