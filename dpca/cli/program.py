@@ -209,6 +209,18 @@ def _parser() -> argparse.ArgumentParser:
         path="store that this program made",
     )
 
+    compare = command(
+        "compare",
+        "commands:compare",
+        "measure other codecs beside a compressed store, on samples of what it was made from",
+        "dpca compare small.zarr lfw.zarr --plot rates.png",
+        store="compressed store that 'dpca encode' made",
+        stack="the stack that it was made from",
+    )
+    compare.add_argument("--sample", type=positive, metavar="N", help="try N samples (default: 100 images, or 64 MiB)")
+    compare.add_argument("--plot", metavar="FILE", help="draw bytes against error into this PNG file")
+    compare.add_argument("--json", action="store_true", help="print a line of JSON for each codec and setting")
+
     jobs = subparsers.add_parser("job", help="what a file asks for, for schedulers: dpca job run JOB.toml")
     job = command(
         "run",

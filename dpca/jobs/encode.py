@@ -138,11 +138,9 @@ def fill_codes(
     stated = {**facts, **stated_facts(stack, fitted, wanted), "model": model_fingerprint(model)}
     if kept.load(PLAN) is None:
         found = Trials(source, fitted, stated).reach(wanted)
-        kept.save(PLAN, {name: np.asarray(value) for name, value in vars(found).items()}, {})
-    plan = stored_plan(kept)
-    step, exponent = float(plan.pop("step")), int(plan.pop("mean_exponent"))
-    chosen = Quantized(step, mean_exponent=exponent, **plan)
-    stated |= {"step": step, "mean_exponent": exponent}
+        kept.save(PLAN, found.arrays, found.settings)
+    chosen = Quantized.of(*stored_plan(kept))
+    stated |= chosen.settings
     if (along := stack.coordinates) is not None:
         stated |= {"dims": list(along.dims), "attributes": along.stated}
     group = create_root(work.store, kind=COMPRESSED, version=COMPRESSED_VERSION, fingerprint=work.fingerprint, **stated)
