@@ -40,7 +40,7 @@ from dpca.storage.unchecked import written_store
 if TYPE_CHECKING:
     from zarr.core.array_spec import ArrayConfigParams
 
-Codec = Literal["raw", "blosc", "sparse", "packed", "zstd"]
+Codec = Literal["raw", "blosc", "sparse", "packed", "zstd", "shuffled"]
 
 # Blosc pays on reading only where there is much less to read: photographs shrink by 1.25 and then decode at
 # a third of the speed of raw values.
@@ -49,6 +49,7 @@ _SAMPLE_BYTES = 4 << 20
 _STRING_CHUNK = 65536
 # The level is pcodec's default: higher ones gain nothing. Values are integers, without common factors to look for.
 _PACKING: dict[str, Any] = {"level": 8, "mode_spec": "classic", "delta_spec": "auto"}
+_ZSTD = 5
 _DENSE: ArrayConfigParams = {"write_empty_chunks": True}
 
 
@@ -130,11 +131,11 @@ def create_array(
         Chunks and shards.
     axes : sequence of str
         Stored as ``dimension_names``.
-    codec : {"raw", "blosc", "sparse", "packed", "zstd"}
+    codec : {"raw", "blosc", "sparse", "packed", "zstd", "shuffled"}
         Inner codec: none; lz4 (level 5) behind a bit shuffle; or without one, for noise among many zeros, of which it
         leaves little (a shuffle would mix them: a third more bytes); pcodec for integers of 16 bits or more, which
         takes little more than the entropy of a chunk's values, or of their differences where these are smaller; zstd
-        for small tables that repeat themselves.
+        for small tables that repeat themselves, and behind a shuffle of bytes for values that do.
     attributes : mapping, optional
         JSON-able attributes of the array. ``{"may_be_infinite": True}`` tells `dpca.storage.verify` that an
         infinity is no fault here.
@@ -161,7 +162,8 @@ def create_array(
     shuffle: Literal["bitshuffle", "noshuffle"] = "bitshuffle" if codec == "blosc" else "noshuffle"
     blosc = BloscCodec(cname="lz4", clevel=5, shuffle=shuffle, typesize=dtype.itemsize)
     packed = codec == "packed"
-    compressor = {"raw": (), "packed": (), "zstd": (ZstdCodec(level=9),)}.get(codec, (blosc,))
+    zstd = BloscCodec(cname="zstd", clevel=_ZSTD, shuffle="shuffle", typesize=dtype.itemsize)
+    compressor = {"raw": (), "packed": (), "zstd": (ZstdCodec(level=9),), "shuffled": (zstd,)}.get(codec, (blosc,))
     if name in group:
         found = group[name]
         if (
@@ -262,16 +264,17 @@ def choose_codec(sample: np.ndarray[Any, Any]) -> Codec:
     return "blosc" if values.nbytes >= _WORTHWHILE * len(blosc.encode(values)) else "raw"
 
 
-def packed_bytes(values: np.ndarray[Any, Any], chunks: Sequence[int]) -> int:
-    """Return the bytes of integers in an array of `create_array` with the codec "packed" and these chunks.
+def packed_bytes(values: np.ndarray[Any, Any], chunks: Sequence[int], codec: str = "packed") -> int:
+    """Return the bytes of integers in an array of `create_array` with "packed" or "shuffled" and these chunks.
 
     Those of the metadata and of the names of files are left out.
     """
-    size, codec = 0, NumcodecsPCodec(**_PACKING)
+    shuffled = Blosc(cname="zstd", clevel=_ZSTD, shuffle=Blosc.SHUFFLE)
+    size, packer = 0, NumcodecsPCodec(**_PACKING) if codec == "packed" else shuffled
     values = np.asarray(values, np.int32)
     for corner in product(*(range(0, n, c) for n, c in zip(values.shape, chunks, strict=True))):
         chunk = values[tuple(slice(i, i + c) for i, c in zip(corner, chunks, strict=True))]
-        size += len(codec.encode(np.ascontiguousarray(chunk))) + PLACE_BYTES + CRC_BYTES
+        size += len(packer.encode(np.ascontiguousarray(chunk))) + PLACE_BYTES + CRC_BYTES
     return size
 
 

@@ -7,8 +7,10 @@ they are stored: of time, numbers whose attributes ``units`` and ``calendar`` sa
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from math import prod
 from typing import Any
 
@@ -44,6 +46,10 @@ _DESCRIBING = ("standard_name", "long_name", UNITS, "calendar", "axis", "positiv
 #: The attribute that names coordinates which are not called as an axis.
 BESIDE = "coordinates"
 _MOST, _CHUNK = 2**25, 2**16
+# What times count, and from when (CF conventions, 4.4), in calendars that agree from 1583 on.
+_SINCE = re.compile(r"(day|hour|minute|second)s? since (\d+)-(\d+)-(\d+)(?:[T ](\d+):(\d+)(?::(\d+)(?:\.0*)?)?)?")
+_SECONDS = {"day": 86400, "hour": 3600, "minute": 60, "second": 1}
+_CALENDARS = ("", "standard", "gregorian", "proleptic_gregorian")
 
 
 @dataclass(frozen=True, eq=False)
@@ -197,13 +203,16 @@ def coordinates_in(
 
 
 def joined(parts: Sequence[Coordinates | None]) -> Coordinates | None:
-    """Return the coordinates of arrays one after the other; what differs between them but along samples is left out."""
+    """Return the coordinates of arrays one after the other; what differs between them but along samples is left out.
+
+    Times that count from different dates, such as the first of each year, all count from the first one.
+    """
     known = [part for part in parts if part is not None]
     if len(known) < len(parts) or any(part.dims != known[0].dims for part in known):
         return None
     first, arrays = known[0], {}
     for name, found in first.arrays.items():
-        same = [part.arrays[name] for part in known if name in part.arrays]
+        same = [_counted_as(found, part.arrays[name]) for part in known if name in part.arrays]
         alike = all(one.dims == found.dims and one.attributes == found.attributes for one in same)
         if len(same) < len(known) or not alike:
             continue
@@ -213,6 +222,29 @@ def joined(parts: Sequence[Coordinates | None]) -> Coordinates | None:
         elif all(np.array_equal(one.values, found.values) for one in same):
             arrays[name] = found
     return replace(first, arrays=arrays)
+
+
+def _counted_as(first: Coordinate, other: Coordinate) -> Coordinate:
+    """Return times counted from the date of the first ones, in the same unit; as they are where that is not sure."""
+    ours, theirs = (_SINCE.fullmatch(one.attributes.get(UNITS, "").removesuffix(" UTC")) for one in (first, other))
+    if ours is None or theirs is None or ours[0] == theirs[0] or ours[1] != theirs[1]:
+        return other
+    if other.attributes.get("calendar", "") not in _CALENDARS or min(int(ours[2]), int(theirs[2])) < 1583:
+        return other
+    try:
+        begun, begins = _moment(ours), _moment(theirs)
+    except (ValueError, OverflowError):
+        return other
+    apart, rest = divmod((begins - begun) // timedelta(seconds=1), _SECONDS[ours[1]])
+    if rest:
+        return other
+    values = other.values.astype(np.promote_types(other.values.dtype, np.int64)) + apart
+    return replace(other, values=values, attributes={**other.attributes, UNITS: first.attributes[UNITS]})
+
+
+def _moment(since: re.Match[str]) -> datetime:
+    year, month, day, hour, minute, second = (int(part or 0) for part in since.groups()[1:])
+    return datetime(year, month, day, hour, minute, second)
 
 
 def dims_of(array: zarr.Array[Any]) -> tuple[str, ...] | None:

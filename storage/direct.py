@@ -27,6 +27,7 @@ from typing import Any, BinaryIO
 import google_crc32c
 import numpy as np
 import zarr
+from numcodecs.registry import get_codec  # type: ignore[import-untyped]
 from pcodec import standalone
 from zarr.abc.codec import ArrayBytesCodec
 from zarr.codecs import BytesCodec, Crc32cCodec, ShardingCodec, ShardingCodecIndexLocation
@@ -100,7 +101,7 @@ def read_shards(array: zarr.Array[Any], taken: Sequence[range], out: Array) -> b
 
 
 def write_raw_shard(array: zarr.Array[Any], shard: tuple[int, ...], values: Array) -> bool:
-    """Write one whole shard if its chunks are raw; it appears once it is whole.
+    """Write one whole shard if its chunks are raw, or packed by pcodec; it appears once it is whole.
 
     Parameters
     ----------
@@ -121,7 +122,7 @@ def write_raw_shard(array: zarr.Array[Any], shard: tuple[int, ...], values: Arra
     Holds one inner chunk beside the values; for an object store, the shard once more. Chunks lie in C order; those
     without any value are not stored.
     """
-    if _codec(array) is not BytesCodec:
+    if _codec(array) is None:
         return False
     key = array.store_path / array.metadata.encode_chunk_key(shard)
     if isinstance(key.store, ObjectStore):
@@ -149,21 +150,24 @@ def _write_chunks(file: BinaryIO, array: zarr.Array[Any], values: Array) -> None
     """Write the chunks of a shard, and its index."""
     chunks = array.chunks
     per_shard = [s // c for s, c in zip(array.shards or chunks, chunks, strict=True)]
+    first = array.metadata.codecs[0].codecs[0]  # type: ignore[union-attr]
+    pack = get_codec(dict(first.codec_config)).encode if isinstance(first, PACKED) else None
     places, scratch = np.full((*per_shard, 2), NOT_STORED, "<u8"), np.zeros(chunks, array.dtype)
     for chunk in product(*(range(-(-n // c)) for n, c in zip(values.shape, chunks, strict=True))):
         part = values[tuple(slice(i * c, i * c + c) for i, c in zip(chunk, chunks, strict=True))]
         if part.shape != scratch.shape:
             scratch[...] = 0
         scratch[tuple(slice(0, n) for n in part.shape)] = part
-        places[chunk] = file.tell(), scratch.nbytes + CRC_BYTES
-        _write(file, scratch)
-    _write(file, places)
+        content = scratch.data.cast("B") if pack is None else memoryview(pack(scratch))
+        places[chunk] = file.tell(), len(content) + CRC_BYTES
+        _write(file, content)
+    _write(file, places.data.cast("B"))
 
 
-def _write(file: BinaryIO, values: Array) -> None:
-    """Write the bytes of an array, and their checksum."""
+def _write(file: BinaryIO, content: memoryview) -> None:
+    """Write bytes, and their checksum."""
     checksum = 0
-    for piece in _pieces(values.data.cast("B")):
+    for piece in _pieces(content):
         checksum = google_crc32c.extend(checksum, np.asarray(piece))
         _write_all(file, piece)
     _write_all(file, memoryview(checksum.to_bytes(CRC_BYTES, "little")))

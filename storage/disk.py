@@ -5,6 +5,7 @@ What reads and writes whole files does the same for objects, whose stores need n
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import os
 import re
@@ -184,6 +185,13 @@ def remove_tree(folder: Place) -> None:
             return None
         time.sleep(pause)
     return shutil.rmtree(folder)
+
+
+def exchanged(one: Path, other: Path) -> bool:
+    """Swap two folders in one step, so that a name never stands for nothing; return False where the system cannot."""
+    rename = getattr(ctypes.CDLL(None), "renameat2", None)
+    here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
+    return rename is not None and rename(here, os.fsencode(one), here, os.fsencode(other), swap) == 0
 
 
 def folder_bytes(folder: str | os.PathLike[str], *, besides: str = "") -> int:

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Protocol
 
 from dpca.storage.claim import JOURNAL, LOCK, Claim
-from dpca.storage.disk import atomic_write_bytes, read_file, remove_tree, sweep, sync_folder
+from dpca.storage.disk import atomic_write_bytes, exchanged, read_file, remove_tree, sweep, sync_folder
 from dpca.storage.inherited import KEPT, Inherited
 from dpca.storage.lease import CLEARING, Lease
 from dpca.storage.manifest import METADATA, read_manifest, remove_manifest, write_manifest
@@ -143,6 +143,9 @@ class OnDisk:
         """Rename the store."""
         sweep(self.store)
         write_manifest(self.store)
+        if self._real.exists() and exchanged(self.store, self._real):
+            sync_folder(self._real.parent)
+            return  # the old store is in the work folder, which is tidied up next
         if self._real.exists():
             os.rename(self._real, self.folder / "replaced")
         os.rename(self.store, self._real)

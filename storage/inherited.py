@@ -66,7 +66,7 @@ class Inherited:
                 return
         if finished is not None and self.serves(finished / self.name):
             self._make_way(kept)
-            shutil.copytree(finished / self.name, copy, copy_function=_link_or_copy)
+            shutil.copytree(finished / self.name, copy, copy_function=link_or_copy)
             os.rename(copy, kept)
 
     def set_aside(self, work: Path, store: Path) -> None:
@@ -90,7 +90,8 @@ class Inherited:
             shutil.rmtree(kept)
 
 
-def _link_or_copy(source: str, target: str) -> None:
+def link_or_copy(source: str, target: str) -> None:
+    """Give a file a second name, or copy it where the disk has none."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError as error:

@@ -10,7 +10,7 @@ On a disk; `dpca.storage.growing` says what differs in an object store.
         done/<unit>.json       one marker a finished unit of work
         scratch/               checkpoints
         store-<hash>/          becomes out.zarr by one rename
-        replaced/              the old out.zarr, between two renames
+        replaced/              the old out.zarr, between two renames, where the system cannot swap folders in one step
         kept/                  what a job of other settings leaves to this one, see `dpca.storage.inherited`
 
 The order of the steps is what makes it safe. A journal appears after its folders and disappears before

@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import os
+from pathlib import Path
 from typing import Any
 
 import zarr
@@ -16,7 +17,7 @@ from dpca.cli.running import say
 from dpca.cli.work import cluster, run_options, shown_progress
 from dpca.engine.memory import task_budget, thread_count
 from dpca.storage import DataError, ingest, open_stack, verify
-from dpca.storage.disk import folder_bytes
+from dpca.storage.disk import atomic_write_bytes, folder_bytes
 from dpca.storage.manifest import METADATA
 from dpca.storage.objects import place_of
 from dpca.storage.readers import open_reader
@@ -53,6 +54,7 @@ def info(options: argparse.Namespace) -> int:
     if options.json:
         say(json.dumps(facts, indent=2))
         return 0
+    facts.pop("manifest", None)  # a checksum of every file, for programs
     width = max(map(len, facts))
     for key, value in facts.items():
         say(f"{key:<{width}}  {_text(value)}")
@@ -76,6 +78,42 @@ def verify_store(options: argparse.Namespace) -> int:
         say(problem)
     say(f"'{options.path}': " + (f"{len(problems)} problem(s)" if problems else whole))
     return 1 if problems else 0
+
+
+def compare(options: argparse.Namespace) -> int:
+    """``dpca compare``."""
+    from dpca.jobs.compare import compare_store  # which imports what computes
+
+    found = compare_store(options.store, open_stack(options.stack), sample=options.sample)
+    if options.plot is not None:
+        from dpca.report.rates import rate_chart
+        from dpca.report.record import png
+
+        others: dict[str, list[tuple[float, float]]] = {}
+        for point in found.others:
+            others.setdefault(point.codec, []).append((point.bytes, point.psnr))
+        atomic_write_bytes(Path(options.plot), png(rate_chart((found.store.bytes, found.store.psnr), others)))
+    if options.json:
+        for point in (found.store, *found.others):
+            psnr = point.psnr if math.isfinite(point.psnr) else None
+            say(json.dumps({**vars(point), "psnr": psnr}))
+        return 0
+    say(f"{'this store':<28} {found.store.bytes:>12,.0f} bytes a sample   {_decibels(found.store.psnr)}")
+    finest = {point.codec: point.psnr for point in found.others}
+    for name, size in found.at_equal_error().items():
+        if size is None:
+            say(f"{name:<28} does not come to {found.store.psnr:.2f} dB")
+            continue
+        lossless = math.isinf(finest[name]) or " at " in name
+        error = _decibels(finest[name]) if lossless else f"at {found.store.psnr:.2f} dB"
+        say(f"{name:<28} {size:>12,.0f} bytes a sample   {error}   {size / found.store.bytes:.2f} x this store")
+    for name, why in found.missing.items():
+        say(f"{name} {why}")
+    return 0
+
+
+def _decibels(psnr: float) -> str:
+    return "without loss" if math.isinf(psnr) else f"{psnr:.2f} dB"
 
 
 def _facts(path: str) -> dict[str, Any]:

@@ -31,8 +31,8 @@ _OF_BANDS = {
 }
 
 
-# Cells that take the fewest bytes of photographs, and of how many components those that pay are chosen.
-_FOR_FEW_BYTES, _KEPT_FROM = {"cell": 16, "overlap": 8, "shared": True}, 60
+# Cells that take the fewest bytes of photographs, and the components of which those that pay for their bits are chosen.
+_FOR_FEW_BYTES, _CHOSEN_FROM = {"cell": 16, "overlap": 8, "shared": True}, {"ratio": 3.0}
 
 
 class _Flag(NamedTuple):
@@ -185,5 +185,5 @@ def _components(options: argparse.Namespace) -> dict[str, Any]:
     if (count := given.pop("components", None)) is not None:
         given["n_components"] = None if count == "all" else count
     elif not given:
-        given["n_components"] = 20 if getattr(options, "compress", None) is None else _KEPT_FROM
+        given |= {"n_components": 20} if getattr(options, "compress", None) is None else _CHOSEN_FROM
     return given

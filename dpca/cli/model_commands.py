@@ -6,10 +6,12 @@ import argparse
 from typing import TYPE_CHECKING
 
 from dpca.choices import GOALS
+from dpca.cli.arguments import reading_options
+from dpca.cli.jobs import given_input
 from dpca.cli.model_arguments import partitioned_model
 from dpca.cli.running import say
 from dpca.cli.served import request_of, served, stated
-from dpca.cli.work import run_options
+from dpca.cli.work import cluster, run_options, shown_progress
 from dpca.report.words import kept_components
 from dpca.storage import DataError, Stack, open_stack
 from dpca.storage.disk import folder_bytes
@@ -71,25 +73,61 @@ def transform(options: argparse.Namespace) -> int:
 
 def encode(options: argparse.Namespace) -> int:
     """``dpca encode``."""
-    from dpca.jobs import encode_store
-
     stack = _stack(options)
-    goal = {name: getattr(options, name) for name in GOALS}
-    with run_options(options) as how:
-        cost = encode_store(stack, options.model, options.target, **goal, **how)
-    _tell(options.target, cost)
+    request = request_of(options, stack.fingerprint, stack.data_range, stated(options.model).get("fingerprint"))
+    if served(request, options.target) is not None:
+        _tell(options.target, None)
+    else:
+        from dpca.jobs import encode_store
+
+        goal = {name: getattr(options, name) for name in GOALS}
+        with run_options(options) as how:
+            cost = encode_store(stack, options.model, options.target, request=request, **goal, **how)
+        _tell(options.target, cost)
     size = folder_bytes(options.target)
     say(f"{size:,} bytes, {size / stack.n_samples:,.0f} a sample, 1 : {stack.nbytes / size:.1f}")
     say("   ".join(f"{name} {value:.6g}" for name, value in _quality(options.target).items()))
     return 0
 
 
+def append(options: argparse.Namespace) -> int:
+    """``dpca append``."""
+    from dpca.jobs import append_store
+    from dpca.jobs.stages import NOTHING
+
+    given = given_input(options, None)
+    with cluster(options) as client:
+        done = append_store(
+            options.store,
+            given,
+            drift=options.drift,
+            reading=reading_options(options),
+            client=client,
+            progress=shown_progress,
+        )
+    if done.cost is NOTHING:
+        say(f"nothing to do: '{options.store}' has these samples already")
+        return 0
+    _tell(options.store, done.cost)
+    say(f"{done.samples:,} samples more")
+    for name, (before, new) in done.measures.items():
+        say(f"{name} {new:.4g} of the new samples, {before:.4g} of those before")
+    if done.drifted:
+        say(f"note: the new samples {done.drifted}")
+    return 0
+
+
 def reconstruct(options: argparse.Namespace) -> int:
     """``dpca reconstruct``."""
+    request = request_of(options, *(stated(store).get("fingerprint") for store in (options.model, options.scores)))
+    if served(request, options.target) is not None:
+        _tell(options.target, None)
+        return 0
     from dpca.jobs import reconstruct_store
 
+    asked = {"n_components": options.components, "request": request}
     with run_options(options) as how:
-        cost = reconstruct_store(options.model, options.scores, options.target, n_components=options.components, **how)
+        cost = reconstruct_store(options.model, options.scores, options.target, **asked, **how)
     _tell(options.target, cost)
     return 0
 

@@ -41,6 +41,7 @@ Principal component analysis of image and volume stacks of any size.
   dpca reconstruct model.zarr scores.zarr again.zarr    scores -> stack store
   dpca encode model.zarr faces.zarr small.zarr --psnr 36    few bytes that read as the stack
   dpca job run nightly.toml                             what a file asks for, by a scheduler
+  dpca append small.zarr more/                          more samples, under the same components
   dpca verify again.zarr                                every chunk against its checksum
 
 Every output appears under its name only when it is whole. """
@@ -168,6 +169,22 @@ def _parser() -> argparse.ArgumentParser:
     )
     add_goals(encode)
 
+    append = command(
+        "append",
+        "model_commands:append",
+        "append samples to a compressed store, under the components that it has",
+        "dpca append small.zarr new-photos/",
+        store="compressed store, on a disk",
+        source=SOURCES,
+    )
+    append.add_argument(
+        "--drift",
+        choices=("refuse", "accept"),
+        default="refuse",
+        help="what becomes of samples that miss the goal of the store (default: %(default)s)",
+    )
+    add_source_options(append)
+
     reconstruct = command(
         "reconstruct",
         "model_commands:reconstruct",
@@ -192,6 +209,18 @@ def _parser() -> argparse.ArgumentParser:
         path="store that this program made",
     )
 
+    compare = command(
+        "compare",
+        "commands:compare",
+        "measure other codecs beside a compressed store, on samples of what it was made from",
+        "dpca compare small.zarr lfw.zarr --plot rates.png",
+        store="compressed store that 'dpca encode' made",
+        stack="the stack that it was made from",
+    )
+    compare.add_argument("--sample", type=positive, metavar="N", help="try N samples (default: 100 images, or 64 MiB)")
+    compare.add_argument("--plot", metavar="FILE", help="draw bytes against error into this PNG file")
+    compare.add_argument("--json", action="store_true", help="print a line of JSON for each codec and setting")
+
     jobs = subparsers.add_parser("job", help="what a file asks for, for schedulers: dpca job run JOB.toml")
     job = command(
         "run",
@@ -212,6 +241,6 @@ def _parser() -> argparse.ArgumentParser:
         add_range_option(sub, "as the stack states it")
     for sub in (ingest, fit, transform, encode, reconstruct):
         add_overwrite(sub)
-    for sub in (ingest, fit, transform, encode, reconstruct, verify):
+    for sub in (ingest, fit, transform, encode, append, reconstruct, verify):
         add_cluster_options(sub)
     return parser

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
@@ -14,6 +14,7 @@ from numpy.typing import DTypeLike
 from dpca.codec.quantize import quantize, to_integers
 from dpca.codec.rate import least_worth_keeping, rows_at
 from dpca.codec.slabs import Part, slabs_of, whole_of
+from dpca.codec.waves import from_waves, to_waves
 from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.kernels.types import Array, Region
 from dpca.partition.cells import CellGrid
@@ -87,6 +88,12 @@ class Quantized:
     basis : array (values of all components,) of integers
     mean : array (*sample_shape,) of integers
     mean_exponent : int
+    waves : bool
+        Whether codes are those of waves; see `dpca.codec.waves`.
+    differences : tuple of int
+        Axes of the stack along which residuals are stored as differences.
+    residual_codec : {"packed", "shuffled"}
+        What packs them; see `dpca.storage.arrays.create_array`.
     least : array (n_positions,), optional
         Smallest scores, in steps, that are not made 0: for encoding only, no part of a store.
     """
@@ -100,7 +107,41 @@ class Quantized:
     basis: Array
     mean: Array
     mean_exponent: int
+    waves: bool = False
+    differences: tuple[int, ...] = ()
+    residual_codec: str = "packed"
     least: Array | None = None
+
+    @classmethod
+    def of(cls, arrays: Mapping[str, Array], settings: Mapping[str, Any]) -> Quantized:
+        """Return what arrays, and `settings` among others, were taken from."""
+        return cls(
+            step=float(settings["step"]),
+            mean_exponent=int(settings["mean_exponent"]),
+            waves=bool(settings["waves"]),
+            differences=tuple(map(int, settings["differences"])),
+            residual_codec=str(settings["residual_codec"]),
+            **arrays,
+        )
+
+    @property
+    def arrays(self) -> dict[str, Array]:
+        """All that is not among the settings."""
+        return {name: np.asarray(value) for name, value in vars(self).items() if name not in self.settings}
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a store states, JSON-able."""
+        names = ("step", "mean_exponent", "waves", "residual_codec")
+        return {**{name: getattr(self, name) for name in names}, "differences": list(self.differences)}
+
+    def without_components(self) -> Quantized:
+        """Return what leaves samples as they are to the residual."""
+        none = np.zeros(0, np.int64)
+        return replace(
+            self, cell=none, component=none, rank=np.zeros_like(self.rank), exponent=none, basis=none,
+            mean=np.zeros_like(self.mean), waves=False, least=np.zeros(0),
+        )  # fmt: skip
 
     def components(self, grid: CellGrid, dtype: DTypeLike) -> Components:
         """Return what the integers stand for."""
@@ -115,7 +156,7 @@ class Quantized:
         return Components(grid, np.ldexp(self.mean.astype(np.float64), -self.mean_exponent), self.group, rows)
 
 
-def quantized(components: Components, scores: Array, step: float, n_samples: int) -> Quantized:
+def quantized(components: Components, scores: Array, step: float, n_samples: int, waves: bool = False) -> Quantized:
     """Choose what is kept of every cell for one step, and quantize components to match.
 
     A component's own step is such that the error of its values does as much harm as that of its scores: with the square
@@ -131,6 +172,8 @@ def quantized(components: Components, scores: Array, step: float, n_samples: int
     step : float
     n_samples : int
         Number of all samples.
+    waves : bool
+        Whether scores are those of waves.
     """
     n_cells, k, n = scores.shape
     group, rows = components.group, components.rows
@@ -150,7 +193,8 @@ def quantized(components: Components, scores: Array, step: float, n_samples: int
     coordinates = np.unravel_index(np.arange(n_cells), grid_shape)
     tile = np.ravel_multi_index([at // edge for at in coordinates], [-(-s // edge) for s in grid_shape])
     cell, component = np.nonzero(kept)
-    order = np.lexsort((-powers[cell, component], tile[cell]))
+    # Few waves are packed together: it takes many cells to tell how often each integer comes.
+    order = np.lexsort((cell, component) if waves else (-powers[cell, component], tile[cell]))
     cell, component = cell[order], component[order]
     rank = np.zeros(n_groups, np.int64)
     np.maximum.at(rank, group[cell], component + 1)
@@ -175,7 +219,8 @@ def quantized(components: Components, scores: Array, step: float, n_samples: int
         np.concatenate(codes),
         mean,
         mean_exponent,
-        least_worth_keeping(scores[cell, component], step),
+        waves,
+        least=least_worth_keeping(scores[cell, component], step),
     )
 
 
@@ -190,12 +235,15 @@ class CellCodec:
         Of scores.
     cell, component : array (n_positions,) of integers
         What each row of codes is the score of.
+    waves : bool
+        Whether codes are those of waves; see `dpca.codec.waves`.
     """
 
     components: Components
     step: float
     cell: Array
     component: Array
+    waves: bool = False
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -222,6 +270,8 @@ class CellCodec:
     def encode(self, samples: Array, dtype: DTypeLike, least: Array | None = None) -> Array:
         """Return codes (n_positions, n) of samples, 0 for scores of fewer steps than the ``least`` (n_positions,).
 
+        Those of waves are of whole runs: there are as many of them as the runs have samples.
+
         Raises
         ------
         OverflowError
@@ -230,10 +280,9 @@ class CellCodec:
         scores = np.empty((len(self.cell), len(samples)), self.dtype)
         for few, part, values in self.components.split(samples):
             at = self._of_cell[part.cell]
-            component = self.component[at]
-            # The first components are multiplied where they are: to gather those of a cell would take longer.
-            rows = self._analysis[self.components.group[part.cell]][: component.max(initial=-1) + 1]
-            scores[at, few] = (rows @ values)[component]
+            scores[at, few] = self._analysis[self.components.group[part.cell]][self.component[at]] @ values
+        if self.waves:
+            scores = to_waves(scores)
         codes = np.empty(scores.shape, dtype)
         for start in range(0, len(codes), _ROWS):
             few = slice(start, start + _ROWS)
@@ -242,14 +291,24 @@ class CellCodec:
             codes[few] = to_integers(quantize(scores[few], self.step), dtype)
         return codes
 
+    def of_samples(self, codes: Array) -> Array:
+        """Return codes (n_positions, n), of whole runs if of waves, as those of samples, which `decode` takes."""
+        return from_waves(codes.astype(self.dtype)) if self.waves else codes
+
     def decode(
-        self, codes: Array, box: Region | None = None, chosen: Array | None = None, pixels: Pixels | None = None
+        self,
+        codes: Array,
+        box: Region | None = None,
+        chosen: Array | None = None,
+        pixels: Pixels | None = None,
+        out: Array | None = None,
     ) -> Array:
         """Return the samples (n, *lengths of the box) that codes stand for.
 
         Parameters
         ----------
-        codes : array (n_positions, n) of integers
+        codes : array (n_positions, n)
+            Of samples.
         box : region of a sample, optional
             Decode only this; default all.
         chosen : array of integers, ascending, optional
@@ -257,6 +316,8 @@ class CellCodec:
             not given count as zero. Default all.
         pixels : Pixels, optional
             What values are rounded to; default none, but floating point.
+        out : array (n, *lengths of the box), C-ordered, optional
+            Where they go, of the type of the pixels; default a new array.
         """
         from dpca.kernels.sweeps import add_components
 
@@ -272,10 +333,17 @@ class CellCodec:
             add_components(codes, few.start, where, component, basis, values)
 
         offset = self.components.offset[tuple(slice(*ends) for ends in box)]
-        fused = pixels is not None and pixels.dtype.kind in "iu" and pixels.dtype.itemsize <= 2
-        out = np.empty((codes.shape[1], *offset.shape), pixels.dtype if fused and pixels is not None else self.dtype)
-        slabs.join(fill, offset, out, pixels if fused else None)
-        return out if fused or pixels is None else to_pixels(out, *pixels)
+        shape = (codes.shape[1], *offset.shape)
+        if pixels is not None and pixels.are_small:
+            made = np.empty(shape, pixels.dtype) if out is None else out
+            slabs.join(fill, offset, made, pixels)
+            return made
+        slabs.join(fill, offset, made := np.empty(shape, self.dtype))
+        if pixels is not None:
+            made = to_pixels(made, *pixels)
+        if out is not None:
+            out[...] = made
+        return made
 
     def _taken(self, part: Part, chosen: Array | None) -> tuple[Array, Array, Array]:
         """Return what a part is decoded from: which rows of the codes, of which components, and these."""
@@ -288,7 +356,7 @@ class CellCodec:
         if part.inside is not None:
             lengths = (stop - start for start, stop in self.components.grid.box(part.cell))
             inside = basis.reshape(len(basis), *lengths)[(slice(None), *(slice(*ends) for ends in part.inside))]
-            basis = np.ascontiguousarray(inside.reshape(len(basis), -1))
+            basis = np.ascontiguousarray(inside.reshape(len(basis), math.prod(inside.shape[1:])))
         return where, self.component[at], basis
 
     @cached_property

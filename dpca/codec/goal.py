@@ -102,7 +102,7 @@ def search_step(
         low, high, stride = high, high + stride, min(1.0, 2 * stride)
     if of(high) < 0:
         # The search may end on the side that misses the goal; and what is kept, or not, makes margins jump.
-        root, back = brentq(of, low, high, xtol=near / 2), near / 2
+        root, back = brentq(of, low, high, xtol=near / 2), 0.0
         while of(max(low, root - back)) < 0:
-            back *= 2
+            back = 2 * back or near / 2
     return float(guess * 2.0 ** (sign * max(x for x, value in seen.items() if value >= 0)))

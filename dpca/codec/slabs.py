@@ -217,7 +217,8 @@ def slabs_of(grid: CellGrid, box: Region) -> Slabs:
     slabs: list[Slab] = []
     lying: dict[tuple[int, ...], tuple[int, list[int], list[int]]] = {}
     for number in range(len(height)):
-        parts, zones, runs, end = [], {}, [], number % 2 * held
+        zones: dict[tuple[int, int], list[tuple[int, ...]]] = {}
+        parts, runs, end = [], [], number % 2 * held
         for place in itertools.product([number], *(range(len(axis.cells)) for axis in axes[1:])):
             region = (*(axis.needed[i] for axis, i in zip(axes, place, strict=True)), *channels)
             shape = [b - a for a, b in region]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dpca.jobs.append import Appended, append_store
 from dpca.jobs.compression import Compressed, CompressionSettings, compress, find_done
 from dpca.jobs.encode import encode_store
 from dpca.jobs.fit import Fitted, fit_store
@@ -10,9 +11,11 @@ from dpca.jobs.transform import transform_store
 from dpca.storage.input import open_input
 
 __all__ = [
+    "Appended",
     "Compressed",
     "CompressionSettings",
     "Fitted",
+    "append_store",
     "compress",
     "encode_store",
     "find_done",

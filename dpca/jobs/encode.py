@@ -46,6 +46,7 @@ def encode_store(
     client: Any | None = None,
     overwrite: bool = False,
     progress: Progress = no_progress,
+    request: str | None = None,
     **goal: float | None,
 ) -> StageCost:
     """Compress a stack: quantized scores of its cells, as few as a goal takes.
@@ -60,6 +61,8 @@ def encode_store(
         Where the store appears once it is whole; `dpca.open_compressed` reads it.
     client, overwrite, progress
         As for `fit_store`.
+    request : str, optional
+        What the store is to state of the request for it.
     **goal : float
         Exactly one of ``ratio``, ``psnr``, ``mse``, ``ssim``, ``max_error`` and ``max_relative_error``; see
         `dpca.codec.goal.Goal`. The last two hold for every value, the others are met on some hundred samples; the store
@@ -87,7 +90,8 @@ def encode_store(
     with Workspace(target, kind=COMPRESSED, fingerprint=fingerprint, overwrite=overwrite) as work:
         if work.state == "complete":
             return NOTHING
-        cost = fill_codes(stack, model, work, work.scratch, wanted, client=client, progress=progress)
+        facts = {} if request is None else {"request": request}
+        cost = fill_codes(stack, model, work, work.scratch, wanted, facts=facts, client=client, progress=progress)
         work.publish()
     return cost
 
@@ -113,7 +117,7 @@ def fill_codes(
     records: Place,
     wanted: Goal,
     *,
-    facts: Mapping[str, Any] | None = None,
+    facts: Mapping[str, Any],
     client: Any | None,
     progress: Progress,
 ) -> StageCost:
@@ -131,14 +135,12 @@ def fill_codes(
             f"{fitted.sample_shape_}: use the stack's own model"
         )
     source, kept, grid = as_source(stack), Checkpoints(str(records)), fitted.grid_
-    stated = {**(facts or {}), **stated_facts(stack, fitted, wanted), "model": model_fingerprint(model)}
+    stated = {**facts, **stated_facts(stack, fitted, wanted), "model": model_fingerprint(model)}
     if kept.load(PLAN) is None:
         found = Trials(source, fitted, stated).reach(wanted)
-        kept.save(PLAN, {name: np.asarray(value) for name, value in vars(found).items()}, {})
-    plan = stored_plan(kept)
-    step, exponent = float(plan.pop("step")), int(plan.pop("mean_exponent"))
-    chosen = Quantized(step, mean_exponent=exponent, **plan)
-    stated |= {"step": step, "mean_exponent": exponent}
+        kept.save(PLAN, found.arrays, found.settings)
+    chosen = Quantized.of(*stored_plan(kept))
+    stated |= chosen.settings
     if (along := stack.coordinates) is not None:
         stated |= {"dims": list(along.dims), "attributes": along.stated}
     group = create_root(work.store, kind=COMPRESSED, version=COMPRESSED_VERSION, fingerprint=work.fingerprint, **stated)

@@ -4,12 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from copy import copy
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from dpca.codec.cells import CellCodec, Components, Quantized, quantized
 from dpca.codec.goal import Goal, UnreachedError, search_step
+from dpca.codec.quantize import to_integers
+from dpca.codec.residual import best_axes, differences
+from dpca.codec.waves import RUN, stored, to_waves, waves_pay
 from dpca.engine.sampling import read_samples, spread_samples
 from dpca.engine.source import Source
 from dpca.kernels.quality import mse_per_sample, psnr_from_mse, ssim_per_sample
@@ -30,10 +34,12 @@ from dpca.storage.errors import DataError
 # Samples that scores are chosen on, as many as have this many bytes of scores but not fewer or more than these. Goals
 # are met on as many others, if there are others.
 _TRIED_BYTES, _TRIED_LEAST, _TRIED_MOST = 2**26, 16, 256
+# Runs of consecutive samples that tell whether waves are worth their trouble.
+_RUNS = 4
 # Samples that a search begins with, and how near it comes with them, in doublings of the step.
 _FEW, _ROUGH = 32, 1 / 16
 # Steps that are tried for a promise, in units of the promised error: finer ones cost scores, coarser ones residuals.
-_FOR_A_PROMISE = (1.0, 1.4, 2.0, 2.8, 4.0, 5.6, 8.0, 11.0, 16.0)
+_FOR_A_PROMISE = (1.0, 2.0, 2.8, 4.0, 8.0, 16.0)
 # Bytes of metadata of a store, and for every sample of its quality and its name.
 _METADATA, _OF_A_SAMPLE = 18_000, 16
 
@@ -73,10 +79,15 @@ class Trials:
         one = len(components.group) * max(map(len, components.rows)) * components.rows[0].itemsize
         there = source.shape[0]
         count = min(there, max(_TRIED_LEAST, min(_TRIED_MOST, _TRIED_BYTES // one)))
-        chosen = spread_samples(there, min(2 * count, there), np.random.default_rng(0))
-        samples = np.concatenate(list(read_samples(source, chosen)))
-        self.scores = components.scores(samples[::2] if len(samples) > count else samples)
-        self.samples = samples[1::2] if len(samples) > count else samples
+        runs = _spread_runs(source, _RUNS * RUN, RUN) if there >= 2 * RUN else None
+        self.waves = runs is not None and waves_pay(components.scores(runs))
+        unit = RUN if self.waves else 1
+        samples = _spread_runs(source, 2 * count, unit)
+        first = np.arange(len(samples)) // unit % 2 == 0 if len(samples) > max(count, unit) else slice(None)
+        self.scores = components.scores(samples[first])
+        if self.waves:
+            self.scores = to_waves(self.scores)
+        self.samples = samples if isinstance(first, slice) else samples[~first]
 
     def reach(self, goal: Goal) -> Quantized:
         """Return what the goal takes.
@@ -90,7 +101,10 @@ class Trials:
         guess = (high - low) / 32
         if goal.is_promise:
             unit = self.facts["residual_step"] / 2
-            return min((self.at(unit * times) for times in _FOR_A_PROMISE), key=self.stored_bytes)
+            tried = [self.with_residual(self.at(unit * times)) for times in _FOR_A_PROMISE]
+            plain = tried[0].without_components()
+            tried += [self.with_residual(plain), replace(plain, differences=(), residual_codec="shuffled")]
+            return min(tried, key=self.stored_bytes)
         coarse = goal.name != "ratio"
         try:
             few = self._few()
@@ -125,12 +139,18 @@ class Trials:
 
     def at(self, step: float) -> Quantized:
         """Return what is kept with a step."""
-        return quantized(self.components, self.scores, step, self.n_samples)
+        return quantized(self.components, self.scores, step, self.n_samples, self.waves)
 
     def codec(self, tried: Quantized) -> CellCodec:
         """Return the codec of what is kept."""
         components = tried.components(self.components.grid, decoding_dtype(self.facts))
-        return CellCodec(components, tried.step, tried.cell, tried.component)
+        return CellCodec(components, tried.step, tried.cell, tried.component, tried.waves)
+
+    def with_residual(self, tried: Quantized) -> Quantized:
+        """Return the same with the axes along which differences of its residual are smallest."""
+        codec = self.codec(tried)
+        left = self._residual(codec, codec.encode(self.samples[:RUN], np.int32, tried.least), RUN)
+        return replace(tried, differences=best_axes(left, self.components.grid.n_spatial))
 
     def stored_bytes(self, tried: Quantized) -> float:
         """Estimate the bytes of the whole store."""
@@ -138,11 +158,17 @@ class Trials:
         codes = codec.encode(self.samples, np.int32, tried.least)
         once = sum(packed_bytes(np.asarray(getattr(tried, name)), (2**14,)) for name in ("cell", "component", "basis"))
         once += packed_bytes(tried.mean, mean_chunks(self.components.grid))
-        size = once + times * packed_bytes(codes, self.form.codes(len(codes)).chunks)
-        if (step := self.facts["residual_step"]) is not None:
-            residual = np.rint((self.samples - codec.decode(codes)) / step)
-            size += times * packed_bytes(residual, self.form.residual.chunks)
+        shown, chunks = stored(codes) if tried.waves else codes, self.form.codes(len(codes), tried.waves).chunks
+        size = once + times * packed_bytes(shown, chunks)
+        if self.facts["residual_step"] is not None:
+            left = differences(self._residual(codec, codes), tried.differences)
+            size += times * packed_bytes(left, self.form.residual.chunks, tried.residual_codec)
         return size + _METADATA + _OF_A_SAMPLE * self.n_samples
+
+    def _residual(self, codec: CellCodec, codes: Array, most: int | None = None) -> Array:
+        samples = self.samples[:most]
+        decoded = codec.decode(codec.of_samples(codes)[:, : len(samples)])
+        return to_integers(np.rint((samples - decoded) / self.facts["residual_step"]), np.int32)
 
     @property
     def _raw_bytes(self) -> int:
@@ -150,7 +176,8 @@ class Trials:
 
     def _decoded(self, tried: Quantized) -> Array:
         codec = self.codec(tried)
-        return codec.decode(codec.encode(self.samples, np.int32, tried.least), pixels=pixels_of(self.facts))
+        codes = codec.of_samples(codec.encode(self.samples, np.int32, tried.least))
+        return codec.decode(codes, pixels=pixels_of(self.facts))
 
     def _mse(self, tried: Quantized, width: float) -> float:
         return float(mse_per_sample(self.samples, self._decoded(tried), data_range=width).mean())
@@ -158,3 +185,10 @@ class Trials:
     def _ssim(self, tried: Quantized, width: float) -> float:
         n_spatial = self.components.grid.n_spatial
         return float(ssim_per_sample(self.samples, self._decoded(tried), data_range=width, n_spatial=n_spatial).mean())
+
+
+def _spread_runs(source: Source, most: int, run: int) -> Array:
+    """Read runs of so many consecutive samples, spread over all, at most so many samples but at least one run."""
+    n_runs = source.shape[0] // run
+    firsts = run * spread_samples(n_runs, min(max(1, most // run), n_runs), np.random.default_rng(0))
+    return np.concatenate(list(read_samples(source, (firsts[:, None] + np.arange(run)).ravel())))

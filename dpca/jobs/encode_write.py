@@ -13,6 +13,8 @@ import zarr
 
 from dpca.codec.cells import CellCodec
 from dpca.codec.quantize import integer_dtype, to_integers
+from dpca.codec.residual import differences
+from dpca.codec.waves import RUN, stored
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.memory import peak_resident_bytes, task_budget, thread_count
 from dpca.engine.plan import TASK_OVERHEAD
@@ -92,14 +94,17 @@ def write_codes(job: EncodeJob, group: zarr.Group, n_positions: int, client: Any
     grid = read_codec(group).components.grid
     # A score is at most as long as the part of a centered sample that its component reaches.
     reach = grid.max_features * (2**grid.n_spatial if facts["overlap"] else 1)
-    dtype = integer_dtype(math.sqrt(reach) * width / facts["step"])
-    create_array(
-        group, "codes", (n_positions, n), dtype, form.codes(n_positions), ("position", "sample"), codec="packed"
-    )
+    waves = facts["waves"]
+    dtype = integer_dtype(math.sqrt(reach * (RUN if waves else 1)) * width / facts["step"])
+    shape, names = ((n_positions, RUN, -(-n // RUN)), ("wave", "run")) if waves else ((n_positions, n), ("sample",))
+    create_array(group, "codes", shape, dtype, form.codes(n_positions, waves), ("position", *names), codec="packed")
     if facts["residual_step"] is not None:
         # A decoded value lies within some widths of the range.
-        small = integer_dtype(4 * width / facts["residual_step"])
-        create_array(group, "residual", source.shape, small, form.residual, facts["axes"], codec="packed")
+        far = width + max(map(abs, facts["data_range"])) if not n_positions else 4 * width
+        small = integer_dtype(far / facts["residual_step"])
+        create_array(
+            group, "residual", source.shape, small, form.residual, facts["axes"], codec=facts["residual_codec"]
+        )
     rows = form.shard_rows
     plan_codes(source, task_budget(client, thread_count()), n_positions)
     shards = (
@@ -136,20 +141,20 @@ def task_bytes(source: Source, form: Form, n_positions: int) -> int:
     return reading + SHARD_COPIES * written + work + TASK_OVERHEAD
 
 
-def stored_plan(checkpoints: Checkpoints) -> dict[str, Array]:
-    """Return the arrays of what was chosen for the whole stack; see `dpca.codec.cells.Quantized`."""
+def stored_plan(checkpoints: Checkpoints) -> tuple[dict[str, Array], dict[str, Any]]:
+    """Return the arrays, and the settings, of what was chosen for the whole stack; see `dpca.codec.cells.Quantized`."""
     kept = checkpoints.load(PLAN)
     if kept is None:
         raise StoreError(f"the plan in '{checkpoints.folder}' is gone: run the same command again")
-    return kept[0]
+    return kept
 
 
 def _rows_at_once(source: Source) -> int:
     """Return how many samples are encoded at once."""
     sample = math.prod(source.shape[1:]) * working_dtype(source.dtype).itemsize
     most = max(1, _BLOCK_BYTES // sample)
-    # Products of matrices are fast with multiples of 16.
-    return min(source.shape[0], most // 16 * 16 or most)
+    # Whole runs of waves; and products of matrices are fast with multiples of 16.
+    return min(source.shape[0], max(RUN, most // RUN * RUN))
 
 
 @lru_cache(maxsize=1)
@@ -160,15 +165,40 @@ def _codec_of(store: str, fingerprint: str) -> CellCodec:
 
 def encode_one(job: EncodeJob, shard: int) -> int:
     """Do one shard, the body of a task; return the most memory that this process ever held."""
+    rows = job.form.shard_rows
+    start, stop = shard * rows, min((shard + 1) * rows, job.source.shape[0])
+    least = stored_plan(job.checkpoints)[0]["least"]
+    codes, residual, record = encode_rows(job, start, stop, least)
+    write_rows(job.store, start, codes, residual)
+    job.checkpoints.save(job.unit(shard), record, {"n_samples": stop - start})
+    return peak_resident_bytes()
+
+
+def write_rows(store: str, start: int, codes: Array, residual: Array | None) -> None:
+    """Write the codes and residuals of a whole shard, which begins at this sample."""
+    if len(codes):
+        array = open_array(os.path.join(store, "codes"), mode="r+")
+        if array.ndim == 3:
+            write_shard(array, (0, 0, start // RUN), stored(codes))
+        else:
+            write_shard(array, (0, start), codes)
+    if residual is not None:
+        write_shard(open_array(os.path.join(store, "residual"), mode="r+"), start, residual)
+
+
+def encode_rows(
+    job: EncodeJob, start: int, stop: int, least: Array | None
+) -> tuple[Array, Array | None, dict[str, Array]]:
+    """Return codes (n_positions, n), of waves those of whole runs, residuals if any, and the quality of samples."""
     codec, facts = _codec_of(job.store, job.fingerprint), root_facts(open_written(job.store))
     source, rows = job.source, job.form.shard_rows
-    start, stop = shard * rows, min((shard + 1) * rows, source.shape[0])
     (low, high), step = facts["data_range"], facts["residual_step"]
-    least = stored_plan(job.checkpoints)["least"]
-    codes_out = open_array(os.path.join(job.store, "codes"), mode="r+")
-    codes = np.empty((len(codec.cell), stop - start), codes_out.dtype)
-    residual_out = None if step is None else open_array(os.path.join(job.store, "residual"), mode="r+")
-    residual = None if residual_out is None else np.empty((stop - start, *source.shape[1:]), residual_out.dtype)
+    dtype = open_array(os.path.join(job.store, "codes"), mode="r+").dtype
+    codes = np.empty((len(codec.cell), -(-(stop - start) // RUN) * RUN), dtype)
+    residual = None
+    if step is not None:
+        dtype = open_array(os.path.join(job.store, "residual"), mode="r+").dtype
+        residual = np.empty((stop - start, *source.shape[1:]), dtype)
     measures_ssim = has_ssim(source.shape[1:], job.n_spatial)
     quality: dict[str, list[Array]] = {}
     block = _rows_at_once(source)
@@ -177,14 +207,17 @@ def encode_one(job: EncodeJob, shard: int) -> int:
         for row in range(0, len(samples), block):
             x = samples[row : row + block]
             here = slice(first - start + row, first - start + row + len(x))
-            codes[:, here] = codec.encode(x, codes.dtype, least)
+            found = codec.encode(x, codes.dtype, least)
+            codes[:, here.start : here.start + found.shape[1]] = found
+            found = codec.of_samples(found)[:, : len(x)]
             measured: dict[str, Array] = {}
             if residual is None:
-                y = codec.decode(codes[:, here], pixels=pixels_of(facts))
+                y = codec.decode(found, pixels=pixels_of(facts))
             else:
-                y = codec.decode(codes[:, here])
-                residual[here] = to_integers(np.rint((x - y) / step), residual.dtype)
-                y += residual[here] * step
+                y = codec.decode(found)
+                left = to_integers(np.rint((x - y) / step), residual.dtype)
+                residual[here] = differences(left, facts["differences"])
+                y += left * step
                 y = to_pixels(y, *pixels_of(facts))
             if job.max_error is not None:
                 measured["max_error"] = largest_errors(x, y)
@@ -195,13 +228,8 @@ def encode_one(job: EncodeJob, shard: int) -> int:
             for name, values in measured.items():
                 quality.setdefault(name, []).append(values.astype(np.float64 if name == "max_error" else np.float32))
     release_scratch()
-    if len(codes):
-        write_shard(codes_out, (0, start), codes)
-    if residual is not None and residual_out is not None:
-        write_shard(residual_out, start, residual)
-    record = {name: np.concatenate(parts) for name, parts in quality.items()}
-    job.checkpoints.save(job.unit(shard), record, {"n_samples": stop - start})
-    return peak_resident_bytes()
+    codes = codes if codec.waves else codes[:, : stop - start]
+    return codes, residual, {name: np.concatenate(parts) for name, parts in quality.items()}
 
 
 def largest_errors(x: Array, y: Array) -> Array:

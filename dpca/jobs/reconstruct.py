@@ -58,6 +58,7 @@ def reconstruct_store(
     client: Any | None = None,
     overwrite: bool = False,
     progress: Progress = no_progress,
+    request: str | None = None,
 ) -> StageCost:
     """Write the stack that stored scores stand for, in the dtype, range and layout of the original.
 
@@ -71,6 +72,8 @@ def reconstruct_store(
         Use only so many of the first components, and read no others; default all.
     client, overwrite, progress
         As for `fit_store`.
+    request : str, optional
+        What the store is to state of the request for it.
 
     Raises
     ------
@@ -113,6 +116,7 @@ def reconstruct_store(
             data_range=facts["data_range"],
             settings={"n_components": n_components},
             source={"kind": "reconstruction", "name": os.path.basename(os.path.normpath(scores)), "count": n},
+            **({} if request is None else {"request": request}),
         )
         low, high = map(float, facts["data_range"])
         job = _Job(

@@ -99,7 +99,7 @@ def write_job_report(
         "data_range": bounds,
         **record,
     }
-    if warning := _too_large(sizes):
+    if warning := _too_large(sizes, cells="cells" in report):
         report["notes"] = [*record["notes"], warning]
     title = f"{model.report_title} of {stack.source.get('name') or 'a stack'}"
     decode = _decoder(store, model, Pixels(stack.dtype, bounds), small)
@@ -135,7 +135,7 @@ def _sizes(given: Stack | Reader, stack: Stack, store: Place, parts: Sequence[st
     }
 
 
-def _too_large(sizes: Mapping[str, Any]) -> str | None:
+def _too_large(sizes: Mapping[str, Any], *, cells: bool) -> str | None:
     """Say that what was written takes more room than what was given, if it does."""
     given, written = sizes["bytes_given"], sizes["bytes_written"]["total"]
     if given is None or written <= given:
@@ -145,10 +145,16 @@ def _too_large(sizes: Mapping[str, Any]) -> str | None:
             f"the output has {readable_size(written)}, more than the {readable_size(given)} that were given: ask for a "
             f"goal that takes less, and do not keep the stack, where room counts"
         )
+    parts = {part: size for part, size in sizes["bytes_written"].items() if part != "total"}
+    largest = max(parts, key=lambda part: parts[part])
+    whose = f"{readable_size(parts[largest])} of it the {largest}"
+    if largest == "model":
+        whose += ", which takes as much for any number of samples" + (", and less with --shared" if cells else "")
     return (
-        f"the output has {readable_size(written)}, more than the {readable_size(given)} that were given, since scores "
-        "are numbers of 4 bytes and nothing is coded as JPEG codes it: keep fewer components, and neither the stack "
-        "nor the reconstructions, where room counts"
+        f"the output has {readable_size(written)}, {whose}; that is more than the {readable_size(given)} that were "
+        "given, since scores and model are numbers of 4 bytes: keep fewer components, and neither the stack nor the "
+        "reconstructions, where room counts"
+        + (", or make a store of few bytes, such as with --compress psnr=36" if cells else "")
     )
 
 

@@ -150,7 +150,7 @@ def write_report(
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
             raise ValueError(f"figure {name!r} cannot name a file: use letters, digits, '-' and '_'")
         heading, sentence = texts.get(name, (name.replace("_", " ").replace("-", " ").capitalize(), ""))
-        pictures.append(Picture(f"{name}.png", heading, sentence, _png(figure)))
+        pictures.append(Picture(f"{name}.png", heading, sentence, png(figure)))
     page = html_page(
         title=title,
         lead=words.lead(known),
@@ -238,7 +238,8 @@ def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     return "\n".join(lines)
 
 
-def _png(figure: Figure) -> bytes:
+def png(figure: Figure) -> bytes:
+    """Return a figure as the bytes of a PNG file, the same for the same figure."""
     buffer = io.BytesIO()
     figure.savefig(buffer, format="png", metadata={"Software": None})  # the version would change the bytes
     return buffer.getvalue()

@@ -18,6 +18,8 @@ import zarr
 from dpca.choices import COMPRESSED
 from dpca.codec.cells import CellCodec, Quantized
 from dpca.codec.quantize import integer_dtype, to_integers
+from dpca.codec.residual import sums
+from dpca.codec.waves import RUN, restored
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.kernels.types import Array, Region
@@ -38,7 +40,7 @@ COMPRESSED_VERSION = 1
 _ROWS, _CODES = 192, 128
 _SAMPLES_BYTES = 2**26
 # Samples of a chunk of residuals, which are as many as the values of the samples.
-_RESIDUAL_ROWS = 16
+_RESIDUAL_ROWS = RUN
 # Bytes of codes that are decoded at once: of a part of a sample, those of several chunks.
 _CODE_BYTES = 2**24
 _INTEGERS = ("cell", "component", "group", "rank", "exponent", "basis", "mean")
@@ -75,10 +77,13 @@ class Form:
         sample = math.prod(self.shape[1:]) * self.itemsize
         return self.rows * max(1, min(4, 2 * _SAMPLES_BYTES // (self.rows * sample)))
 
-    def codes(self, n_positions: int) -> Layout:
-        """Return the layout of codes (n_positions, n_samples)."""
-        width = max(1, -(-n_positions // _CODES)) * _CODES
-        return Layout((_CODES, self.rows), (width, self.shard_rows))
+    def codes(self, n_positions: int, waves: bool) -> Layout:
+        """Return the layout of codes (n_positions, n_samples), or of waves (n_positions, RUN, runs)."""
+        high = _CODES * max(1, min(8, n_positions // (32 * _CODES))) if waves else _CODES
+        width = max(1, -(-n_positions // high)) * high
+        if waves:
+            return Layout((high, 1, self.rows // RUN), (width, RUN, self.shard_rows // RUN))
+        return Layout((high, self.rows), (width, self.shard_rows))
 
     @property
     def residual(self) -> Layout:
@@ -148,9 +153,10 @@ def read_codec(group: zarr.Group) -> CellCodec:
             stored = array_in(group, name)
             read_into(stored, (slice(None),) * stored.ndim, values := np.empty(stored.shape, stored.dtype))
             arrays[name] = values
-        quantized = Quantized(step=float(facts["step"]), mean_exponent=int(facts["mean_exponent"]), **arrays)
+        quantized = Quantized.of(arrays, facts)
         components = quantized.components(grid_of(facts), decoding_dtype(facts))
-        return CellCodec(components, quantized.step, arrays["cell"].astype(int), arrays["component"].astype(int))
+        cell, component = arrays["cell"].astype(int), arrays["component"].astype(int)
+        return CellCodec(components, quantized.step, cell, component, quantized.waves)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise StoreError(
             f"'{group.store_path}' is no whole compressed store ({one_line(error)}): make it again"
@@ -237,34 +243,46 @@ class Compressed(CompressedViews):
             some = samples[block]
             codes = self.codes(chosen, some)
             if step is None or self.level is not None:
-                values[block] = self.codec.decode(codes, box, chosen, pixels)
+                self.codec.decode(codes, box, chosen, pixels, values[block])
                 continue
-            y, residual = self.codec.decode(codes, box, chosen), self.stored("residual")
+            y = self.codec.decode(codes, box, chosen)
             for chunk in alike(some // wide):
-                start, stop = int(some[chunk][0]), int(some[chunk][-1]) + 1
-                part = np.empty((stop - start, *values.shape[1:]), residual.dtype)
-                read_into(residual, (slice(start, stop), *(slice(*ends) for ends in box)), part)
-                y[chunk] += part[some[chunk] - start] * float(step)
+                y[chunk] += self._residual(some[chunk], box) * float(step)
             values[block] = to_pixels(y, *pixels)
         return values
 
     def codes(self, chosen: Array, samples: Array) -> Array:
-        """Return chosen rows of codes of samples; of both, the numbers ascend."""
-        codes = self.stored("codes")
-        high, wide = codes.chunks
-        found = np.empty((len(chosen), len(samples)), codes.dtype)
-        for chunk in alike(samples // wide):
+        """Return chosen rows of codes of samples, not of waves; of both, the numbers ascend."""
+        codes, waves = self.stored("codes"), self.codec.waves
+        high = codes.chunks[0]
+        found = np.empty((len(chosen), len(samples)), self.codec.dtype if waves else codes.dtype)
+        for chunk in alike(samples // self.rows):
             start, stop = int(samples[chunk][0]), int(samples[chunk][-1]) + 1
-            wanted = samples[chunk] - start
+            columns: tuple[slice, ...] = (slice(start, stop),)
+            if waves:
+                columns, start = (slice(0, RUN), slice(start // RUN, -(-stop // RUN))), start // RUN * RUN
+            wanted, lengths = samples[chunk] - start, [part.stop - part.start for part in columns]
             for run in runs(np.unique(chosen // high)):
                 a, b = int(run[0]) * high, min((int(run[-1]) + 1) * high, codes.shape[0])
-                part = np.empty((b - a, stop - start), codes.dtype)
-                read_into(codes, (slice(a, b), slice(start, stop)), part)
+                part = np.empty((b - a, *lengths), codes.dtype)
+                read_into(codes, (slice(a, b), *columns), part)
                 here = slice(*np.searchsorted(chosen, (a, b)))
-                if len(wanted) < stop - start:
+                if waves:
+                    part = self.codec.of_samples(restored(part))
+                if len(wanted) < part.shape[1]:
                     part = part[:, wanted]
                 found[here, chunk] = part if here.stop - here.start == b - a else part[chosen[here] - a]
         return found
+
+    def _residual(self, samples: Array, box: Region) -> Array:
+        """Return the residuals of samples, ascending, in a box."""
+        residual, along = self.stored("residual"), self.facts["differences"]
+        start, stop = int(samples[0]), int(samples[-1]) + 1
+        ends = [(0 if axis in along else a, b) for axis, (a, b) in enumerate(box, 1)]
+        part = np.empty((stop - start, *(b - a for a, b in ends)), residual.dtype)
+        read_into(residual, (slice(start, stop), *(slice(*reach) for reach in ends)), part)
+        crop = (slice(a - first, None) for (a, _), (first, _) in zip(box, ends, strict=True))
+        return sums(part[samples - start], along)[(slice(None), *crop)]
 
 
 def pixels_of(facts: dict[str, Any]) -> Pixels:

@@ -10,6 +10,7 @@ import numpy as np
 import zarr
 
 from dpca.codec.cells import CellCodec
+from dpca.codec.waves import RUN
 from dpca.kernels.types import Array
 from dpca.storage.coordinates import Coordinates, coordinates_in, fixed_width
 from dpca.storage.errors import StoreError
@@ -56,7 +57,7 @@ class CompressedViews:
     @property
     def rows(self) -> int:
         """Samples of a chunk of codes."""
-        return int(self.stored("codes").chunks[1])
+        return int(self.stored("codes").chunks[-1]) * (RUN if self.codec.waves else 1)
 
     @property
     def chunks(self) -> tuple[int, ...]:

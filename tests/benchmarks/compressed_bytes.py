@@ -21,7 +21,7 @@ import dpca
 from dpca import CellPCA
 from dpca.jobs import encode_store
 from dpca.kernels.quality import ssim_per_sample
-from dpca.storage import ingest
+from dpca.storage import Stack, ingest, open_stack
 from dpca.storage.disk import folder_bytes
 from dpca.storage.reading import array_in, open_group
 from tests.benchmarks.inputs import Array, Inputs
@@ -35,15 +35,8 @@ _GOALS = {"psnr": 36.0, "ssim": 0.92}
 
 def lines(inputs: Inputs) -> Iterator[Line]:
     """Measure."""
-    pixels = np.asarray(inputs.stack.samples[:])
-    n_seen, n_unseen, k = (100, 60, 16) if inputs.quick else (6000, 1233, 256)
-    rng = np.random.default_rng(0)
-    chosen = rng.permutation(len(pixels))[: n_seen + n_unseen]
-    model = CellPCA(k, cell_shape=8 if inputs.quick else 16, overlap=4 if inputs.quick else 8, shared=True)
-    model.fit(pixels[np.sort(chosen[n_unseen:])]).save(inputs.folder / "shared.zarr")
-    unseen = pixels[np.sort(chosen[:n_unseen])]
-    np.save(inputs.folder / "unseen.npy", unseen)
-    stack = ingest(inputs.folder / "unseen.npy", inputs.folder / "unseen.zarr", data_range=(0, 255))
+    stack, unseen = photographs(inputs)
+    n_unseen = len(unseen)
     found = _jpegs(unseen[:: max(1, len(unseen) // _JPEGS)])
     for name, value in _GOALS.items():
         store, began = inputs.folder / f"{name}.zarr", time.process_time()
@@ -65,6 +58,19 @@ def lines(inputs: Inputs) -> Iterator[Line]:
         yield at_most(
             1.0, name=f"bytes at {name}", where=where, n=n_unseen, **ratio_of([sides], ["store"], ["JPEG"], "bytes")
         )
+
+
+def photographs(inputs: Inputs) -> tuple[Stack, Array]:
+    """Return photographs as a stack and in memory, which the model ``shared.zarr``, made here as well, has not seen."""
+    n_seen, n_unseen, k = (100, 60, 16) if inputs.quick else (6000, 1233, 256)
+    if not (inputs.folder / "shared.zarr").exists():
+        pixels = np.asarray(inputs.stack.samples[:])
+        chosen = np.random.default_rng(0).permutation(len(pixels))[: n_seen + n_unseen]
+        model = CellPCA(k, cell_shape=8 if inputs.quick else 16, overlap=4 if inputs.quick else 8, shared=True)
+        model.fit(pixels[np.sort(chosen[n_unseen:])]).save(inputs.folder / "shared.zarr")
+        np.save(inputs.folder / "unseen.npy", pixels[np.sort(chosen[:n_unseen])])
+        ingest(inputs.folder / "unseen.npy", inputs.folder / "unseen.zarr", data_range=(0, 255))
+    return open_stack(inputs.folder / "unseen.zarr"), np.load(inputs.folder / "unseen.npy")
 
 
 def _jpegs(photographs: Array) -> dict[str, Array]:

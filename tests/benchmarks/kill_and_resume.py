@@ -3,10 +3,10 @@
     python tests/benchmarks/kill_and_resume.py --kills 100 --source ../shared/data/lfw-deepfunneled-03.tar
     python tests/benchmarks/kill_and_resume.py --kills 10 --s3 0.05 --source ../shared/data/lfw-deepfunneled-00.tar
 
-Strikes in every stage of the main job (ingest, fit, scores) and in `dpca fit`, `dpca transform --reconstruct` and
-`dpca reconstruct`. Each killed program is started again with the same command; each killed worker must be replaced by
-the run itself. In the end the store must equal that of an undisturbed run, byte for byte. Prints a line a run; exits
-with 1 at a difference.
+Strikes in every stage of the main job (ingest, fit, scores or few bytes) and in `dpca fit`, `dpca transform
+--reconstruct`, `dpca encode`, `dpca append`, `dpca reconstruct` and `dpca job run`. Each killed program is started
+again with the same command; each killed worker must be replaced by the run itself. In the end the store must equal that
+of an undisturbed run, byte for byte. Prints a line a run; exits with 1 at a difference.
 
 With ``--s3`` the main job alone runs, from and to a bucket of a server on this machine, which fails that share of all
 requests; what it makes is compared with a store on the disk.
@@ -19,6 +19,7 @@ import json
 import os
 import random
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -43,7 +44,7 @@ from tests.s3_server import content, s3_in_another_process
 PROGRAM = Path(__file__).parents[2] / "pipelines" / "celeba_cpca.py"
 COMMAND = (sys.executable, "-c", "import sys; from dpca.cli import main; sys.exit(main())")
 #: How a program announces each stage, and the stage's name in the report.
-STAGES = {"ingest": ("ingest ",), "fit": ("fit ",), "scores": ("write ",)}
+STAGES = {"ingest": ("ingest ",), "fit": ("fit ",), "scores": ("write ",), "encode": ("write ",)}
 #: How a command announces that its work begins; its only stage is called as it is.
 BEGINS = ("2 worker(s)",)
 #: What is killed.
@@ -102,7 +103,8 @@ def main() -> int:
         arguments = TWO_WORKERS if options.s3 is None else (*TWO_WORKERS, "--no-reconstruct")
         jobs = [whole_job(options.source, arguments, program=options.program)]
         if options.s3 is None:
-            jobs += commands(options.source, folder)
+            few = whole_job(options.source, arguments, options.program, making=("--compress", "max-error=8"))
+            jobs += [few, *commands(options.source, folder), *growing_jobs(options.source, folder)]
         calm = {job.name: undisturbed(job, folder) for job in jobs}
         if options.s3 is not None:
             stack.enter_context(s3_in_another_process(options.s3))
@@ -124,18 +126,22 @@ def main() -> int:
 
 
 def whole_job(
-    source: str, arguments: Sequence[str] = TWO_WORKERS, program: Path = PROGRAM, stages: Sequence[str] = ()
+    source: str,
+    arguments: Sequence[str] = TWO_WORKERS,
+    program: Path = PROGRAM,
+    stages: Sequence[str] = (),
+    making: Sequence[str] = ("--reconstruct",),
 ) -> Job:
     """Return the job of a pipeline, all stages of it or some."""
 
     def command(output: Place) -> list[str]:
-        return [sys.executable, str(program), "--source", source, "--reconstruct", *arguments, "--output", str(output)]
+        return [sys.executable, str(program), "--source", source, *making, *arguments, "--output", str(output)]
 
     def seconds(output: Place, printed: str) -> dict[str, float]:
         costs = json.loads((report_folder(output) / "report.json").read_bytes())["stages"]
         return {name: cost["seconds"] for name, cost in costs.items() if name in (stages or STAGES)}
 
-    return Job(program.stem, command, seconds, STAGES)
+    return Job(program.stem + "".join(making), command, seconds, STAGES)
 
 
 def commands(source: str, folder: Path, where: Sequence[str] = TWO_WORKERS) -> list[Job]:
@@ -169,6 +175,34 @@ def commands(source: str, folder: Path, where: Sequence[str] = TWO_WORKERS) -> l
         job("encode", model, stack, options=("--max-error", "8")),
         job("reconstruct", model, scores),
     ]
+
+
+def growing_jobs(source: str, folder: Path) -> list[Job]:
+    """Return a job that appends to a compressed store, and one that a file describes; `commands` has made the rest."""
+    small = folder / "small.zarr"
+    with redirect_stdout(StringIO()):
+        made = (str(folder / f"{name}.zarr") for name in ("model", "stack"))
+        if dpca_main(["encode", *made, str(small), "--max-error", "8", *TWO_WORKERS]):
+            raise SystemExit("`dpca encode` failed")
+
+    def append(output: Place) -> list[str]:
+        begin = f"[ -e {output} ] || {{ cp -r {small} {output}.new && mv {output}.new {output}; }}"
+        program = shlex.join([*COMMAND, "append", str(output), source, "--drift", "accept", *TWO_WORKERS])
+        return ["/bin/sh", "-c", f"{begin}; exec {program}"]
+
+    def job(output: Place) -> list[str]:
+        path = output.with_name(f"{output.stem}.toml")
+        said = f'inputs = "{os.path.abspath(source)}"\noutput = "{output.name}"\nworkers = 2\n'
+        path.write_bytes(f"{said}target = {{max-error = 8}}\n".encode())
+        return [*COMMAND, "job", "run", str(path)]
+
+    def of_append(output: Place, printed: str) -> dict[str, float]:
+        return {"append": float(re.findall(r"in ([\d.]+) s \(", printed)[0])}
+
+    def of_job(output: Place, printed: str) -> dict[str, float]:
+        return {"job": json.loads(printed.splitlines()[-2])["seconds"]}
+
+    return [Job("append", append, of_append, {"append": BEGINS}), Job("job", job, of_job, {"job": BEGINS})]
 
 
 def undisturbed(
@@ -231,7 +265,9 @@ def _run_and_kill(
     kills = 0
     with program:
         for line in program.stdout:
-            stage = next((name for name in moments if line.startswith(announced[name])), None)
+            # A job's log is JSON.
+            told = json.loads(line).get("says", "") if line.startswith("{") else line
+            stage = next((name for name in moments if told.startswith(announced[name])), None)
             if stage is None:
                 continue
             time.sleep(moments[stage])

@@ -86,13 +86,17 @@ def test_models_scores_and_reconstructions_in_a_bucket(tmp_path, s3, bucket, sch
     np.save(tmp_path / "a.npy", x)
     stores = {}
     for root in (str(tmp_path), bucket):
-        stack, model, scores, again = (f"{root}/{name}.zarr" for name in ("stack", "model", "scores", "again"))
+        names = ("stack", "model", "scores", "again", "small")
+        stack, model, scores, again, small = (f"{root}/{name}.zarr" for name in names)
         where = ["--scheduler", scheduler]
         assert main(["ingest", str(tmp_path / "a.npy"), stack, *where]) == 0
         assert main(["fit", stack, model, "--cell", "4", "--components", "3", *where]) == 0
         assert main(["transform", model, stack, scores, *where]) == 0
         assert main(["reconstruct", model, scores, again, *where]) == 0
-        stores[root] = {name: content(f"{root}/{name}.zarr") for name in ("stack", "model", "scores", "again")}
+        assert main(["encode", model, stack, small, "--max-error", "0.5", *where]) == 0
+        assert main(["verify", small, *where]) == 0
+        assert np.array_equal(dpca.open_compressed(small)[...], x)
+        stores[root] = {name: content(f"{root}/{name}.zarr") for name in names}
     assert stores[bucket] == stores[str(tmp_path)]
     opened = dpca.open_scores(f"{bucket}/scores.zarr", model=f"{bucket}/model.zarr")
     assert np.array_equal(

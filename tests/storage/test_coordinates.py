@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Callable
+from contextlib import suppress
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import cftime
 import dask.array as da
 import h5py
 import numpy as np
@@ -19,6 +22,7 @@ from hypothesis import strategies as st
 from dpca import PCA, BandPCA, CellPCA
 from dpca.jobs import reconstruct_store, transform_store
 from dpca.storage import DataError, StoreError, ingest, open_stack, verify
+from dpca.storage.coordinates import Coordinate, Coordinates, joined
 
 ATTRIBUTES = {"standard_name": "air_temperature", "units": "K"}
 
@@ -173,10 +177,39 @@ def test_a_file_a_year(tmp_path: Path) -> None:
         part.to_netcdf(tmp_path / f"{name}.nc", engine="scipy", encoding=encoding)
     ingest([tmp_path / "a.nc", tmp_path / "b.nc"], tmp_path / "s.zarr")
     check(opened(tmp_path / "s.zarr")["samples"], xr.concat(parts, "time"))
-    # counts since other days are not joined
+    # times that count from a day of their own
     parts[1].to_netcdf(tmp_path / "b.nc", engine="scipy", encoding={"time": {"units": "days since 2001-01-21"}})
+    ingest([tmp_path / "a.nc", tmp_path / "b.nc"], tmp_path / "u.zarr")
+    np.testing.assert_array_equal(opened(tmp_path / "u.zarr")["time"], xr.concat(parts, "time")["time"])
+    # other units are not joined
+    parts[1].to_netcdf(tmp_path / "b.nc", engine="scipy", encoding={"time": {"units": "hours since 2001-01-21"}})
     ingest([tmp_path / "a.nc", tmp_path / "b.nc"], tmp_path / "t.zarr")
     assert set(opened(tmp_path / "t.zarr")["samples"].coords) == {"month", "lat", "lon", "area", "height"}
+
+
+@given(
+    unit=st.sampled_from(["days", "hours", "minutes", "seconds"]),
+    begins=st.lists(st.datetimes(datetime(1583, 1, 1), datetime(2300, 1, 1)), min_size=2, max_size=2),
+    calendar=st.sampled_from(["standard", "proleptic_gregorian", "noleap", "360_day"]),
+    floating=st.booleans(),
+)
+def test_joined_times_are_those_of_the_parts_or_left_out(
+    unit: str, begins: list[datetime], calendar: str, floating: bool
+) -> None:
+    """cftime knows what numbers mean in every calendar."""
+    counts, parts, known = np.array([3, 4]).astype("f4" if floating else "i4"), [], []
+    for begin in begins:
+        attributes = {"units": f"{unit} since {begin:%Y-%m-%d %H:%M:%S}", "calendar": calendar}
+        parts.append(Coordinates(("time", "x"), {"time": Coordinate(("time",), counts, attributes)}, {}))
+    with suppress(ValueError):  # 31 January in a calendar of 30 days
+        known = [t for p in parts for t in cftime.num2date(counts, p.arrays["time"].attributes["units"], calendar)]
+    together = joined(parts)
+    assert together is not None
+    if (found := together.arrays.get("time")) is None:
+        whole = (begins[1].replace(microsecond=0) - begins[0].replace(microsecond=0)) / timedelta(**{unit: 1})
+        assert calendar in ("noleap", "360_day") or not whole.is_integer()
+    elif known:
+        assert list(cftime.num2date(found.values, found.attributes["units"], calendar)) == known
 
 
 def test_a_dataset_needs_a_key(tmp_path: Path) -> None:

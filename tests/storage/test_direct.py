@@ -88,6 +88,19 @@ def test_what_is_written_is_what_zarr_writes(tmp_path_factory, case, swapped):
         assert mine == theirs
 
 
+def test_what_is_packed_is_what_zarr_packs(tmp_path):
+    group = create_root(tmp_path / "s.zarr", kind="stack", fingerprint="f")
+    ours, zarrs = (
+        create_array(group, name, (7, 50), "i2", Layout((4, 20), (8, 60)), "sa", codec="packed") for name in "ab"
+    )
+    values = np.random.default_rng(0).integers(-9, 10, (7, 50)).astype("i2")
+    assert write_raw_shard(ours, (0, 0), values)
+    zarrs[:] = values
+    np.testing.assert_array_equal(ours[:], values)
+    mine, theirs = (stored_chunks(tmp_path / "s.zarr" / name / "c" / "0" / "0", 6) for name in "ab")
+    assert mine == theirs
+
+
 def test_a_shard_that_cannot_be_written_whole_leaves_nothing(tmp_path):
     group = create_root(tmp_path / "s.zarr", kind="stack", fingerprint="f")
     array = create_array(group, "samples", (4, 5000), "u1", Layout((4, 5000), (4, 5000)), "sa")

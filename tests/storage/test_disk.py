@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import errno
 import os
+from pathlib import Path
 
 import pytest
 
-from dpca.storage.disk import require_free_space, writing_errors
+from dpca.storage.disk import exchanged, require_free_space, writing_errors
 from dpca.storage.errors import StoreError
 
 
@@ -41,3 +42,14 @@ def test_space_is_asked_for_before_starting(tmp_path):
     with pytest.raises(StoreError, match=r"the stack takes 1,000 PB") as caught:
         require_free_space(tmp_path / "not" / "yet.zarr", 10**18, "the stack")
     assert "free: make room or choose another output" in str(caught.value)
+
+
+def test_folders_are_swapped_in_one_step_or_not_at_all(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"in-{name}").touch()
+    done = exchanged(tmp_path / "a", tmp_path / "b")
+    assert [path.name for path in (tmp_path / "a").iterdir()] == ["in-b" if done else "in-a"]
+    assert [path.name for path in (tmp_path / "b").iterdir()] == ["in-a" if done else "in-b"]
+    assert not exchanged(tmp_path / "a", tmp_path / "none")
+    assert (tmp_path / "a").exists()

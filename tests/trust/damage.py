@@ -17,9 +17,11 @@ from dpca import PCA, CellPCA, StreamingPCA
 from dpca.jobs import (
     CompressionSettings,
     compress,
+    encode_store,
     fit_store,
     transform_store,
 )
+from dpca.representation.compressed import Form as CodesForm
 from dpca.storage import ingest
 from dpca.storage.layout import Layout
 from tests.conftest import smooth_images
@@ -35,6 +37,7 @@ STORES = (
     "scores.zarr",
     "job.zarr",
     "job.report",
+    "compressed.zarr",
 )
 
 
@@ -52,6 +55,8 @@ def make_stores(folder: Path, client: Any) -> None:
         patch.object(score_write, "choose_layout", small_shards),
         patch.object(ingesting, "choose_layout", small_shards),
         patch.object(drawing, "DPI", 20),
+        patch.object(CodesForm, "rows", 16),
+        patch.object(CodesForm, "shard_rows", 16),
     ):
         for turn, name in enumerate("ab"):
             images = smooth_images(SHAPE[0], SHAPE[1:], seed=turn)
@@ -65,6 +70,7 @@ def make_stores(folder: Path, client: Any) -> None:
             StreamingPCA(3, random_state=0).fit(stack).save(here / "streaming.zarr")
             PCA(3).fit(stack).save(here / "exact.zarr")
             transform_store(stack, here / "cells.zarr", here / "scores.zarr", reconstruct=True)
+            encode_store(stack, here / "cells.zarr", here / "compressed.zarr", max_error=4)
             compress(folder / f"{name}.npz", here / "job.zarr", SETTINGS, client=client)
 
 

@@ -15,6 +15,7 @@ import numpy as np
 import dpca
 from dpca import PCA, CellPCA, StreamingPCA
 from dpca.jobs import find_done, open_input, reconstruct_store, transform_store
+from dpca.jobs.remeasure import remeasure
 from dpca.models.store import load_any
 from dpca.storage import ingest, open_stack, verify
 from dpca.storage.errors import DataError, StoreError
@@ -137,7 +138,20 @@ def all_ways(whole: Path) -> dict[str, dict[str, Way]]:
         },
         "job.zarr": _job_ways(whole),
         "job.report": report,
+        "compressed.zarr": {
+            "open_compressed": lambda here, out: _decoded(here / "compressed.zarr"),
+            "a preview": lambda here, out: dpca.open_compressed(here / "compressed.zarr", level=1)[...],
+            "lazily": lambda here, out: _lazy(dpca.open_compressed(here / "compressed.zarr").dask()[3:30]),
+            "remeasure": lambda here, out: remeasure(
+                str(here / "compressed.zarr"), open_stack(whole / "stack.zarr"), sample=5
+            ),
+        },
     }
+
+
+def _decoded(path: Path) -> list[Any]:
+    store = dpca.open_compressed(path)
+    return [store.axes, store.shape, store.dtype.name, store.facts["max_error"], store[...], store[33], store[:, 5:9]]
 
 
 class Trial:

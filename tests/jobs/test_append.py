@@ -1,0 +1,173 @@
+"""Compressed stores grow: what was there stays as it is, what is new keeps the promise or is refused."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import dpca
+from dpca import CellPCA
+from dpca.cli import main
+from dpca.engine.checkpoint import Checkpoints
+from dpca.jobs import append_store, encode_store
+from dpca.jobs.remeasure import remeasure
+from dpca.jobs.stages import NOTHING
+from dpca.representation.compressed import Form
+from dpca.storage import DataError, Stack, StoreError, ingest, open_stack, verify
+from dpca.storage.claim import Claim
+from dpca.storage.reading import open_group
+from tests.conftest import smooth_images
+
+N, MORE, ROWS = 70, 60, 32
+
+
+def tree(root: Path) -> dict[str, bytes]:
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in root.rglob("*") if path.is_file()}
+
+
+def made(folder: Path, name: str, values: np.ndarray) -> Stack:
+    np.save(folder / f"{name}.npy", values)
+    return ingest(folder / f"{name}.npy", folder / f"{name}.zarr", threads=1)
+
+
+@pytest.fixture(scope="module")
+def images() -> np.ndarray:
+    return smooth_images(N + MORE, (24, 20, 3))
+
+
+@pytest.fixture(scope="module", params=["psnr", "max_error"])
+def before(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, images: np.ndarray) -> Path:
+    """A store of the first samples in three shards, and stacks of all."""
+    folder = tmp_path_factory.mktemp("before")
+    stack = made(folder, "first", images[:N])
+    made(folder, "second", images[N:])
+    made(folder, "both", images)
+    # All are seen by the fit: the new samples are no others than the first ones.
+    CellPCA(40, cell_shape=10).fit(images).save(folder / "model.zarr")
+    goal = {"psnr": 34.0} if request.param == "psnr" else {"max_error": 3.0}
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Form, "rows", ROWS)
+        patch.setattr(Form, "shard_rows", ROWS)
+        encode_store(stack, folder / "model.zarr", folder / "small.zarr", **goal)
+    return folder
+
+
+@pytest.fixture
+def store(before: Path, tmp_path: Path) -> Path:
+    return shutil.copytree(before / "small.zarr", tmp_path / "small.zarr")
+
+
+def test_new_samples_come_behind_and_the_others_stay(before: Path, store: Path, images: np.ndarray) -> None:
+    old, files, inodes = dpca.open_compressed(store)[...], tree(store), (store / "codes/c/0/1").stat().st_ino
+    done = append_store(store, open_stack(before / "second.zarr"))
+    assert done.samples == MORE
+    grown = dpca.open_compressed(store)
+    assert grown.shape == (N + MORE, 24, 20, 3)
+    assert (grown[:N] == old).all()
+    error = np.square((grown[N:].astype(float) - images[N:]) / 255).mean()
+    assert done.measures["psnr"][1] == pytest.approx(-10 * np.log10(error), abs=1e-3)
+    if "max_error" in grown.facts:
+        assert np.abs(grown[...].astype(int) - images).max() <= 3
+    assert verify(store) == []
+    assert remeasure(str(store), open_stack(before / "both.zarr")) == []
+    assert open_group(store)["name"].shape == (N + MORE,)
+    after = tree(store)
+    for name in files:
+        array, _, place = name.partition("/c/")
+        # Full shards and what codes are decoded with are the same files.
+        if array not in ("codes", "residual", "mse", "psnr", "ssim", "max_error", "name", "zarr.json") and place:
+            assert after[name] == files[name], name
+    assert after["codes/c/0/0"] == files["codes/c/0/0"]
+    assert (store / "codes/c/0/1").stat().st_ino == inodes
+    # The same samples are not appended twice.
+    assert append_store(store, open_stack(before / "second.zarr")).cost is NOTHING
+    assert tree(store) == after
+
+
+def test_appended_twice_in_parts(before: Path, store: Path, tmp_path: Path, images: np.ndarray) -> None:
+    for name, part in {"a": images[N : N + 26], "b": images[N + 26 :]}.items():  # the first fills the third shard
+        append_store(store, made(tmp_path, name, part))
+    assert verify(store) == []
+    assert remeasure(str(store), open_stack(before / "both.zarr")) == []
+
+
+def test_an_interruption_leaves_the_old_store_and_the_next_run_the_new_one(
+    before: Path, store: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calm, files, second = tmp_path / "calm.zarr", tree(store), open_stack(before / "second.zarr")
+    shutil.copytree(store, calm)
+    append_store(calm, second)
+    save, left = Checkpoints.save, iter([True] * 2 + [False])  # the links, and a shard
+
+    def stops(self: Checkpoints, name: str, *bundle: object) -> None:
+        if not next(left, False):
+            raise KeyboardInterrupt
+        save(self, name, *bundle)  # type: ignore[arg-type]
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "save", stops)
+        with pytest.raises(KeyboardInterrupt):
+            append_store(store, second)
+    assert tree(store) == files
+    append_store(store, second)
+    assert tree(store) == tree(calm)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["calm.zarr", "small.zarr"]
+
+
+@pytest.mark.parametrize("before", ["psnr"], indirect=True)
+def test_samples_that_miss_the_goal_are_told_and_refused_or_accepted(
+    before: Path, store: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], scheduler: str
+) -> None:
+    rng, files = np.random.default_rng(0), tree(store)
+    other = made(tmp_path, "other", rng.integers(0, 255, (9, 24, 20, 3), dtype=np.uint8))
+    with pytest.raises(DataError, match=r"come to psnr \d.* 34 was asked for"):
+        append_store(store, other)
+    assert tree(store) == files
+    assert not (tmp_path / "small.zarr.partial").exists()
+    argv = ["append", str(store), str(tmp_path / "other.npy"), "--scheduler", scheduler]
+    assert main(argv) == 3
+    assert main([*argv, "--drift", "accept"]) == 0
+    assert "note: the new samples come to psnr" in capsys.readouterr().out
+    assert verify(store) == []
+    assert main([*argv, "--drift", "accept"]) == 0
+    assert "nothing to do" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("before", ["psnr"], indirect=True)
+def test_what_another_run_appends_at_that_moment_is_not_lost(
+    before: Path, store: Path, tmp_path: Path, images: np.ndarray
+) -> None:
+    first = made(tmp_path, "a", images[N : N + 20])
+
+    class Late(Stack):
+        """A stack that is asked for its content when the other run ends."""
+
+        @property
+        def fingerprint(self) -> str:  # type: ignore[override]
+            append_store(store, first)
+            return "late"
+
+    late = made(tmp_path, "b", images[N + 20 :])
+    late.__class__ = Late
+    with pytest.raises(StoreError, match="run the same command again"):
+        append_store(store, late)
+    assert dpca.open_compressed(store).shape[0] == N + 20
+    assert verify(store) == []
+
+
+@pytest.mark.parametrize("before", ["psnr"], indirect=True)
+def test_what_does_not_fit_is_refused(before: Path, store: Path, tmp_path: Path, images: np.ndarray) -> None:
+    files = tree(store)
+    for name, values in {"short": images[:5, :20], "wide": images[:5].astype(np.uint16)}.items():
+        with pytest.raises(DataError, match="append samples of one kind"):
+            append_store(store, made(tmp_path, name, values))
+    with pytest.raises(DataError, match="append on a disk"):
+        append_store("memory://bucket/small.zarr", open_stack(before / "second.zarr"))
+    held = Claim(tmp_path / "small.zarr.partial", "small.zarr")
+    with pytest.raises(StoreError, match="is being written by another run"):
+        append_store(store, open_stack(before / "second.zarr"))
+    held.end()
+    assert tree(store) == files
