@@ -11,7 +11,6 @@ samples without what these add.
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -65,7 +64,7 @@ def mean(store: Compressed) -> Array:
         Costs the reading of the codes, and the decoding of one sample.
     """
     codes = mean_codes(store)[None]
-    added = [codes[:, cell.positions] @ cell.rows.astype(np.float64) for cell in cells_of(store)]
+    added = [codes[:, cell.positions] @ cell.rows for cell in cells_of(store)]
     found: Array = joined(store, [a + b for a, b in zip(added, means_of(store), strict=True)])[0]
     return found
 
@@ -133,25 +132,34 @@ def gram(store: Compressed, *, center: bool = True) -> Array:
             cell = cells[c]
             values = codes[np.searchsorted(positions, cell.positions)].astype(dtype)
             begin, end = end, end + cell.into.shape[1]
-            if center:
-                values -= values.mean(axis=1, dtype=np.float64, keepdims=True).astype(dtype)
-            np.matmul(cell.into.T, values, out=x[begin:end])
+            np.matmul(cell.into.T.astype(dtype), values, out=x[begin:end])
             if not center:
-                own = cell.back @ (cell.rows.astype(np.float64) @ means[c])
+                own = cell.back @ (cell.rows @ means[c])
                 x[begin:end] += own[:, None].astype(dtype)
                 constant += float(means[c] @ means[c] - own @ own)
         add_lower(total, gram_lower(x, part))
     symmetrize(total)
+    if center:
+        means_of_rows = total.mean(axis=1)
+        total -= means_of_rows[:, None]
+        total -= means_of_rows - means_of_rows.mean()
     total += constant
     return total
 
 
 def _blocks(cells: Sequence[Cell], most: int) -> Iterator[list[int]]:
-    """Yield cells whose codes lie side by side, up to so many rows of these at once."""
-    order = sorted(range(len(cells)), key=lambda c: int(cells[c].positions.min(initial=0)))
-    ends = list(itertools.accumulate(len(cells[c].positions) for c in order))
-    for _, block in itertools.groupby(zip(order, ends, strict=True), key=lambda one: one[1] // most):
-        yield [c for c, _ in block]
+    """Yield cells whose codes lie side by side, of some ``most`` rows of these, up to twice as many."""
+    block: list[int] = []
+    size = reach = 0
+    for c in sorted(range(len(cells)), key=lambda c: int(cells[c].positions.min(initial=0))):
+        positions = cells[c].positions
+        # Rows of the cells of a tile are mixed, and would be read with each of its parts.
+        apart, more = positions.min(initial=reach) >= reach, size + len(positions)
+        if block and more > (most if apart else 2 * most):
+            yield block
+            block, more = [], len(positions)
+        block, size, reach = [*block, c], more, max(reach, int(positions.max(initial=-1)) + 1)
+    yield block
 
 
 def pca(store: Compressed, n_components: int, *, random_state: Any = 0) -> PCA:

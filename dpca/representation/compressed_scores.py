@@ -18,6 +18,9 @@ from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.representation.compressed import Compressed, filter_along, pixels_of
 
+# A component whose part that others do not explain is shorter than this share of it, is one of them up to rounding.
+_DEPENDENT = 1e-6
+
 
 @dataclass(frozen=True, eq=False)
 class Cell:
@@ -27,16 +30,27 @@ class Cell:
     ----------
     positions : array (m,) of integers
         Rows of codes.
-    rows : array (m, n_features)
-        Their components times the step: what a code of 1 adds to a cell.
-    into : array (m, p)
-        Maps codes to scores of orthonormal components, and ``back`` (p, m) these to codes.
+    components : array (rank, n_features)
+        Of which ``which`` (m,) are those of the codes, in units of the ``step`` of these.
+    into : array (m, p), float64
+        Maps codes to scores of orthonormal components.
     """
 
     positions: Array
-    rows: Array
+    components: Array
+    which: Array
+    step: float
     into: Array
-    back: Array
+
+    @property
+    def back(self) -> Array:
+        """What maps scores of orthonormal components to codes, (p, m)."""
+        return np.linalg.pinv(self.into)
+
+    @property
+    def rows(self) -> Array:
+        """What a code of 1 adds to the cell, (m, n_features), float64."""
+        return self.components[self.which].astype(np.float64) * self.step
 
 
 def cells_of(store: Compressed) -> list[Cell]:
@@ -49,15 +63,24 @@ def cells_of(store: Compressed) -> list[Cell]:
     grams = [rows.astype(np.float64) @ rows.T.astype(np.float64) for rows in codec.components.rows]
     found = []
     for positions, group in zip(np.split(order, ends), codec.components.group, strict=True):
-        component = codec.component[positions]
-        variances, vectors = np.linalg.eigh(grams[group][np.ix_(component, component)])
-        # Quantized components may depend on each other.
-        safe = variances > len(variances) * np.finfo(np.float64).eps * max(variances, default=0.0)
-        lengths, vectors = np.sqrt(variances[safe]) * codec.step, vectors[:, safe]
-        into, back = vectors * lengths, vectors.T / lengths[:, None]
-        rows = codec.components.rows[group][component] * codec.dtype.type(codec.step)
-        found.append(Cell(positions, rows, into.astype(codec.dtype), back))
+        which = codec.component[positions]
+        into = codec.step * _root(grams[group][np.ix_(which, which)])
+        found.append(Cell(positions, codec.components.rows[group], which, codec.step, into))
     return found
+
+
+def _root(gram: Array) -> Array:
+    """Return a root R (m, p) of inner products: R R' is these."""
+    try:
+        root = np.linalg.cholesky(gram)
+        if (np.diag(root) > _DEPENDENT * np.sqrt(np.diag(gram))).all():
+            return root
+    except np.linalg.LinAlgError:
+        pass
+    # Quantized components may depend on each other, or be zero.
+    variances, vectors = np.linalg.eigh(gram)
+    safe = variances > _DEPENDENT**2 * variances.max()
+    return np.asarray(vectors[:, safe] * np.sqrt(variances[safe]))
 
 
 class PerSample:
@@ -80,7 +103,8 @@ class PerSample:
         first, *others = index if isinstance(index, tuple) else (index,)
         wanted = range(self.shape[0])[first] if isinstance(first, slice) else range(int(first), int(first) + 1)
         samples, places = np.unique(np.asarray(wanted, int), return_inverse=True)
-        values = self._of(self.store.codes(self._positions, samples)[:, places])
+        codes = self.store.codes(self._positions, samples)
+        values = self._of(codes if wanted.step == 1 else codes[:, places])
         return values[(slice(None) if isinstance(first, slice) else 0, *others)]
 
     @cached_property
@@ -113,11 +137,11 @@ class OrthonormalScores(PerSample):
         return OrthonormalScores, (self.store,)
 
     def _of(self, codes: Array) -> Array:
-        found, end = np.empty((codes.shape[1], self.shape[1]), self.dtype), 0
+        found, end = np.empty((self.shape[1], codes.shape[1]), self.dtype), 0
         for cell, places in zip(self._cells, self._places, strict=True):
             begin, end = end, end + cell.into.shape[1]
-            np.matmul(codes[places].T.astype(self.dtype), cell.into, out=found[:, begin:end])
-        return found
+            np.matmul(cell.into.T.astype(self.dtype), codes[places].astype(self.dtype), out=found[begin:end])
+        return found.T
 
 
 class Thumbnails(PerSample):
@@ -203,6 +227,7 @@ def mean_codes(store: Compressed) -> Array:
     total: Array = np.zeros(len(rows))
     for start in range(0, len(store), store.rows):
         samples = np.arange(start, min(start + store.rows, len(store)))
-        total += store.codes(rows, samples).sum(axis=1, dtype=np.float64)
+        codes = store.codes(rows, samples)
+        total += codes.sum(axis=1, dtype=np.float64 if codes.dtype.kind == "f" else np.int64)
     total /= len(store)
     return total
