@@ -298,7 +298,12 @@ class CellCodec:
         return from_waves(codes.astype(self.dtype)) if self.waves else codes
 
     def decode(
-        self, codes: Array, box: Region | None = None, chosen: Array | None = None, pixels: Pixels | None = None
+        self,
+        codes: Array,
+        box: Region | None = None,
+        chosen: Array | None = None,
+        pixels: Pixels | None = None,
+        out: Array | None = None,
     ) -> Array:
         """Return the samples (n, *lengths of the box) that codes stand for.
 
@@ -313,6 +318,8 @@ class CellCodec:
             not given count as zero. Default all.
         pixels : Pixels, optional
             What values are rounded to; default none, but floating point.
+        out : array (n, *lengths of the box), C-ordered, optional
+            Where they go, of the type of the pixels; default a new array.
         """
         from dpca.kernels.sweeps import add_components
 
@@ -328,10 +335,17 @@ class CellCodec:
             add_components(codes, few.start, where, component, basis, values)
 
         offset = self.components.offset[tuple(slice(*ends) for ends in box)]
-        fused = pixels is not None and pixels.dtype.kind in "iu" and pixels.dtype.itemsize <= 2
-        out = np.empty((codes.shape[1], *offset.shape), pixels.dtype if fused and pixels is not None else self.dtype)
-        slabs.join(fill, offset, out, pixels if fused else None)
-        return out if fused or pixels is None else to_pixels(out, *pixels)
+        shape = (codes.shape[1], *offset.shape)
+        if pixels is not None and pixels.are_small:
+            made = np.empty(shape, pixels.dtype) if out is None else out
+            slabs.join(fill, offset, made, pixels)
+            return made
+        slabs.join(fill, offset, made := np.empty(shape, self.dtype))
+        if pixels is not None:
+            made = to_pixels(made, *pixels)
+        if out is not None:
+            out[...] = made
+        return made
 
     def _taken(self, part: Part, chosen: Array | None) -> tuple[Array, Array, Array]:
         """Return what a part is decoded from: which rows of the codes, of which components, and these."""

@@ -20,6 +20,11 @@ class Pixels(NamedTuple):
     data_range: tuple[float, float]
 
     @property
+    def are_small(self) -> bool:
+        """Whether they are integers of at most 16 bits, of which every floating-point type holds the limits."""
+        return self.dtype.kind in "iu" and self.dtype.itemsize <= 2
+
+    @property
     def limits(self) -> tuple[float, float]:
         """Smallest and largest value that may be stored: of the range, and of the type if it holds integers."""
         if self.dtype.kind == "f":

@@ -97,6 +97,17 @@ def add_rows(values: Array, weights: Array, totals: Array) -> None:
 
 
 @_compiled
+def add_and_round(values: Array, mean: Array, low: Any, high: Any, out: Array) -> None:
+    """Set values (m, n, d) plus their means (m, d), rounded, and cut to what lies between ``low`` and ``high``."""
+    for i in range(len(values)):
+        added = mean[i]
+        for s in range(values.shape[1]):
+            line, made = values[i, s], out[i, s]
+            for j in range(len(added)):
+                made[j] = min(max(np.rint(line[j] + added[j]), low), high)
+
+
+@_compiled
 def turn_zones(values: Array, n: int, zones: Array, turning: Array) -> None:
     """Filter zones across borders of cells in place, n samples at once.
 

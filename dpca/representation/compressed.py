@@ -5,10 +5,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
@@ -28,7 +27,7 @@ from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.partition.prefilter import Prefilter
 from dpca.representation.compressed_views import CompressedViews
-from dpca.representation.indexing import moved, per_axis, runs
+from dpca.representation.indexing import alike, moved, per_axis, runs
 from dpca.storage.arrays import create_array, write_shard
 from dpca.storage.errors import DataError, StoreError, one_line
 from dpca.storage.layout import Layout
@@ -239,17 +238,17 @@ class Compressed(CompressedViews):
         chosen = self.codec.rows_of(box)
         if self.level is not None:
             chosen = chosen[self.codec.component[chosen] < self.level]
-        wide, itemsize = self.rows, self._group["codes"].dtype.itemsize  # type: ignore[union-attr]
+        wide, itemsize = self.rows, self.stored("codes").dtype.itemsize
         at_once = wide * max(1, _CODE_BYTES // (wide * itemsize * max(1, len(chosen))))
         pixels, step = pixels_of(self.facts), self.facts["residual_step"]
-        for block in _alike(samples // at_once):
+        for block in alike(samples // at_once):
             some = samples[block]
             codes = self.codes(chosen, some)
             if step is None or self.level is not None:
-                values[block] = self.codec.decode(codes, box, chosen, pixels)
+                self.codec.decode(codes, box, chosen, pixels, values[block])
                 continue
             y = self.codec.decode(codes, box, chosen)
-            for chunk in _alike(some // wide):
+            for chunk in alike(some // wide):
                 y[chunk] += self._residual(some[chunk], box) * float(step)
             values[block] = to_pixels(y, *pixels)
         return values
@@ -259,7 +258,7 @@ class Compressed(CompressedViews):
         codes, waves = self.stored("codes"), self.codec.waves
         high = codes.chunks[0]
         found = np.empty((len(chosen), len(samples)), self.codec.dtype if waves else codes.dtype)
-        for chunk in _alike(samples // self.rows):
+        for chunk in alike(samples // self.rows):
             start, stop = int(samples[chunk][0]), int(samples[chunk][-1]) + 1
             columns: tuple[slice, ...] = (slice(start, stop),)
             if waves:
@@ -364,9 +363,3 @@ def _opened_whole(path: str, fingerprint: str) -> Compressed:
     if opened.facts["fingerprint"] != fingerprint:
         raise StoreError(f"'{path}' is not the store that was opened: it was replaced meanwhile, open it again")
     return opened
-
-
-def _alike(numbers: Array) -> Iterator[slice]:
-    """Split ascending numbers into slices of equal ones."""
-    ends = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
-    return (slice(*pair) for pair in itertools.pairwise(ends))

@@ -79,9 +79,8 @@ class PerSample:
     def __getitem__(self, index: Any) -> Array:
         first, *others = index if isinstance(index, tuple) else (index,)
         wanted = range(self.shape[0])[first] if isinstance(first, slice) else range(int(first), int(first) + 1)
-        start, stop = (min(wanted), max(wanted) + 1) if wanted else (0, 0)
-        codes = self.store.codes(self._positions, np.arange(start, stop))[:, [i - start for i in wanted]]
-        values = self._of(codes)
+        samples, places = np.unique(np.asarray(wanted, int), return_inverse=True)
+        values = self._of(self.store.codes(self._positions, samples)[:, places])
         return values[(slice(None) if isinstance(first, slice) else 0, *others)]
 
     @cached_property

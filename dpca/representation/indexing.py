@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
 
 from dpca.kernels.types import Array
+
+
+def alike(numbers: Array) -> Iterator[slice]:
+    """Split ascending numbers into slices of equal ones."""
+    ends = [0, *(np.flatnonzero(np.diff(numbers)) + 1).tolist(), len(numbers)]
+    return (slice(*pair) for pair in itertools.pairwise(ends))
 
 
 def runs(numbers: Array) -> list[Array]:

@@ -189,8 +189,7 @@ class LinearRepresentation(Representation):
                 x = samples.reshape(shape) if in_place else linalg.scratch("values", shape, dtype)
                 for some, rows in run.products:
                     np.matmul(_scores_of(run, some, rows, scores), rows, out=x[some], dtype=dtype)
-                x += run.mean.astype(dtype)
-                yield run.first, x if pixels is None else to_pixels(x, *pixels)
+                yield run.first, _uncentered(x, run.mean.astype(dtype), pixels)
 
     def _step(self, itemsize: int) -> int:
         """Return how many samples are mapped at once."""
@@ -230,6 +229,18 @@ class LinearRepresentation(Representation):
                 runs.append(_Run(parts[here.start], here.start, _stacked(means[here]), _products(rows[here])))
             tiles.append((parts, runs))
         return tiles
+
+
+def _uncentered(x: Array, mean: Array, pixels: Pixels | None) -> Array:
+    """Return the values (count, n, n_features) plus their means, as pixels where these are given; may reuse ``x``."""
+    if pixels is not None and pixels.are_small:
+        from dpca.kernels.sweeps import add_and_round
+
+        rounded = np.empty(x.shape, pixels.dtype)
+        add_and_round(x, mean[:, 0], *map(x.dtype.type, pixels.limits), rounded)
+        return rounded
+    x += mean
+    return x if pixels is None else to_pixels(x, *pixels)
 
 
 def _products(parts: list[Array]) -> list[tuple[slice, Array]]:

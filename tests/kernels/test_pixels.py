@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from dpca.kernels.pixels import to_pixels
+from dpca.kernels.pixels import Pixels, to_pixels
+from dpca.kernels.sweeps import add_and_round
 
 
 @pytest.mark.parametrize(
@@ -30,6 +31,13 @@ def test_rounding_and_clipping(
     found = to_pixels(np.array(values, work), dtype, data_range)
     assert found.dtype == dtype
     np.testing.assert_array_equal(found, np.array(expected, dtype))
+    pixels = Pixels(np.dtype(dtype), data_range)
+    assert pixels.are_small == (dtype is not bool)
+    if pixels.are_small:
+        means, out = np.array([[8], [-4]], work), np.empty((2, 3, len(values)), dtype)
+        centered = np.array(values, work) - means[:, None] * np.ones((1, 3, 1), work)
+        add_and_round(centered, means * np.ones(len(values), work), *map(work, pixels.limits), out)
+        np.testing.assert_array_equal(out, np.broadcast_to(np.array(expected, dtype), out.shape))
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.uint32, np.int64, np.uint64])
