@@ -193,8 +193,10 @@ def quantized(components: Components, scores: Array, step: float, n_samples: int
     coordinates = np.unravel_index(np.arange(n_cells), grid_shape)
     tile = np.ravel_multi_index([at // edge for at in coordinates], [-(-s // edge) for s in grid_shape])
     cell, component = np.nonzero(kept)
+    power = powers[cell, component]
     # Few waves are packed together: it takes many cells to tell how often each integer comes.
-    order = np.lexsort((cell, component) if waves else (-powers[cell, component], tile[cell]))
+    alike = np.floor(np.log2(np.maximum(power, np.finfo(power.dtype).tiny)))
+    order = np.lexsort((cell, component, -alike) if waves else (-power, tile[cell]))
     cell, component = cell[order], component[order]
     rank = np.zeros(n_groups, np.int64)
     np.maximum.at(rank, group[cell], component + 1)
