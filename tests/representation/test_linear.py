@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pickle
 import tracemalloc
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -219,9 +220,11 @@ def test_temporaries_stay_below_what_is_promised(
     components = np.random.default_rng(0).normal(size=(20, *shape)).astype(np.float32)
     model = LinearRepresentation(partitions[kind], np.zeros(shape), components)
     x = np.zeros((120, *shape), dtype)  # of float64 more than the larger block
+    limits = Pixels(np.dtype(dtype), (0, 255)) if pixels else None
+    replace(model)._decode(np.zeros((1, *model.score_shape), model.score_dtype(dtype)), limits)  # compiles
     linalg.release_scratch()
     tracemalloc.start()
-    model._decode(model._encode(x), Pixels(np.dtype(dtype), (0, 255)) if pixels else None)
+    model._decode(model._encode(x), limits)
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
     linalg.release_scratch()
