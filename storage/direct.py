@@ -89,7 +89,9 @@ def read_shards(array: zarr.Array[Any], taken: Sequence[range], out: Array) -> b
             places = _read_index(file, math.prod(per_shard), known)
             inside = [_within(r, i, s) for r, i, s in zip(taken, shard, shards, strict=True)]
             for chunk in product(*(_touched(r, c) for r, c in zip(inside, chunks, strict=True))):
-                place = int(np.ravel_multi_index([i % n for i, n in zip(chunk, per_shard, strict=True)], per_shard))
+                place = 0
+                for i, n in zip(chunk, per_shard, strict=True):
+                    place = place * n + i % n
                 length = None if codec is PACKED else math.prod(chunks) * array.dtype.itemsize + CRC_BYTES
                 file.seek(_offset(places[place], chunk, length))
                 if scratch is None:
@@ -252,11 +254,15 @@ def _read_chunk(
     packed: int | None,
 ) -> None:
     """Read one chunk, ``packed`` in so many bytes, at the file's position and copy its part of the box into ``out``."""
-    begins = [i * c for i, c in zip(chunk, scratch.shape, strict=True)]
-    wanted = [_within(r, i, c) for r, i, c in zip(inside, chunk, scratch.shape, strict=True)]
-    target = out[tuple(slice(r.start - o, r.stop - o) for r, o in zip(wanted, corner, strict=True))]
+    to, of = [], []
+    for i, length, wanted, first in zip(chunk, scratch.shape, inside, corner, strict=True):
+        begin = i * length
+        start, stop = max(wanted.start, begin), min(wanted.stop, begin + length)
+        to.append(slice(start - first, stop - first))
+        of.append(slice(start - begin, stop - begin))
+    target = out[tuple(to)]
     flat = scratch.data.cast("B")
-    from_start = wanted[0].start == begins[0] and target.shape[1:] == scratch.shape[1:]
+    from_start = of[0].start == 0 and target.shape[1:] == scratch.shape[1:]
     if packed is not None:
         content = file.read(packed)
         if len(content) < packed:
@@ -276,7 +282,7 @@ def _read_chunk(
     else:
         checksum = _read_into(file, flat, 0)
         _check(file.read(CRC_BYTES), checksum, belongs)
-    np.copyto(target, scratch[tuple(slice(r.start - b, r.stop - b) for r, b in zip(wanted, begins, strict=True))])
+    np.copyto(target, scratch[tuple(of)])
 
 
 def _read_into(file: BinaryIO, buffer: memoryview, checksum: int) -> int:

@@ -193,8 +193,10 @@ def quantized(components: Components, scores: Array, step: float, n_samples: int
     coordinates = np.unravel_index(np.arange(n_cells), grid_shape)
     tile = np.ravel_multi_index([at // edge for at in coordinates], [-(-s // edge) for s in grid_shape])
     cell, component = np.nonzero(kept)
+    power = powers[cell, component]
     # Few waves are packed together: it takes many cells to tell how often each integer comes.
-    order = np.lexsort((cell, component) if waves else (-powers[cell, component], tile[cell]))
+    alike = np.floor(np.log2(np.maximum(power, np.finfo(power.dtype).tiny)))
+    order = np.lexsort((cell, component, -alike) if waves else (-power, tile[cell]))
     cell, component = cell[order], component[order]
     rank = np.zeros(n_groups, np.int64)
     np.maximum.at(rank, group[cell], component + 1)
@@ -326,7 +328,9 @@ class CellCodec:
         slabs = slabs_of(grid, box)
         if chosen is not None and len(chosen) == len(self.cell):
             chosen = None
-        taken = {part.cell: self._taken(part, chosen) for part in slabs.parts}
+        # To look all of them up takes longer than to decode one sample.
+        every = chosen is None and box == whole_of(grid.sample_shape)
+        taken = self._all_taken if every else {part.cell: self._taken(part, chosen) for part in slabs.parts}
 
         def fill(few: slice, part: Part, values: Array) -> None:
             where, component, basis = taken[part.cell]
@@ -358,6 +362,11 @@ class CellCodec:
             inside = basis.reshape(len(basis), *lengths)[(slice(None), *(slice(*ends) for ends in part.inside))]
             basis = np.ascontiguousarray(inside.reshape(len(basis), math.prod(inside.shape[1:])))
         return where, self.component[at], basis
+
+    @cached_property
+    def _all_taken(self) -> dict[int, tuple[Array, Array, Array]]:
+        parts = slabs_of(self.components.grid, whole_of(self.components.grid.sample_shape)).parts
+        return {part.cell: self._taken(part, None) for part in parts}
 
     @cached_property
     def _scaled(self) -> list[Array]:

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+import zarr
 
 from dpca.choices import COMPRESSED
 from dpca.codec.cells import Quantized
@@ -143,18 +144,24 @@ def fill_codes(
     stated |= chosen.settings
     if (along := stack.coordinates) is not None:
         stated |= {"dims": list(along.dims), "attributes": along.stated}
-    group = create_root(work.store, kind=COMPRESSED, version=COMPRESSED_VERSION, fingerprint=work.fingerprint, **stated)
-    try:
-        write_quantized(group, chosen, grid, stack.axes)
-        if along is not None:
-            write_coordinates(group.require_group(ALONG), along)
-        job = EncodeJob(source, str(work.store), work.fingerprint, stated.get("max_error"), grid.n_spatial, kept)
-        peak = write_codes(job, group, len(chosen.cell), client, progress)
-    except OverflowError as error:
-        raise DataError(f"'{stack.path}' cannot be encoded with a step this fine ({error}): ask for less") from error
-    dim = SAMPLE if along is None else along.dims[0]
-    write_quality(group, (kept.load(job.unit(s)) for s in range(job.n_shards)), kept.folder, dim)
-    write_strings(group, "name", stack.names.tolist(), dim)
+    # Metadata without spaces: half of it, which counts where samples are few.
+    with zarr.config.set({"json_indent": None}):
+        group = create_root(
+            work.store, kind=COMPRESSED, version=COMPRESSED_VERSION, fingerprint=work.fingerprint, **stated
+        )
+        try:
+            write_quantized(group, chosen, grid, stack.axes)
+            if along is not None:
+                write_coordinates(group.require_group(ALONG), along)
+            job = EncodeJob(source, str(work.store), work.fingerprint, stated.get("max_error"), grid.n_spatial, kept)
+            peak = write_codes(job, group, len(chosen.cell), client, progress)
+        except OverflowError as error:
+            raise DataError(
+                f"'{stack.path}' cannot be encoded with a step this fine ({error}): ask for less"
+            ) from error
+        dim = SAMPLE if along is None else along.dims[0]
+        write_quality(group, (kept.load(job.unit(s)) for s in range(job.n_shards)), kept.folder, dim)
+        write_strings(group, "name", stack.names.tolist(), dim)
     return StageCost(time.perf_counter() - began, stack.nbytes, peak)
 
 

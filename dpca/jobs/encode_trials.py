@@ -111,7 +111,8 @@ class Trials:
             near = search_step(few.margin_of(goal), guess, coarse=coarse, near=_ROUGH)
             step = search_step(self.margin_of(goal), near, coarse=coarse, first=_ROUGH)
         except (UnreachedError, OverflowError) as error:
-            remedy = "ask for less" if goal.name == "ratio" else "fit the model with more components, or ask for less"
+            more = "fit the model with more components (--components all has every one), or ask for less"
+            remedy = "ask for less" if goal.name == "ratio" else more
             raise DataError(
                 f"{goal.name} {goal.value:g} cannot be reached with the components of the model: {remedy}"
             ) from error

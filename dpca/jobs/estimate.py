@@ -103,7 +103,7 @@ def estimate(given: Stack | Reader, settings: CompressionSettings) -> Estimate:
         found = trials.reach(wanted)
         size, tried = trials.stored_bytes(found), time.perf_counter()
         codec = trials.codec(found)
-        codec.decode(codec.encode(trials.samples, np.int32, found.least))
+        codec.decode(codec.of_samples(codec.encode(trials.samples, np.int32, found.least)))
         encoded = time.perf_counter()
     times, few = n / stack.n_samples, len(trials.samples)
     seconds = {

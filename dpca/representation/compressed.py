@@ -41,6 +41,8 @@ _ROWS, _CODES = 192, 128
 _SAMPLES_BYTES = 2**26
 # Samples of a chunk of residuals, which are as many as the values of the samples.
 _RESIDUAL_ROWS = RUN
+# Positions from which chunks of waves hold 1024 of them and not 512: more is packed better, and less is padded.
+_MANY = 2**13
 # Bytes of codes that are decoded at once: of a part of a sample, those of several chunks.
 _CODE_BYTES = 2**24
 _INTEGERS = ("cell", "component", "group", "rank", "exponent", "basis", "mean")
@@ -79,7 +81,7 @@ class Form:
 
     def codes(self, n_positions: int, waves: bool) -> Layout:
         """Return the layout of codes (n_positions, n_samples), or of waves (n_positions, RUN, runs)."""
-        high = _CODES * max(1, min(8, n_positions // (32 * _CODES))) if waves else _CODES
+        high = _CODES * (4 if n_positions < _MANY else 8) if waves else _CODES
         width = max(1, -(-n_positions // high)) * high
         if waves:
             return Layout((high, 1, self.rows // RUN), (width, RUN, self.shard_rows // RUN))

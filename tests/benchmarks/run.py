@@ -28,6 +28,7 @@ from tests.benchmarks import (
     ingest_speed,
     partition_speed,
     scores_speed,
+    sequence_bytes,
     streaming_quality,
     streaming_speed,
 )
@@ -47,6 +48,7 @@ STAGES: dict[str, Stage] = {
     "overlap": partition_speed.overlap_lines,
     "in-memory": partition_speed.in_memory_lines,
     "bytes": compressed_bytes.lines,
+    "sequences": sequence_bytes.lines,
     "analysis": analysis_speed.lines,
     "codec": compressed_speed.lines,
     "manifest": checked_reading.lines,

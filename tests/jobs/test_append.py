@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from dataclasses import fields
 from pathlib import Path
 
 import numpy as np
@@ -150,8 +151,8 @@ def test_what_another_run_appends_at_that_moment_is_not_lost(
             append_store(store, first)
             return "late"
 
-    late = made(tmp_path, "b", images[N + 20 :])
-    late.__class__ = Late
+    stack = made(tmp_path, "b", images[N + 20 :])
+    late = Late(**{field.name: getattr(stack, field.name) for field in fields(Stack)})
     with pytest.raises(StoreError, match="run the same command again"):
         append_store(store, late)
     assert dpca.open_compressed(store).shape[0] == N + 20
