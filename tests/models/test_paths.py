@@ -172,7 +172,7 @@ def test_an_empty_find_is_told_before_a_cluster_starts(
 def test_pipelines_tell_an_empty_find_before_a_cluster_starts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from pipelines import celeba_cpca, lsun_streaming
+    from dpca.pipelines import celeba_cpca, lsun_streaming
 
     monkeypatch.setattr("dpca.engine.cluster.open_client", None)
     (tmp_path / "t").mkdir()
