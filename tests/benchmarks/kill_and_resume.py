@@ -49,6 +49,8 @@ STAGES = {"ingest": ("ingest ",), "fit": ("fit ",), "scores": ("write ",), "enco
 BEGINS = ("2 worker(s)",)
 #: What is killed.
 VICTIMS = ("program", "worker")
+# Runs that may end before the strike, in each stage: the strike comes sooner each time.
+_TRIES = 5
 TWO_WORKERS = ("--workers", "2")
 
 
@@ -240,7 +242,11 @@ def disturbed(
         moments = {stage: rng.uniform(0, seconds) for stage, seconds in costs.items()}
         if victim == "program":
             for stage, delay in moments.items():
-                kills += _run_and_kill(start(command), {stage: delay}, job.announced, None, rng)
+                for sooner in range(_TRIES):
+                    if struck := _run_and_kill(start(command), {stage: delay / 2**sooner}, job.announced, None, rng):
+                        break
+                    _remove(output)  # this time it was faster, and is done
+                kills += struck
             _run_and_kill(start(command), {}, job.announced, None, rng)
         else:
             kills += _run_and_kill(start(command), moments, job.announced, workers, rng)
@@ -248,10 +254,14 @@ def disturbed(
         differences += not same
         when = ", ".join(f"{delay:.2f} s into {stage}" for stage, delay in moments.items())
         print(f"{job.name}: {victim} killed {when}: {'same' if same else 'DIFFERENT'}", flush=True)
-        for made in (output, report_folder(output)):
-            if made.exists():
-                remove_tree(made)
+        _remove(output)
     return kills, differences
+
+
+def _remove(output: Place) -> None:
+    for made in (output, report_folder(output)):
+        if made.exists():
+            remove_tree(made)
 
 
 def _run_and_kill(

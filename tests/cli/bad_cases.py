@@ -292,5 +292,5 @@ CASES = {
     "output is a file": Case(output_is_a_file, r"out\.zarr.*another output", 4),
     "output is a folder": Case(output_is_a_folder, r"out\.zarr.*another output", 4),
     "output is another store": Case(output_is_another_store, r"out\.zarr.*--overwrite", 4),
-    "output is being written": Case(output_is_being_written, r"another run", 4),
+    "output is being written": Case(output_is_being_written, r"another run", 7),
 }

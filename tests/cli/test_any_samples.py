@@ -145,7 +145,8 @@ def test_one_length_of_cells_is_that_of_every_axis(tmp_path: Path, scheduler: st
 def test_options_of_bands_mean_nothing_to_cells(
     flag: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["fit", "x.zarr", "m.zarr", "--cell", "5", "--components", "2", *flag]) == 3
+    zarr.create_array(str(tmp_path / "x.zarr"), data=waves(4, (10,), np.uint8))
+    assert main(["fit", str(tmp_path / "x.zarr"), "m.zarr", "--cell", "5", "--components", "2", *flag]) == 3
     assert f"{flag[0]} is an option of bands and there are none" in capsys.readouterr().err
 
 
@@ -153,7 +154,8 @@ def test_options_of_bands_mean_nothing_to_cells(
 def test_options_of_cells_mean_nothing_to_bands(
     flag: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["fit", "x.zarr", "m.zarr", "--band-size", "5", "--components", "2", *flag]) == 3
+    zarr.create_array(str(tmp_path / "x.zarr"), data=waves(4, (10,), np.uint8))
+    assert main(["fit", str(tmp_path / "x.zarr"), "m.zarr", "--band-size", "5", "--components", "2", *flag]) == 3
     assert f"{flag[0]} is an option of cells and there are bands" in capsys.readouterr().err
 
 

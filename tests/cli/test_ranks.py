@@ -166,8 +166,10 @@ def test_a_wrong_command_line_is_told_at_once(
     assert re.search(re.escape(says or "not allowed with"), capsys.readouterr().err)
 
 
-def test_a_bound_on_a_fixed_number_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["fit", "x.zarr", "m.zarr", "--cell", "4", "--components", "3", "--max-components", "5"]) == 3
+def test_a_bound_on_a_fixed_number_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    zarr.create_array(str(tmp_path / "x.zarr"), data=uneven())
+    bounded = ["--cell", "4", "--components", "3", "--max-components", "5"]
+    assert main(["fit", str(tmp_path / "x.zarr"), "m.zarr", *bounded]) == 3
     assert "leave it out where --components (n_components) is given" in capsys.readouterr().err
 
 
