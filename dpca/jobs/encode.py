@@ -36,6 +36,7 @@ from dpca.storage.objects import Place
 from dpca.storage.outputs import check_output
 from dpca.storage.progress import Progress, no_progress
 from dpca.storage.stack import Stack
+from dpca.storage.tasks import one_blas_thread
 from dpca.storage.workspace import Workspace, fingerprint_of
 
 
@@ -138,7 +139,8 @@ def fill_codes(
     source, kept, grid = as_source(stack), Checkpoints(str(records)), fitted.grid_
     stated = {**facts, **stated_facts(stack, fitted, wanted), "model": model_fingerprint(model)}
     if kept.load(PLAN) is None:
-        found = Trials(source, fitted, stated).reach(wanted)
+        with one_blas_thread():  # products of cells are too small for more
+            found = Trials(source, fitted, stated).reach(wanted)
         kept.save(PLAN, found.arrays, found.settings)
     chosen = Quantized.of(*stored_plan(kept))
     stated |= chosen.settings
