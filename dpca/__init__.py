@@ -7,9 +7,20 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dpca import analysis, metrics
+    from dpca.jobs.follow import follow
     from dpca.models import PCA, BandPCA, CellPCA, StreamingPCA, open_compressed, open_scores
 
-__all__ = ["PCA", "BandPCA", "CellPCA", "StreamingPCA", "analysis", "metrics", "open_compressed", "open_scores"]
+__all__ = [
+    "PCA",
+    "BandPCA",
+    "CellPCA",
+    "StreamingPCA",
+    "analysis",
+    "follow",
+    "metrics",
+    "open_compressed",
+    "open_scores",
+]
 __version__ = "0.1.0"
 
 
@@ -18,7 +29,8 @@ def __getattr__(name: str) -> Any:
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     module = name in ("analysis", "metrics")
-    found = import_module(f"dpca.{name}") if module else getattr(import_module("dpca.models"), name)
+    room = "dpca.jobs.follow" if name == "follow" else "dpca.models"
+    found = import_module(f"dpca.{name}") if module else getattr(import_module(room), name)
     globals()[name] = found
     return found
 

@@ -1,12 +1,14 @@
 """Stacks of samples in Zarr: ingest, the stack store, and how every store is written.
 
 This room knows no PCA. Its parts: `readers`, `images` and `ingest` (what people have, decoded by stated rules),
-`spiked` (synthetic samples of known covariance), `stack` (opening), `coordinates` (names of axes, and what stands along
-them), `verify`, and what every store is made with: `layout` (how a stack is cut), `arrays` (sharded, checksummed Zarr),
-`workspace` (jobs that survive being killed), `tasks` (calls in order on Dask or threads), `clusters` (what a cluster
-says when it fails, as errors of ours).
+`spiked` (synthetic samples of known covariance), `stack` (opening), `coordinates` (names of axes, and what stands
+along them), `verify`, and what every store is made with: `layout` (how a stack is cut), `arrays` (sharded, checksummed
+Zarr), `workspace` (jobs that survive being killed), `appending` and `arrivals` (stacks that grow while others read
+them), `tasks` (calls in order on Dask or threads), `clusters` (what a cluster says when it fails, as errors of ours).
 """
 
+from dpca.storage.appending import Appender
+from dpca.storage.arrivals import arrivals
 from dpca.storage.errors import ClusterError, DataError, StoreError
 from dpca.storage.ingest import ingest
 from dpca.storage.network import use_storage_options
@@ -15,11 +17,13 @@ from dpca.storage.stack import Stack, open_stack
 from dpca.storage.verify import verify
 
 __all__ = [
+    "Appender",
     "ClusterError",
     "DataError",
     "Spiked",
     "Stack",
     "StoreError",
+    "arrivals",
     "ingest",
     "open_stack",
     "use_storage_options",

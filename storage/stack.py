@@ -41,6 +41,8 @@ from dpca.storage.workspace import fingerprint_of
 
 STACK_KIND = "stack"
 STACK_VERSION = 1
+#: What a stack states to be made from that grew sample by sample, see `dpca.storage.appending`.
+APPENDED = "appended samples"
 
 _PREFERRED = ("samples", "images", "data")
 _KINDS = "buif"  # numpy's letters for truth values, integers and floats
@@ -265,6 +267,8 @@ def _open_ours(
         # A store of before stated a constant as [c, c].
         low, high = found_range(*(float(value) for value in facts["data_range"]))
         fingerprint, source = str(facts["fingerprint"]), dict(facts["source"])
+        if source.get("kind") == APPENDED:  # whose fingerprint was fixed before its samples were known
+            fingerprint = fingerprint_of(fingerprint, str(facts["content"]))
     except (KeyError, TypeError, ValueError, OSError) as error:
         raise StoreError(
             f"'{where}' is not a whole stack store ({type(error).__name__}: {one_line(error)}): ingest the source again"

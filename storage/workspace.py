@@ -368,6 +368,20 @@ class Workspace:
             self._claim.end()
 
 
+def unfinished_work(target: str | os.PathLike[str], kind: str) -> Workspace | None:
+    """Return the workspace of a store that another run makes, only to be read; None where there is none of this kind.
+
+    A store that has appeared is finished, even if its run died before its work folder was gone.
+    """
+    journal = read_json(work_folder(resolved_output(target)) / JOURNAL)
+    if journal is None or journal.get("kind") != kind or not isinstance(journal.get("fingerprint"), str):
+        return None
+    work = Workspace(target, kind=kind, fingerprint=journal["fingerprint"])
+    root = work.store / METADATA
+    appeared = root.is_file() if isinstance(work.store, ObjectPath) else not root.is_file()
+    return None if appeared else work
+
+
 def _places(real: Place, key: str) -> tuple[Place, Growing]:
     """Return the work folder of an output and how a store appears there; ``key`` names the job."""
     folder = work_folder(real)

@@ -24,6 +24,7 @@ from dpca.cli.arguments import (
     add_storage_option,
     cell_lengths,
     positive,
+    positive_number,
 )
 from dpca.cli.model_arguments import add_model_options
 from dpca.cli.running import MEANINGS, guarded
@@ -42,6 +43,7 @@ Principal component analysis of image and volume stacks of any size.
   dpca encode model.zarr faces.zarr small.zarr --psnr 36    few bytes that read as the stack
   dpca job run nightly.toml                             what a file asks for, by a scheduler
   dpca append small.zarr more/                          more samples, under the same components
+  dpca watch run.zarr modes.zarr --components 9         components of a stack that is still being written
   dpca verify again.zarr                                every chunk against its checksum
 
 Every output appears under its name only when it is whole. """
@@ -220,6 +222,26 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--sample", type=positive, metavar="N", help="try N samples (default: 100 images, or 64 MiB)")
     compare.add_argument("--plot", metavar="FILE", help="draw bytes against error into this PNG file")
     compare.add_argument("--json", action="store_true", help="print a line of JSON for each codec and setting")
+
+    watch = command(
+        "watch",
+        "watch:watch",
+        "fit components to a stack while it is being written, and say what they explain",
+        "dpca watch run.zarr modes.zarr --components 9",
+        path="stack that a dpca.storage.Appender writes; nothing need be there yet",
+        model="model to make, and to go on from when the command is given again",
+    )
+    watch.add_argument("--components", type=positive, default=10, metavar="K", help="number (default: %(default)s)")
+    watch.add_argument(
+        "--every", type=positive_number, default=10.0, metavar="S", help="seconds between two looks (default: 10)"
+    )
+    watch.add_argument(
+        "--patience",
+        type=positive_number,
+        default=float("inf"),
+        metavar="S",
+        help="seconds without a new sample after which the writer counts as lost (default: it may take for ever)",
+    )
 
     jobs = subparsers.add_parser("job", help="what a file asks for, for schedulers: dpca job run JOB.toml")
     job = command(

@@ -1,0 +1,106 @@
+"""Following a stack that is still being written: a model takes in samples as they arrive."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator
+from typing import Any
+
+from dpca.models.estimator import Estimator
+from dpca.models.store import load_any
+from dpca.storage.arrivals import arrivals
+from dpca.storage.disk import there_is
+from dpca.storage.errors import DataError
+from dpca.storage.outputs import check_output
+
+# What a stored model does not state, and what does not change the result.
+_NOT_KEPT = ("random_state", "memory_budget")
+
+
+def follow(
+    path: str | os.PathLike[str],
+    model: Any,
+    *,
+    checkpoint: str | os.PathLike[str] | None = None,
+    save_every: float = 60.0,
+    poll: float = 1.0,
+    patience: float = math.inf,
+) -> Iterator[Any]:
+    """Fit a model to a stack while it is being written, by a `dpca.storage.Appender`.
+
+    Parameters
+    ----------
+    path : path-like or URL
+        Target of the writer; nothing need be there yet.
+    model : estimator with ``partial_fit``
+        Not fitted, or one that has taken in the first samples of this stack.
+    checkpoint : path-like or URL, optional
+        Store of the model, written while it follows and at the end. Where it is there already, a run that was killed
+        goes on from it. Takes ``keep_state=True``.
+    save_every : float
+        Seconds between two checkpoints.
+    poll, patience : float
+        As for `dpca.storage.arrivals`.
+
+    Yields
+    ------
+    estimator
+        The model after each arrival of samples. Its components are found when somebody looks at them, which takes
+        longer than to take in a few samples.
+
+    Raises
+    ------
+    DataError
+        If the model has no ``partial_fit``, lacks ``keep_state`` or has other parameters than the checkpoint, or the
+        samples are refused.
+    StoreError
+        If the stack cannot be read or the checkpoint not be written.
+
+    Notes
+    -----
+    The model that is left when the writer has closed the stack depends on the samples and on nothing else: not on when
+    they were looked at, nor on how often writer or follower were killed; but ``angle_moved_`` and ``variance_moved_``
+    compare with the components that were looked at before, a checkpoint among them.
+
+    Examples
+    --------
+    >>> for model in dpca.follow("run.zarr", StreamingPCA(5, keep_state=True), checkpoint="m.zarr"):  # doctest: +SKIP
+    ...     print(model.n_samples_seen_, model.explained_variance_ratio_)
+    """
+    if not (isinstance(model, Estimator) and hasattr(model, "partial_fit")):
+        raise DataError(f"{type(model).__name__} has no partial_fit: give StreamingPCA, CellPCA or BandPCA, not fitted")
+    if checkpoint is not None:
+        model = _resumed(model, checkpoint, path)
+    saved = time.monotonic()
+    seen = int(getattr(model, "n_samples_seen_", 0))
+    for samples in arrivals(path, seen, poll=poll, patience=patience):
+        model.partial_fit(samples)
+        seen += len(samples)
+        if checkpoint is not None and time.monotonic() - saved >= save_every:
+            model.save(checkpoint, overwrite=True)
+            saved = time.monotonic()
+        yield model
+    if checkpoint is not None and seen:
+        model.save(checkpoint, overwrite=True)
+
+
+def _resumed(model: Any, checkpoint: str | os.PathLike[str], path: str | os.PathLike[str]) -> Any:
+    """Return the model that goes on: that of the checkpoint, if there is one."""
+    if not model.keep_state:
+        raise DataError(f"a checkpoint holds a state to go on from: give {type(model).__name__}(..., keep_state=True)")
+    check_output(checkpoint, path)
+    if not there_is(checkpoint):
+        return model
+    kept = load_any(checkpoint, type(model))
+    own, asked = kept.get_params(), model.get_params()
+    # A store may state a parameter in another form, such as (8, 8) for cells of length 8.
+    alike = {name for name in asked if name not in _NOT_KEPT and type(own[name]) is type(asked[name])}
+    other = next((name for name in sorted(alike) if own[name] != asked[name]), None)
+    if other is not None:
+        raise DataError(
+            f"the checkpoint '{checkpoint}' has {other}={own[other]!r} and the model {asked[other]!r}: "
+            f"give the same parameters, or another checkpoint"
+        )
+    return kept

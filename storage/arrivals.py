@@ -1,0 +1,129 @@
+"""Reading a stack while it grows: how far it has come, and its samples as they arrive."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpca.storage.appending import UNIT
+from dpca.storage.disk import there_is
+from dpca.storage.errors import DataError, StoreError
+from dpca.storage.manifest import METADATA
+from dpca.storage.reading import group_facts, open_array, read_into
+from dpca.storage.stack import STACK_KIND, open_stack
+from dpca.storage.workspace import unfinished_work
+
+
+class Growth(NamedTuple):
+    """How far a stack has come.
+
+    Attributes
+    ----------
+    array_path : str
+        Path or URL of the samples.
+    n_samples : int
+        Samples that can be read there; what lies behind them does not count yet.
+    closed : bool
+        Whether there will be no more.
+    run : str or None
+        Tells the run that writes it from a run with other settings; None for an array of somebody else.
+    """
+
+    array_path: str
+    n_samples: int
+    closed: bool
+    run: str | None
+
+
+def growth_of(path: str | os.PathLike[str]) -> Growth | None:
+    """Return how far a stack has come that a `dpca.storage.Appender` writes; None where no sample counts yet.
+
+    A finished stack, or anybody's Zarr array, is one that is closed.
+
+    Raises
+    ------
+    DataError, StoreError
+        If something else is there, as `dpca.storage.open_stack`.
+    """
+    if (work := unfinished_work(path, STACK_KIND)) is not None:
+        samples = work.store / UNIT
+        counted = work.is_done(UNIT) and (samples / METADATA).is_file()
+        return Growth(os.fspath(samples), work.record(UNIT)["n_samples"], False, work.fingerprint) if counted else None
+    if not there_is(path):
+        return None
+    stack = open_stack(path)
+    return Growth(stack.array_path, stack.n_samples, True, group_facts(stack.samples).get("fingerprint"))
+
+
+def arrivals(
+    path: str | os.PathLike[str], start: int = 0, *, poll: float = 1.0, patience: float = math.inf
+) -> Iterator[NDArray[Any]]:
+    """Yield the samples of a stack that grows, in order, each once, until its writer closes it.
+
+    Parameters
+    ----------
+    path : path-like or URL
+        Target of the `dpca.storage.Appender`; nothing need be there yet.
+    start : int
+        First sample to yield.
+    poll : float
+        Seconds between two looks while there is nothing new.
+    patience : float
+        Seconds without a new sample after which the writer counts as lost; by default it may take for ever, be killed
+        and come back.
+
+    Yields
+    ------
+    ndarray (n, *sample_shape)
+        The samples of one chunk, whenever they are read: what is computed of them does not depend on the moment.
+
+    Raises
+    ------
+    DataError
+        If the stack has fewer samples than ``start``, or another run began it again.
+    StoreError
+        If a sample cannot be read, or no new one comes within ``patience``.
+    """
+    n, run, silent = start, None, time.monotonic()
+    while True:
+        found = growth_of(path)
+        if found is not None and found.n_samples < n:
+            raise DataError(f"'{path}' has {found.n_samples:,} samples and {n:,} were taken in: it was begun again")
+        if found is not None and found.run != run is not None:
+            raise DataError(f"'{path}' was begun again with other settings after {n:,} samples: follow it from 0")
+        if found is not None and found.n_samples > n:
+            run = found.run
+            for samples in _chunks(path, found, n):
+                yield samples
+                n, silent = n + len(samples), time.monotonic()
+        elif found is not None and found.closed:
+            return
+        elif time.monotonic() - silent > patience:
+            raise StoreError(
+                f"'{path}' had no new sample for {patience:g} seconds: its writer may have stopped, follow it again "
+                f"when it goes on"
+            )
+        else:
+            time.sleep(poll)
+
+
+def _chunks(path: str | os.PathLike[str], found: Growth, start: int) -> Iterator[NDArray[Any]]:
+    """Yield the samples that count from ``start`` on, chunk by chunk; fewer where the stack is closed meanwhile."""
+    try:
+        array = open_array(found.array_path)
+        while start < found.n_samples:
+            stop = min(found.n_samples, (start // array.chunks[0] + 1) * array.chunks[0])
+            samples = np.empty((stop - start, *array.shape[1:]), array.dtype)
+            read_into(array, slice(start, stop), samples)
+            yield samples
+            start = stop
+    except StoreError:
+        if growth_of(path) == found:
+            raise
+        # Else it was moved to its name in this moment, where the rest is.
