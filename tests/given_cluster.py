@@ -56,7 +56,7 @@ class GivenCluster:
 
         One with an environment of its own is started anew.
         """
-        n = self._known()
+        known = self._known()
         options = ["--nthreads", "1", "--no-nanny", "--host", "127.0.0.1", "--no-dashboard", "--memory-limit", "1GB"]
         command = [*_WORKER, self.address, *options]
         if environment:
@@ -64,19 +64,20 @@ class GivenCluster:
             self.workers.append(subprocess.Popen(command, stdout=self._log, stderr=self._log, env=env, cwd=ROOT))
         else:
             self.workers.append(self._programs.start(command, self._log.fileno()))
-        while self._known() == n:
+        # Not their number: one that was killed a moment ago may leave while this one joins.
+        while self._known() <= known:
             assert self.workers[-1].poll() is None
             time.sleep(0.05)
         return self.workers[-1]
 
     def remove_worker(self, worker: Program | subprocess.Popen[bytes]) -> None:
         """Kill a worker, and wait until the scheduler knows of it."""
-        n = self._known()
+        known = self._known()
         worker.kill()
         worker.wait()
-        while self._known() == n:
+        while self._known() >= known:
             time.sleep(0.05)
 
-    def _known(self) -> int:
+    def _known(self) -> set[str]:
         with Client(self.address, set_as_default=False) as client:
-            return len(client.nthreads())
+            return set(client.nthreads())
