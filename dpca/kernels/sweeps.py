@@ -1,4 +1,4 @@
-"""Loops over pixels that numpy would make in dozens of passes, compiled by numba.
+"""Loops that numpy would make in several passes, dozens over pixels, compiled by numba.
 
 Importing this module takes half a second, so that it is imported where its loops begin. The machine code is kept in
 numba's cache, beside this file or in the user's cache folder.
@@ -301,3 +301,18 @@ def measure_rows(
         bits[r] += spreads[n]
         for i in range(len(counts)):
             bits[r] -= spreads[counts[i]]
+
+
+@_compiled
+def add_below(rows: Array, y: Array, weights: Array, new: Array, out: Array) -> None:
+    """Add weights_i times (new - the sum of y_j times row j over j <= i) to row i of ``out``; it may be ``rows``.
+
+    With weights g y this is diag(g) (y new^T - lt(y y^T) rows), lt keeping the diagonal and what is below it: a step of
+    a Hebbian rule. Arrays (r, c), (r,), (r,), (c,) and (r, c) of float64.
+    """
+    left = new.copy()
+    for i in range(len(rows)):
+        weight, share = weights[i], y[i]
+        for c in range(len(left)):
+            left[c] -= share * rows[i, c]
+            out[i, c] += weight * left[c]

@@ -1,0 +1,254 @@
+"""The kernel Hebbian algorithm (KHA), a block of samples at a time, with the iterates of one sample at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from dpca.kernels.types import Array
+from dpca.rules.gains import DivergedError, Gains
+from dpca.rules.rule import Rule
+from dpca.rules.state import Layout, State
+
+# Rows so many times as long as they should be will not come back; NaN and infinity come much later.
+_DIVERGED = 1e6
+# Samples whose kernel is one product; more make the matrices that each step turns too long.
+_BLOCK = 64
+# Kernel rows that are copied at once.
+_ROWS_AT_ONCE = 8 * _BLOCK
+
+
+@dataclass(frozen=True, eq=False)
+class KernelHebbian(Rule):
+    """One pass of the kernel Hebbian algorithm over l samples.
+
+    Components are sums of samples in feature space, W = A Phi'. For the sample p of a step with kernel row k = K' e_p,
+    K' centered, and y = A k (Günter, Schraudolph & Vishwanathan 2007, equations 16 and 31),
+
+        A <- A + diag(exp(rho) eta_t) (y e_p^T - lt(y y^T) A),
+
+    lt keeping the diagonal and what is below it; SMD adapts rho with the derivatives B of A by rho (algorithm 1,
+    equations 32 and 37).
+
+    Each step combines rows. Over a block of samples with unit vectors E, A_t = M A + N E^T, so that a step turns only M
+    (r, r), N (r, 64) and inner products of rows; what is as long as there are samples or features is multiplied once a
+    block. The iterates are those of single steps, up to rounding.
+
+    Parameters
+    ----------
+    gains : Gains
+    order : array (l,) of int
+        The sample of each step; each comes once.
+    start : mapping of str to array
+        Where the pass begins: `begin`, or the result of the pass before it.
+    variances : array (m,), optional
+        None: batches (n, l) are rows of K' in this order. Otherwise they are features (n, m) in this order, centered,
+        which are uncorrelated over the l samples, and these are their sums of squares; K' is their Gram matrix.
+    each_step : bool
+        Estimate eigenvalues before every step ('i' in the source) instead of once a pass ('p'), where eta_t is then set
+        once a pass, too.
+
+    Raises
+    ------
+    DivergedError
+        Where a row is 1e6 times as long as it should be.
+
+    Notes
+    -----
+    Results of ``finish``, float64, begin the next pass: ``expansion`` A (r, l); ``rows`` and ``derivatives`` (r, m),
+    which are A and B times K' (m = l) or Phi'; ``log_gains`` rho (r,); ``n_updates`` ().
+
+    A step costs O(r (r + 64)) operations, and a block O(64 (r + 64) m); memory for 3 (l + m) r numbers.
+    """
+
+    gains: Gains
+    order: Array
+    start: dict[str, Array]
+    variances: Array | None = None
+    each_step: bool = field(default=False, kw_only=True)
+    random_order = True
+    counts = ("n_samples", "n_updates")
+
+    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        eigenvalues = {"eigenvalues": ((len(self.start["rows"]),), float)}
+        return eigenvalues | {name: (a.shape, float) for name, a in self.start.items() if name != "n_updates"}
+
+    def _start(self, state: State, dtype: DTypeLike) -> None:
+        for name in state.arrays.keys() - {"eigenvalues"}:
+            state.arrays[name][...] = self.start[name]
+        state.counts["n_updates"] = int(self.start["n_updates"])
+        state.arrays["eigenvalues"][...] = self.eigenvalues(self.start)
+
+    def eigenvalues(self, arrays: dict[str, Array]) -> Array:
+        """Return |K' a| / |a| of each row a of A (equation 20), shape (r,)."""
+        rows = arrays["rows"]
+        squares = np.einsum("ij,ij->i", rows if self.variances is None else rows * self.variances, rows)
+        return np.sqrt(squares) / np.linalg.norm(arrays["expansion"], axis=1)
+
+    def _take(self, state: State, batch: Array) -> None:
+        for begin in range(0, len(batch), _BLOCK):
+            self._take_block(state, batch[begin : begin + _BLOCK].astype(np.float64, copy=False))
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def _take_block(self, state: State, x: Array) -> None:
+        begin, arrays = state.counts["n_samples"], state.arrays
+        taken = self.order[begin : begin + len(x)]
+        a, b = self._steps(state, x, taken)
+        r = len(a)
+        # Each is made of the old rows of A, of B, and of the samples.
+        old = np.concatenate([arrays["rows"], arrays["derivatives"], x])
+        arrays["rows"][...] = a @ old
+        if self.gains.meta:
+            arrays["derivatives"][...] = b @ old
+        expansion = arrays["expansion"]
+        expansion[...] = a[:, :r] @ expansion
+        expansion[:, taken] += a[:, 2 * r :]
+        state.counts["n_samples"] += len(x)
+        squared = np.einsum("ij,ij->i", arrays["rows"], self._dual(arrays)).max()
+        # Written so that NaN is refused too.
+        if not squared < _DIVERGED**2:
+            raise DivergedError(
+                f"the kernel Hebbian algorithm diverged at update {state.counts['n_updates']}, where a component of "
+                f"length 1 has length {np.sqrt(squared):.3g}: begin with a smaller eta or meta (see dpca.rules.tune)"
+            )
+
+    def _dual(self, arrays: dict[str, Array]) -> Array:
+        """Return the rows that inner products of W with other rows are taken with."""
+        return arrays["expansion"] if self.variances is None else arrays["rows"]
+
+    def _steps(self, state: State, x: Array, taken: Array) -> tuple[Array, Array]:
+        """Make the steps of a block; return A and B after it as sums of rows of A and B before it, and of samples.
+
+        What a step does to A it does to A X for any X. So the matrix of coefficients of A has more columns: A Q A^T and
+        A Q e_p of those Q that the gains ask for: K' (SMD), K' K' and the identity (eigenvalues at each step).
+        """
+        from dpca.kernels.sweeps import add_below
+
+        arrays, gains, r, count = state.arrays, self.gains, len(state.arrays["rows"]), len(x)
+        follows, smd = gains.by_eigenvalue and self.each_step, gains.meta > 0
+        both = np.concatenate([arrays["rows"], arrays["derivatives"]])
+        exact, dual = self.variances is None, self._dual(arrays)
+        columns = both[:, taken] if exact else both @ x.T
+        kernel = np.vstack([columns, x[:, taken] if exact else x @ x.T]).T.copy()
+        grams: list[tuple[Array, Array]] = []
+        if smd:
+            grams.append((both[:r] @ dual.T, kernel))
+        if follows:
+            scaled = both if exact else both * self.variances
+            squares = np.vstack([scaled, x if exact else x * self.variances]) @ x.T
+            own = arrays["expansion"]
+            units = np.vstack([own[:, taken], np.zeros((r, count)), np.eye(count)])
+            grams += [(scaled[:r] @ both[:r].T, squares.T.copy()), (own @ own.T, units.T.copy())]
+        width = 2 * r + count
+        a, b = np.zeros((r, width + len(grams) * (r + 1))), np.zeros((r, width + r + 1))
+        a[:, :r] = b[:, r : 2 * r] = np.eye(r)
+        blocks = [slice(start, start + r) for start in range(width, a.shape[1], r + 1)]
+        for block, (gram, _) in zip(blocks, grams, strict=True):
+            a[:, block] = gram
+        if smd:
+            b[:, blocks[0]] = both[r:] @ dual.T
+        new, nothing = np.zeros(a.shape[1]), np.zeros(b.shape[1])
+        eta = self._eta(state)
+        for j in range(count):
+            state.counts["n_updates"] += 1
+            y = a[:, :width] @ kernel[j]
+            new[2 * r + j] = 1
+            for block, (_, products) in zip(blocks, grams, strict=True):
+                new[block] = a[:, block.stop] = a[:, :width] @ products[j]
+                new[block.stop] = products[j, 2 * r + j]
+            if follows:
+                squared, plain = (np.einsum("ii->i", a[:, block]) for block in blocks[-2:])
+                arrays["eigenvalues"][...] = np.sqrt(squared / plain)
+            step = eta if eta is not None else gains(state.counts["n_updates"], arrays["eigenvalues"])
+            if smd:
+                z = b[:, :width] @ kernel[j]
+                b[:, -1] = z
+                log_gains = arrays["log_gains"]
+                log_gains += gains.meta * y * (z - np.tril(b[:, blocks[0]]) @ y)
+                step = step * np.exp(log_gains)
+                # Equation 37. B K' A^T is its only product, and the first one of A.
+                before, among, xi = b, np.ascontiguousarray(a[:, : b.shape[1]]), gains.decay
+                b = xi * before
+                add_below(among, y, step * (y + xi * z), new[: b.shape[1]], b)
+                add_below(among, z, step * xi * y, nothing, b)
+                add_below(before, y, step * xi * y, nothing, b)
+            add_below(a, y, step * y, new, a)
+            for block in blocks:
+                # A' Q A^T, seen from the other side, is turned by the same step.
+                a[:, block] = _turned(a[:, block].T, y, step * y, a[:, block.stop], add_below)
+            if smd:
+                b[:, blocks[0]] = _turned(b[:, blocks[0]].T, y, step * y, b[:, -1], add_below).T
+            new[2 * r + j] = 0
+        return a[:, :width], b[:, :width]
+
+    def _eta(self, state: State) -> Array | None:
+        """Return the gains of the pass where they are set once a pass."""
+        if self.each_step or not self.gains.by_eigenvalue:
+            return None
+        return self.gains(int(self.start["n_updates"]) + 1, state.arrays["eigenvalues"])
+
+    def _finish(self, state: State) -> dict[str, Array]:
+        return {**state.arrays, "n_updates": np.asarray(state.counts["n_updates"])}
+
+
+def _turned(rows: Array, y: Array, weights: Array, new: Array, add_below: Any) -> Array:
+    """Return rows after a step, which adds ``new`` to them (`dpca.kernels.sweeps.add_below`)."""
+    turned = np.ascontiguousarray(rows)
+    add_below(turned, y, weights, new, turned)
+    return turned
+
+
+def begin(expansion: Array, rows: Array) -> dict[str, Array]:
+    """Return where the first pass of `KernelHebbian` begins.
+
+    Parameters
+    ----------
+    expansion : array (r, l)
+        A_1; the source draws it from N(0, 1 / (r l)).
+    rows : array (r, m)
+        A_1 times K' or Phi'.
+    """
+    zeros = np.zeros_like(rows, dtype=np.float64)
+    return {
+        "expansion": expansion,
+        "rows": rows,
+        "derivatives": zeros,
+        "log_gains": zeros[:, 0],
+        "n_updates": np.asarray(0),
+    }
+
+
+def passes(
+    kernel: Array, gains: Gains, expansion: Array, seed: int, *, each_step: bool = False
+) -> Iterator[dict[str, Array]]:
+    """Yield the result of `KernelHebbian` after each pass over a kernel matrix, endlessly.
+
+    Parameters
+    ----------
+    kernel : array (l, l)
+        Symmetric; centered, unless its samples are not to be.
+    gains : Gains
+    expansion : array (r, l)
+        A_1.
+    seed : int
+        Of the orders: the samples are permuted anew before each pass.
+    each_step : bool
+        As in `KernelHebbian`.
+
+    Notes
+    -----
+    A pass costs O(l^2 (r + 64)) operations.
+    """
+    rng, found = np.random.default_rng(seed), begin(expansion, expansion @ kernel)
+    while True:
+        rule = KernelHebbian(gains, rng.permutation(len(kernel)), found, each_step=each_step)
+        state = rule.init(len(kernel), float)
+        for first in range(0, len(kernel), _ROWS_AT_ONCE):
+            rule.update(state, kernel[rule.order[first : first + _ROWS_AT_ONCE]])
+        found = rule.finish(state)
+        found["eigenvalues"] = rule.eigenvalues(found)
+        yield found
