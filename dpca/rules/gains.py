@@ -9,12 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from dpca.kernels.types import Array
-from dpca.rules.rule import check_number
+from dpca.rules.rule import DivergedError, check_number
 from dpca.rules.schedules import Constant, Delayed, Schedule, check_schedule
-
-
-class DivergedError(ValueError):
-    """A step was too large, and the rows left what they should converge to."""
 
 
 @dataclass(frozen=True)
@@ -27,7 +23,7 @@ class Gains:
 
     Parameters
     ----------
-    schedule : Schedule
+    eta : Schedule
         eta_t.
     by_eigenvalue : bool
         Divide by the eigenvalues.
@@ -40,14 +36,14 @@ class Gains:
         xi in [0, 1], the share of the past that SMD remembers from step to step.
     """
 
-    schedule: Schedule
+    eta: Schedule
     by_eigenvalue: bool = False
     by_length: bool = False
     meta: float = 0.0
     decay: float = 0.99
 
     def __post_init__(self) -> None:
-        check_schedule("schedule", self.schedule)
+        check_schedule("eta", self.eta)
         for name in ("by_eigenvalue", "by_length"):
             if not isinstance(getattr(self, name), bool):
                 raise ValueError(f"{name} is {getattr(self, name)!r}: give True or False")
@@ -59,7 +55,7 @@ class Gains:
 
         Rows whose eigenvalue is 0 stay where they are.
         """
-        gains = np.full(len(eigenvalues), self.schedule(t))
+        gains = np.full(len(eigenvalues), self.eta(t))
         if self.by_eigenvalue:
             gains = np.divide(gains, eigenvalues, out=np.zeros_like(gains), where=eigenvalues > 0)
         return gains * np.linalg.norm(eigenvalues) if self.by_length else gains

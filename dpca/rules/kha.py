@@ -10,8 +10,8 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.kernels.types import Array
-from dpca.rules.gains import DivergedError, Gains
-from dpca.rules.rule import Rule
+from dpca.rules.gains import Gains
+from dpca.rules.rule import DivergedError, Rule
 from dpca.rules.state import Layout, State
 
 # Rows so many times as long as they should be will not come back; NaN and infinity come much later.
@@ -87,7 +87,8 @@ class KernelHebbian(Rule):
         """Return |K' a| / |a| of each row a of A (equation 20), shape (r,)."""
         rows = arrays["rows"]
         squares = np.einsum("ij,ij->i", rows if self.variances is None else rows * self.variances, rows)
-        return np.sqrt(squares) / np.linalg.norm(arrays["expansion"], axis=1)
+        lengths: Array = np.linalg.norm(arrays["expansion"], axis=1)
+        return np.sqrt(squares) / lengths
 
     def _take(self, state: State, batch: Array) -> None:
         for begin in range(0, len(batch), _BLOCK):

@@ -40,7 +40,7 @@ def test_bad_gains() -> None:
         ValueError, match=r"^variant is 'tt': give one of constant, t, et\*, et, smd\*, smd, s, ts, es$"
     ):
         gains_of("tt", 1.0, 1.0)
-    with pytest.raises(ValueError, match="^schedule is 0.1: give a schedule"):
+    with pytest.raises(ValueError, match="^eta is 0.1: give a schedule"):
         Gains(0.1)  # type: ignore[arg-type]
     for name, values in {
         "meta": [-1.0, np.nan],

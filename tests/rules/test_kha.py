@@ -7,8 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
-from dpca.rules.gains import VARIANTS, DivergedError, gains_of, tune
+from dpca.rules.gains import VARIANTS, gains_of, tune
 from dpca.rules.kha import KernelHebbian, begin, passes
+from dpca.rules.rule import DivergedError
 from tests.rules.streams import fold
 
 L, R = 90, 4
