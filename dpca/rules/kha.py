@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -87,8 +86,8 @@ class KernelHebbian(Rule):
         """Return |K' a| / |a| of each row a of A (equation 20), shape (r,)."""
         rows = arrays["rows"]
         squares = np.einsum("ij,ij->i", rows if self.variances is None else rows * self.variances, rows)
-        lengths: Array = np.linalg.norm(arrays["expansion"], axis=1)
-        return np.sqrt(squares) / lengths
+        found: Array = np.sqrt(squares) / np.linalg.norm(arrays["expansion"], axis=1)
+        return found
 
     def _take(self, state: State, batch: Array) -> None:
         for begin in range(0, len(batch), _BLOCK):
@@ -103,7 +102,7 @@ class KernelHebbian(Rule):
         # Each is made of the old rows of A, of B, and of the samples.
         old = np.concatenate([arrays["rows"], arrays["derivatives"], x])
         arrays["rows"][...] = a @ old
-        if self.gains.meta:
+        if self.gains.meta > 0:
             arrays["derivatives"][...] = b @ old
         expansion = arrays["expansion"]
         expansion[...] = a[:, :r] @ expansion
@@ -124,83 +123,65 @@ class KernelHebbian(Rule):
     def _steps(self, state: State, x: Array, taken: Array) -> tuple[Array, Array]:
         """Make the steps of a block; return A and B after it as sums of rows of A and B before it, and of samples.
 
-        What a step does to A it does to A X for any X. So the matrix of coefficients of A has more columns: A Q A^T and
-        A Q e_p of those Q that the gains ask for: K' (SMD), K' K' and the identity (eigenvalues at each step).
+        Each step needs the inner products of all of these with its sample: under K', and, for eigenvalues at each step,
+        under K' K' and the identity. For each of them, ``sides`` holds A Q A^T and, in a last column, A Q e_p;
+        ``cross`` holds B K' A^T and B K' e_p.
         """
-        from dpca.kernels.sweeps import add_below
+        from dpca.kernels.sweeps import add_below, add_beside, derive_below
 
-        arrays, gains, r, count = state.arrays, self.gains, len(state.arrays["rows"]), len(x)
+        arrays, gains, r, n = state.arrays, self.gains, len(state.arrays["rows"]), len(x)
+        both = np.concatenate([arrays["rows"], arrays["derivatives"], x])
+        scaled, dual = both if self.variances is None else both * self.variances, self._dual(arrays)
+        kernels = both[:, taken] if self.variances is None else both @ x.T
         follows, smd = gains.by_eigenvalue and self.each_step, gains.meta > 0
-        both = np.concatenate([arrays["rows"], arrays["derivatives"]])
-        exact, dual = self.variances is None, self._dual(arrays)
-        columns = both[:, taken] if exact else both @ x.T
-        kernel = np.vstack([columns, x[:, taken] if exact else x @ x.T]).T.copy()
-        grams: list[tuple[Array, Array]] = []
-        if smd:
-            grams.append((both[:r] @ dual.T, kernel))
+        grams, products = [both[:r] @ dual.T], [kernels]
         if follows:
-            scaled = both if exact else both * self.variances
-            squares = np.vstack([scaled, x if exact else x * self.variances]) @ x.T
             own = arrays["expansion"]
-            units = np.vstack([own[:, taken], np.zeros((r, count)), np.eye(count)])
-            grams += [(scaled[:r] @ both[:r].T, squares.T.copy()), (own @ own.T, units.T.copy())]
-        width = 2 * r + count
-        a, b = np.zeros((r, width + len(grams) * (r + 1))), np.zeros((r, width + r + 1))
-        a[:, :r] = b[:, r : 2 * r] = np.eye(r)
-        blocks = [slice(start, start + r) for start in range(width, a.shape[1], r + 1)]
-        for block, (gram, _) in zip(blocks, grams, strict=True):
-            a[:, block] = gram
-        if smd:
-            b[:, blocks[0]] = both[r:] @ dual.T
-        new, nothing = np.zeros(a.shape[1]), np.zeros(b.shape[1])
-        eta = self._eta(state)
-        for j in range(count):
+            grams += [scaled[:r] @ both[:r].T, own @ own.T]
+            products += [scaled @ x.T, np.concatenate([own[:, taken], np.zeros((r, n)), np.eye(n)])]
+        # Those that only eigenvalues or SMD read are left out.
+        used = slice(0 if smd else 1, None)
+        values = np.ascontiguousarray(np.stack(products).transpose(2, 0, 1))
+        sides = np.concatenate([np.stack(grams), np.zeros((len(grams), r, 1))], axis=2)
+        cross = np.concatenate([both[r : 2 * r] @ dual.T, np.zeros((r, 1))], axis=1)
+        news = np.zeros((len(grams), r + 1))
+        a, b = np.eye(r, 2 * r + n), np.eye(r, 2 * r + n, r)
+        units = np.eye(n, 2 * r + n, 2 * r)
+        eta, log_gains = self._eta(state), arrays["log_gains"]
+        for j in range(n):
             state.counts["n_updates"] += 1
-            y = a[:, :width] @ kernel[j]
-            new[2 * r + j] = 1
-            for block, (_, products) in zip(blocks, grams, strict=True):
-                new[block] = a[:, block.stop] = a[:, :width] @ products[j]
-                new[block.stop] = products[j, 2 * r + j]
             if follows:
-                squared, plain = (np.einsum("ii->i", a[:, block]) for block in blocks[-2:])
-                arrays["eigenvalues"][...] = np.sqrt(squared / plain)
+                squares, lengths = np.einsum("qii->qi", sides[1:, :, :r])
+                arrays["eigenvalues"][...] = np.sqrt(squares / lengths)
             step = eta if eta is not None else gains(state.counts["n_updates"], arrays["eigenvalues"])
+            news[:, :r] = sides[:, :, r] = values[j] @ a.T
+            news[:, r] = values[j, :, 2 * r + j]
+            y = news[0, :r]
             if smd:
-                z = b[:, :width] @ kernel[j]
-                b[:, -1] = z
-                log_gains = arrays["log_gains"]
-                log_gains += gains.meta * y * (z - np.tril(b[:, blocks[0]]) @ y)
+                z = cross[:, r] = b @ values[j, 0]
+                log_gains += gains.meta * y * (z - np.tril(cross[:, :r]) @ y)
                 step = step * np.exp(log_gains)
-                # Equation 37. B K' A^T is its only product, and the first one of A.
-                before, among, xi = b, np.ascontiguousarray(a[:, : b.shape[1]]), gains.decay
-                b = xi * before
-                add_below(among, y, step * (y + xi * z), new[: b.shape[1]], b)
-                add_below(among, z, step * xi * y, nothing, b)
-                add_below(before, y, step * xi * y, nothing, b)
-            add_below(a, y, step * y, new, a)
-            for block in blocks:
-                # A' Q A^T, seen from the other side, is turned by the same step.
-                a[:, block] = _turned(a[:, block].T, y, step * y, a[:, block.stop], add_below)
+                factors = y, z, step * (y + gains.decay * z), step * gains.decay * y, float(gains.decay)
+                derive_below(a, b, *factors, units[j])
+                derive_below(sides[0], cross, *factors, news[0])
+            weights = step * y
             if smd:
-                b[:, blocks[0]] = _turned(b[:, blocks[0]].T, y, step * y, b[:, -1], add_below).T
-            new[2 * r + j] = 0
-        return a[:, :width], b[:, :width]
+                add_beside(cross, y, weights)
+            for side, new in zip(sides[used], news[used], strict=True):
+                add_below(side, y, weights, new)
+                # A Q A^T, seen from the other side, is turned by the same step.
+                add_beside(side, y, weights)
+            add_below(a, y, weights, units[j])
+        return a, b
 
     def _eta(self, state: State) -> Array | None:
         """Return the gains of the pass where they are set once a pass."""
-        if self.each_step or not self.gains.by_eigenvalue:
+        if self.each_step:
             return None
         return self.gains(int(self.start["n_updates"]) + 1, state.arrays["eigenvalues"])
 
     def _finish(self, state: State) -> dict[str, Array]:
         return {**state.arrays, "n_updates": np.asarray(state.counts["n_updates"])}
-
-
-def _turned(rows: Array, y: Array, weights: Array, new: Array, add_below: Any) -> Array:
-    """Return rows after a step, which adds ``new`` to them (`dpca.kernels.sweeps.add_below`)."""
-    turned = np.ascontiguousarray(rows)
-    add_below(turned, y, weights, new, turned)
-    return turned
 
 
 def begin(expansion: Array, rows: Array) -> dict[str, Array]:

@@ -38,7 +38,7 @@ def algorithm_1(kernel, a, orders, variant, eta_0, tau, mu, each_step):
     for order in orders:
         for i, p in enumerate(order):
             t += 1
-            if each_step or i == 0 or not by_eigenvalue:
+            if each_step or i == 0:
                 eta = np.full(r, eta_0 * (tau / (t + tau) if decays else 1))  # 9
                 if by_eigenvalue:
                     lam = np.sqrt(np.diag(ak @ ak.T) / np.diag(a @ a.T))  # 21

@@ -66,7 +66,7 @@ def test_gains_are_those_of_the_kernel_rule(variant) -> None:
     rng = np.random.default_rng(0)
     x, expansion = rng.normal(size=(40, 5)), rng.normal(0, 0.1, (3, 40))
     gains = gains_of(variant, 0.02, 40.0, 0.1)
-    expected = next(passes(x @ x.T, gains, expansion, 1))["expansion"] @ x
+    expected = next(passes(x @ x.T, gains, expansion, 1, each_step=True))["expansion"] @ x
     rule = Sanger(3, online=True, center=False, gains=gains)
     found = rule.update(started(rule, expansion @ x), x[np.random.default_rng(1).permutation(40)]).arrays["components"]
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
