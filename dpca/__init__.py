@@ -7,9 +7,19 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from dpca import analysis, metrics
-    from dpca.models import PCA, BandPCA, CellPCA, StreamingPCA, open_compressed, open_scores
+    from dpca.models import PCA, BandPCA, CellPCA, KernelPCA, StreamingPCA, open_compressed, open_scores
 
-__all__ = ["PCA", "BandPCA", "CellPCA", "StreamingPCA", "analysis", "metrics", "open_compressed", "open_scores"]
+__all__ = [
+    "PCA",
+    "BandPCA",
+    "CellPCA",
+    "KernelPCA",
+    "StreamingPCA",
+    "analysis",
+    "metrics",
+    "open_compressed",
+    "open_scores",
+]
 __version__ = "0.1.0"
 
 

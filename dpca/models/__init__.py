@@ -5,6 +5,7 @@ from __future__ import annotations
 from dpca.models.band_pca import BandPCA
 from dpca.models.cell_pca import CellPCA
 from dpca.models.convergence import ConvergenceWarning, OrderWarning
+from dpca.models.kernel_pca import KernelPCA
 from dpca.models.pca import PCA
 from dpca.models.scores import open_scores
 from dpca.models.streaming_pca import StreamingPCA
@@ -15,6 +16,7 @@ __all__ = [
     "BandPCA",
     "CellPCA",
     "ConvergenceWarning",
+    "KernelPCA",
     "OrderWarning",
     "StreamingPCA",
     "open_compressed",

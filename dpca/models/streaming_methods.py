@@ -7,8 +7,11 @@ from dataclasses import fields, is_dataclass, replace
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 from dpca.kernels import linalg_int8
 from dpca.models.parameters import whole_number
+from dpca.representation.base import array_digest
 from dpca.rules.basis import StreamingRule
 from dpca.rules.gains import Gains
 from dpca.rules.incremental_svd import IncrementalSVD
@@ -175,13 +178,15 @@ def _seeded(rule: StreamingRule, seed: int) -> dict[str, Any]:
 
 
 def describe_option(value: Any) -> Any:
-    """Return a parameter in values that JSON holds; see `restore_option`.
+    """Return a parameter in values that JSON holds, of arrays a hash; see `restore_option`.
 
     Raises
     ------
     DataError
         For a rule that `METHODS` does not name, or other objects than gains and schedules of `SCHEDULES`.
     """
+    if isinstance(value, np.ndarray) and value.ndim:
+        return array_digest(value)
     if not is_dataclass(value) or isinstance(value, type):
         return value.item() if hasattr(value, "item") else value
     own = {field.name: describe_option(getattr(value, field.name)) for field in fields(value)}
