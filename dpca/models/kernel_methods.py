@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -18,6 +17,7 @@ from dpca.models.parameters import no_values
 from dpca.models.passes import Passes
 from dpca.partition.whole import Whole
 from dpca.rules.covariance import Covariance
+from dpca.rules.gains import Gains
 from dpca.rules.kernel_covariance import KernelComponents, degree_weights, degrees
 from dpca.storage.errors import DataError
 
@@ -43,6 +43,9 @@ class Problem:
     """Of the landmarks."""
     seed: int
     center: bool = True
+    gains: Gains | None = None
+    """Of Hebbian steps; None for KHA/et*, its first step tuned."""
+    n_passes: int = 1
 
     def kernel_on(self, x: Array) -> Kernel:
         """Return the kernel, whose gamma follows from rows where it is not given."""
@@ -73,21 +76,21 @@ class Found:
 
 def nystrom(problem: Problem, passes: Passes) -> Found:
     """Fold the kernels with some samples: one pass, after a look at the samples that these are chosen from."""
-    to_landmarks, rng = _look(problem, passes)
+    to_landmarks, rng = look(problem, passes)
     held_out = draw(passes.source, HELD_OUT, rng).astype(problem.dtype, copy=False)
     return Found(to_landmarks, passes(problem.rule(to_landmarks, held_out)))
 
 
 def about_degrees(problem: Problem, passes: Passes) -> Found:
     """Find components of the kernels divided by the roots of degrees: a pass for these, and the same again."""
-    to_landmarks, _ = _look(problem, passes)
+    to_landmarks, _ = look(problem, passes)
     mean = passes(degrees(to_landmarks))["mean"]
     weights = degree_weights(to_landmarks, mean, passes.source.shape[0])
     to_landmarks = replace(to_landmarks, degrees=weights)
     return Found(to_landmarks, passes(problem.rule(to_landmarks)))
 
 
-def _look(problem: Problem, passes: Passes) -> tuple[KernelMap, np.random.Generator]:
+def look(problem: Problem, passes: Passes) -> tuple[KernelMap, np.random.Generator]:
     """Choose landmarks, once the pass is known to fit memory; return the generator for what is drawn beside."""
     plan(problem, passes)
     source, rng = passes.source, np.random.default_rng(problem.seed)
@@ -107,10 +110,6 @@ def exact(problem: Problem, passes: Passes) -> Found:
     found = passes(problem.rule(to_landmarks))
     check_positive(float(found["least"]))
     return Found(to_landmarks, found)
-
-
-#: How components are found: functions of a problem and the passes over its source.
-METHODS: dict[str, Callable[[Problem, Passes], Found]] = {"nystrom": nystrom, "exact": exact}
 
 
 def plan(problem: Problem, passes: Passes) -> None:

@@ -24,6 +24,7 @@ from dpca.models.landmarks import default_gamma
 from dpca.models.parameters import check_parameters, check_states_fit
 from dpca.models.samples import dense_samples
 from dpca.models.store import Kept, StoredModel
+from dpca.models.streaming_methods import describe_option, restore_option
 from dpca.representation.kernel import KernelRepresentation
 from dpca.storage.errors import DataError
 
@@ -56,6 +57,7 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
     pre_image: str
     alpha: float
     inverse_gamma: float | None
+    n_passes: int
 
     coefficients_: Array
     offset_: Array
@@ -232,7 +234,7 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
             "explained_variance_ratio": float(self.eigenvalues_.sum() / self.total_),
             "method": f"{self.method}, {self.kernel} kernel",
             "landmarks": len(self.landmarks_),
-            "passes": 1,
+            "passes": 1 + int(self.n_passes) if self.method == "kha" else 1,
             "attributes": self.n_features_in_,
             "scalars_ratio": self.n_features_in_ / self.n_components_,
             "captured_bound": self.captured_bound_,
@@ -250,7 +252,7 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
             "n_samples_seen": self.n_samples_seen_,
             "n_landmarks": len(self.landmarks_),
             **{name: getattr(self, f"{name}_") for name in _NUMBERS},
-            "parameters": {n: v.item() if hasattr(v, "item") else v for n, v in stated.items()}
+            "parameters": {n: describe_option(v) for n, v in stated.items()}
             | {"landmarks": None if own else self.landmarks},
         }
         arrays = {name: (getattr(self, f"{name}_"), axes) for name, axes in _ARRAYS.items()}
@@ -259,7 +261,8 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
     @classmethod
     def _from_store(cls, stored: StoredModel) -> Self:
         facts = stored.facts
-        given = {name: facts["parameters"][name] for name in signature(cls).parameters if name in facts["parameters"]}
+        stated = {name: restore_option(value) for name, value in facts["parameters"].items()}
+        given = {name: stated[name] for name in signature(cls).parameters if name in stated}
         lengths = {
             "component": stored.n_components,
             "landmark": int(facts["n_landmarks"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass
 from typing import Any, ClassVar
 
@@ -17,7 +17,8 @@ from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.inner_products import Kernel, KernelMap
 from dpca.kernels.types import Array
 from dpca.models.docs import documented
-from dpca.models.kernel_methods import METHODS, Problem, plan
+from dpca.models.kernel_hebbian import hebbian
+from dpca.models.kernel_methods import Found, Problem, exact, nystrom, plan
 from dpca.models.kernel_model import KernelModel
 from dpca.models.landmarks import CHOICES
 from dpca.models.parameters import checked_rank, no_values, require_seed, whole_number
@@ -25,10 +26,13 @@ from dpca.models.passes import Passes
 from dpca.models.samples import fitted_source
 from dpca.representation.base import Representation
 from dpca.representation.kernel import PRE_IMAGES, KernelRepresentation
+from dpca.rules.gains import Gains
 from dpca.storage.errors import DataError
 
 # Landmarks where their number is left open: so many, or so many for each component if that is more.
 _LANDMARKS, _PER_COMPONENT = 500, 10
+#: How components are found: functions of a problem and the passes over its source.
+METHODS: dict[str, Callable[[Problem, Passes], Found]] = {"nystrom": nystrom, "exact": exact, "kha": hebbian}
 
 
 @documented()
@@ -49,9 +53,12 @@ class KernelPCA(KernelModel):
         those that landmarks are chosen from (scikit-learn's default is 1 / n_features).
     degree, coef0 : int, float
         Of "poly": (gamma x.z + coef0)^degree.
-    method : {"nystrom", "exact"}
+    method : {"nystrom", "exact", "kha"}
         "nystrom": one pass, after a look at up to 16,384 samples, and memory that does not grow with the samples.
         "exact": all samples are landmarks, which takes 12 matrices of n x n in float64 and O(n^3) time.
+        "kha": the kernel Hebbian algorithm (Günter, Schraudolph & Vishwanathan 2007) in the span of the landmarks, to
+        compare with: what "nystrom" finds, and then passes of steps in random order, which come close to it. It takes
+        8 (n_components + 2) bytes more for each sample.
     n_landmarks : int, optional
         Default 500, or 10 for each component if that is more, and at most the samples. Fewer are taken where these
         already span all others.
@@ -67,8 +74,13 @@ class KernelPCA(KernelModel):
     inverse_gamma : float, optional
         Of the kernel of scores in it; default as that of ``gamma``, for scores of landmarks (scikit-learn uses
         ``gamma`` itself).
+    gains : Gains, optional
+        Of "kha": see `dpca.rules.gains_of`. Default KHA/et*, which decays to a twentieth over a pass, from the largest
+        gain that does not diverge in the first 1,280 steps (`dpca.rules.tune`).
+    n_passes : int
+        Of "kha": over the data, all in one random order.
     random_state : int, RandomState or None
-        Seed of the choice of landmarks.
+        Seed of the choice of landmarks, and of the order and the start of "kha".
     {memory_budget}
 
     Attributes
@@ -128,6 +140,8 @@ class KernelPCA(KernelModel):
     pre_image: str = "ridge"
     alpha: float = 1.0
     inverse_gamma: float | None = None
+    gains: Any = None
+    n_passes: int = 1
     random_state: Any = None
     memory_budget: int | None = None
 
@@ -137,7 +151,8 @@ class KernelPCA(KernelModel):
         _, source = fitted_source(self, X)
         if source.shape[0] < 2:
             raise DataError(f"{source.shape[0]} sample has no variance: a fit needs at least 2 samples")
-        if running["checkpoints"] is not None and self.method == "nystrom" and isinstance(self.landmarks, str):
+        drawn = self.method == "kha" or (self.method == "nystrom" and isinstance(self.landmarks, str))
+        if running["checkpoints"] is not None and drawn:
             require_seed(self.random_state)
         problem = self._problem(source.shape[0], tuple(source.shape[1:]), source.dtype)
         passes = Passes(source, memory_budget=self.memory_budget, **running)
@@ -163,7 +178,13 @@ class KernelPCA(KernelModel):
         m, landmarks = self._landmarks(k, n, shape, dtype)
         if k > m:
             raise DataError(f"n_components is {k} but there are only {m} landmarks: ask for at most that many, or more")
-        exact = self.method == "exact"
+        if not isinstance(self.gains, Gains | None):
+            raise DataError(f"gains is {self.gains!r}: give gains of dpca.rules.gains_of, or None to find them")
+        n_passes = whole_number(self.n_passes, "n_passes", 1)
+        if self.method != "kha" and (self.gains is not None or n_passes > 1):
+            raise DataError(f"method={self.method!r} takes no steps: leave gains and n_passes out, or use method='kha'")
+        takes_all = self.method == "exact"
+        drawn = self.method == "kha" or (not takes_all and isinstance(landmarks, str))
         return Problem(
             k,
             m,
@@ -172,8 +193,10 @@ class KernelPCA(KernelModel):
             whole_number(self.degree, "degree", 1),
             float(self.coef0),
             landmarks,
-            np.dtype(np.float64) if exact else working_dtype(dtype),
-            0 if exact or not isinstance(landmarks, str) else self._seed(),
+            np.dtype(np.float64) if takes_all else working_dtype(dtype),
+            self._seed() if drawn else 0,
+            gains=self.gains,
+            n_passes=n_passes,
         )
 
     def _landmarks(

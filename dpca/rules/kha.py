@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
@@ -17,6 +18,8 @@ from dpca.rules.state import Layout, State
 _DIVERGED = 1e6
 # Samples whose kernel is one product; more make the matrices that each step turns too long.
 _BLOCK = 64
+# What goes from pass to pass, beside the number of updates.
+_KEPT = ("expansion", "rows", "derivatives", "log_gains")
 # Kernel rows that are copied at once.
 _ROWS_AT_ONCE = 8 * _BLOCK
 
@@ -34,8 +37,8 @@ class KernelHebbian(Rule):
     equations 32 and 37).
 
     Each step combines rows. Over a block of samples with unit vectors E, A_t = M A + N E^T, so that a step turns only M
-    (r, r), N (r, 64) and inner products of rows; what is as long as there are samples or features is multiplied once a
-    block. The iterates are those of single steps, up to rounding.
+    (r, r), N (r, 64) and inner products of rows; rows as long as there are features are multiplied once a block, and A
+    itself once a pass. The iterates are those of single steps, up to rounding.
 
     Parameters
     ----------
@@ -59,9 +62,9 @@ class KernelHebbian(Rule):
     Notes
     -----
     Results of ``finish``, float64, begin the next pass: ``expansion`` A (r, l); ``rows`` and ``derivatives`` (r, m),
-    which are A and B times K' (m = l) or Phi'; ``log_gains`` rho (r,); ``n_updates`` ().
+    which are A and B times K' (m = l) or Phi'; ``log_gains`` rho (r,); ``n_updates`` (). And ``eigenvalues`` (r,).
 
-    A step costs O(r (r + 64)) operations, and a block O(64 (r + 64) m); memory for 3 (l + m) r numbers.
+    A step costs O(r (r + 64)) operations, and a block O(64 (r + 64) m); memory for 4 (l + m) r numbers.
     """
 
     gains: Gains
@@ -70,17 +73,28 @@ class KernelHebbian(Rule):
     variances: Array | None = None
     each_step: bool = field(default=False, kw_only=True)
     random_order = True
-    counts = ("n_samples", "n_updates")
+    counts = ("n_samples", "n_updates", "n_turns")
 
     def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
-        eigenvalues = {"eigenvalues": ((len(self.start["rows"]),), float)}
-        return eigenvalues | {name: (a.shape, float) for name, a in self.start.items() if name != "n_updates"}
+        r, capacity = len(self.start["expansion"]), len(self.order) // _BLOCK + 1
+        squares = dict.fromkeys(("lengths", "products", "cross", "turn"), ((r, r), float))
+        own: Layout = {"eigenvalues": ((r,), float), "turns": ((capacity, r, r), float), "edges": ((capacity,), int)}
+        return {**{name: (self.start[name].shape, float) for name in _KEPT}, **squares, **own}
 
     def _start(self, state: State, dtype: DTypeLike) -> None:
-        for name in state.arrays.keys() - {"eigenvalues"}:
-            state.arrays[name][...] = self.start[name]
+        arrays = state.arrays
+        for name in _KEPT:
+            arrays[name][...] = self.start[name]
         state.counts["n_updates"] = int(self.start["n_updates"])
-        state.arrays["eigenvalues"][...] = self.eigenvalues(self.start)
+        own, rows, derivatives = (arrays[name] for name in ("expansion", "rows", "derivatives"))
+        dual = own if self.variances is None else rows
+        arrays["lengths"][...], arrays["products"][...], arrays["cross"][...] = (
+            own @ own.T,
+            rows @ dual.T,
+            derivatives @ dual.T,
+        )
+        arrays["turn"][...] = np.eye(len(rows))
+        arrays["eigenvalues"][...] = self.eigenvalues(self.start)
 
     def eigenvalues(self, arrays: dict[str, Array]) -> Array:
         """Return |K' a| / |a| of each row a of A (equation 20), shape (r,)."""
@@ -95,32 +109,45 @@ class KernelHebbian(Rule):
 
     @np.errstate(over="ignore", invalid="ignore")
     def _take_block(self, state: State, x: Array) -> None:
-        begin, arrays = state.counts["n_samples"], state.arrays
-        taken = self.order[begin : begin + len(x)]
-        a, b = self._steps(state, x, taken)
+        arrays, counts = state.arrays, state.counts
+        if counts["n_turns"] == len(arrays["turns"]):
+            self._turn(state)
+        taken = self.order[counts["n_samples"] : counts["n_samples"] + len(x)]
+        columns = arrays["turn"] @ arrays["expansion"][:, taken]
+        a, b = self._steps(state, x, taken, columns)
         r = len(a)
         # Each is made of the old rows of A, of B, and of the samples.
         old = np.concatenate([arrays["rows"], arrays["derivatives"], x])
         arrays["rows"][...] = a @ old
         if self.gains.meta > 0:
             arrays["derivatives"][...] = b @ old
-        expansion = arrays["expansion"]
-        expansion[...] = a[:, :r] @ expansion
-        expansion[:, taken] += a[:, 2 * r :]
-        state.counts["n_samples"] += len(x)
-        squared = np.einsum("ij,ij->i", arrays["rows"], self._dual(arrays)).max()
+        arrays["expansion"][:, taken] = a[:, :r] @ columns + a[:, 2 * r :]
+        arrays["turn"][...] = a[:, :r] @ arrays["turn"]
+        arrays["turns"][counts["n_turns"]], arrays["edges"][counts["n_turns"]] = a[:, :r], counts["n_samples"]
+        counts["n_turns"] += 1
+        counts["n_samples"] += len(x)
+        largest = arrays["products"].diagonal().max()
         # Written so that NaN is refused too.
-        if not squared < _DIVERGED**2:
+        if not largest < _DIVERGED**2:
             raise DivergedError(
-                f"the kernel Hebbian algorithm diverged at update {state.counts['n_updates']}, where a component of "
-                f"length 1 has length {np.sqrt(squared):.3g}: begin with a smaller eta or meta (see dpca.rules.tune)"
+                f"the kernel Hebbian algorithm diverged at update {counts['n_updates']}, where a component of length 1 "
+                f"has length {np.sqrt(largest):.3g}: begin with a smaller eta or meta (see dpca.rules.tune)"
             )
 
-    def _dual(self, arrays: dict[str, Array]) -> Array:
-        """Return the rows that inner products of W with other rows are taken with."""
-        return arrays["expansion"] if self.variances is None else arrays["rows"]
+    def _turn(self, state: State) -> None:
+        """Apply what blocks did to the columns of A outside of them, each of which is seen once a pass."""
+        arrays, counts = state.arrays, state.counts
+        expansion, turns, edges = arrays["expansion"], arrays["turns"], [*arrays["edges"][: counts["n_turns"]]]
+        since = np.eye(len(turns[0]))
+        for i, (first, last) in enumerate(reversed([*itertools.pairwise([*edges, counts["n_samples"]])])):
+            taken = self.order[first:last]
+            expansion[:, taken] = since @ expansion[:, taken]
+            since = since @ turns[counts["n_turns"] - 1 - i]
+        others = np.concatenate([self.order[: edges[0] if edges else 0], self.order[counts["n_samples"] :]])
+        expansion[:, others] = since @ expansion[:, others]
+        arrays["turn"][...], counts["n_turns"] = np.eye(len(since)), 0
 
-    def _steps(self, state: State, x: Array, taken: Array) -> tuple[Array, Array]:
+    def _steps(self, state: State, x: Array, taken: Array, columns: Array) -> tuple[Array, Array]:
         """Make the steps of a block; return A and B after it as sums of rows of A and B before it, and of samples.
 
         Each step needs the inner products of all of these with its sample: under K', and, for eigenvalues at each step,
@@ -131,19 +158,16 @@ class KernelHebbian(Rule):
 
         arrays, gains, r, n = state.arrays, self.gains, len(state.arrays["rows"]), len(x)
         both = np.concatenate([arrays["rows"], arrays["derivatives"], x])
-        scaled, dual = both if self.variances is None else both * self.variances, self._dual(arrays)
+        scaled = both if self.variances is None else both * self.variances
         kernels = both[:, taken] if self.variances is None else both @ x.T
         follows, smd = gains.by_eigenvalue and self.each_step, gains.meta > 0
-        grams, products = [both[:r] @ dual.T], [kernels]
+        grams, products = [arrays["products"]], [kernels]
         if follows:
-            own = arrays["expansion"]
-            grams += [scaled[:r] @ both[:r].T, own @ own.T]
-            products += [scaled @ x.T, np.concatenate([own[:, taken], np.zeros((r, n)), np.eye(n)])]
-        # Those that only eigenvalues or SMD read are left out.
-        used = slice(0 if smd else 1, None)
+            grams += [scaled[:r] @ both[:r].T, arrays["lengths"]]
+            products += [scaled @ x.T, np.concatenate([columns, np.zeros((r, n)), np.eye(n)])]
         values = np.ascontiguousarray(np.stack(products).transpose(2, 0, 1))
         sides = np.concatenate([np.stack(grams), np.zeros((len(grams), r, 1))], axis=2)
-        cross = np.concatenate([both[r : 2 * r] @ dual.T, np.zeros((r, 1))], axis=1)
+        cross = np.concatenate([arrays["cross"], np.zeros((r, 1))], axis=1)
         news = np.zeros((len(grams), r + 1))
         a, b = np.eye(r, 2 * r + n), np.eye(r, 2 * r + n, r)
         units = np.eye(n, 2 * r + n, 2 * r)
@@ -167,11 +191,14 @@ class KernelHebbian(Rule):
             weights = step * y
             if smd:
                 add_beside(cross, y, weights)
-            for side, new in zip(sides[used], news[used], strict=True):
+            for side, new in zip(sides, news, strict=True):
                 add_below(side, y, weights, new)
                 # A Q A^T, seen from the other side, is turned by the same step.
                 add_beside(side, y, weights)
             add_below(a, y, weights, units[j])
+        arrays["products"][...], arrays["cross"][...] = sides[0, :, :r], cross[:, :r]
+        if follows:
+            arrays["lengths"][...] = sides[2, :, :r]
         return a, b
 
     def _eta(self, state: State) -> Array | None:
@@ -181,7 +208,15 @@ class KernelHebbian(Rule):
         return self.gains(int(self.start["n_updates"]) + 1, state.arrays["eigenvalues"])
 
     def _finish(self, state: State) -> dict[str, Array]:
-        return {**state.arrays, "n_updates": np.asarray(state.counts["n_updates"])}
+        self._turn(state)
+        kept = {name: state.arrays[name] for name in _KEPT}
+        return {**kept, "eigenvalues": self.eigenvalues(kept), "n_updates": np.asarray(state.counts["n_updates"])}
+
+    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of temporary arrays: where the pass begins, and rows in several forms."""
+        r, count = len(self.start["rows"]), min(n_rows, _BLOCK)
+        start = sum(array.nbytes for array in self.start.values())
+        return start + self.start["expansion"].nbytes + 8 * 6 * (2 * r + count) * (n_features + 2 * r + 4 * count)
 
 
 def begin(expansion: Array, rows: Array) -> dict[str, Array]:
@@ -232,5 +267,4 @@ def passes(
         for first in range(0, len(kernel), _ROWS_AT_ONCE):
             rule.update(state, kernel[rule.order[first : first + _ROWS_AT_ONCE]])
         found = rule.finish(state)
-        found["eigenvalues"] = rule.eigenvalues(found)
         yield found
