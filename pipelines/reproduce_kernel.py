@@ -7,6 +7,9 @@ folder are left out, and named.
   usps-rbf      figures 2 and 3, right: USPS digits, Gaussian kernel
   usps-steps    figure 4: eigenvalues once a pass, or before every step
   mnist         table 2: all of MNIST, one pass, gains by the tuner (four minutes)
+  patches       figures 6 and 8, left: windows of a noisy photograph
+  digits        noisy USPS digits by linear and by kernel components
+  clustering    figure 10: spectral clustering of all USPS digits
 """
 
 from __future__ import annotations

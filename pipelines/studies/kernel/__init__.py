@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from dpca.pipelines.studies.kernel.clustering import clustering_section
+from dpca.pipelines.studies.kernel.denoising import digits_section, patches_section
 from dpca.pipelines.studies.kernel.mnist import table_section
 from dpca.pipelines.studies.kernel.section import Section
 from dpca.pipelines.studies.kernel.usps import linear_section, rbf_section, steps_section
@@ -14,6 +16,9 @@ SECTIONS: dict[str, Callable[..., Section]] = {
     "usps-rbf": rbf_section,
     "usps-steps": steps_section,
     "mnist": table_section,
+    "patches": patches_section,
+    "digits": digits_section,
+    "clustering": clustering_section,
 }
 """Name of each section of the page to the function that computes it: (Setting, passes over the data) -> Section."""
 
