@@ -114,16 +114,15 @@ class KernelMap:
         """What samples are multiplied by; of "rbf" so that the exponents come out of the product."""
         z, gamma = self.points, self.kernel.gamma
         if self.kernel.name == "rbf":
-            right = np.empty((z.shape[1] + 2, len(z)), z.dtype)
-            near = right[:-2]
-            np.subtract(z.T, self._shift[:, None], out=near)
-            right[-1] = -gamma * np.einsum("ij,ij->j", near, near, dtype=np.float64)
-            right[-2] = -gamma
+            right = np.empty((len(z), z.shape[1] + 2), z.dtype)
+            near = np.subtract(z, self._shift, out=right[:, :-2])
+            right[:, -2] = -gamma
+            right[:, -1] = -gamma * np.einsum("ij,ij->i", near, near, dtype=np.float64)
             near *= 2 * gamma
-            return right
+            return right.T
         if self.kernel.name == "poly":
-            return np.ascontiguousarray(gamma * z.T)
-        return np.ascontiguousarray(_directions(z).T if self.kernel.name == "cosine" else z.T)
+            return gamma * z.T
+        return _directions(z).T if self.kernel.name == "cosine" else z.T
 
     def _left(self, x: Array, dtype: np.dtype[Any]) -> Array:
         if self.kernel.name == "rbf":

@@ -17,13 +17,12 @@ from sklearn.decomposition import KernelPCA as Reference
 from sklearn.metrics.pairwise import pairwise_kernels
 
 import dpca
-from dpca import PCA, KernelPCA
+from dpca import PCA, KernelPCA, SpectralClustering
 from dpca.cli import main
 from dpca.engine.plan import PlanError
 from dpca.jobs import CompressionSettings, compress, fit_store
 from dpca.metrics import variation_of_information
 from dpca.models.kernel_pca import METHODS
-from dpca.models.spectral_clustering import SpectralClustering
 from dpca.models.store import load_any
 from dpca.storage import DataError, StoreError, open_stack
 from tests.resealing import edit_facts
