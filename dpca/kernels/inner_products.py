@@ -10,7 +10,7 @@ import numpy as np
 
 from dpca.kernels import linalg
 from dpca.kernels.dtypes import working_dtype
-from dpca.kernels.namespace import beside, cast, copy_of, dtype_of, namespace
+from dpca.kernels.namespace import beside, cast, copy_of, dtype_of, is_numpy, namespace
 from dpca.kernels.types import Array
 
 # What a degree may lack before it counts as that of a sample that is alone.
@@ -138,11 +138,12 @@ class KernelMap:
 
     def _shape(self, found: Array) -> None:
         """Turn products into kernels, in place."""
-        xp = namespace(found)
-        if self.kernel.name == "rbf":
+        if self.kernel.name == "rbf" and is_numpy(found):
             # Rounding must bring no sample nearer to a point than that point itself.
-            np.minimum(found, 0, out=found) if xp is np else xp.clip(found, max=0, out=found)
-            np.exp(found, out=found) if xp is np else xp.exp(found, out=found)
+            np.exp(np.minimum(found, 0, out=found), out=found)
+        elif self.kernel.name == "rbf":
+            xp = namespace(found)
+            found[...] = xp.exp(xp.minimum(found, xp.zeros_like(found)))
         elif self.kernel.name == "poly":
             found += self.kernel.coef0
             factor = copy_of(found) if self.kernel.degree > 1 else found

@@ -134,7 +134,7 @@ class KernelComponents(Mapped):
     def update(self, state: State, batch: Array) -> State:
         """Take in a batch of shape (n_samples, n_features)."""
         if batch.shape[0] and self.to_landmarks.kernel.name != "precomputed":
-            state.arrays["trace"][...] += float(self.to_landmarks.diagonal(batch).sum())
+            state.arrays["trace"][...] += float(to_numpy(self.to_landmarks.diagonal(batch)).sum())
         return super().update(state, batch)
 
     def merge(self, a: State, b: State) -> State:
