@@ -10,7 +10,7 @@ import numpy as np
 
 from dpca.kernels import linalg
 from dpca.kernels.dtypes import working_dtype
-from dpca.kernels.namespace import beside, cast, copy_of, dtype_of, namespace
+from dpca.kernels.namespace import beside, cast, copy_of, dtype_of, is_numpy, namespace
 from dpca.kernels.types import Array
 
 # What a degree may lack before it counts as that of a sample that is alone.
@@ -114,16 +114,15 @@ class KernelMap:
         """What samples are multiplied by; of "rbf" so that the exponents come out of the product."""
         z, gamma = self.points, self.kernel.gamma
         if self.kernel.name == "rbf":
-            right = np.empty((z.shape[1] + 2, len(z)), z.dtype)
-            near = right[:-2]
-            np.subtract(z.T, self._shift[:, None], out=near)
-            right[-1] = -gamma * np.einsum("ij,ij->j", near, near, dtype=np.float64)
-            right[-2] = -gamma
+            right = np.empty((len(z), z.shape[1] + 2), z.dtype)
+            near = np.subtract(z, self._shift, out=right[:, :-2])
+            right[:, -2] = -gamma
+            right[:, -1] = -gamma * np.einsum("ij,ij->i", near, near, dtype=np.float64)
             near *= 2 * gamma
-            return right
+            return right.T
         if self.kernel.name == "poly":
-            return np.ascontiguousarray(gamma * z.T)
-        return np.ascontiguousarray(_directions(z).T if self.kernel.name == "cosine" else z.T)
+            return gamma * z.T
+        return _directions(z).T if self.kernel.name == "cosine" else z.T
 
     def _left(self, x: Array, dtype: np.dtype[Any]) -> Array:
         if self.kernel.name == "rbf":
@@ -139,11 +138,12 @@ class KernelMap:
 
     def _shape(self, found: Array) -> None:
         """Turn products into kernels, in place."""
-        xp = namespace(found)
-        if self.kernel.name == "rbf":
+        if self.kernel.name == "rbf" and is_numpy(found):
             # Rounding must bring no sample nearer to a point than that point itself.
-            np.minimum(found, 0, out=found) if xp is np else xp.clip(found, max=0, out=found)
-            np.exp(found, out=found) if xp is np else xp.exp(found, out=found)
+            np.exp(np.minimum(found, 0, out=found), out=found)
+        elif self.kernel.name == "rbf":
+            xp = namespace(found)
+            found[...] = xp.exp(xp.minimum(found, xp.zeros_like(found)))
         elif self.kernel.name == "poly":
             found += self.kernel.coef0
             factor = copy_of(found) if self.kernel.degree > 1 else found

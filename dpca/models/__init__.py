@@ -8,6 +8,7 @@ from dpca.models.convergence import ConvergenceWarning, OrderWarning
 from dpca.models.kernel_pca import KernelPCA
 from dpca.models.pca import PCA
 from dpca.models.scores import open_scores
+from dpca.models.spectral_clustering import SpectralClustering
 from dpca.models.streaming_pca import StreamingPCA
 from dpca.representation.compressed import open_compressed
 
@@ -18,6 +19,7 @@ __all__ = [
     "ConvergenceWarning",
     "KernelPCA",
     "OrderWarning",
+    "SpectralClustering",
     "StreamingPCA",
     "open_compressed",
     "open_scores",

@@ -107,9 +107,7 @@ def exact(problem: Problem, passes: Passes) -> Found:
         _check_kernels(x)
         x = (x + x.T) / 2
     to_landmarks = KernelMap(problem.kernel_on(x), x)
-    found = passes(problem.rule(to_landmarks))
-    check_positive(float(found["least"]))
-    return Found(to_landmarks, found)
+    return Found(to_landmarks, passes(problem.rule(to_landmarks)))
 
 
 def plan(problem: Problem, passes: Passes) -> None:

@@ -23,7 +23,7 @@ from dpca.models.kernel_model import KernelModel
 from dpca.models.landmarks import CHOICES
 from dpca.models.parameters import checked_rank, no_values, require_seed, whole_number
 from dpca.models.passes import Passes
-from dpca.models.samples import fitted_source
+from dpca.models.samples import varied_source
 from dpca.representation.base import Representation
 from dpca.representation.kernel import PRE_IMAGES, KernelRepresentation
 from dpca.rules.gains import Gains
@@ -148,9 +148,7 @@ class KernelPCA(KernelModel):
     # -- learning
 
     def _fit(self, X: Any, **running: Any) -> None:
-        _, source = fitted_source(self, X)
-        if source.shape[0] < 2:
-            raise DataError(f"{source.shape[0]} sample has no variance: a fit needs at least 2 samples")
+        source = varied_source(self, X)
         drawn = self.method == "kha" or (self.method == "nystrom" and isinstance(self.landmarks, str))
         if running["checkpoints"] is not None and drawn:
             require_seed(self.random_state)

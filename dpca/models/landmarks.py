@@ -42,10 +42,19 @@ def pool_size(source: Source, n_landmarks: int, itemsize: int, budget: int) -> i
 
 
 def chosen_of(pool: Array, kernel: Kernel, how: str, count: int, rng: np.random.Generator) -> Array:
-    """Return landmarks (m, d), m <= count, of a pool (n, d), floating."""
+    """Return landmarks (m, d), m <= count, of a pool (n, d), floating.
+
+    Raises
+    ------
+    DataError
+        If all kernels are 0.
+    """
     if how == "uniform":
         return pool[np.sort(rng.choice(len(pool), min(count, len(pool)), replace=False))]
-    return pool[pivots(kernel, pool, min(count, len(pool)), rng)]
+    chosen = pivots(kernel, pool, min(count, len(pool)), rng)
+    if not len(chosen):
+        raise DataError("the kernel of every sample with itself is 0: give samples that differ from 0")
+    return pool[chosen]
 
 
 def default_gamma(x: Array, name: str = "gamma") -> float:

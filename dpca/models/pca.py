@@ -29,6 +29,7 @@ from dpca.models.pca_solvers import (
     choose_solver,
     plan_first_pass,
 )
+from dpca.models.samples import varied_source
 from dpca.models.store import Kept, StoredModel
 from dpca.representation.base import Representation
 from dpca.storage.errors import DataError
@@ -149,7 +150,7 @@ class PCA(LinearModel):
     # -- learning
 
     def _fit(self, X: Any, **running: Any) -> None:
-        source = self._source(X)
+        source = varied_source(self, X)
         passes = Passes(source, memory_budget=self.memory_budget, **running)
         problem, solver, reason = self._chosen(source, passes)
         if solver not in _COMPLETE and running["checkpoints"] is not None:

@@ -15,7 +15,7 @@ from dpca.kernels.types import Array
 from dpca.models.kernel_methods import about_degrees
 from dpca.models.kernel_pca import KernelPCA
 from dpca.models.passes import Passes
-from dpca.models.samples import fitted_source
+from dpca.models.samples import varied_source
 from dpca.representation.lazy import default_client
 from dpca.rules.covariance import BLOCK_ROWS
 from dpca.storage.errors import DataError
@@ -59,7 +59,7 @@ class SpectralClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """Cluster samples (n_samples, *sample_shape): numpy, Dask, Zarr, a stack or its path; see `KernelPCA.fit`."""
         shared = ("gamma", "n_landmarks", "landmarks", "random_state", "memory_budget")
         model = KernelPCA(self.n_clusters, **{name: getattr(self, name) for name in shared})
-        _, source = fitted_source(self, X)
+        source = varied_source(self, X)
         shape = tuple(source.shape[1:])
         problem = replace(model._problem(source.shape[0], shape, source.dtype), center=False)
         passes = Passes(source, memory_budget=self.memory_budget, client=default_client())

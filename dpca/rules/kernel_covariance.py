@@ -134,7 +134,7 @@ class KernelComponents(Mapped):
     def update(self, state: State, batch: Array) -> State:
         """Take in a batch of shape (n_samples, n_features)."""
         if batch.shape[0] and self.to_landmarks.kernel.name != "precomputed":
-            state.arrays["trace"][...] += float(self.to_landmarks.diagonal(batch).sum())
+            state.arrays["trace"][...] += float(to_numpy(self.to_landmarks.diagonal(batch)).sum())
         return super().update(state, batch)
 
     def merge(self, a: State, b: State) -> State:
@@ -182,9 +182,12 @@ class KernelComponents(Mapped):
         each = np.maximum(among.diagonal(), 0.0)
         if not (total := each.sum()) > 0:
             return residual
-        values, rows = linalg.leading_eigh(among.copy(), min(k, len(x)))
-        held = (rows * rows * values[:, None]).sum(axis=0)
-        share = float(values.sum() / total)
+        last = len(x) - 1
+        values, vectors = scipy.linalg.eigh(
+            among, subset_by_index=(max(last + 1 - k, 0), last), check_finite=False, overwrite_a=True
+        )
+        held = (vectors * vectors) @ np.maximum(values, 0.0)
+        share = float(held.sum() / total)
         error = float(np.std(held - share * each) / total) * math.sqrt(len(x) * max(1 - len(x) / n, 0.0))
         return residual * min(share + _ERRORS * error, 1.0)
 

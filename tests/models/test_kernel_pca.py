@@ -17,13 +17,12 @@ from sklearn.decomposition import KernelPCA as Reference
 from sklearn.metrics.pairwise import pairwise_kernels
 
 import dpca
-from dpca import PCA, KernelPCA
+from dpca import PCA, KernelPCA, SpectralClustering
 from dpca.cli import main
 from dpca.engine.plan import PlanError
 from dpca.jobs import CompressionSettings, compress, fit_store
 from dpca.metrics import variation_of_information
 from dpca.models.kernel_pca import METHODS
-from dpca.models.spectral_clustering import SpectralClustering
 from dpca.models.store import load_any
 from dpca.storage import DataError, StoreError, open_stack
 from tests.resealing import edit_facts
@@ -357,6 +356,7 @@ def test_samples_that_cannot_be() -> None:
     for x, options, says in (
         (np.ones((20, 3)), {}, "give samples that differ, or gamma"),
         (np.ones((20, 3)), {"gamma": 1.0}, "vary along 0 directions"),
+        (np.zeros((20, 3)), {"kernel": "linear"}, "differ from 0"),
         (odd, {"kernel": "precomputed", "method": "exact"}, r"\(3, 4\).*symmetric"),
         (-k, {"kernel": "precomputed", "method": "exact"}, "positive semi-definite"),
     ):
