@@ -8,12 +8,23 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from dpca import analysis, metrics
     from dpca.jobs.follow import follow
-    from dpca.models import PCA, BandPCA, CellPCA, StreamingPCA, open_compressed, open_scores
+    from dpca.models import (
+        PCA,
+        BandPCA,
+        CellPCA,
+        KernelPCA,
+        SpectralClustering,
+        StreamingPCA,
+        open_compressed,
+        open_scores,
+    )
 
 __all__ = [
     "PCA",
     "BandPCA",
     "CellPCA",
+    "KernelPCA",
+    "SpectralClustering",
     "StreamingPCA",
     "analysis",
     "follow",

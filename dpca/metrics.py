@@ -185,6 +185,39 @@ def principal_angles(a: Array, b: Array) -> Array:
     return angles[::-1]
 
 
+def variation_of_information(a: Array, b: Array) -> float:
+    """Distance between two clusterings of the same samples (Meila 2005; Günter et al. 2007, equations 41 to 44).
+
+    Parameters
+    ----------
+    a, b : arrays (n_samples,)
+        The cluster of each sample, or its label; any values.
+
+    Returns
+    -------
+    float
+        H(a) + H(b) - 2 I(a, b) in nats, at most 2 log of the larger number of clusters: 0 where the clusters are the
+        same under other names.
+
+    Raises
+    ------
+    ValueError
+        If the lengths differ, or there are no samples.
+    """
+    a, b = np.asarray(a), np.asarray(b)
+    if a.shape != b.shape or a.ndim != 1 or not len(a):
+        raise ValueError(f"clusterings of {a.shape} and {b.shape} do not go together: give one value for each sample")
+    first, second = (np.unique(x, return_inverse=True)[1] for x in (a, b))
+    together = first * (int(second.max()) + 1) + second
+    entropies = (_entropy(np.unique(x, return_counts=True)[1] / len(a)) for x in (together, first, second))
+    joint, *own = entropies
+    return max(2 * joint - sum(own), 0.0)
+
+
+def _entropy(shares: Array) -> float:
+    return float(-(shares * np.log(shares)).sum())
+
+
 def _captured(
     components: Array, reference: Array, x: Array | None, covariance: Array | None
 ) -> tuple[float, float, float]:

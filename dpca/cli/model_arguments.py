@@ -1,4 +1,4 @@
-"""Options of the models with parts: cells or bands, and the components that each of them keeps."""
+"""Options of the models: cells, bands or a kernel, and the components that are kept."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import argparse
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from dpca.choices import MAPPINGS
+from dpca.choices import KERNELS, MAPPINGS
 from dpca.cli.arguments import (
     add_seed,
     at_least_one,
@@ -29,6 +29,8 @@ _OF_BANDS = {
     "estimating": "n_estimating",
     "split_channels": "keep_channels",
 }
+#: Options that only kernels have, and the parameters of `KernelPCA` that they set.
+_OF_KERNELS = {"gamma": "gamma", "landmarks": "n_landmarks"}
 
 
 # Cells that take the fewest bytes of photographs, and the components of which those that pay for their bits are chosen.
@@ -82,9 +84,10 @@ _BOUNDS = (
 def add_model_options(parser: argparse.ArgumentParser, *, required: bool) -> None:
     """Add which cells or bands there are, and how many components each of them keeps."""
     group = parser.add_argument_group(
-        "cells or bands",
+        "cells, bands or a kernel",
         "Cells are blocks of neighboring pixels, voxels or entries of a vector;\n"
-        "bands are attributes with like values, wherever they lie.",
+        "bands are attributes with like values, wherever they lie;\n"
+        "a kernel compares whole samples with some of them, the landmarks.",
     )
     parts = group.add_mutually_exclusive_group(required=required)
     parts.add_argument(
@@ -128,6 +131,14 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool) -> Non
         const=False,
         help="let the channels of a pixel go into different bands (default: together)",
     )
+    parts.add_argument("--kernel", choices=KERNELS[:-1], help="use components of the feature space of this kernel")
+    group.add_argument(
+        "--gamma",
+        type=positive_number,
+        metavar="G",
+        help="of the kernel; rbf is exp(-G |x - y|^2) (default: 1 / (2 s^2), s being the root mean square distance)",
+    )
+    group.add_argument("--landmarks", type=positive, metavar="N", help="number of landmarks (default: 500 or more)")
     group = parser.add_argument_group(
         "components",
         "--components K keeps the same number in every cell or band; every other choice\n"
@@ -141,20 +152,28 @@ def add_model_options(parser: argparse.ArgumentParser, *, required: bool) -> Non
 
 
 def partitioned_model(options: argparse.Namespace) -> Any:
-    """Return the estimator that the options ask for, a `BandPCA` or a `CellPCA` that is not fitted.
+    """Return the estimator that the options ask for, a `BandPCA`, `CellPCA` or `KernelPCA` that is not fitted.
 
     Raises
     ------
     DataError
-        If options of bands are given to cells, or the reverse, or components are asked for in two ways.
+        If options of bands, cells or kernels are given to others, or components are asked for in two ways.
     """
-    from dpca.models import BandPCA, CellPCA  # which takes seconds, and the parser has no use for them
+    from dpca.models import BandPCA, CellPCA, KernelPCA  # which takes seconds, and the parser has no use for them
+    from dpca.storage.errors import DataError
 
     parameters: dict[str, Any] = {"random_state": options.seed, **_components(options)}
-    if getattr(options, "compress", None) is not None and options.cell is None and options.band_size is None:
+    if getattr(options, "compress", None) is not None and not any((options.cell, options.band_size, options.kernel)):
         options = argparse.Namespace(**vars(options) | _FOR_FEW_BYTES)
-    model: BandPCA | CellPCA
-    if options.band_size is not None:
+    model: BandPCA | CellPCA | KernelPCA
+    if options.kernel is None:
+        _refuse(options, _OF_KERNELS, "kernels and there is none: give --kernel")
+    if options.kernel is not None:
+        _refuse(options, _OF_CELLS | _OF_BANDS, "cells or bands and there is a kernel: give --cell or --band-size")
+        if parameters.keys() != {"random_state", "n_components"}:
+            raise DataError("the components of a kernel are counted: give --components, and no other choice")
+        model = KernelPCA(kernel=options.kernel, **_given(options, _OF_KERNELS), **parameters)
+    elif options.band_size is not None:
         _refuse(options, _OF_CELLS, "cells and there are bands: give --cell")
         model = BandPCA(band_size=options.band_size, **_given(options, _OF_BANDS), **parameters)
     else:

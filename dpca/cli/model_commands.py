@@ -43,8 +43,9 @@ def fit(options: argparse.Namespace) -> int:
         for note in notes:
             say(f"note: {note}")
     kept, share = kept_components(numbers["components"], numbers.get("ranks")), numbers["explained_variance_ratio"]
-    parts = "cells" if "cells" in numbers else "bands"
-    say(f"{numbers[parts]:,} {parts}, {kept} each, {share:.2%} of the variance")
+    parts = next(parts for parts in ("cells", "bands", "landmarks") if parts in numbers)
+    each = "" if parts == "landmarks" else " each"
+    say(f"{numbers[parts]:,} {parts}, {kept}{each}, {share:.2%} of the variance")
     return 0
 
 

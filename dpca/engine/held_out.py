@@ -47,15 +47,23 @@ def hold_out(source: Source, fraction: float, rng: np.random.Generator) -> tuple
     count = min(round(fraction * n), MOST_HELD_OUT)
     if count < 2:
         raise DataError(f"{fraction:g} of {n} samples is {count}: hold out at least 2, or their mean tells nothing")
-    chunk = source.chunks[0]
+    held_out = spread_runs(n, source.chunks[0], count, rng)
+    return without(source, held_out), held_out
+
+
+def spread_runs(n: int, chunk: int, count: int, rng: np.random.Generator) -> Array:
+    """Choose about ``count`` of n samples in chunks of ``chunk``: the numbers, ascending, of short runs of neighbors.
+
+    One run at random in each of equal parts of the stack; runs are single samples where that is cheap, see
+    `run_length`.
+    """
     length = run_length(n, count, chunk)
     # Runs end where chunks do: each lies in one of them.
     starts = (np.arange(0, n, chunk)[:, None] + np.arange(0, chunk, length)).ravel()
     starts = starts[starts < n]
     ends = np.append(starts[1:], n)
     chosen = spread_samples(len(starts), max(1, count * len(starts) // n), rng)
-    held_out = np.concatenate([np.arange(starts[i], ends[i]) for i in chosen])
-    return without(source, held_out), held_out
+    return np.concatenate([np.arange(starts[i], ends[i]) for i in chosen])
 
 
 def run_length(n: int, count: int, chunk: int) -> int:

@@ -12,6 +12,8 @@ from dpca.kernels.types import Array
 
 # Bytes that are read at once around the samples that are wanted.
 _SPAN_BYTES = 64 * 2**20
+# One in so many samples is enough to copy all of them.
+_DENSE = 16
 
 
 def spread_samples(n_samples: int, count: int, rng: np.random.Generator) -> Array:
@@ -51,8 +53,8 @@ def read_samples(source: Source, chosen: Array) -> Iterator[Array]:
     """
     read, region = source.reader(), tuple((0, length) for length in source.shape[1:])
     rows = max(1, _SPAN_BYTES // (math.prod(source.shape[1:]) * source.dtype.itemsize))
-    # No span reaches from one chunk into the next.
-    chunk = source.chunks[0]
+    # No span reaches from one chunk into the next; memory has none, and many reads cost more than a copy.
+    chunk = rows if source.in_process and len(chosen) * _DENSE > source.shape[0] else source.chunks[0]
     starts = np.arange(0, source.shape[0], chunk)[:, None] + np.arange(0, chunk, min(rows, chunk))
     spans = np.searchsorted(starts.ravel(), chosen, side="right")
     for span in np.split(chosen, np.flatnonzero(np.diff(spans)) + 1):

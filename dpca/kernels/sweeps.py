@@ -1,4 +1,4 @@
-"""Loops over pixels that numpy would make in dozens of passes, compiled by numba.
+"""Loops that numpy would make in several passes, dozens over pixels, compiled by numba.
 
 Importing this module takes half a second, so that it is imported where its loops begin. The machine code is kept in
 numba's cache, beside this file or in the user's cache folder.
@@ -301,3 +301,41 @@ def measure_rows(
         bits[r] += spreads[n]
         for i in range(len(counts)):
             bits[r] -= spreads[counts[i]]
+
+
+# Steps of the kernel Hebbian algorithm; for their letters see `dpca.rules.kha`. All arrays are of float64.
+
+
+@_compiled
+def add_below(rows: Array, y: Array, weights: Array, new: Array) -> None:
+    """Add weights_i times (new - the sum of y_j times row j over j <= i) to row i of ``rows`` (r, c).
+
+    With weights g y this is diag(g) (y new^T - lt(y y^T) rows), lt keeping the diagonal and what is below it.
+    """
+    left = new.copy()
+    for i in range(len(rows)):
+        weight, share = weights[i], y[i]
+        for c in range(len(left)):
+            left[c] -= share * rows[i, c]
+            rows[i, c] += weight * left[c]
+
+
+@_compiled
+def add_beside(rows: Array, y: Array, weights: Array) -> None:
+    """Do to the columns of a matrix what `add_below` does to rows, the last of its r + 1 columns being ``new``."""
+    for i in range(len(rows)):
+        left = rows[i, len(y)]
+        for c in range(len(y)):
+            left -= y[c] * rows[i, c]
+            rows[i, c] += weights[c] * left
+
+
+@_compiled
+def derive_below(a: Array, b: Array, y: Array, z: Array, head: Array, tail: Array, decay: float, new: Array) -> None:
+    """Take B (r, c) one step on (Günter, Schraudolph & Vishwanathan 2007, equation 37), given A and both times k."""
+    left, past = new.copy(), np.zeros(len(new))
+    for i in range(len(a)):
+        for c in range(len(left)):
+            left[c] -= y[i] * a[i, c]
+            past[c] -= y[i] * b[i, c] + z[i] * a[i, c]
+            b[i, c] = decay * b[i, c] + head[i] * left[c] + tail[i] * past[c]

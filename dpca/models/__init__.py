@@ -5,8 +5,10 @@ from __future__ import annotations
 from dpca.models.band_pca import BandPCA
 from dpca.models.cell_pca import CellPCA
 from dpca.models.convergence import ConvergenceWarning, OrderWarning
+from dpca.models.kernel_pca import KernelPCA
 from dpca.models.pca import PCA
 from dpca.models.scores import open_scores
+from dpca.models.spectral_clustering import SpectralClustering
 from dpca.models.streaming_pca import StreamingPCA
 from dpca.representation.compressed import open_compressed
 
@@ -15,7 +17,9 @@ __all__ = [
     "BandPCA",
     "CellPCA",
     "ConvergenceWarning",
+    "KernelPCA",
     "OrderWarning",
+    "SpectralClustering",
     "StreamingPCA",
     "open_compressed",
     "open_scores",

@@ -19,14 +19,12 @@ from dpca.models.component_model import ComponentModel
 from dpca.models.estimator import LATER
 from dpca.models.parameters import explained_share, no_values
 from dpca.models.rank import ranks_by_threshold
-from dpca.models.samples import fitted_source
 from dpca.models.store import Kept, StoredModel
 from dpca.models.streaming_methods import describe_option, restore_option
 from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
 from dpca.representation.linear import LinearRepresentation
 from dpca.representation.whitened import Whitened
-from dpca.storage.errors import DataError
 
 # Shares of the variance that a report gives one by one.
 _LEADING = 5
@@ -56,12 +54,6 @@ class LinearModel(ClassNamePrefixFeaturesOutMixin, ComponentModel):  # type: ign
     whiten: bool
 
     # -- learning
-
-    def _source(self, X: Any) -> Source:
-        _, source = fitted_source(self, X)
-        if source.shape[0] < 2:
-            raise DataError(f"{source.shape[0]} sample has no variance: a fit needs at least 2 samples")
-        return source
 
     def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
         """Set the learned attributes from the result of a rule or the arrays of a store."""

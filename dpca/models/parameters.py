@@ -29,7 +29,11 @@ def check_parameters(model: Any) -> None:
     DataError
     """
     for name, value in model.get_params(deep=False).items():
-        if isinstance(value, np.ndarray) and (value.ndim > 1 or name not in ("cell_shape", "data_range")):
+        if (
+            isinstance(value, np.ndarray)
+            and name != "landmarks"
+            and (value.ndim > 1 or name not in ("cell_shape", "data_range"))
+        ):
             raise DataError(f"{name} is an array of {value.shape}: give a single value, or a tuple where that is meant")
         if name in _FLAGS and not (isinstance(value, bool | np.bool_) or (isinstance(value, int) and value in (0, 1))):
             raise DataError(f"{name} is {value!r}: give True or False")
@@ -102,6 +106,20 @@ def whole_number(value: Any, name: str, least: int, otherwise: str = "") -> int:
 def no_values(shape: tuple[int, ...], dtype: DTypeLike) -> Array:
     """Return zeros that take no memory, in the place of an array that a fit will find."""
     return np.broadcast_to(np.zeros((), dtype), shape)
+
+
+def require_seed(random_state: Any) -> None:
+    """Refuse a ``random_state`` that draws something else when a fit goes on from its checkpoints.
+
+    Raises
+    ------
+    DataError
+    """
+    if not isinstance(random_state, int | np.integer):
+        raise DataError(
+            f"random_state is {random_state!r} but a fit with checkpoints must begin where it began before: give an "
+            f"integer"
+        )
 
 
 def are_ordinary(rows: Array) -> bool:

@@ -19,7 +19,7 @@ from dpca.kernels.dtypes import working_dtype
 from dpca.models.convergence import RESULT, check_result
 from dpca.models.docs import documented
 from dpca.models.linear_model import LeastComponents, LinearModel, least_scores
-from dpca.models.parameters import checked_rank, explained_share, whole_number
+from dpca.models.parameters import checked_rank, explained_share, require_seed, whole_number
 from dpca.models.passes import Passes
 from dpca.models.pca_solvers import (
     DEFAULT_ITERATIONS,
@@ -29,6 +29,7 @@ from dpca.models.pca_solvers import (
     choose_solver,
     plan_first_pass,
 )
+from dpca.models.samples import varied_source
 from dpca.models.store import Kept, StoredModel
 from dpca.representation.base import Representation
 from dpca.storage.errors import DataError
@@ -149,15 +150,11 @@ class PCA(LinearModel):
     # -- learning
 
     def _fit(self, X: Any, **running: Any) -> None:
-        source = self._source(X)
+        source = varied_source(self, X)
         passes = Passes(source, memory_budget=self.memory_budget, **running)
         problem, solver, reason = self._chosen(source, passes)
-        random = solver not in _COMPLETE and not isinstance(self.random_state, int | np.integer)
-        if random and running["checkpoints"] is not None:
-            raise DataError(
-                f"random_state is {self.random_state!r} but a fit with checkpoints must begin where it began before: "
-                f"give an integer"
-            )
+        if solver not in _COMPLETE and running["checkpoints"] is not None:
+            require_seed(self.random_state)
         found = self._kept_of(guarded(SOLVERS[solver], source.name)(problem, passes))
         check_result(found, solver, (*RESULT, "residual_norms", "least_components", "least_variance"))
         self.solver_, self.solver_reason_ = solver, reason

@@ -26,6 +26,19 @@ def fitted_source(model: Any, X: Any) -> tuple[Any, Source]:
     return stack, source
 
 
+def varied_source(model: Any, X: Any) -> Source:
+    """Return the source of what a model is fitted to, as `fitted_source` does, of at least 2 samples.
+
+    Raises
+    ------
+    DataError
+    """
+    _, source = fitted_source(model, X)
+    if source.shape[0] < 2:
+        raise DataError(f"{source.shape[0]} sample has no variance: a fit needs at least 2 samples")
+    return source
+
+
 def dense_samples(model: Any, X: Any, *, reset: bool) -> Array:
     """Check samples in memory by scikit-learn's conventions, which count features along a single axis only.
 

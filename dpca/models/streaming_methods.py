@@ -7,9 +7,13 @@ from dataclasses import fields, is_dataclass, replace
 from importlib import import_module
 from typing import Any
 
+import numpy as np
+
 from dpca.kernels import linalg_int8
 from dpca.models.parameters import whole_number
+from dpca.representation.base import array_digest
 from dpca.rules.basis import StreamingRule
+from dpca.rules.gains import Gains
 from dpca.rules.incremental_svd import IncrementalSVD
 from dpca.rules.minibatch import InBatches
 from dpca.rules.sampled import Sampled
@@ -49,6 +53,8 @@ FORMER_OPTIONS = (
     "tau",
     "neural_steps",
 )
+# What options of rules may be, beside plain values.
+_OBJECTS: dict[str, Any] = {**SCHEDULES, Gains.__name__: Gains}
 #: The method that is chosen by the number of attributes.
 AUTO = "auto"
 # Largest covariance whose eigenproblem takes no more than some seconds.
@@ -172,25 +178,27 @@ def _seeded(rule: StreamingRule, seed: int) -> dict[str, Any]:
 
 
 def describe_option(value: Any) -> Any:
-    """Return a parameter in values that JSON holds; see `restore_option`.
+    """Return a parameter in values that JSON holds, of arrays a hash; see `restore_option`.
 
     Raises
     ------
     DataError
-        For a rule or a schedule that `METHODS` or `SCHEDULES` do not name.
+        For a rule that `METHODS` does not name, or other objects than gains and schedules of `SCHEDULES`.
     """
+    if isinstance(value, np.ndarray) and value.ndim:
+        return array_digest(value)
     if not is_dataclass(value) or isinstance(value, type):
         return value.item() if hasattr(value, "item") else value
     own = {field.name: describe_option(getattr(value, field.name)) for field in fields(value)}
-    if SCHEDULES.get(type(value).__name__) is type(value):
+    if _OBJECTS.get(type(value).__name__) is type(value):
         return {"schedule": type(value).__name__, **own}
     path = f"{type(value).__module__.removeprefix('dpca.rules.')}.{type(value).__name__}"
     for name, known in METHODS.items():
         if path == known:
             return {"method": name, "options": {name: own[name] for name in own if name not in _FILLED}}
     raise DataError(
-        f"{value!r} cannot be stored: only rules that dpca.models.streaming_methods.METHODS names, with schedules of "
-        f"dpca.rules, can"
+        f"{value!r} cannot be stored: only rules that dpca.models.streaming_methods.METHODS names, with schedules and "
+        f"gains of dpca.rules, can"
     )
 
 
@@ -206,8 +214,8 @@ def restore_option(value: Any) -> Any:
         return value
     if "method" in value:
         return rule_class(value["method"])(**{name: restore_option(v) for name, v in value["options"].items()})
-    values = dict(value)
-    return SCHEDULES[values.pop("schedule")](**values)
+    values = {name: restore_option(own) for name, own in value.items()}
+    return _OBJECTS[values.pop("schedule")](**values)
 
 
 def translate_parameters(stored: Mapping[str, Any], kept_now: Sequence[str]) -> dict[str, Any]:

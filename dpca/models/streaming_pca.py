@@ -26,6 +26,7 @@ from dpca.models.parameters import (
     whole_number,
 )
 from dpca.models.passes import Passes
+from dpca.models.samples import varied_source
 from dpca.models.streamed_model import CERTIFICATE, StreamedModel
 from dpca.models.streaming_methods import (
     AUTO,
@@ -171,7 +172,7 @@ class StreamingPCA(StreamedModel):
 
     def _fit(self, X: Any, **running: Any) -> None:
         n_passes = whole_number(self.n_passes, "n_passes", 1)
-        source = self._source(X)
+        source = varied_source(self, X)
         shape, seed = tuple(source.shape[1:]), self._seed()
         stream = shuffle(source, seed) if self.shuffle else source
         first, whole = Passes(stream, memory_budget=self.memory_budget, **running), Whole(shape)

@@ -41,6 +41,7 @@ KEYS = {
     "components": "most components kept in a cell or band; those of whole samples where there are neither",
     "ranks": "{min, mean, max, total} of the components that cells or bands keep, where they differ",
     "method": "update rule of a streaming PCA, or solver of an exact one",
+    "landmarks": "samples whose kernels stand for those of all",
     "passes": "how often the fit read the samples",
     "scalars_ratio": "compression as the thesis counts it: attributes to kept scalars of a sample",
     "bytes_ratio": "bytes of the decoded samples to bytes of scores and model on disk, or of the compressed store",

@@ -8,6 +8,7 @@ from __future__ import annotations
 from dpca.rules.accelerated import AcceleratedBlockPower, AcceleratedOja
 from dpca.rules.block_power import BlockPower
 from dpca.rules.ccipca import CCIPCA
+from dpca.rules.gains import Gains, gains_of, tune
 from dpca.rules.implicit_krasulina import ExplicitKrasulina, ImplicitKrasulina
 from dpca.rules.incremental_svd import IncrementalSVD
 from dpca.rules.ipca import IPCA
@@ -26,6 +27,7 @@ __all__ = [
     "Delayed",
     "ExplicitKrasulina",
     "FirstStrategy",
+    "Gains",
     "Harmonic",
     "ImplicitKrasulina",
     "Increasing",
@@ -38,4 +40,6 @@ __all__ = [
     "SecondStrategy",
     "SimilarityMatching",
     "StreamingCovariance",
+    "gains_of",
+    "tune",
 ]

@@ -15,7 +15,7 @@ from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
 from dpca.rules import centering, ritz
 from dpca.rules.orthonormal import orthonormalize
-from dpca.rules.rule import Rule, check_count
+from dpca.rules.rule import DivergedError, Rule, check_count
 from dpca.rules.state import Layout, State
 
 # Over so many first updates the basis moves too far for projections on the one before each to tell its variances.
@@ -250,7 +250,7 @@ def check_converging(rows: Array, length: float, t: int, rule: str, step: float)
     """Refuse rows that are far longer than they are after convergence: a step was too large."""
     # Written so that NaN is refused too.
     if not (rows.max() < _DIVERGED * length and rows.min() > -_DIVERGED * length):
-        raise ValueError(
+        raise DivergedError(
             f"{rule} diverged at update {t} with step size {step:.3g}: take a schedule that starts below 1 / (largest "
             "variance of a component), or leave unit out, so that the rule measures that variance"
         )

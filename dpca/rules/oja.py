@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
+from numpy.typing import DTypeLike
 
+from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
+from dpca.rules import ritz
 from dpca.rules.basis import OrthonormalRule, check_converging, product
+from dpca.rules.gains import Gains
 from dpca.rules.scaled import ScaledRule
-from dpca.rules.state import State
+from dpca.rules.state import Layout, State
 from dpca.rules.summing import SummedRule
+
+# A row that finds a smaller share of the largest variance steps no further: its projections are mostly what other rows
+# leave.
+_SMALLEST = 1e-3
 
 
 @dataclass(frozen=True)
@@ -66,17 +74,87 @@ class Sanger(OjaSubspace):
     Günter, Schraudolph & Vishwanathan 2007, equation 7): row i sees the data less what rows 1 ... i account for. The
     rule that Amid & Warmuth (2020) call Sanger's is :class:`~dpca.rules.implicit_krasulina.ExplicitKrasulina`.
 
-    Costs, limits and parameters as in :class:`OjaSubspace`.
+    Costs, limits and parameters as in :class:`OjaSubspace`, and:
+
+    Parameters
+    ----------
+    gains : Gains, optional
+        A step size for each row, as in equations 18 to 37 there, in place of ``schedule`` and ``unit``. Eigenvalues are
+        variances of recent projections; the rows share their mean until 10 k samples were projected. SMD holds k d more
+        numbers, and doubles the cost.
     """
+
+    gains: Gains | None = field(default=None, kw_only=True)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.gains, Gains | None):
+            raise ValueError(f"gains is {self.gains!r}: give dpca.rules.Gains, or None for the same step for all rows")
+
+    @property
+    def _adapted(self) -> bool:
+        return self.gains is not None and self.gains.meta > 0
+
+    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        layout = super()._layout(n_features, dtype)
+        if not self._adapted:
+            return layout
+        return {**layout, "derivatives": layout["components"], "log_gains": ((self.rank(n_features),), float)}
 
     @np.errstate(over="ignore", invalid="ignore")
     def _step(self, state: State, x: Array, y: Array, t: int) -> None:
+        if self.gains is not None:
+            return self._step_of_gains(state, x, y, t, self.gains)
         rows, step = state.arrays["components"], self.schedule(t) / (self._unit(state, x) ** 2 * len(x))
         decay = np.tril((y * y.dtype.type(step)).T @ y)
         moved = product(y, x, step)
         moved -= decay @ rows
         rows += moved
         check_converging(rows, 1.0, t, type(self).__name__, self.schedule(t))
+        return None
+
+    def _step_of_gains(self, state: State, x: Array, y: Array, t: int, gains: Gains) -> None:
+        rows, step = state.arrays["components"], gains(t, self._eigenvalues(state, y))
+        decay = np.tril(y.T @ y) / len(x)
+        gradient = product(y, x, 1 / len(x))
+        gradient -= decay @ rows
+        if gains.meta:
+            step = self._adapt(state, x, y, decay, gradient, step, gains)
+        gradient *= step.astype(rows.dtype)[:, None]
+        rows += gradient
+        check_converging(rows, 1.0, t, type(self).__name__, step.max())
+
+    def _adapt(
+        self, state: State, x: Array, y: Array, decay: Array, gradient: Array, step: Array, gains: Gains
+    ) -> Array:
+        """Return the gains with what SMD makes of them, and take the derivatives on (equations 32 and 35)."""
+        rows, derivatives, log_gains = (state.arrays[name] for name in ("components", "derivatives", "log_gains"))
+        xi = gains.decay
+        log_gains += gains.meta * np.einsum("ij,ij->i", gradient, derivatives)
+        step = step * np.exp(log_gains)
+        z = x @ derivatives.T
+        change = z.T @ x
+        change -= np.tril(z.T @ y + y.T @ z) @ rows
+        change /= len(x)
+        change -= decay @ derivatives
+        change *= xi
+        change += gradient
+        change *= step.astype(rows.dtype)[:, None]
+        derivatives *= xi
+        derivatives += change
+        return step
+
+    def _eigenvalues(self, state: State, y: Array) -> Array:
+        """Return the variance along each row, estimated before a step that sees projections y."""
+        known, k = state.counts["n_projected"], y.shape[1]
+        found: Array = np.diag(state.arrays["projected"]) if known else np.mean(y**2, axis=0, dtype=np.float64)
+        least = found.mean() if known < ritz.LEAST * k else _SMALLEST * found.max()
+        return np.full(k, least) if known < ritz.LEAST * k else np.maximum(found, least)
+
+    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of temporary arrays in ``update`` and ``finish``."""
+        own = working_dtype(dtype).itemsize * (2 * self.rank(n_features) * n_features) if self._adapted else 0
+        return super().work_bytes(n_rows, n_features, dtype) + own
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from dpca.rules.state import State
 
 # The average forgets what was projected on earlier bases: it covers this share of the samples seen, and at least so
 # many samples a component.
-_SHARE, _LEAST = 0.1, 10
+_SHARE, LEAST = 0.1, 10
 
 
 def observe(state: State, y: Array) -> None:
@@ -31,7 +31,7 @@ def observe_products(state: State, products: Array, n: int) -> None:
     if n == 0:
         return
     total = state.counts["n_projected"] + n
-    weight = min(1.0, n / min(total, max(_SHARE * total, _LEAST * len(products))))
+    weight = min(1.0, n / min(total, max(_SHARE * total, LEAST * len(products))))
     projected = state.arrays["projected"]
     projected *= 1 - weight
     projected += products * (weight / n)

@@ -16,6 +16,10 @@ from dpca.kernels.types import Array
 from dpca.rules.state import Layout, State
 
 
+class DivergedError(ValueError):
+    """A step was too large: what should converge grew without bounds."""
+
+
 class Rule(ABC):
     """An update rule: pure functions on arrays.
 

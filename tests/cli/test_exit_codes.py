@@ -19,13 +19,20 @@ from dpca.cli import main, running
 from dpca.cli.running import guarded, say
 from dpca.engine.plan import PlanError
 from dpca.engine.stopping import Stopped
-from dpca.pipelines import celeba_cpca, convergence_report, lsun_streaming, partition_report, reproduce_streaming
+from dpca.pipelines import (
+    celeba_cpca,
+    convergence_report,
+    lsun_streaming,
+    partition_report,
+    reproduce_kernel,
+    reproduce_streaming,
+)
 from dpca.storage import ClusterError, DataError, StoreError
 from dpca.storage.errors import BusyError
 from tests.benchmarks.stop_anywhere import DPCA, ROOT
 from tests.cli.bad_cases import make_stack
 
-PROGRAMS = [celeba_cpca, convergence_report, lsun_streaming, partition_report, reproduce_streaming]
+PROGRAMS = [celeba_cpca, convergence_report, lsun_streaming, partition_report, reproduce_kernel, reproduce_streaming]
 DOCUMENTED = {int(code) for codes in running.MEANINGS for code in re.findall(r"\d+", codes)}
 
 

@@ -45,8 +45,10 @@ from dpca.rules import (
     Oja,
     OjaSubspace,
     Power,
+    Sanger,
     SecondStrategy,
     SimilarityMatching,
+    gains_of,
 )
 from dpca.storage.errors import DataError, StoreError
 from tests.rules.streams import fit, lost_variance, planted
@@ -63,6 +65,7 @@ RULES: list[Any] = [
     BlockPower(growth=1.2, momentum=0.5),
     AcceleratedBlockPower(acceleration=FirstStrategy(2.0, seed=3)),
     AcceleratedBlockPower(acceleration=FirstStrategy(2.0), per_component=True),
+    Sanger(gains=gains_of("smd", 0.02, 100.0, 0.01)),
     AcceleratedOja(schedule=Harmonic(9.0), acceleration=Constant(1.0)),
     CCIPCA(amnesic=2.0, online=True),
     IPCA(),

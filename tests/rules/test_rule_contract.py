@@ -333,6 +333,7 @@ WRONG = {
     "seed": [-1, 0.5],
     "schedule": [0.1, abs],
     "acceleration": [0.1, None],
+    "gains": [0.1, "et*"],
     "unit": [0.0, -1.0, np.inf, np.nan, "measured", True],
     "orthonormalize_every": [0, 1.5],
     "per_component": [1],

@@ -6,6 +6,8 @@ import numpy as np
 import pytest
 from streams import fit, fold, leading, planted
 
+from dpca.rules.gains import gains_of
+from dpca.rules.kha import passes
 from dpca.rules.oja import OjaSubspace, Sanger
 from dpca.rules.schedules import Constant, Delayed
 
@@ -56,3 +58,27 @@ def test_rows_become_the_ordered_eigenvectors() -> None:
 def test_too_large_a_step_is_said() -> None:
     with pytest.raises(ValueError, match="Sanger diverged at update"):
         fit(Sanger(2, Constant(100.0), unit=1.0), planted(5000))
+
+
+@pytest.mark.parametrize("variant", ["t", "ts"])
+def test_gains_are_those_of_the_kernel_rule(variant) -> None:
+    """With a linear kernel, sample by sample, both are algorithm 1 of Günter, Schraudolph & Vishwanathan (2007)."""
+    rng = np.random.default_rng(0)
+    x, expansion = rng.normal(size=(40, 5)), rng.normal(0, 0.1, (3, 40))
+    gains = gains_of(variant, 0.02, 40.0, 0.1)
+    expected = next(passes(x @ x.T, gains, expansion, 1, each_step=True))["expansion"] @ x
+    rule = Sanger(3, online=True, center=False, gains=gains)
+    found = rule.update(started(rule, expansion @ x), x[np.random.default_rng(1).permutation(40)]).arrays["components"]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-12)
+    assert np.abs(found - expansion @ x).max() > 0.01
+
+
+@pytest.mark.parametrize("variant", ["et*", "smd*"])
+def test_gains_by_eigenvalues_need_no_unit(variant) -> None:
+    """Eigenvectors, too, whatever the scale of the data."""
+    x = planted(4000)
+    components = leading(x, 3)[1]
+    for scale in (1e-3, 1e3):
+        rule = Sanger(3, gains=gains_of(variant, 0.3, 100.0, 0.01 / scale**2))
+        rows = fold(rule, x * scale, 20).arrays["components"]
+        assert np.abs(np.sum(rows * components, axis=1)).min() > 0.99

@@ -22,7 +22,13 @@ Line = tuple[str, ArrayLike, ArrayLike]
 """Name, abscissae, convergences."""
 
 
-def convergence_curves(lines: Sequence[Line], x_label: str, *, emphasized: str = "") -> Figure:
+def convergence_curves(
+    lines: Sequence[Line],
+    x_label: str,
+    *,
+    emphasized: str = "",
+    y_label: str = "convergence, log10(1 - captured / best)",
+) -> Figure:
     """Convergence against samples seen or seconds, one line a rule.
 
     Parameters
@@ -33,6 +39,8 @@ def convergence_curves(lines: Sequence[Line], x_label: str, *, emphasized: str =
     x_label : str
     emphasized : str
         Name of the line that the others are compared with.
+    y_label : str
+        What is drawn, where it is another logarithm of an excess.
 
     Returns
     -------
@@ -47,7 +55,7 @@ def convergence_curves(lines: Sequence[Line], x_label: str, *, emphasized: str =
     drawn = [(name, *_points(x, values)) for name, x, values in lines if np.size(values)]
     if not drawn:
         raise ValueError("there is no convergence to show: give at least one line with a point")
-    figure, axes = drawing.chart(x_label, "convergence, log10(1 - captured / best)")
+    figure, axes = drawing.chart(x_label, y_label)
     leave_room(axes, _LEGEND_INCHES)
     styles = line_styles([name for name, _, _ in drawn], emphasized)
     for name, x, values in sorted(drawn, key=lambda line: -line[2][-1]):

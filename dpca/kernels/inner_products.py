@@ -1,0 +1,172 @@
+"""Inner products in a feature space: kernels, and the map of samples to their kernels with fixed points."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+
+from dpca.kernels import linalg
+from dpca.kernels.dtypes import working_dtype
+from dpca.kernels.namespace import beside, cast, copy_of, dtype_of, is_numpy, namespace
+from dpca.kernels.types import Array
+
+# What a degree may lack before it counts as that of a sample that is alone.
+_TINY = float(np.finfo(np.float32).tiny)
+
+
+@dataclass(frozen=True)
+class Kernel:
+    """A positive semi-definite kernel of rows x and z, as scikit-learn defines it.
+
+    "rbf": exp(-gamma |x - z|^2); "poly": (gamma x.z + coef0)^degree; "linear": x.z; "cosine": x.z / (|x| |z|), 0 where
+    a row is 0; "precomputed": x holds its kernels with all points.
+
+    Parameters
+    ----------
+    name : str
+        One of `dpca.choices.KERNELS`.
+    gamma, degree, coef0 : float, int, float
+        Of the kernels that have them: gamma > 0, degree a whole number >= 1 and coef0 >= 0.
+    """
+
+    name: str
+    gamma: float = 1.0
+    degree: int = 3
+    coef0: float = 1.0
+
+    def diagonal(self, x: Array) -> Array:
+        """Return k(x, x) (n,), float64, of rows (n, d); "precomputed" has none."""
+        xp = namespace(x)
+        if self.name in ("rbf", "cosine"):
+            ones = xp.ones_like(cast(x[:, 0], np.float64))
+            return ones if self.name == "rbf" else cast(xp.any(x != 0, axis=1), np.float64)
+        squares = linalg.column_squares(xp.matrix_transpose(cast(x, np.float64)))
+        return squares if self.name == "linear" else (self.gamma * squares + self.coef0) ** self.degree
+
+
+@dataclass(frozen=True, eq=False)
+class KernelMap:
+    """Maps samples to their kernels with points.
+
+    Parameters
+    ----------
+    kernel : Kernel
+    points : array (m, d), floating
+        Of "precomputed" those rows (m, m) of the kernel matrix.
+    degrees : array (m,), optional
+        Weights w by which k(x, points) w estimates the degree of x, the sum of its kernels with all samples; kernels
+        are then divided by the roots of both degrees, those of D^(-1/2) K D^(-1/2) (Ng, Jordan & Weiss 2002).
+    """
+
+    kernel: Kernel
+    points: Array
+    degrees: Array | None = None
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return KernelMap, (self.kernel, self.points, self.degrees)  # what is cached would take as many bytes again
+
+    def __call__(self, x: Array) -> Array:
+        """Return the kernels (n, m) of samples (n, d) with all points.
+
+        float64 where samples or points are, else float32; numpy's are in a buffer that is good until the next call in
+        this thread. One product of 2 n m d operations.
+        """
+        if self.kernel.name == "precomputed":
+            return cast(x, np.result_type(working_dtype(dtype_of(x)), self.points.dtype))
+        dtype = np.result_type(working_dtype(dtype_of(x)), self.points.dtype)
+        roots = None if self.degrees is None else self._root_degrees
+        found = linalg.workspace_product("kernels", self._left(x, dtype), cast(beside(self._right, x), dtype))
+        self._shape(found)
+        if roots is not None:
+            found /= namespace(found).sqrt(self._degrees(found, self.kernel.diagonal(x)))[:, None]
+            found /= cast(beside(roots, found), dtype)
+        return found
+
+    def diagonal(self, x: Array) -> Array:
+        """Return the kernels (n,), float64, of samples with themselves."""
+        values = self.kernel.diagonal(x)
+        if self.degrees is None:
+            return values
+        plain = KernelMap(self.kernel, self.points)
+        return values / self._degrees(plain(x), values)
+
+    def own(self) -> Array:
+        """Return the kernels (m, m) of the points with each other, float64, symmetric."""
+        kernels = np.array(self(self.points), np.float64)
+        return (kernels + kernels.T) / 2
+
+    def scratch_bytes(self, n_rows: int, dtype: Any) -> int:
+        """Bytes of temporary arrays of mapping rows of a type, result included, and of what is kept for it."""
+        (m, d), itemsize = self.points.shape, np.result_type(working_dtype(dtype), self.points.dtype).itemsize
+        return int(itemsize * (n_rows * (d + 2 + m) + 2 * m * (d + 2)))
+
+    @cached_property
+    def _shift(self) -> Array:
+        """Distances do not depend on the origin, but their rounding does."""
+        mean: Array = self.points.mean(axis=0, dtype=np.float64)
+        return mean.astype(self.points.dtype)
+
+    @cached_property
+    def _right(self) -> Array:
+        """What samples are multiplied by; of "rbf" so that the exponents come out of the product."""
+        z, gamma = self.points, self.kernel.gamma
+        if self.kernel.name == "rbf":
+            right = np.empty((len(z), z.shape[1] + 2), z.dtype)
+            near = np.subtract(z, self._shift, out=right[:, :-2])
+            right[:, -2] = -gamma
+            right[:, -1] = -gamma * np.einsum("ij,ij->i", near, near, dtype=np.float64)
+            near *= 2 * gamma
+            return right.T
+        if self.kernel.name == "poly":
+            return gamma * z.T
+        return _directions(z).T if self.kernel.name == "cosine" else z.T
+
+    def _left(self, x: Array, dtype: np.dtype[Any]) -> Array:
+        if self.kernel.name == "rbf":
+            n, d = x.shape
+            left = linalg.workspace("beside points", (n, d + 2), dtype, x)
+            linalg.copy_into(left[:, :d], x)
+            left[:, :d] -= cast(beside(self._shift, x), dtype)
+            near = left[:, :d]
+            left[:, d] = linalg.column_squares(namespace(near).matrix_transpose(near))
+            left[:, d + 1] = 1
+            return left
+        return _directions(cast(x, dtype)) if self.kernel.name == "cosine" else cast(x, dtype)
+
+    def _shape(self, found: Array) -> None:
+        """Turn products into kernels, in place."""
+        if self.kernel.name == "rbf" and is_numpy(found):
+            # Rounding must bring no sample nearer to a point than that point itself.
+            np.exp(np.minimum(found, 0, out=found), out=found)
+        elif self.kernel.name == "rbf":
+            xp = namespace(found)
+            found[...] = xp.exp(xp.minimum(found, xp.zeros_like(found)))
+        elif self.kernel.name == "poly":
+            found += self.kernel.coef0
+            factor = copy_of(found) if self.kernel.degree > 1 else found
+            for _ in range(self.kernel.degree - 1):
+                found *= factor
+
+    def _degrees(self, kernels: Array, own: Array) -> Array:
+        """Return the degrees (n,) of samples, at least their kernels with themselves (n,)."""
+        xp, dtype = namespace(kernels), dtype_of(kernels)
+        weights = np.zeros(len(self.points)) if self.degrees is None else self.degrees
+        estimated = xp.matmul(kernels, cast(beside(weights, kernels), dtype))
+        found: Array = xp.maximum(estimated, cast(own, dtype)) + _TINY
+        return found
+
+    @cached_property
+    def _root_degrees(self) -> Array:
+        plain = KernelMap(self.kernel, self.points)
+        return np.sqrt(self._degrees(plain(self.points), self.kernel.diagonal(self.points)))
+
+
+def _directions(x: Array) -> Array:
+    """Return rows divided by their lengths; those that are 0 stay."""
+    xp = namespace(x)
+    lengths = xp.sqrt(xp.sum(x * x, axis=1))[:, None]
+    scaled: Array = x / xp.where(lengths > 0, lengths, xp.ones_like(lengths))
+    return scaled

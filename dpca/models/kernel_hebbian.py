@@ -1,0 +1,94 @@
+"""The iterative method of `KernelPCA`: Hebbian steps in the span of landmarks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import DTypeLike
+
+from dpca.engine.sampling import first_samples
+from dpca.engine.shuffled import shuffle
+from dpca.kernels.types import Array
+from dpca.models.kernel_methods import Found, Problem, look
+from dpca.models.parameters import no_values
+from dpca.models.passes import Passes
+from dpca.partition.whole import Whole
+from dpca.rules.gains import Gains, gains_of, tune
+from dpca.rules.kernel_covariance import Mapped
+from dpca.rules.kha import KernelHebbian, begin
+from dpca.rules.orthonormal import orthonormalize
+from dpca.rules.schedules import Constant
+from dpca.rules.state import State
+
+# The step falls to a twentieth over a pass (Günter, Schraudolph & Vishwanathan 2007, section 5.2).
+_DECAY = 0.05
+# Steps within which too large a gain diverges, and what they may take in the type of the samples.
+_TUNED_STEPS, _TUNED_BYTES = 1280, 2**26
+
+
+@dataclass(frozen=True)
+class InFeatures(Mapped):
+    """A rule on features: kernels with landmarks times ``coefficients`` (m, q), minus ``offset`` (q,)."""
+
+    coefficients: Array
+    offset: Array
+
+    def update(self, state: State, batch: Array) -> State:
+        """Take in a batch of shape (n_samples, n_features)."""
+        if batch.shape[0]:
+            self.rule.update(state, self.features(batch))
+        return state
+
+    def features(self, batch: Array) -> Array:
+        """Return the features (n_samples, q) of samples."""
+        kernels = self.to_landmarks(batch)
+        found: Array = kernels @ self.coefficients.astype(kernels.dtype, copy=False) - self.offset
+        return found
+
+    def _mapped(self, dtype: DTypeLike) -> tuple[int, np.dtype[Any]]:
+        return len(self.offset), np.dtype(float)
+
+
+def hebbian(problem: Problem, passes: Passes) -> Found:
+    """Take Hebbian steps in the span of landmarks: a pass for its features, and one or more of steps, in random order.
+
+    Features are the scores of all components of the span, so that they are uncorrelated. What the steps come to is
+    orthonormalized, and turned so that scores are uncorrelated.
+    """
+    to_landmarks, rng = look(problem, passes)
+    (m, d), k, n = to_landmarks.points.shape, problem.k, passes.source.shape[0]
+    order = np.arange(n)
+    # Planned before the first pass, which takes as long.
+    sizes = begin(no_values((k, n), np.float64), no_values((k, m), np.float64))
+    planned = KernelHebbian(Gains(Constant(1.0)), order, sizes, no_values((m,), np.float64), each_step=True)
+    nothing = no_values((m, m), np.float64), no_values((m,), np.float64)
+    passes.plan(Whole(tuple(passes.source.shape[1:])), InFeatures(planned, to_landmarks, *nothing))
+    found = passes(replace(problem.rule(to_landmarks), n_components=m))
+    values = found["eigenvalues"]
+    # Of the distribution that A_1 Phi' has; their product would be another pass.
+    rows = rng.normal(0, np.sqrt(values / (k * n)), (k, len(values)))
+    start = begin(rng.normal(0, 1 / np.sqrt(k * n), (k, n)), rows)
+    passes.source = shuffle(passes.source, problem.seed)
+
+    def steps(gains: Gains) -> InFeatures:
+        rule = KernelHebbian(gains, order, start, values, each_step=True)
+        return InFeatures(rule, to_landmarks, found["coefficients"], found["offset"])
+
+    gains = problem.gains
+    if gains is None:
+        each = passes.source.dtype.itemsize * d
+        first = first_samples(passes.source, min(_TUNED_STEPS * each, _TUNED_BYTES)).reshape(-1, d)
+        tau = max(_DECAY * n, 1.0)
+        eta = tune(lambda eta: (rule := steps(gains_of("et*", eta, tau))).update(rule.init(d, first.dtype), first))
+        gains = gains_of("et*", eta, tau)
+    for _ in range(problem.n_passes):
+        start = passes(steps(gains))
+    basis = orthonormalize(start["rows"])
+    captured, turn = scipy.linalg.eigh((basis * values) @ basis.T)
+    basis = turn[:, ::-1].T @ basis
+    turned = {name: found[name] @ basis.T for name in ("coefficients", "offset", "landmark_scores")}
+    bound = captured.sum() / (values[:k].sum() + found["residual"])
+    return Found(to_landmarks, {**found, **turned, "eigenvalues": captured[::-1], "captured_bound": np.asarray(bound)})

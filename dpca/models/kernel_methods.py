@@ -1,0 +1,172 @@
+"""The methods of `KernelPCA`: each finds components in the span of landmarks of a source."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from dpca.engine.plan import PlanError
+from dpca.engine.sampling import read_samples
+from dpca.kernels.inner_products import Kernel, KernelMap
+from dpca.kernels.types import Array
+from dpca.models.landmarks import HELD_OUT, chosen_of, default_gamma, draw, pool_size
+from dpca.models.parameters import no_values
+from dpca.models.passes import Passes
+from dpca.partition.whole import Whole
+from dpca.rules.covariance import Covariance
+from dpca.rules.gains import Gains
+from dpca.rules.kernel_covariance import KernelComponents, degree_weights, degrees
+from dpca.storage.errors import DataError
+
+# Asymmetry of a kernel matrix, and negative eigenvalues of the kernels of landmarks, that are more than rounding, as
+# shares of the largest entry or eigenvalue.
+_ASYMMETRY, _NEGATIVE = 1e-5, 1e-4
+
+
+@dataclass(frozen=True)
+class Problem:
+    """What is to be found, checked against the data."""
+
+    k: int
+    n_landmarks: int
+    kernel: str
+    gamma: float | None
+    """None for the default."""
+    degree: int
+    coef0: float
+    landmarks: str | Array
+    """How they are chosen, or they themselves (m, d)."""
+    dtype: np.dtype[Any]
+    """Of the landmarks."""
+    seed: int
+    center: bool = True
+    gains: Gains | None = None
+    """Of Hebbian steps; None for KHA/et*, its first step tuned."""
+    n_passes: int = 1
+
+    def kernel_on(self, x: Array) -> Kernel:
+        """Return the kernel, whose gamma follows from rows where it is not given."""
+        has_width = self.kernel in ("rbf", "poly")
+        gamma = default_gamma(x) if self.gamma is None and has_width else float(self.gamma or 1.0)
+        return Kernel(self.kernel, gamma, self.degree, self.coef0)
+
+    def landmarks_of(self, pool: Array, rng: np.random.Generator) -> KernelMap:
+        """Return the map to the landmarks that are given, or to some of a pool (n, d)."""
+        pool = pool.astype(self.dtype, copy=False)
+        kernel = self.kernel_on(pool)
+        if not isinstance(self.landmarks, str):
+            return KernelMap(kernel, self.landmarks)
+        return KernelMap(kernel, chosen_of(pool, kernel, self.landmarks, self.n_landmarks, rng))
+
+    def rule(self, to_landmarks: KernelMap, held_out: Array | None = None) -> KernelComponents:
+        """Return the rule that finds the components in the span of landmarks."""
+        return KernelComponents(Covariance(center=self.center), to_landmarks, self.k, held_out=held_out)
+
+
+@dataclass(frozen=True)
+class Found:
+    """Where components were found, and what `KernelComponents` returned."""
+
+    to_landmarks: KernelMap
+    results: dict[str, Array]
+
+
+def nystrom(problem: Problem, passes: Passes) -> Found:
+    """Fold the kernels with some samples: one pass, after a look at the samples that these are chosen from."""
+    to_landmarks, rng = look(problem, passes)
+    held_out = draw(passes.source, HELD_OUT, rng).astype(problem.dtype, copy=False)
+    return Found(to_landmarks, passes(problem.rule(to_landmarks, held_out)))
+
+
+def about_degrees(problem: Problem, passes: Passes) -> Found:
+    """Find components of the kernels divided by the roots of degrees: a pass for these, and the same again."""
+    to_landmarks, _ = look(problem, passes)
+    mean = passes(degrees(to_landmarks))["mean"]
+    weights = degree_weights(to_landmarks, mean, passes.source.shape[0])
+    to_landmarks = replace(to_landmarks, degrees=weights)
+    return Found(to_landmarks, passes(problem.rule(to_landmarks)))
+
+
+def look(problem: Problem, passes: Passes) -> tuple[KernelMap, np.random.Generator]:
+    """Choose landmarks, once the pass is known to fit memory; return the generator for what is drawn beside."""
+    plan(problem, passes)
+    source, rng = passes.source, np.random.default_rng(problem.seed)
+    pool = draw(source, pool_size(source, problem.n_landmarks, problem.dtype.itemsize, passes.budget), rng)
+    return problem.landmarks_of(pool, rng), rng
+
+
+def exact(problem: Problem, passes: Passes) -> Found:
+    """Fold the kernels with all samples: kernel PCA itself, for as many as fit memory, in float64."""
+    plan(problem, passes)
+    x = np.concatenate(list(read_samples(passes.source, np.arange(passes.source.shape[0]))))
+    x = x.reshape(len(x), -1).astype(np.float64)
+    if problem.kernel == "precomputed":
+        _check_kernels(x)
+        x = (x + x.T) / 2
+    to_landmarks = KernelMap(problem.kernel_on(x), x)
+    return Found(to_landmarks, passes(problem.rule(to_landmarks)))
+
+
+def plan(problem: Problem, passes: Passes) -> None:
+    """Plan the pass, of which nothing is read.
+
+    Raises
+    ------
+    PlanError
+        If it does not fit; it names the most landmarks that do.
+    """
+    shape = tuple(passes.source.shape[1:])
+    d = math.prod(shape)
+
+    def need(m: int) -> None:
+        kernel = Kernel(problem.kernel)
+        held_out = no_values((min(HELD_OUT, passes.source.shape[0]), d), problem.dtype)
+        rule = problem.rule(KernelMap(kernel, no_values((m, d), problem.dtype)), held_out)
+        passes.plan(Whole(shape), rule)
+
+    try:
+        need(problem.n_landmarks)
+    except PlanError as error:
+        fits, over = 0, problem.n_landmarks
+        while over - fits > 1:
+            middle = (fits + over) // 2
+            try:
+                need(middle)
+                fits = middle
+            except PlanError:
+                over = middle
+        if fits < problem.k:
+            raise
+        raise PlanError(
+            f"{problem.n_landmarks:,} landmarks do not fit the {passes.budget / 1e6:,.0f} MB of a task, and {fits:,} "
+            f"do: use method='nystrom' with n_landmarks={fits}, or allow more memory"
+        ) from error
+
+
+def check_positive(least: float) -> None:
+    """Refuse kernels of landmarks whose least eigenvalue is this share of the largest.
+
+    Raises
+    ------
+    DataError
+    """
+    if least < -_NEGATIVE or least == math.inf:
+        raise DataError(
+            f"the kernel matrix has an eigenvalue of {least:.3g} of its largest: give a positive semi-definite one, "
+            f"which inner products make"
+        )
+
+
+def _check_kernels(kernels: Array) -> None:
+    largest = float(np.abs(kernels).max())
+    if len(kernels) != kernels.shape[1]:
+        raise DataError(f"the kernel matrix is {kernels.shape}: give a square one, of all samples with each other")
+    if not float(np.abs(kernels - kernels.T).max()) <= _ASYMMETRY * largest:
+        i, j = np.unravel_index(np.abs(kernels - kernels.T).argmax(), kernels.shape)
+        raise DataError(
+            f"the kernel matrix holds {kernels[i, j]:g} at ({i}, {j}) and {kernels[j, i]:g} at ({j}, {i}): give a "
+            f"symmetric one"
+        )

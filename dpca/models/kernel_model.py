@@ -1,0 +1,279 @@
+"""What a kernel model does with the components that were found: going on, scores and samples, stores."""
+
+from __future__ import annotations
+
+import math
+from abc import abstractmethod
+from collections.abc import Sequence
+from dataclasses import replace
+from inspect import signature
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from sklearn.base import ClassNamePrefixFeaturesOutMixin
+from sklearn.utils.validation import check_is_fitted
+
+from dpca.engine.boundary import guarded
+from dpca.kernels.inner_products import Kernel, KernelMap
+from dpca.kernels.types import Array
+from dpca.models.estimator import Estimator
+from dpca.models.going_on import WhereStateIsKept
+from dpca.models.kernel_methods import Found, Problem, check_positive
+from dpca.models.labelled import given_to_fit
+from dpca.models.landmarks import default_gamma
+from dpca.models.parameters import check_parameters, check_states_fit
+from dpca.models.samples import dense_samples
+from dpca.models.store import Kept, StoredModel
+from dpca.models.streaming_methods import describe_option, restore_option
+from dpca.representation.kernel import KernelRepresentation
+from dpca.storage.errors import DataError
+
+# What a fit finds and a store keeps: arrays with the names of their axes, and numbers.
+_ARRAYS: dict[str, tuple[str, ...]] = {
+    "landmarks": ("landmark", "feature"),
+    "coefficients": ("landmark", "component"),
+    "offset": ("component",),
+    "mean_coefficients": ("landmark",),
+    "landmark_scores": ("landmark", "component"),
+    "eigenvalues": ("component",),
+}
+_NUMBERS = ("gamma", "inverse_gamma", "total", "residual", "captured_bound")
+_FOUND = {f"{name}_" for name in (*_ARRAYS, *_NUMBERS, "n_components")}
+
+
+class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[misc]
+    """Base of `KernelPCA`, which says what is to be found."""
+
+    scores_kind: ClassVar[str] = KernelRepresentation.scores_kind
+    measures_ssim: ClassVar[bool] = False
+    report_title: ClassVar[str] = "Kernel components"
+
+    n_components: int
+    kernel: str
+    degree: int
+    coef0: float
+    method: str
+    landmarks: Any
+    pre_image: str
+    alpha: float
+    inverse_gamma: float | None
+    n_passes: int
+
+    coefficients_: Array
+    offset_: Array
+    mean_coefficients_: Array
+    landmark_scores_: Array
+    eigenvalues_: Array
+    landmarks_: Array
+    gamma_: float
+    inverse_gamma_: float
+    total_: float
+    n_components_: int
+
+    _rule: Any
+    _states: Any = None
+    _basis: KernelRepresentation
+
+    @abstractmethod
+    def _problem(self, n: int | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Problem:
+        """Return what is to be found in n samples, or any number of them, checked."""
+
+    # -- learning
+
+    def _settle(self, found: Found, sample_shape: tuple[int, ...], n: int) -> None:
+        """Learn what was found."""
+        kernel, results = found.to_landmarks.kernel, found.results
+        check_positive(float(results["least"]))
+        values, total = results["eigenvalues"], float(results["total"])
+        if not all(np.isfinite(array).all() for array in results.values()):
+            raise DataError("the kernels of these samples leave the range of numbers: divide all values by a constant")
+        rank = int(np.count_nonzero(values > np.finfo(np.float32).eps * total))
+        if rank < int(self.n_components):
+            raise DataError(
+                f"n_components is {self.n_components} but the samples vary along {rank} directions of feature space "
+                f"only: ask for at most that many, or give samples that differ"
+            )
+        for name in _ARRAYS.keys() - {"landmarks"}:
+            setattr(self, f"{name}_", results[name])
+        self.landmarks_, self.gamma_ = found.to_landmarks.points, kernel.gamma
+        scores = self.landmark_scores_
+        self.inverse_gamma_ = (
+            default_gamma(scores, "inverse_gamma") if self.inverse_gamma is None else float(self.inverse_gamma)
+        )
+        self.total_, self.residual_ = total, float(results["residual"])
+        self.captured_bound_ = float(results["captured_bound"])
+        self._know(sample_shape, n)
+
+    def _know(self, sample_shape: tuple[int, ...], n: int) -> None:
+        self.sample_shape_, self.n_samples_seen_ = sample_shape, n
+        self.n_components_, self.n_features_in_ = len(self.eigenvalues_), math.prod(sample_shape)
+        kernel = Kernel(self.kernel, self.gamma_, int(self.degree), float(self.coef0))
+        self._basis = KernelRepresentation(
+            sample_shape,
+            KernelMap(kernel, self.landmarks_),
+            self.coefficients_,
+            self.offset_,
+            self.mean_coefficients_,
+            self.landmark_scores_,
+            self.pre_image,
+            replace(kernel, gamma=self.inverse_gamma_),
+            float(self.alpha),
+        )
+
+    # -- going on
+
+    @WhereStateIsKept
+    def partial_fit(self, X: Any, y: Any = None, *, sample_dim: str | Sequence[str] | None = None) -> Self:
+        """Take in further samples, held in memory; method "nystrom".
+
+        Parameters
+        ----------
+        X : array (n_samples, *sample_shape)
+            Of the first call, landmarks are chosen; there must be as many samples as landmarks.
+        sample_dim : str or sequence of str, optional
+            Of the first ``DataArray``, see `fit`.
+
+        Raises
+        ------
+        DataError
+            For a model that `fit` fitted or `load` read, for another method, and for samples that do not go with those
+            before.
+
+        Notes
+        -----
+        Costs what the pass of `fit` does. The components are found when they are asked for, from the state so far.
+        """
+        fresh = self._states is None
+        if fresh:
+            check_parameters(self)
+            if self.method != "nystrom":
+                raise DataError(f"method is {self.method!r}, which needs all samples at once: use method='nystrom'")
+            X, self._labels = given_to_fit(X, sample_dim, None)
+        x = dense_samples(self, X, reset=fresh)
+        rows = np.ascontiguousarray(x.reshape(len(x), -1))
+        if fresh:
+            n = len(x) if isinstance(self.landmarks, str) else None
+            problem = self._problem(n, tuple(x.shape[1:]), x.dtype)
+            to_landmarks = guarded(problem.landmarks_of, "X")(rows, np.random.default_rng(problem.seed))
+            self._rule, self.sample_shape_ = problem.rule(to_landmarks), tuple(x.shape[1:])
+            check_states_fit(self._rule, [rows.shape[1]], rows.dtype)
+        if tuple(x.shape[1:]) != self.sample_shape_:
+            raise DataError(
+                f"this batch has samples of {tuple(x.shape[1:])} but the first one had {self.sample_shape_}"
+            )
+        state = self._states[0] if self._states else self._rule.init(rows.shape[1], rows.dtype)
+        self._go_on(guarded(self._rule.update, "X")(state, rows))
+        return self
+
+    def merge(self, other: KernelModel) -> Self:
+        """Take in all that another estimator has seen through `partial_fit`.
+
+        Both need the same landmarks and gamma: give them as parameters.
+
+        Raises
+        ------
+        DataError
+            If one of them keeps no state, or the two are not alike.
+        """
+        check_is_fitted(self)
+        if not isinstance(other, KernelModel):
+            raise DataError(f"merge takes in another KernelPCA, not one of type {type(other).__name__}: give one")
+        check_is_fitted(other)
+        if self._states is None or other._states is None:
+            raise DataError("merge joins what partial_fit has seen, and one of these keeps no state: use partial_fit")
+        a, b = self._rule.to_landmarks, other._rule.to_landmarks
+        if a.kernel != b.kernel or not np.array_equal(a.points, b.points) or self.sample_shape_ != other.sample_shape_:
+            raise DataError("the two estimators differ in their kernel or their landmarks: give both as parameters")
+        self._go_on(guarded(self._rule.merge, "the other estimator")(self._states[0].copy(), other._states[0]))
+        return self
+
+    def _go_on(self, state: Any) -> None:
+        """Keep a state, from which `__getattr__` finds what is asked for."""
+        self._states, self.n_samples_seen_ = [state], state.counts["n_samples"]
+        for name in ("_basis", *_FOUND):
+            self.__dict__.pop(name, None)
+
+    def __getattr__(self, name: str) -> Any:
+        if name in _FOUND and self._states:
+            self._find()
+        return object.__getattribute__(self, name)
+
+    def _find(self) -> None:
+        found = Found(self._rule.to_landmarks, guarded(self._rule.finish, "X")(self._states[0].copy()))
+        self._settle(found, self.sample_shape_, self.n_samples_seen_)
+
+    # -- using
+
+    def _in_memory(self, X: Any) -> Array:
+        return dense_samples(self, X, reset=False)
+
+    @property
+    def basis_(self) -> KernelRepresentation:
+        """The landmarks and the coefficients: what tasks are sent."""
+        check_is_fitted(self)
+        if "_basis" not in vars(self):
+            self._find()
+        return self._basis
+
+    @property
+    def eigenvectors_(self) -> Array:
+        """Eigenvectors (n_samples, n_components), float64, of the centered kernel matrix, of method "exact"."""
+        if self.method != "exact":
+            raise AttributeError("only method='exact' knows the scores of all samples: use transform")
+        vectors: Array = self.landmark_scores_ / np.sqrt(self.eigenvalues_)
+        return vectors
+
+    @property
+    def _n_features_out(self) -> int:
+        return self.n_components_
+
+    def report_numbers(self) -> dict[str, Any]:
+        """Return what a report says of the fitted model; see `dpca.report.record`."""
+        return {
+            "components": self.n_components_,
+            "explained_variance_ratio": float(self.eigenvalues_.sum() / self.total_),
+            "method": f"{self.method}, {self.kernel} kernel",
+            "landmarks": len(self.landmarks_),
+            "passes": 1 + int(self.n_passes) if self.method == "kha" else 1,
+            "attributes": self.n_features_in_,
+            "scalars_ratio": self.n_features_in_ / self.n_components_,
+            "captured_bound": self.captured_bound_,
+        }
+
+    # -- keeping
+
+    def _kept(self) -> Kept:
+        parameters = self.get_params(deep=False)
+        own = not isinstance(self.landmarks, str)
+        stated = {n: v for n, v in parameters.items() if n not in ("random_state", "memory_budget", "landmarks")}
+        facts = {
+            "sample_shape": list(self.sample_shape_),
+            "n_components": self.n_components_,
+            "n_samples_seen": self.n_samples_seen_,
+            "n_landmarks": len(self.landmarks_),
+            **{name: getattr(self, f"{name}_") for name in _NUMBERS},
+            "parameters": {n: describe_option(v) for n, v in stated.items()}
+            | {"landmarks": None if own else self.landmarks},
+        }
+        arrays = {name: (getattr(self, f"{name}_"), axes) for name, axes in _ARRAYS.items()}
+        return Kept(arrays, facts, self.store_version)
+
+    @classmethod
+    def _from_store(cls, stored: StoredModel) -> Self:
+        facts = stored.facts
+        stated = {name: restore_option(value) for name, value in facts["parameters"].items()}
+        given = {name: stated[name] for name in signature(cls).parameters if name in stated}
+        lengths = {
+            "component": stored.n_components,
+            "landmark": int(facts["n_landmarks"]),
+            "feature": math.prod(stored.sample_shape),
+        }
+        arrays = stored.arrays({name: tuple(lengths[axis] for axis in axes) for name, axes in _ARRAYS.items()})
+        if given["landmarks"] is None:
+            given["landmarks"] = arrays["landmarks"].reshape(-1, *stored.sample_shape)
+        model = cls(**given)
+        for name, values in (arrays | {name: float(facts[name]) for name in _NUMBERS}).items():
+            setattr(model, f"{name}_", values)
+        model._know(stored.sample_shape, stored.n_samples)
+        model.check_before(0)
+        return model

@@ -1,0 +1,205 @@
+"""Kernel principal components in one pass: the covariance of the kernels with landmarks."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import scipy.linalg
+from numpy.typing import DTypeLike
+
+from dpca.kernels import linalg
+from dpca.kernels.dtypes import working_dtype
+from dpca.kernels.inner_products import KernelMap
+from dpca.kernels.namespace import to_numpy
+from dpca.kernels.types import Array
+from dpca.rules.moments import Moments
+from dpca.rules.rule import Wrapper
+from dpca.rules.state import Layout, State
+
+#: Eigenvalues of the kernels of landmarks below this share of the largest count as 0.
+_RANK = 1e-6
+# Standard errors that the estimate of a bound stays on the safe side.
+_ERRORS = 3.0
+
+
+@dataclass(frozen=True)
+class Mapped(Wrapper):
+    """A rule on the kernels of samples with landmarks, in the place of the samples.
+
+    Parameters
+    ----------
+    rule : Rule
+        Takes in batches of m attributes.
+    to_landmarks : KernelMap
+        Onto m landmarks.
+
+    Costs 2 n m d operations beside the rule, and m d values beside its state.
+    """
+
+    to_landmarks: KernelMap
+
+    def init(self, n_features: int, dtype: DTypeLike) -> State:
+        """Return the rule's state, with what the wrapper keeps there."""
+        return super().init(*self._mapped(dtype))
+
+    def update(self, state: State, batch: Array) -> State:
+        """Take in a batch of shape (n_samples, n_features)."""
+        updated: State = self.rule.update(state, self.to_landmarks(batch)) if batch.shape[0] else state
+        return updated
+
+    def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of the rule's state and of what the wrapper keeps there."""
+        return super().state_bytes(*self._mapped(dtype))
+
+    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of temporary arrays: the rule's, and of the map, the landmarks included."""
+        own = self.to_landmarks.points.nbytes + self.to_landmarks.scratch_bytes(n_rows, dtype)
+        return own + int(self.rule.work_bytes(n_rows, *self._mapped(dtype)))
+
+    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of a result."""
+        return int(self.rule.result_bytes(*self._mapped(dtype)))
+
+    def batch_rows(self, dtype: DTypeLike) -> int:
+        """Samples that an update does best with."""
+        return int(self.rule.batch_rows(self._mapped(dtype)[1]))
+
+    def _mapped(self, dtype: DTypeLike) -> tuple[int, np.dtype[Any]]:
+        points = self.to_landmarks.points
+        return len(points), np.result_type(points.dtype, working_dtype(dtype))
+
+
+def degrees(to_landmarks: KernelMap) -> Mapped:
+    """Return the rule that finds the mean kernels with landmarks, which `degree_weights` takes."""
+    return Mapped(Moments(), to_landmarks)
+
+
+def degree_weights(to_landmarks: KernelMap, mean: Array, n_samples: int) -> Array:
+    """Return the weights (m,), float64, by which kernels with landmarks estimate degrees; see `KernelMap`.
+
+    The sum of the kernels of x with all samples is k(x, Z) K_ZZ^+ (sum over samples of k(Z, x_j)).
+    """
+    root, _ = root_of(to_landmarks.own())
+    weights: Array = root @ (root.T @ (n_samples * mean))
+    return weights
+
+
+def root_of(kernels: Array) -> tuple[Array, float]:
+    """Return W (m, r) with W W^T = K^+ of kernels (m, m), and the least eigenvalue as a share of the largest.
+
+    Of the eigenvalues those above 1e-6 of the largest count; r is 0 where none is positive. Costs O(m^3) time.
+    """
+    values, vectors = scipy.linalg.eigh(kernels, check_finite=False, overwrite_a=True, driver="evd")
+    kept = values > max(_RANK * values[-1], 0.0)
+    least = float(values[0] / values[-1]) if values[-1] > 0 else math.inf
+    return vectors[:, kept] / np.sqrt(values[kept]), least
+
+
+@dataclass(frozen=True)
+class KernelComponents(Mapped):
+    """Leading principal components in the span of the landmarks' images in feature space (Nyström's method).
+
+    With c = k(x, Z) and W W^T = K_ZZ^+, the rows W^T c are coordinates of the projections of samples onto the span of
+    the landmarks (Williams & Seeger 2001, equation 9). The eigenvectors of their covariance are those of the
+    covariance operator on the span, orthonormal in feature space; an eigenvalue is exactly the variance that its
+    component captures. Mergeable, in any order; all samples as landmarks give kernel PCA itself (Schölkopf, Smola &
+    Müller 1998, equation 1.13).
+
+    Parameters
+    ----------
+    rule : Covariance
+        With ``center``, or without for components about 0.
+    to_landmarks : KernelMap
+    n_components : int
+    held_out : array (s, d), optional
+        Samples drawn at random, by which the bound is sharpened; none where degrees are divided by.
+
+    Results of ``finish``, float64, k <= n_components where the span has no more dimensions: ``eigenvalues`` (k,),
+    descending, sums of squares of scores, as in scikit-learn; ``coefficients`` (m, k) and ``offset`` (k,): the scores
+    are k(x, Z) coefficients - offset; ``mean_coefficients`` (m,): those of the mean in the span; ``landmark_scores``
+    (m, k); ``total`` (): the sum of all eigenvalues, from above; ``residual`` (): the part of it outside of the span;
+    ``captured_bound`` (): the least share of what the best components capture that these do; ``least`` (): see
+    `root_of`.
+    """
+
+    n_components: int
+    held_out: Array | None = field(default=None, kw_only=True)
+
+    def _own_layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        return {"trace": ((), float)}
+
+    def update(self, state: State, batch: Array) -> State:
+        """Take in a batch of shape (n_samples, n_features)."""
+        if batch.shape[0] and self.to_landmarks.kernel.name != "precomputed":
+            state.arrays["trace"][...] += float(to_numpy(self.to_landmarks.diagonal(batch)).sum())
+        return super().update(state, batch)
+
+    def merge(self, a: State, b: State) -> State:
+        """Return the state of both streams together."""
+        a.arrays["trace"][...] += float(b.arrays["trace"])
+        return super().merge(a, b)
+
+    def finish(self, state: State) -> dict[str, Array]:
+        """Return the result as named arrays; the state is used up."""
+        n, kernels = state.counts["n_samples"], self.to_landmarks.own()
+        trace = float(kernels.trace() if self.to_landmarks.kernel.name == "precomputed" else state.arrays["trace"])
+        found = self.rule.finish(State({name: to_numpy(a) for name, a in state.arrays.items()}, state.counts))
+        root, least = root_of(kernels.copy())
+        scatter = root.T @ found["covariance"] @ root * (n - 1)
+        within = float(scatter.trace())
+        mean = root.T @ found["mean"]
+        residual = max(trace - n * float(mean @ mean) - within, 0.0)
+        values, rows = linalg.leading_eigh(scatter, min(self.n_components, len(scatter)))
+        coefficients = root @ rows.T
+        captured, bounded = float(values.sum()), self._largest_left(root, residual, len(values), n)
+        return {
+            "eigenvalues": values,
+            "coefficients": coefficients,
+            "offset": found["mean"] @ coefficients,
+            "mean_coefficients": root @ mean,
+            "landmark_scores": (kernels - found["mean"]) @ coefficients,
+            "total": np.asarray(within + residual),
+            "residual": np.asarray(residual),
+            "captured_bound": np.asarray(captured / (captured + bounded) if captured > 0 else 1.0),
+            "least": np.asarray(least),
+        }
+
+    def _largest_left(self, root: Array, residual: float, k: int, n: int) -> float:
+        """Bound the sum of the k largest eigenvalues of what the span leaves out.
+
+        All of it is a certain bound. Of samples drawn at random, the k leading directions hold on average at least the
+        share of all of it that they hold of the whole (the sum of leading eigenvalues is convex); three standard
+        errors, those of a sample of s of n, stay on the safe side.
+        """
+        x = self.held_out
+        if x is None or residual == 0:
+            return residual
+        along = self.to_landmarks(x).astype(np.float64) @ root
+        among = KernelMap(self.to_landmarks.kernel, x).own() - along @ along.T
+        each = np.maximum(among.diagonal(), 0.0)
+        if not (total := each.sum()) > 0:
+            return residual
+        last = len(x) - 1
+        values, vectors = scipy.linalg.eigh(
+            among, subset_by_index=(max(last + 1 - k, 0), last), check_finite=False, overwrite_a=True
+        )
+        held = (vectors * vectors) @ np.maximum(values, 0.0)
+        share = float(held.sum() / total)
+        error = float(np.std(held - share * each) / total) * math.sqrt(len(x) * max(1 - len(x) / n, 0.0))
+        return residual * min(share + _ERRORS * error, 1.0)
+
+    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of temporary arrays: of an update, or of a dozen matrices of m x m in ``finish``."""
+        m, s = len(self.to_landmarks.points), 0 if self.held_out is None else len(self.held_out)
+        held = 0 if self.held_out is None else self.held_out.nbytes + 8 * s * (2 * m + 4 * s)
+        finished = 8 * 8 * m * m + linalg.eigh_bytes(m, m) + held
+        return self.to_landmarks.scratch_bytes(n_rows, dtype) + max(
+            super().work_bytes(n_rows, n_features, dtype), finished
+        )
+
+    def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of a result."""
+        return 8 * (2 * len(self.to_landmarks.points) + 2) * (self.n_components + 1)

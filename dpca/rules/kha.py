@@ -1,0 +1,270 @@
+"""The kernel Hebbian algorithm (KHA), a block of samples at a time, with the iterates of one sample at a time."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from dpca.kernels.types import Array
+from dpca.rules.gains import Gains
+from dpca.rules.rule import DivergedError, Rule
+from dpca.rules.state import Layout, State
+
+# Rows so many times as long as they should be will not come back; NaN and infinity come much later.
+_DIVERGED = 1e6
+# Samples whose kernel is one product; more make the matrices that each step turns too long.
+_BLOCK = 64
+# What goes from pass to pass, beside the number of updates.
+_KEPT = ("expansion", "rows", "derivatives", "log_gains")
+# Kernel rows that are copied at once.
+_ROWS_AT_ONCE = 8 * _BLOCK
+
+
+@dataclass(frozen=True, eq=False)
+class KernelHebbian(Rule):
+    """One pass of the kernel Hebbian algorithm over l samples.
+
+    Components are sums of samples in feature space, W = A Phi'. For the sample p of a step with kernel row k = K' e_p,
+    K' centered, and y = A k (Günter, Schraudolph & Vishwanathan 2007, equations 16 and 31),
+
+        A <- A + diag(exp(rho) eta_t) (y e_p^T - lt(y y^T) A),
+
+    lt keeping the diagonal and what is below it; SMD adapts rho with the derivatives B of A by rho (algorithm 1,
+    equations 32 and 37).
+
+    Each step combines rows. Over a block of samples with unit vectors E, A_t = M A + N E^T, so that a step turns only M
+    (r, r), N (r, 64) and inner products of rows; rows as long as there are features are multiplied once a block, and A
+    itself once a pass. The iterates are those of single steps, up to rounding.
+
+    Parameters
+    ----------
+    gains : Gains
+    order : array (l,) of int
+        The sample of each step; each comes once.
+    start : mapping of str to array
+        Where the pass begins: `begin`, or the result of the pass before it.
+    variances : array (m,), optional
+        None: batches (n, l) are rows of K' in this order. Otherwise they are features (n, m) in this order, centered,
+        which are uncorrelated over the l samples, and these are their sums of squares; K' is their Gram matrix.
+    each_step : bool
+        Estimate eigenvalues before every step ('i' in the source) instead of once a pass ('p'), where eta_t is then set
+        once a pass, too.
+
+    Raises
+    ------
+    DivergedError
+        Where a row is 1e6 times as long as it should be.
+
+    Notes
+    -----
+    Results of ``finish``, float64, begin the next pass: ``expansion`` A (r, l); ``rows`` and ``derivatives`` (r, m),
+    which are A and B times K' (m = l) or Phi'; ``log_gains`` rho (r,); ``n_updates`` (). And ``eigenvalues`` (r,).
+
+    A step costs O(r (r + 64)) operations, and a block O(64 (r + 64) m); memory for 4 (l + m) r numbers.
+    """
+
+    gains: Gains
+    order: Array
+    start: dict[str, Array]
+    variances: Array | None = None
+    each_step: bool = field(default=False, kw_only=True)
+    random_order = True
+    counts = ("n_samples", "n_updates", "n_turns")
+
+    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        r, capacity = len(self.start["expansion"]), len(self.order) // _BLOCK + 1
+        squares = dict.fromkeys(("lengths", "products", "cross", "turn"), ((r, r), float))
+        own: Layout = {"eigenvalues": ((r,), float), "turns": ((capacity, r, r), float), "edges": ((capacity,), int)}
+        return {**{name: (self.start[name].shape, float) for name in _KEPT}, **squares, **own}
+
+    def _start(self, state: State, dtype: DTypeLike) -> None:
+        arrays = state.arrays
+        for name in _KEPT:
+            arrays[name][...] = self.start[name]
+        state.counts["n_updates"] = int(self.start["n_updates"])
+        own, rows, derivatives = (arrays[name] for name in ("expansion", "rows", "derivatives"))
+        dual = own if self.variances is None else rows
+        arrays["lengths"][...], arrays["products"][...], arrays["cross"][...] = (
+            own @ own.T,
+            rows @ dual.T,
+            derivatives @ dual.T,
+        )
+        arrays["turn"][...] = np.eye(len(rows))
+        arrays["eigenvalues"][...] = self.eigenvalues(self.start)
+
+    def eigenvalues(self, arrays: dict[str, Array]) -> Array:
+        """Return |K' a| / |a| of each row a of A (equation 20), shape (r,)."""
+        rows = arrays["rows"]
+        squares = np.einsum("ij,ij->i", rows if self.variances is None else rows * self.variances, rows)
+        found: Array = np.sqrt(squares) / np.linalg.norm(arrays["expansion"], axis=1)
+        return found
+
+    def _take(self, state: State, batch: Array) -> None:
+        for begin in range(0, len(batch), _BLOCK):
+            self._take_block(state, batch[begin : begin + _BLOCK].astype(np.float64, copy=False))
+
+    @np.errstate(over="ignore", invalid="ignore")
+    def _take_block(self, state: State, x: Array) -> None:
+        arrays, counts = state.arrays, state.counts
+        if counts["n_turns"] == len(arrays["turns"]):
+            self._turn(state)
+        taken = self.order[counts["n_samples"] : counts["n_samples"] + len(x)]
+        columns = arrays["turn"] @ arrays["expansion"][:, taken]
+        a, b = self._steps(state, x, taken, columns)
+        r = len(a)
+        # Each is made of the old rows of A, of B, and of the samples.
+        old = np.concatenate([arrays["rows"], arrays["derivatives"], x])
+        arrays["rows"][...] = a @ old
+        if self.gains.meta > 0:
+            arrays["derivatives"][...] = b @ old
+        arrays["expansion"][:, taken] = a[:, :r] @ columns + a[:, 2 * r :]
+        arrays["turn"][...] = a[:, :r] @ arrays["turn"]
+        arrays["turns"][counts["n_turns"]], arrays["edges"][counts["n_turns"]] = a[:, :r], counts["n_samples"]
+        counts["n_turns"] += 1
+        counts["n_samples"] += len(x)
+        largest = arrays["products"].diagonal().max()
+        # Written so that NaN is refused too.
+        if not largest < _DIVERGED**2:
+            raise DivergedError(
+                f"the kernel Hebbian algorithm diverged at update {counts['n_updates']}, where a component of length 1 "
+                f"has length {np.sqrt(largest):.3g}: begin with a smaller eta or meta (see dpca.rules.tune)"
+            )
+
+    def _turn(self, state: State) -> None:
+        """Apply what blocks did to the columns of A outside of them, each of which is seen once a pass."""
+        arrays, counts = state.arrays, state.counts
+        expansion, turns, edges = arrays["expansion"], arrays["turns"], [*arrays["edges"][: counts["n_turns"]]]
+        since = np.eye(len(turns[0]))
+        for i, (first, last) in enumerate(reversed([*itertools.pairwise([*edges, counts["n_samples"]])])):
+            taken = self.order[first:last]
+            expansion[:, taken] = since @ expansion[:, taken]
+            since = since @ turns[counts["n_turns"] - 1 - i]
+        others = np.concatenate([self.order[: edges[0] if edges else 0], self.order[counts["n_samples"] :]])
+        expansion[:, others] = since @ expansion[:, others]
+        arrays["turn"][...], counts["n_turns"] = np.eye(len(since)), 0
+
+    def _steps(self, state: State, x: Array, taken: Array, columns: Array) -> tuple[Array, Array]:
+        """Make the steps of a block; return A and B after it as sums of rows of A and B before it, and of samples.
+
+        Each step needs the inner products of all of these with its sample: under K', and, for eigenvalues at each step,
+        under K' K' and the identity. For each of them, ``sides`` holds A Q A^T and, in a last column, A Q e_p;
+        ``cross`` holds B K' A^T and B K' e_p.
+        """
+        from dpca.kernels.sweeps import add_below, add_beside, derive_below
+
+        arrays, gains, r, n = state.arrays, self.gains, len(state.arrays["rows"]), len(x)
+        both = np.concatenate([arrays["rows"], arrays["derivatives"], x])
+        scaled = both if self.variances is None else both * self.variances
+        kernels = both[:, taken] if self.variances is None else both @ x.T
+        follows, smd = gains.by_eigenvalue and self.each_step, gains.meta > 0
+        grams, products = [arrays["products"]], [kernels]
+        if follows:
+            grams += [scaled[:r] @ both[:r].T, arrays["lengths"]]
+            products += [scaled @ x.T, np.concatenate([columns, np.zeros((r, n)), np.eye(n)])]
+        values = np.ascontiguousarray(np.stack(products).transpose(2, 0, 1))
+        sides = np.concatenate([np.stack(grams), np.zeros((len(grams), r, 1))], axis=2)
+        cross = np.concatenate([arrays["cross"], np.zeros((r, 1))], axis=1)
+        news = np.zeros((len(grams), r + 1))
+        a, b = np.eye(r, 2 * r + n), np.eye(r, 2 * r + n, r)
+        units = np.eye(n, 2 * r + n, 2 * r)
+        eta, log_gains = self._eta(state), arrays["log_gains"]
+        for j in range(n):
+            state.counts["n_updates"] += 1
+            if follows:
+                squares, lengths = np.einsum("qii->qi", sides[1:, :, :r])
+                arrays["eigenvalues"][...] = np.sqrt(squares / lengths)
+            step = eta if eta is not None else gains(state.counts["n_updates"], arrays["eigenvalues"])
+            news[:, :r] = sides[:, :, r] = values[j] @ a.T
+            news[:, r] = values[j, :, 2 * r + j]
+            y = news[0, :r]
+            if smd:
+                z = cross[:, r] = b @ values[j, 0]
+                log_gains += gains.meta * y * (z - np.tril(cross[:, :r]) @ y)
+                step = step * np.exp(log_gains)
+                factors = y, z, step * (y + gains.decay * z), step * gains.decay * y, float(gains.decay)
+                derive_below(a, b, *factors, units[j])
+                derive_below(sides[0], cross, *factors, news[0])
+            weights = step * y
+            if smd:
+                add_beside(cross, y, weights)
+            for side, new in zip(sides, news, strict=True):
+                add_below(side, y, weights, new)
+                # A Q A^T, seen from the other side, is turned by the same step.
+                add_beside(side, y, weights)
+            add_below(a, y, weights, units[j])
+        arrays["products"][...], arrays["cross"][...] = sides[0, :, :r], cross[:, :r]
+        if follows:
+            arrays["lengths"][...] = sides[2, :, :r]
+        return a, b
+
+    def _eta(self, state: State) -> Array | None:
+        """Return the gains of the pass where they are set once a pass."""
+        if self.each_step:
+            return None
+        return self.gains(int(self.start["n_updates"]) + 1, state.arrays["eigenvalues"])
+
+    def _finish(self, state: State) -> dict[str, Array]:
+        self._turn(state)
+        kept = {name: state.arrays[name] for name in _KEPT}
+        return {**kept, "eigenvalues": self.eigenvalues(kept), "n_updates": np.asarray(state.counts["n_updates"])}
+
+    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of temporary arrays: where the pass begins, and rows in several forms."""
+        r, count = len(self.start["rows"]), min(n_rows, _BLOCK)
+        start = sum(array.nbytes for array in self.start.values())
+        return start + self.start["expansion"].nbytes + 8 * 6 * (2 * r + count) * (n_features + 2 * r + 4 * count)
+
+
+def begin(expansion: Array, rows: Array) -> dict[str, Array]:
+    """Return where the first pass of `KernelHebbian` begins.
+
+    Parameters
+    ----------
+    expansion : array (r, l)
+        A_1; the source draws it from N(0, 1 / (r l)).
+    rows : array (r, m)
+        A_1 times K' or Phi'.
+    """
+    zeros = np.zeros_like(rows, dtype=np.float64)
+    return {
+        "expansion": expansion,
+        "rows": rows,
+        "derivatives": zeros,
+        "log_gains": zeros[:, 0],
+        "n_updates": np.asarray(0),
+    }
+
+
+def passes(
+    kernel: Array, gains: Gains, expansion: Array, seed: int, *, each_step: bool = False
+) -> Iterator[dict[str, Array]]:
+    """Yield the result of `KernelHebbian` after each pass over a kernel matrix, endlessly.
+
+    Parameters
+    ----------
+    kernel : array (l, l)
+        Symmetric; centered, unless its samples are not to be.
+    gains : Gains
+    expansion : array (r, l)
+        A_1.
+    seed : int
+        Of the orders: the samples are permuted anew before each pass.
+    each_step : bool
+        As in `KernelHebbian`.
+
+    Notes
+    -----
+    A pass costs O(l^2 (r + 64)) operations.
+    """
+    rng, found = np.random.default_rng(seed), begin(expansion, expansion @ kernel)
+    while True:
+        rule = KernelHebbian(gains, rng.permutation(len(kernel)), found, each_step=each_step)
+        state = rule.init(len(kernel), float)
+        for first in range(0, len(kernel), _ROWS_AT_ONCE):
+            rule.update(state, kernel[rule.order[first : first + _ROWS_AT_ONCE]])
+        found = rule.finish(state)
+        yield found

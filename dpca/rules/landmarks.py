@@ -1,0 +1,73 @@
+"""Landmarks: the few samples whose kernels stand for those of all, by randomly pivoted Cholesky."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.linalg
+
+from dpca.kernels.inner_products import Kernel, KernelMap
+from dpca.kernels.types import Array
+
+# Pivots that are proposed at once: products of so many rows are fast, and few of them are rejected.
+_BLOCK = 128
+# What is left of a kernel below this share of the largest, in units of rounding, is rounding.
+_ROUNDING = 64
+
+
+def pivots(kernel: Kernel, pool: Array, count: int, rng: np.random.Generator) -> Array:
+    """Choose landmarks of a pool by accelerated randomly pivoted Cholesky.
+
+    A sample becomes a landmark with a probability in proportion to what those before it leave of its kernel with
+    itself (Chen, Epperly, Tropp & Webber 2022, algorithm 2.1). Blocks of them are proposed at once, and rejected so
+    that the choice has the same distribution (Epperly, Tropp & Webber 2024, algorithm 2.1).
+
+    Parameters
+    ----------
+    kernel : Kernel
+        Not "precomputed".
+    pool : array (n, d), floating
+    count : int
+        At most n.
+    rng : numpy.random.Generator
+
+    Returns
+    -------
+    array (m,), integer
+        Numbers of the landmarks, in the order of their choice; m < count where these span the pool but for rounding.
+        Costs 2 n m (d + m) operations and n m values of the pool's type.
+    """
+    to_pool, left = KernelMap(kernel, pool), kernel.diagonal(pool)
+    factor = np.empty((count, len(pool)), pool.dtype)
+    least = _ROUNDING * float(np.finfo(pool.dtype).eps) * float(left.max())
+    chosen = np.empty(0, np.intp)
+    while (m := len(chosen)) < count:
+        left[left <= least] = 0
+        if not (total := left.sum()) > 0:
+            break
+        proposed = rng.choice(len(pool), min(_BLOCK, max(1, count // 4)), p=left / total)
+        among = KernelMap(kernel, pool[proposed]).own()
+        known = factor[:m, proposed].astype(np.float64)
+        among -= known.T @ known
+        accepted = _accepted(among, left[proposed], least, rng)[: count - m]
+        if not len(accepted):
+            left[proposed] = np.minimum(left[proposed], np.diag(among))
+            continue
+        fresh, new = proposed[accepted], factor[m : m + len(accepted)]
+        np.copyto(new, to_pool(pool[fresh]))
+        new -= factor[:m, fresh].T @ factor[:m]
+        lower = np.linalg.cholesky(among[np.ix_(accepted, accepted)]).astype(pool.dtype)
+        new[...] = scipy.linalg.solve_triangular(lower, new, lower=True, check_finite=False)
+        left -= np.einsum("ij,ij->j", new, new, dtype=np.float64)
+        left[fresh] = 0
+        chosen = np.concatenate([chosen, fresh])
+    return chosen
+
+
+def _accepted(among: Array, proposals: Array, least: float, rng: np.random.Generator) -> Array:
+    """Return which proposals stay: each with the share that those before it leave of what it was proposed by."""
+    left, accepted = among.copy(), []
+    for i, draw in enumerate(rng.random(len(left))):
+        if left[i, i] > least and draw * proposals[i] < left[i, i]:
+            accepted.append(i)
+            left[i + 1 :, i + 1 :] -= np.outer(left[i + 1 :, i], left[i, i + 1 :]) / left[i, i]
+    return np.array(accepted, np.intp)

@@ -1,0 +1,99 @@
+"""Kernel PCA by Hebbian steps: Günter, Schraudolph & Vishwanathan (2007) computed again, theirs beside ours.
+
+Writes a page with tables and pictures, and the numbers of every run as JSON. Sections whose data are not in the data
+folder are left out, and named.
+
+  usps-linear   figures 2 and 3, left: USPS digits, dot product
+  usps-rbf      figures 2 and 3, right: USPS digits, Gaussian kernel
+  usps-steps    figure 4: eigenvalues once a pass, or before every step
+  mnist         table 2: all of MNIST, one pass, gains by the tuner (four minutes)
+  patches       figures 6 and 8, left: windows of a noisy photograph
+  digits        noisy USPS digits by linear and by kernel components
+  clustering    figure 10: spectral clustering of all USPS digits
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process of it
+    from dpca.cli.starting import start
+
+    start(__name__)
+
+from dpca.cli.arguments import positive
+from dpca.cli.running import guarded, say
+from dpca.pipelines.studies.kernel import SECTIONS, Section, Setting
+from dpca.pipelines.studies.reproduction.data import MissingData
+from dpca.report.page import DataTable
+from dpca.report.record import aligned, write_report
+from dpca.storage.outputs import check_output
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program; return its exit code (see `dpca.cli.running`)."""
+    return guarded(lambda: _run(_parser().parse_args(argv)))
+
+
+def _run(options: argparse.Namespace) -> int:
+    output = Path(options.output)
+    check_output(output, options.data)
+    setting = Setting(Path(options.data), output, options.trials)
+    passes: dict[str, int] = {} if options.passes is None else {"n_passes": options.passes}
+    sections: list[Section] = []
+    skipped: list[tuple[str, str]] = []
+    for name in options.only or SECTIONS:
+        say(f"{name} ...")
+        try:
+            sections.append(SECTIONS[name](setting, **passes))
+        except MissingData as missing:
+            skipped.append((name, str(missing)))
+            say(f"{name}: left out, {missing}")
+            continue
+        # After every section: what an interrupted run had finished is on disk.
+        _write(output, sections, skipped)
+        say("\n\n".join(aligned(table.head, table.rows) for table in sections[-1].tables))
+    _write(output, sections, skipped)
+    say(f"page {output / 'index.html'}")
+    return 0
+
+
+def _write(output: Path, sections: Sequence[Section], skipped: Sequence[tuple[str, str]]) -> None:
+    numbers: dict[str, Any] = {key: value for section in sections for key, value in section.numbers.items()}
+    left_out = [DataTable("Left out", ("section", "what is missing"), skipped)] if skipped else []
+    write_report(
+        output,
+        numbers,
+        {name: figure for section in sections for name, figure in section.figures.items()},
+        title="Kernel PCA by Hebbian steps",
+        captions={name: caption for section in sections for name, caption in section.captions.items()},
+        tables=[*(table for section in sections for table in section.tables), *left_out],
+    )
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="reproduce_kernel.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", default="../shared/data", metavar="FOLDER", help="folder of the data (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--output", default="kernel.report", metavar="FOLDER", help="page to write (default: %(default)s)"
+    )
+    parser.add_argument("--trials", type=positive, default=5, metavar="N", help="runs of each variant (default: 5)")
+    parser.add_argument(
+        "--passes", type=positive, metavar="N", help="passes over the data (default: those of the source)"
+    )
+    parser.add_argument(
+        "--only", nargs="+", choices=SECTIONS, metavar="SECTION", help="make only these sections (default: all)"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,25 @@
+"""Kernel PCA by Hebbian steps: the experiments of Günter, Schraudolph & Vishwanathan (2007), computed again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from dpca.pipelines.studies.kernel.clustering import clustering_section
+from dpca.pipelines.studies.kernel.denoising import digits_section, patches_section
+from dpca.pipelines.studies.kernel.mnist import table_section
+from dpca.pipelines.studies.kernel.section import Section
+from dpca.pipelines.studies.kernel.usps import linear_section, rbf_section, steps_section
+from dpca.pipelines.studies.reproduction.data import Setting
+
+SECTIONS: dict[str, Callable[..., Section]] = {
+    "usps-linear": linear_section,
+    "usps-rbf": rbf_section,
+    "usps-steps": steps_section,
+    "mnist": table_section,
+    "patches": patches_section,
+    "digits": digits_section,
+    "clustering": clustering_section,
+}
+"""Name of each section of the page to the function that computes it: (Setting, passes over the data) -> Section."""
+
+__all__ = ["SECTIONS", "Section", "Setting"]

@@ -1,0 +1,171 @@
+"""How fast variants of the kernel Hebbian algorithm come to the best reconstruction of a kernel matrix."""
+
+from __future__ import annotations
+
+import itertools
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import scipy.linalg
+from matplotlib.figure import Figure
+
+from dpca.kernels.types import Array
+from dpca.pipelines.studies.convergence.plots import convergence_curves
+from dpca.report.page import DataTable
+from dpca.rules.gains import Gains, gains_of
+from dpca.rules.kha import passes
+from dpca.rules.rule import DivergedError
+
+_NAMES = {"constant": "KHA", "smd*": "KHA-SMD*", "smd": "KHA-SMD"}
+_EMPHASIZED = "KHA/et*"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """A variant with its parameters, as in table 1 of Günter, Schraudolph & Vishwanathan (2007).
+
+    Attributes
+    ----------
+    name : str
+        One of `dpca.rules.gains.VARIANTS`.
+    eta : float
+    tau : float
+        In passes.
+    meta : float
+    each_step : bool
+        Eigenvalues before every step, 'i' in the source.
+    """
+
+    name: str
+    eta: float
+    tau: float = 1.0
+    meta: float = 0.0
+    each_step: bool = False
+
+    @property
+    def label(self) -> str:
+        """Name in figures."""
+        return _NAMES.get(self.name, f"KHA/{self.name}") + (" (i)" if self.each_step else "")
+
+    def gains(self, n_samples: int) -> Gains:
+        """Return its gains for so many samples a pass."""
+        return gains_of(self.name, self.eta, self.tau * n_samples, self.meta)
+
+
+@dataclass(frozen=True, eq=False)
+class Problem:
+    """A kernel matrix (l, l), centered if it should be, and how many of its r eigenvectors are wanted.
+
+    ``scale`` multiplies the random start, N(0, 1 / (r l)), which is too large for kernels far from 1.
+    """
+
+    kernel: Array
+    n_components: int
+    scale: float = 1.0
+
+    @cached_property
+    def spectrum(self) -> tuple[Array, Array]:
+        """Leading eigenvalues (r,), descending, and eigenvectors (r, l)."""
+        n = len(self.kernel)
+        values, vectors = scipy.linalg.eigh(self.kernel, subset_by_index=(n - self.n_components, n - 1))
+        return values[::-1], vectors[:, ::-1].T
+
+    @cached_property
+    def minimum(self) -> float:
+        """Least reconstruction error."""
+        return float(np.sqrt(np.vdot(self.kernel, self.kernel) - np.sum(self.spectrum[0] ** 2)))
+
+    def error(self, rows: Array) -> float:
+        """|K' - (A K')^T (A K')|_F (equation 38), of rows A K' (r, l)."""
+        products, squares = np.vdot(rows @ self.kernel, rows), np.sum((rows @ rows.T) ** 2)
+        return float(np.sqrt(np.vdot(self.kernel, self.kernel) - 2 * products + squares))
+
+    def start(self, seed: int) -> Array:
+        """A_1."""
+        n, r = len(self.kernel), self.n_components
+        return np.random.default_rng(seed).normal(0, self.scale / np.sqrt(r * n), (r, n))
+
+
+@dataclass(frozen=True, eq=False)
+class Course:
+    """Excess errors E / E_min - 1 (trial, pass) of a variant, nan once it diverged, and its processor seconds."""
+
+    variant: Variant
+    excess: Array
+    seconds: float
+
+    @cached_property
+    def median(self) -> Array:
+        """Over trials, after each pass."""
+        return np.median(self.excess, axis=0)
+
+
+def run(problem: Problem, variant: Variant, trials: int, n_passes: int) -> Course:
+    """Run a variant from ``trials`` starts, in as many orders of samples."""
+    excess = np.full((trials, n_passes), np.nan)
+    began = time.process_time()
+    for seed in range(trials):
+        steps = passes(
+            problem.kernel,
+            variant.gains(len(problem.kernel)),
+            problem.start(seed),
+            seed,
+            each_step=variant.each_step,
+        )
+        try:
+            for i, found in enumerate(itertools.islice(steps, n_passes)):
+                excess[seed, i] = problem.error(found["rows"]) / problem.minimum - 1
+        except DivergedError:
+            continue
+    return Course(variant, excess, (time.process_time() - began) / trials)
+
+
+def centered(kernel: Array) -> Array:
+    """Return the kernel matrix of samples that are centered in feature space (equation 12)."""
+    mean = kernel.mean(axis=0)
+    shifted: Array = kernel - mean - mean[:, None] + mean.mean()
+    return shifted
+
+
+def gaussian(x: Array, sigma: float) -> Array:
+    """Return exp(-|x - x'|^2 / (2 sigma^2)) of samples (l, d): equation 40 with the sign that it lost in print."""
+    norms, products = np.einsum("ij,ij->i", x, x), x @ x.T
+    values: Array = np.exp((products - norms / 2 - norms[:, None] / 2) / sigma**2)
+    return values
+
+
+def curves(courses: Sequence[Course]) -> Figure:
+    """Median excess error against passes, one line a variant."""
+    return convergence_curves(
+        [(c.variant.label, np.arange(1, len(c.median) + 1), np.log10(c.median)) for c in courses],
+        "passes over the data",
+        emphasized=_EMPHASIZED,
+        y_label="log10 of the excess reconstruction error",
+    )
+
+
+def table(heading: str, courses: Sequence[Course], marks: Sequence[int], notes: Sequence[str]) -> DataTable:
+    """Excess errors after some numbers of passes: the median, and the least and the largest of the trials."""
+    shown = [mark for mark in marks if mark <= courses[0].excess.shape[1]]
+    head = ("variant", "eta 0", "tau", "mu", *(f"{mark} passes" for mark in shown), "CPU s a run")
+    rows = [
+        (
+            course.variant.label,
+            f"{course.variant.eta:g}",
+            f"{course.variant.tau:g} l",
+            f"{course.variant.meta:g}",
+            *(_spread(course.excess[:, mark - 1]) for mark in shown),
+            f"{course.seconds:.1f}",
+        )
+        for course in courses
+    ]
+    return DataTable(heading, head, rows, notes)
+
+
+def _spread(values: Array) -> str:
+    if np.isnan(values).any():
+        return f"{np.isnan(values).sum()} of {len(values)} diverged"
+    return f"{np.median(values):.1e} ({values.min():.1e} to {values.max():.1e})"

@@ -1,0 +1,176 @@
+"""All of MNIST in one pass: table 2 of Günter, Schraudolph & Vishwanathan (2007), in Nystrom features."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+import scipy.linalg
+
+from dpca.kernels.types import Array
+from dpca.pipelines.studies.kernel.courses import Variant
+from dpca.pipelines.studies.kernel.section import Section
+from dpca.pipelines.studies.reproduction.data import Setting
+from dpca.report.page import DataTable
+from dpca.rules.gains import tune
+from dpca.rules.kha import KernelHebbian, begin
+
+COMPONENTS, SIGMA = 50, 10.2
+_LANDMARKS, _DECAY = 1000, 0.05
+# Divergence shows within 1 % of the samples (section 5.2), for KHA/et here within 2 %.
+_TUNED_STEPS = 1280
+_BLOCK = 2000
+#: Table 2: reconstruction error and gain, hours of the KHA itself.
+THEIRS = {
+    "t": (508.42, 5.0, "33:29"),
+    "et*": (363.09, 50.0, "41:41"),
+    "smd*": (362.44, 1.0, "53:19"),
+    "et": (415.48, 0.5, "39:26"),
+    "smd": (404.06, 0.05, "64:39"),
+}
+_NOTES = (
+    "Theirs: kernel rows of all samples. Ours: features of 1,000 landmarks, measured against all of the kernel matrix.",
+    "The source does not print sigma: 10.2 fits its error of KHA/et*, and of its start, 3341.7, which lost its point.",
+)
+
+
+@dataclass(frozen=True, eq=False)
+class Features:
+    """Uncorrelated features (l, m) of samples, centered, whose Gram matrix is nearly their centered kernel matrix.
+
+    ``variances`` (m,) are their sums of squares.
+    """
+
+    values: Array
+    variances: Array
+
+    @cached_property
+    def order(self) -> Array:
+        """Random order of the one pass."""
+        return np.random.default_rng(0).permutation(len(self.values))
+
+    def start(self) -> dict[str, Array]:
+        """Return where all variants begin."""
+        n = len(self.values)
+        expansion = np.random.default_rng(1).normal(0, 1 / np.sqrt(COMPONENTS * n), (COMPONENTS, n))
+        return begin(expansion, expansion.astype(np.float32) @ self.values)
+
+    def run(self, variant: Variant, start: dict[str, Array], n_steps: int | None = None) -> Array:
+        """Return the rows W (r, m) after a pass, or its first steps."""
+        n = len(self.values)
+        rule = KernelHebbian(variant.gains(n), self.order, start, self.variances, each_step=True)
+        state = rule.init(len(self.variances), float)
+        for first in range(0, n if n_steps is None else n_steps, _TUNED_STEPS):
+            rule.update(state, self.values[self.order[first : first + _TUNED_STEPS]])
+        return state.arrays["rows"]
+
+
+def features(x: Array, sigma: float, n_landmarks: int = _LANDMARKS) -> Features:
+    """Return features of samples x (l, d), float32, under the Gaussian kernel, by landmarks drawn at random."""
+    marks = x[np.sort(np.random.default_rng(2).choice(len(x), n_landmarks, replace=False))]
+    values = np.concatenate([_gaussian(x[i : i + _BLOCK], marks, sigma) for i in range(0, len(x), _BLOCK)])
+    own, vectors = scipy.linalg.eigh(_gaussian(marks, marks, sigma).astype(np.float64))
+    kept = own > 1e-6 * own[-1]
+    whiten = vectors[:, kept] / np.sqrt(own[kept])
+    values -= values.mean(axis=0, dtype=np.float64).astype(np.float32)
+    scatter = whiten.T @ (values.T @ values).astype(np.float64) @ whiten
+    variances, turn = scipy.linalg.eigh(scatter)
+    return Features(values @ (whiten @ turn[:, ::-1]).astype(np.float32), np.maximum(variances[::-1], 0))
+
+
+def errors(x: Array, sigma: float, projections: Sequence[Array]) -> list[float]:
+    """Return |K' - F F^T|_F of the whole centered kernel matrix K' for each F (l, r), centered.
+
+    |K'|^2 - 2 tr(F^T K F) + |F^T F|^2, K being that of blocks of float32; nothing as large as K' is held. Costs 2 l^2 d
+    operations.
+    """
+    joined = np.concatenate(projections, axis=1)
+    means, squared, products = np.zeros(len(x)), 0.0, np.zeros_like(joined)
+    for i in range(0, len(x), _BLOCK):
+        rows = slice(i, i + _BLOCK)
+        for j in range(0, i + 1, _BLOCK):
+            columns = slice(j, j + _BLOCK)
+            block = _gaussian(x[rows], x[columns], sigma)
+            twice = 1 if i == j else 2
+            squared += twice * float(np.einsum("ij,ij->i", block, block).sum(dtype=np.float64))
+            means[rows] += block.sum(axis=1, dtype=np.float64)
+            products[rows] += block @ joined[columns]
+            if i != j:
+                means[columns] += block.sum(axis=0, dtype=np.float64)
+                products[columns] += block.T @ joined[rows]
+    n = len(x)
+    means /= n
+    # |K'|^2 of K' = K - 1 m^T - m 1^T + mean(m).
+    total = squared - 2 * n * float(means @ means) + n**2 * means.mean() ** 2
+    ends = np.cumsum([f.shape[1] for f in projections])
+    found = []
+    for f, kf in zip(projections, np.split(products, ends[:-1], axis=1), strict=True):
+        gram = f.astype(np.float64).T @ f
+        captured = np.vdot(f.astype(np.float64), kf.astype(np.float64))
+        found.append(float(np.sqrt(total - 2 * captured + np.vdot(gram, gram))))
+    return found
+
+
+def table_section(setting: Setting, n_passes: int = 1) -> Section:
+    """Table 2: gains by the tuner, errors after one pass."""
+    x = setting.digits("train")[0].astype(np.float32) / np.float32(255)
+    began = time.process_time()
+    space = features(x, SIGMA)
+    start = space.start()
+    mapped = time.process_time() - began
+    variants, seconds = tuned(space, start), {}
+    rows = {}
+    for variant in variants:
+        began = time.process_time()
+        rows[variant.name] = space.run(variant, start)
+        seconds[variant.name] = time.process_time() - began
+    best = np.eye(COMPONENTS, len(space.variances))
+    ours = errors(x, SIGMA, [space.values @ w.T.astype(np.float32) for w in (start["rows"], best, *rows.values())])
+    found = dict(zip(rows, ours[2:], strict=True))
+    lines = [
+        (
+            variant.label,
+            f"{THEIRS[variant.name][1]:g}",
+            f"{variant.meta or variant.eta:g}",
+            f"{THEIRS[variant.name][0]:.2f}",
+            f"{found[variant.name]:.2f}",
+            THEIRS[variant.name][2],
+            f"{seconds[variant.name]:.1f} s",
+        )
+        for variant in variants
+    ]
+    notes = (
+        *_NOTES,
+        f"The start has an error of {ours[0]:.1f} (theirs 33417), the best rows of the features {ours[1]:.2f}.",
+        f"Features took {mapped:.1f} s of processor time.",
+    )
+    head = ("variant", "gain, theirs", "gain, ours", "error, theirs", "error, ours", "hours, theirs", "CPU s, ours")
+    numbers = {"errors": found, "start": ours[0], "best": ours[1], "gains": {v.name: v.meta or v.eta for v in variants}}
+    return Section([DataTable("MNIST, 60,000 digits, one pass", head, lines, notes)], {}, {}, {"mnist": numbers})
+
+
+def tuned(space: Features, start: dict[str, Array]) -> list[Variant]:
+    """Return the variants of table 2 with gains by algorithm 2: eta first, and then mu with that eta."""
+    variants: dict[str, Variant] = {}
+    for name, other in {"t": None, "et*": None, "smd*": "et*", "et": None, "smd": "et"}.items():
+        tau = 1.0 if name in ("et", "smd") else _DECAY
+
+        def variant(gain: float, name: str = name, other: str | None = other, tau: float = tau) -> Variant:
+            if other is None:
+                return Variant(name, gain, tau, each_step=True)
+            return Variant(name, variants[other].eta, tau, gain, each_step=True)
+
+        gain = tune(lambda gain: space.run(variant(gain), start, _TUNED_STEPS))
+        variants[name] = variant(gain)
+    return list(variants.values())
+
+
+def _gaussian(x: Array, y: Array, sigma: float) -> Array:
+    scale = np.float32(1 / sigma**2)
+    exponent = (x * scale) @ y.T
+    exponent -= (scale / 2) * np.einsum("ij,ij->i", x, x)[:, None]
+    exponent -= (scale / 2) * np.einsum("ij,ij->i", y, y)
+    return np.exp(exponent, out=exponent)

@@ -1,0 +1,40 @@
+"""Landmarks are drawn as randomly pivoted Cholesky draws them, however many are proposed at once."""
+
+from __future__ import annotations
+
+import itertools
+
+import numpy as np
+import pytest
+
+from dpca.kernels.inner_products import Kernel
+from dpca.rules.landmarks import pivots
+
+
+def test_the_first_two_have_the_probabilities_of_single_draws() -> None:
+    """By hand: each is drawn in proportion to what those before it leave of its kernel with itself."""
+    x = np.random.default_rng(0).normal(size=(8, 3))
+    kernel = x @ x.T
+    expected = {}
+    for i, j in itertools.permutations(range(8), 2):
+        left = np.diag(kernel) - kernel[:, i] ** 2 / kernel[i, i]
+        expected[i, j] = kernel[i, i] / np.trace(kernel) * left[j] / left.sum()
+    rng, draws = np.random.default_rng(1), 2000
+    counts = dict.fromkeys(expected, 0)
+    for _ in range(draws):
+        first, second = pivots(Kernel("linear"), x, 8, rng)[:2]
+        counts[int(first), int(second)] += 1
+    excess = [(counts[pair] - draws * p) / np.sqrt(draws * p) for pair, p in expected.items()]
+    # 56 pairs, 55 degrees of freedom: more than 100 in two of 10,000 tests.
+    assert sum(e * e for e in excess) < 100
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_there_are_as_many_as_dimensions(dtype: type) -> None:
+    rng = np.random.default_rng(0)
+    x = (rng.normal(size=(300, 5)) @ rng.normal(size=(5, 40))).astype(dtype)
+    chosen = pivots(Kernel("linear"), np.concatenate([x, x, 0 * x]), 100, rng)
+    assert len(chosen) == 5
+    assert len(pivots(Kernel("linear"), 0 * x, 3, rng)) == 0
+    chosen = pivots(Kernel("rbf", 0.01), x, 150, rng)
+    assert len(chosen) == len(set(chosen.tolist())) == 150
