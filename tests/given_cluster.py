@@ -56,27 +56,27 @@ class GivenCluster:
 
         One with an environment of its own is started anew.
         """
-        n = self._known()
+        name = f"worker-{len(self.workers)}"
         options = ["--nthreads", "1", "--no-nanny", "--host", "127.0.0.1", "--no-dashboard", "--memory-limit", "1GB"]
-        command = [*_WORKER, self.address, *options]
+        command = [*_WORKER, self.address, *options, "--name", name]
         if environment:
             env = {**os.environ, **environment}
             self.workers.append(subprocess.Popen(command, stdout=self._log, stderr=self._log, env=env, cwd=ROOT))
         else:
             self.workers.append(self._programs.start(command, self._log.fileno()))
-        while self._known() == n:
+        while name not in self._known():  # their number would stay the same where another one leaves
             assert self.workers[-1].poll() is None
             time.sleep(0.05)
         return self.workers[-1]
 
     def remove_worker(self, worker: Program | subprocess.Popen[bytes]) -> None:
         """Kill a worker, and wait until the scheduler knows of it."""
-        n = self._known()
         worker.kill()
         worker.wait()
-        while self._known() == n:
+        while f"worker-{self.workers.index(worker)}" in self._known():
             time.sleep(0.05)
 
-    def _known(self) -> int:
+    def _known(self) -> set[str]:
+        """Return the names of the workers that the scheduler knows."""
         with Client(self.address, set_as_default=False) as client:
-            return len(client.nthreads())
+            return {worker["name"] for worker in client.scheduler_info()["workers"].values()}
