@@ -83,7 +83,7 @@ def test_the_command_writes_every_table(
 ) -> None:
     monkeypatch.setattr(spiked, "write_spiked", functools.partial(write_spiked, n_samples=300, sample_shape=60))
     output = tmp_path / "tables.md"
-    argv = ["--data", str(made_data), "--output", str(output), "--trials", "2"]
+    argv = ["--data", str(made_data), "--output", str(output), "--trials", "1"]
     assert main(argv) == 0
     numbers = json.loads(output.with_suffix(".json").read_text())
     assert list(numbers["tables"]) == list(TABLES)
@@ -94,7 +94,6 @@ def test_the_command_writes_every_table(
             assert line["values"] or "diverged" in line["verdict"], (name, line)
     assert len(numbers["tables"]["mnist"]["entries"]) == 10
     assert len(numbers["tables"]["spiked"]["entries"]) == 26
-    assert [len(line["values"]) for line in numbers["tables"]["mnist"]["entries"]] == [2] * 10
     assert len(numbers["tables"]["default"]["remarks"]) == 6
     text = output.read_text()
     assert text.count("\n## ") == len(TABLES)
@@ -123,10 +122,11 @@ def test_missing_data_are_named_and_the_rest_is_done(
     made_data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (made_data / "mnist" / "train-images-idx3-ubyte.gz").unlink()
-    argv = ["--data", str(made_data), "--output", str(tmp_path / "t.md"), "--trials", "1", "--only", "mnist", "cifar"]
+    argv = ["--data", str(made_data), "--output", str(tmp_path / "t.md"), "--trials", "2", "--only", "mnist", "cifar"]
     assert main(argv) == 0
     numbers = json.loads((tmp_path / "t.json").read_text())
     assert list(numbers["tables"]) == ["cifar"]
+    assert {len(line["values"]) for line in numbers["tables"]["cifar"]["entries"]} == {2}
     assert "train-images-idx3-ubyte.gz" in numbers["skipped"]["mnist"]
     assert "mnist: left out" in capsys.readouterr().out
     with pytest.raises(MissingData, match="lfw-deepfunneled"):

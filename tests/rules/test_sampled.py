@@ -40,7 +40,7 @@ def held(state: State) -> tuple[np.ndarray, np.ndarray]:
 
 
 @given(st.lists(st.integers(0, 700), min_size=1, max_size=4), st.integers(1, 900))
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=20)
 def test_the_largest_keys_of_all_parts_are_kept(lengths: list[int], rows: int) -> None:
     x, states = numbered(sum(lengths)), []
     for stop, length in zip(np.cumsum(lengths), lengths, strict=True):
@@ -153,7 +153,7 @@ def test_two_standard_errors_reach_the_truth(oversampling: int) -> None:
     assert np.mean(reached) >= 0.95
 
 
-@pytest.mark.parametrize(("k", "is_sorted"), [(5, False), (20, True), (50, True)])
+@pytest.mark.parametrize(("k", "is_sorted"), [(5, False), (50, True)])
 def test_of_digits_too(real_data: Path, k: int, is_sorted: bool) -> None:
     raw = gzip.decompress((real_data / "mnist" / "train-images-idx3-ubyte.gz").read_bytes())
     labels = gzip.decompress((real_data / "mnist" / "train-labels-idx1-ubyte.gz").read_bytes())
