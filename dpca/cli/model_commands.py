@@ -97,11 +97,13 @@ def append(options: argparse.Namespace) -> int:
     from dpca.jobs.stages import NOTHING
 
     given = given_input(options, None)
+    original = None if options.stack is None else open_stack(options.stack)
     with cluster(options) as client:
         done = append_store(
             options.store,
             given,
             drift=options.drift,
+            original=original,
             reading=reading_options(options),
             client=client,
             progress=shown_progress,
@@ -112,9 +114,9 @@ def append(options: argparse.Namespace) -> int:
     _tell(options.store, done.cost)
     say(f"{done.samples:,} samples more")
     for name, (before, new) in done.measures.items():
-        say(f"{name} {new:.4g} of the new samples, {before:.4g} of those before")
+        say(f"{name} {new:.4g} of the new samples under the old components, {before:.4g} of those before")
     if done.drifted:
-        say(f"note: the new samples {done.drifted}")
+        say(f"note: the new samples {done.drifted}" + (": all was fitted and encoded again" if done.refitted else ""))
     return 0
 
 

@@ -181,10 +181,12 @@ def _parser() -> argparse.ArgumentParser:
     )
     append.add_argument(
         "--drift",
-        choices=("refuse", "accept"),
+        choices=("refuse", "accept", "refit"),
         default="refuse",
-        help="what becomes of samples that miss the goal of the store (default: %(default)s)",
+        help="what becomes of samples that miss the goal of the store; refit: all are fitted and encoded again, those "
+        "before from --stack (default: %(default)s)",
     )
+    append.add_argument("--stack", metavar="STACK", help="with --drift refit, what the store was made of")
     add_source_options(append)
 
     reconstruct = command(

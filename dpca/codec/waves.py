@@ -5,6 +5,8 @@ The cosine transform of type II, orthonormal, of `RUN` samples each: errors of w
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 from scipy.fft import dct
 
@@ -38,6 +40,16 @@ def from_waves(waves: Array) -> Array:
     """Return the scores (..., n) that waves (..., n) stand for, run after run, in the same floating-point type."""
     scores: Array = waves.reshape(-1, RUN) @ matrix().astype(waves.dtype)
     return scores.reshape(waves.shape)
+
+
+def placed(samples: Array, breaks: Sequence[int]) -> Array:
+    """Return where samples lie in runs when those at the ``breaks``, ascending, begin a new one: (n,) integers."""
+    found, shift = np.array(samples), 0
+    for first in breaks:
+        rest = -(first + shift) % RUN
+        found[samples >= first] += rest
+        shift += rest
+    return found
 
 
 def waves_pay(scores: Array) -> bool:

@@ -1,55 +1,52 @@
-"""More samples for a compressed store, under the components that it has."""
+"""More samples for a compressed store, under the components that it has, or under new ones."""
 
 from __future__ import annotations
 
-import json
 import math
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-import numpy as np
 import zarr
 
 from dpca.choices import COMPRESSED
 from dpca.engine.checkpoint import Checkpoints
-from dpca.engine.memory import peak_resident_bytes, task_budget, thread_count
-from dpca.engine.plan import Outline
 from dpca.engine.source import as_source
-from dpca.jobs.encode_write import EncodeJob, encode_rows, plan_codes, write_rows
+from dpca.jobs.append_write import QUALITY, AppendJob, grow, write_appended
+from dpca.jobs.encode_write import EncodeJob
+from dpca.jobs.own_stack import paths_of
+from dpca.jobs.refit import check_original, refit
 from dpca.jobs.score_write import write_quality
 from dpca.jobs.stages import NOTHING, StageCost
 from dpca.kernels.quality import psnr_from_mse
 from dpca.kernels.types import Array
+from dpca.report.record import read_report, report_folder
 from dpca.representation.compressed import COMPRESSED_VERSION, Compressed, open_compressed
+from dpca.representation.compressed_views import ALONG
 from dpca.storage.arrays import create_root, write_strings
-from dpca.storage.disk import atomic_write_bytes, remove_tree
+from dpca.storage.coordinates import Coordinates, joined, write_coordinates
+from dpca.storage.disk import folder_bytes, remove_tree
 from dpca.storage.errors import BusyError, DataError
 from dpca.storage.ingest import ingest
-from dpca.storage.inherited import link_or_copy
-from dpca.storage.manifest import CHECKSUMS, METADATA
+from dpca.storage.manifest import finished_bytes
 from dpca.storage.objects import ObjectPath, place_of
 from dpca.storage.outputs import check_output
 from dpca.storage.progress import Progress, no_progress
 from dpca.storage.readers import Reader
-from dpca.storage.reading import StoredArray, array_in, open_group, read_into
 from dpca.storage.stack import Stack
-from dpca.storage.tasks import map_shards
 from dpca.storage.workspace import Workspace, fingerprint_of
 
-Drift = Literal["refuse", "accept"]
+Drift = Literal["refuse", "accept", "refit"]
 
-# Arrays with an entry for each sample that are written anew.
-_QUALITY = ("mse", "ssim", "max_error")
-_LINKED = "linked"
 # What the store states of its making, which is not that of the longer one.
 _OF_BEFORE = ("kind", "version", "fingerprint", "made_with", "manifest", "request")
 # Measures of which the mean is promised, and the standard errors of as many of the samples before by which the mean of
-# new ones may miss it.
-_DRIFTS, _DRIFTED = ("mse", "ssim"), 3
+# new ones may miss it; and the share of a ratio of bytes that they may come to.
+_DRIFTS, _DRIFTED, _LESS = ("mse", "ssim"), 3, 0.95
+# Names of checkpoints.
+_REPORT, _REFIT = "report", "refit"
 
 
 @dataclass(frozen=True)
@@ -63,25 +60,19 @@ class Appended:
     samples : int
         Those that are new.
     measures : dict of str to (float, float)
-        PSNR in decibels and, where it is defined, the mean SSIM: of the samples before, and of the new ones.
+        PSNR in decibels, the ratio of bytes and, where it is defined, the mean SSIM: of the samples before, and of the
+        new ones, under the components that the store had.
     drifted : str
         Says by how much the new samples miss the goal of the store; empty where they do not.
+    refitted : bool
+        Whether all samples were fitted and encoded again.
     """
 
     cost: StageCost
     samples: int
     measures: dict[str, tuple[float, float]]
     drifted: str
-
-
-@dataclass(frozen=True)
-class _AppendJob:
-    """What the tasks share: shards are those of the longer store, samples of the source are the new ones."""
-
-    encode: EncodeJob
-    before: Compressed
-    rows: int
-    n_samples: int
+    refitted: bool
 
 
 def append_store(
@@ -89,6 +80,7 @@ def append_store(
     given: Stack | Reader,
     *,
     drift: Drift = "refuse",
+    original: Stack | None = None,
     reading: Mapping[str, Any] | None = None,
     client: Any | None = None,
     progress: Progress = no_progress,
@@ -97,17 +89,19 @@ def append_store(
 
     Nothing of what is there changes: shards of earlier samples are the same files, but for the last one where it was
     not full, whose codes are written again with the new ones behind them. A promise about the largest error holds for
-    the new samples as for the others. Other goals are of the mean: where the new samples miss it, they are refused, or
-    accepted, as asked.
+    the new samples as for the others. Other goals are of the mean, or of the bytes: where the new samples miss it, they
+    are refused, or accepted, or everything is fitted and encoded again, as asked. The report of a job tells of all.
 
     Parameters
     ----------
     store : path-like
         On a disk. The longer store replaces it once it is whole; until then it is as before.
     given : Stack or Reader
-        Samples of the same shape and type.
-    drift : {"refuse", "accept"}
+        Samples of the same shape and type, with the same coordinates along the samples, if the store has any.
+    drift : {"refuse", "accept", "refit"}
         What becomes of samples that miss the goal of the store.
+    original : Stack, optional
+        With "refit": all that the store was made of.
     reading : mapping, optional
         Options of `dpca.storage.ingest` for a reader.
     client, progress
@@ -116,74 +110,118 @@ def append_store(
     Raises
     ------
     DataError
-        If the samples are of another kind, or miss the goal and are refused; the store is as it was.
+        If the samples are of another kind, or miss the goal and are refused, or the original is another one; the store
+        is as it was.
     PlanError, StoreError
         As `encode_store`.
 
     Notes
     -----
-    Costs the encoding of the new samples, one shard, and a link for each file that stays.
+    Costs the encoding of the new samples, one shard, and a link for each file that stays; a refit that, and all that
+    ``dpca fit`` and ``dpca encode`` cost.
     """
-    place, reading = place_of(store), dict(reading or {})
-    if isinstance(place, ObjectPath):
-        raise DataError(f"'{store}' lies in an object store, where no store can grow unseen: append on a disk")
-    check_output(store, given)
+    reading = dict(reading or {})
+    if isinstance(place_of(store), ObjectPath):
+        raise DataError(
+            f"'{store}' lies in an object store, where no store can grow unseen: append on a disk and copy the result"
+        )
+    if (drift == "refit") != (original is not None):
+        raise DataError(
+            "a refit takes what the store was made of: give --drift refit and --stack (drift='refit' and original) "
+            "together, or neither"
+        )
+    check_output(store, given, *([] if original is None else [original]))
     before = open_compressed(store)
-    content = given.fingerprint if isinstance(given, Stack) else given.fingerprint()
+    content, paths = given.fingerprint if isinstance(given, Stack) else given.fingerprint(), paths_of(given)
     if any(entry["content"] == content for entry in before.facts.get("appended", [])):
-        return Appended(NOTHING, 0, {}, "")
-    fingerprint = fingerprint_of("append", before.facts["fingerprint"], content, reading)
-    with Workspace(store, kind=COMPRESSED, fingerprint=fingerprint, overwrite=True) as work:
-        began = time.perf_counter()
+        return Appended(NOTHING, 0, {}, "", False)
+    if original is not None:
+        check_original(before, original)
+    fingerprint = fingerprint_of(
+        "append", before.facts["fingerprint"], content, reading, original.fingerprint if original else None
+    )
+    compact = zarr.config.set({"json_indent": None})
+    with compact, Workspace(store, kind=COMPRESSED, fingerprint=fingerprint, overwrite=True) as work:
+        began, kept = time.perf_counter(), Checkpoints(str(work.scratch))
         if open_compressed(store).facts["fingerprint"] != before.facts["fingerprint"]:
             raise BusyError(f"'{store}' was replaced by another run just now: run the same command again")
-        if before.codec.waves:
-            raise DataError(f"'{store}' keeps runs of samples as waves, which none can join: encode all samples again")
-        _check_columns(before.path)
         if isinstance(given, Reader):
             cells = before.codec.components.grid.cell_shape
             given = ingest(given, work.scratch / "stack", cell_shape=cells, client=client, progress=progress, **reading)
         _check_alike(before, given)
-        n, n_new, old = before.shape[0], given.n_samples, open_group(store)
-        rows, target, kept = int(old["codes"].shards[1]), Path(str(work.store)), Checkpoints(str(work.scratch))  # type: ignore[union-attr,index]
-        if kept.load(_LINKED) is None:
-            shard, tail = n // rows, "/0" * (len(before.shape) - 1)
-            _link(Path(before.path), target, {f"codes/c/0/{shard}", f"residual/c/{shard}{tail}"})
-            kept.save(_LINKED, {}, {})
-        _grow(target / "codes", 1, n + n_new)
-        if "residual" in old:
-            _grow(target / "residual", 0, n + n_new)
-        facts = {name: value for name, value in before.facts.items() if name not in _OF_BEFORE}
-        facts |= {
-            "n_samples": n + n_new,
-            "appended": [*facts.get("appended", []), {"content": content, "samples": n_new}],
-        }
-        group = create_root(work.store, kind=COMPRESSED, version=COMPRESSED_VERSION, fingerprint=fingerprint, **facts)
-        n_spatial = before.codec.components.grid.n_spatial
-        encode = EncodeJob(as_source(given), str(target), fingerprint, before.facts.get("max_error"), n_spatial, kept)
-        job = _AppendJob(encode, before, rows, n + n_new)
-        try:
-            peak = _write(job, client, progress)
-        except OverflowError as error:
-            raise DataError(
-                f"'{given.path}' has values far beyond the range of '{store}' ({error}): encode all samples again"
-            ) from error
-        records = [kept.load(encode.unit(s)) for s in range(n // rows, math.ceil(job.n_samples / rows))]
-        new = {name: np.concatenate([part[0][name] for part in records if part]) for name in records[0][0]}  # type: ignore[index]
-        head = {name: array_in(old, name)[...] for name in _QUALITY if name in old}
-        measures, drifted = _drift(before, head, new)
-        if drifted and drift == "refuse":
-            remove_tree(work.scratch)  # nothing that another run could use
-            work.scratch.mkdir()
-            raise DataError(
-                f"the samples are refused, as they {drifted}: accept them with --drift accept (drift='accept'), or fit "
-                f"and encode all samples again"
-            )
-        dim = _sample_dim(old)
-        write_quality(group, [(head, {}), (new, {})], str(work.scratch), dim)
-        write_strings(group, "name", [*array_in(old, "name")[...].tolist(), *given.names.tolist()], dim)
+        along, report = _longer(before, given), _report_of(before, kept)
+        run: dict[str, Any] = {"client": client, "progress": progress}
+        facts = {"appended": [*before.facts.get("appended", []), {"content": content, "samples": given.n_samples}]}
+        if (known := kept.load(_REFIT)) is None:
+            found = _fill(before, given, along, work, kept, facts, **run)
+            if found["drifted"] and drift == "refuse":
+                remove_tree(work.scratch)  # nothing that another run could use
+                work.scratch.mkdir()
+                raise DataError(
+                    f"the samples are refused, as they {found['drifted']}: accept them with --drift accept "
+                    f"(drift='accept'), or fit and encode all samples again with --drift refit (drift='refit')"
+                )
+        else:
+            found = known[1]
+        refitted = bool(found["drifted"]) and original is not None
+        note = f"{given.n_samples:,} samples were appended, and they {found['drifted']}" if found["drifted"] else ""
+        told = report | {"notes": [*report.get("notes", []), *([note] if note else [])]} if report else {}
+        if original is not None and refitted:
+            kept.save(_REFIT, {}, found)
+            found["peak"] = refit(before, original, given, work, facts, told, paths, **run).peak_memory
+        cost = StageCost(time.perf_counter() - began, given.nbytes, found["peak"])
+        if told and not refitted:
+            from dpca.jobs.append_report import renew_report  # matplotlib takes a second to import
+
+            renew_report(told, before, given, paths, work.store, cost)
         work.publish()
-    return Appended(StageCost(time.perf_counter() - began, given.nbytes, peak), n_new, measures, drifted)
+    return Appended(cost, given.n_samples, found["measures"], found["drifted"], refitted)
+
+
+def _report_of(before: Compressed, kept: Checkpoints) -> dict[str, Any]:
+    """Return the report of the job that made a store, as it was before a run changed it; empty if there is none."""
+    if (found := kept.load(_REPORT)) is None and "job" in before.facts:
+        found = {}, read_report(report_folder(before.path)) or {}
+        kept.save(_REPORT, *found)
+    return dict(found[1]) if found else {}
+
+
+def _fill(
+    before: Compressed,
+    given: Stack,
+    along: Coordinates,
+    work: Workspace,
+    kept: Checkpoints,
+    more: Mapping[str, Any],
+    client: Any | None,
+    progress: Progress,
+) -> dict[str, Any]:
+    """Write the longer store; return the most memory of a process, the measures, and by how much a goal is missed."""
+    promised, n_spatial = before.facts.get("max_error"), before.codec.components.grid.n_spatial
+    encode = EncodeJob(as_source(given), str(work.store), work.fingerprint, promised, n_spatial, kept)
+    job = AppendJob(encode, before)
+    grow(job)
+    facts = {name: value for name, value in before.facts.items() if name not in _OF_BEFORE}
+    facts |= {"n_samples": len(before) + given.n_samples, **more}
+    if job.begins > job.ends:
+        facts["breaks"] = [*facts.get("breaks", []), len(before)]
+    group = create_root(work.store, kind=COMPRESSED, version=COMPRESSED_VERSION, fingerprint=work.fingerprint, **facts)
+    try:
+        peak = write_appended(job, client, progress)
+    except OverflowError as error:
+        raise DataError(
+            f"'{given.path}' has values far beyond the range of '{before.path}' ({error}): encode all samples again"
+        ) from error
+    old = {name: values for name, values in before.quality.items() if name in QUALITY}
+    new, dim = job.records, along.dims[0]
+    write_quality(group, [(old, {}), (new, {})], str(work.scratch), dim)
+    write_strings(group, "name", [*before.names.tolist(), *given.names.tolist()], dim)
+    if "dims" in facts:
+        write_coordinates(group.require_group(ALONG), along)
+    size = folder_bytes(before.path)
+    added = max(1, finished_bytes(work.store) - size)
+    measures, drifted = _drift(before, old, new, (before.nbytes / size, given.nbytes / added))
+    return {"peak": peak, "measures": measures, "drifted": drifted}
 
 
 def _check_alike(before: Compressed, stack: Stack) -> None:
@@ -195,92 +233,44 @@ def _check_alike(before: Compressed, stack: Stack) -> None:
         )
 
 
-def _sample_dim(group: zarr.Group) -> str:
-    """Return the name of the axis of samples."""
-    return str((getattr(array_in(group, "mse").metadata, "dimension_names", None) or ("sample",))[0])
+def _longer(before: Compressed, stack: Stack) -> Coordinates:
+    """Return the coordinates of all samples.
+
+    Raises
+    ------
+    DataError
+        If the new samples lack those along the samples, such as times, or lie at other places.
+    """
+    known, new = before.coordinates, stack.coordinates
+    both = joined([known, new])
+    arrays = {} if both is None else dict(both.arrays)
+    for name, found in known.arrays.items():
+        each = known.dims[0] in found.dims
+        if name not in arrays and (each or (both is not None and new is not None and name in new.arrays)):
+            raise DataError(
+                f"'{before.path}' has {name!r} {'of each sample' if each else 'along the axes'} and '{stack.path}' "
+                f"{'none that goes on with it' if each else 'another one'}: give samples with the same coordinates"
+            )
+        arrays.setdefault(name, found)
+    return replace(known, arrays={name: arrays[name] for name in known.arrays})
 
 
-def _check_columns(path: str) -> None:
-    """Refuse a store with entries for each sample that nobody gives for the new ones, such as times."""
-    group = open_group(path)
-    known, dim = {"codes", "residual", "name", "psnr", *_QUALITY}, _sample_dim(group)
-    for name, node in sorted(group.members(max_depth=None)):
-        dims = (isinstance(node, zarr.Array) and getattr(node.metadata, "dimension_names", None)) or ()
-        if name not in known and dim in dims:
-            raise DataError(f"'{path}' has '{name}' of each sample, which new ones lack: encode all samples again")
-
-
-def _link(before: Path, target: Path, left_out: set[str]) -> None:
-    """Give every file that stays a second name in the longer store; ``left_out`` are paths of shards that do not."""
-    for path in sorted(before.rglob("*")):
-        inside = path.relative_to(before)
-        anew = inside.parts[0] in (METADATA, "name", "psnr", *_QUALITY) or inside.as_posix() in left_out
-        if path.is_file() and path.name != CHECKSUMS and not anew:
-            (target / inside).parent.mkdir(parents=True, exist_ok=True)
-            (target / inside).unlink(missing_ok=True)
-            link_or_copy(os.fspath(path), os.fspath(target / inside))
-
-
-def _grow(array: Path, axis: int, n: int) -> None:
-    """State that an array has so many samples, in a new file: the old one is another store's, too."""
-    metadata = json.loads((array / METADATA).read_bytes())
-    metadata["shape"][axis] = n
-    atomic_write_bytes(array / METADATA, json.dumps(metadata, indent=2).encode())
-
-
-def _write(job: _AppendJob, client: Any | None, progress: Progress) -> int:
-    """Write the shards that hold new samples; return the most memory that any one process held."""
-    encode, n, rows = job.encode, job.before.shape[0], job.rows
-    source, kept = encode.source, encode.checkpoints
-    if source.in_process:
-        client = None  # its memory is here
-    whole = Outline(source.name, (job.n_samples, *source.shape[1:]), source.dtype, source.chunks)
-    plan_codes(whole, task_budget(client, thread_count()), len(job.before.codec.cell))
-    shards = (
-        (s, min((s + 1) * rows, job.n_samples) - max(s * rows, n), None if kept.load(encode.unit(s)) else (job, s))
-        for s in range(n // rows, math.ceil(job.n_samples / rows))
-    )
-    stage = progress("append", source.shape[0], "samples")
-    peaks = map_shards(_append_one, shards, stage=stage, client=client, threads=thread_count(), name="append")
-    return max([*peaks, peak_resident_bytes() if client is None else 0])
-
-
-def _append_one(job: _AppendJob, shard: int) -> int:
-    """Do one shard, the body of a task; return the most memory that this process ever held."""
-    n, encode = job.before.shape[0], job.encode
-    start, stop = shard * job.rows, min((shard + 1) * job.rows, job.n_samples)
-    first = max(start, n)
-    codes, residual, record = encode_rows(encode, first - n, stop - n, None)
-    if start < n:
-        old = open_group(job.before.path)
-        codes = np.concatenate([_read(array_in(old, "codes"), (slice(None), slice(start, n))), codes], axis=1)
-        if residual is not None:
-            residual = np.concatenate([_read(array_in(old, "residual"), (slice(start, n),)), residual])
-    write_rows(encode.store, start, codes, residual)
-    encode.checkpoints.save(encode.unit(shard), record, {"n_samples": stop - first})
-    return peak_resident_bytes()
-
-
-def _read(array: StoredArray, selection: tuple[slice, ...]) -> Array:
-    taken = [range(length)[part] for part, length in zip(selection, array.shape, strict=False)]
-    values = np.empty((*map(len, taken), *array.shape[len(taken) :]), array.dtype)
-    read_into(array, (*selection, *(slice(None) for _ in array.shape[len(taken) :])), values)
-    return values
-
-
-def _drift(before: Compressed, old: Mapping[str, Array], new: Mapping[str, Array]) -> tuple[dict[str, Any], str]:
+def _drift(
+    before: Compressed, old: Mapping[str, Array], new: Mapping[str, Array], ratio: tuple[float, float]
+) -> tuple[dict[str, Any], str]:
     """Compare the quality of new samples with that of the others; say by how much they miss the goal, if they do."""
-    measures = {"psnr": tuple(float(psnr_from_mse(each["mse"].mean())) for each in (old, new))}
+    measures = {"psnr": tuple(float(psnr_from_mse(each["mse"].mean())) for each in (old, new)), "ratio": ratio}
     if "ssim" in old and "ssim" in new:
         measures["ssim"] = (float(old["ssim"].mean()), float(new["ssim"].mean()))
     goal, asked = before.facts["goal"]["name"], float(before.facts["goal"]["value"])
     name = "mse" if goal == "psnr" else goal
-    if name not in _DRIFTS or name not in old or name not in new:
-        return measures, ""
-    wanted, worse = 10 ** (-asked / 10) if goal == "psnr" else asked, 1 if name == "mse" else -1
-    spread = _DRIFTED * float(old[name].std()) / math.sqrt(len(new[name]))
-    bound = max(worse * wanted, worse * float(old[name].mean())) + spread
-    if worse * float(new[name].mean()) <= bound:
+    if name in _DRIFTS and name in old and name in new:
+        wanted, worse = 10 ** (-asked / 10) if goal == "psnr" else asked, 1 if name == "mse" else -1
+        spread = _DRIFTED * float(old[name].std()) / math.sqrt(len(new[name]))
+        kept = worse * float(new[name].mean()) <= max(worse * wanted, worse * float(old[name].mean())) + spread
+    else:
+        kept = goal != "ratio" or ratio[1] >= _LESS * min(asked, ratio[0])
+    if kept:
         return measures, ""
     was, now = measures.get(goal, (float(old["mse"].mean()), float(new["mse"].mean())))
     return measures, f"come to {goal} {now:.4g}, and {asked:.4g} was asked for; those before come to {was:.4g}"

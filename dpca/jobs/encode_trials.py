@@ -131,11 +131,15 @@ class Trials:
         return lambda step: measured[goal.name](self.at(step))
 
     def _few(self) -> Trials:
-        """Return trials of a part of the samples."""
-        few = copy(self)
+        """Return trials of a part of the samples, of waves whole runs of them."""
+        few, unit = copy(self), RUN if self.waves else 1
         every = max(1, len(self.samples) // _FEW)
-        few.samples = self.samples[::every]
-        few.scores = np.ascontiguousarray(self.scores[:, :, :: max(1, every // 2)])
+
+        def some(n: int, step: int) -> Array:
+            return np.arange(n).reshape(-1, unit)[::step].ravel()
+
+        few.samples = self.samples[some(len(self.samples), every)]
+        few.scores = self.scores.take(some(self.scores.shape[2], max(1, every // 2)), axis=2)
         return few
 
     def at(self, step: float) -> Quantized:

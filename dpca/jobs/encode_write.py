@@ -158,8 +158,8 @@ def _rows_at_once(source: Source) -> int:
 
 
 @lru_cache(maxsize=1)
-def _codec_of(store: str, fingerprint: str) -> CellCodec:
-    """Read the codec of a store once a worker."""
+def _codec_of(store: str, fingerprint: str, records: str) -> CellCodec:
+    """Read the codec of a store once a worker; all can be encoded again there, with records elsewhere."""
     return read_codec(open_written(store))
 
 
@@ -190,7 +190,7 @@ def encode_rows(
     job: EncodeJob, start: int, stop: int, least: Array | None
 ) -> tuple[Array, Array | None, dict[str, Array]]:
     """Return codes (n_positions, n), of waves those of whole runs, residuals if any, and the quality of samples."""
-    codec, facts = _codec_of(job.store, job.fingerprint), root_facts(open_written(job.store))
+    codec, facts = _codec_of(job.store, job.fingerprint, job.checkpoints.folder), root_facts(open_written(job.store))
     source, rows = job.source, job.form.shard_rows
     (low, high), step = facts["data_range"], facts["residual_step"]
     dtype = open_array(os.path.join(job.store, "codes"), mode="r+").dtype

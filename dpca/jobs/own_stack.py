@@ -83,6 +83,11 @@ def own_stack(
     return stack, StageCost(time.perf_counter() - began, stack.nbytes, held_by(client))
 
 
+def paths_of(given: Stack | Reader) -> list[str]:
+    """Return the paths of what a job is given."""
+    return [given.path] if isinstance(given, Stack) else list(given.paths)
+
+
 def kept_stack(store: Place) -> Stack | None:
     """Return the stack that a finished job kept, if it did."""
     return open_stack(store / KEPT_STACK) if (store / KEPT_STACK).exists() else None

@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from dpca import metrics
 from dpca.choices import COMPRESSED
-from dpca.jobs.own_stack import KEPT_STACK
+from dpca.jobs.own_stack import KEPT_STACK, paths_of
 from dpca.kernels.pixels import Pixels
 from dpca.kernels.quality import psnr_from_mse
 from dpca.kernels.types import Array
@@ -94,7 +94,7 @@ def write_job_report(
         **numbers,
         **sizes,
         **facts,
-        **_quality_numbers(stack, quality, ssim),
+        **quality_numbers(stack.names, quality, ssim),
         "rejected": stack.rejected,
         "data_range": bounds,
         **record,
@@ -129,7 +129,7 @@ def _sizes(given: Stack | Reader, stack: Stack, store: Place, parts: Sequence[st
     return {
         **({"bytes_compressed": written["compressed"]} if small else {}),
         "bytes_ratio": stack.nbytes / (written["compressed"] if small else written["scores"] + written["model"]),
-        "bytes_given": bytes_at([given.path] if isinstance(given, Stack) else given.paths),
+        "bytes_given": bytes_at(paths_of(given)),
         "bytes_decoded": stack.nbytes,
         "bytes_written": {**written, "total": sum(written.values())},
     }
@@ -158,12 +158,13 @@ def _too_large(sizes: Mapping[str, Any], *, cells: bool) -> str | None:
     )
 
 
-def _quality_numbers(stack: Stack, quality: Mapping[str, Array], ssim: bool) -> dict[str, Any]:
+def quality_numbers(names: Array, quality: Mapping[str, Array], ssim: bool) -> dict[str, Any]:
+    """Return what a report says of the errors of samples with these names; ``ssim`` says that it was measured."""
     mean = quality["mse"].mean()
     numbers: dict[str, Any] = {"mse": float(mean), "psnr": float(psnr_from_mse(mean))}
     if (values := quality.get("ssim")) is not None:
         worst = int(values.argmin())
-        found = (float(values.mean()), float(values[worst]), str(stack.names[worst]))
+        found = (float(values.mean()), float(values[worst]), str(names[worst]))
         numbers |= dict(zip(("ssim_mean", "ssim_min", "ssim_min_name"), found, strict=True))
     elif ssim:
         numbers |= dict.fromkeys(("ssim_mean", "ssim_min", "ssim_min_name"))
@@ -182,26 +183,24 @@ def _figures(
     bounds = stack.data_range or (0.0, 1.0)
     spread = np.linspace(0, stack.n_samples - 1, min(_SHOWN, stack.n_samples)).round().astype(int)
 
-    def pictured(indices: Sequence[int]) -> Figure:
-        originals = np.stack([np.asarray(stack.samples[i]) for i in indices])
-        rebuilt = decode(indices)
-        names, values = [str(stack.names[i]) for i in indices], None if ssim is None else ssim[list(indices)]
-        return plots.comparison(originals, rebuilt, names, values, bounds, axes=axes)
+    def shown(indices: Sequence[int]) -> Figure:
+        originals = {i: stack.samples[i] for i in indices}
+        return pictured(originals, decode(indices), stack.names, ssim, bounds, axes)
 
     whole, cell, shares = len(basis.score_shape) == 1, basis.cell_shape, None
     figures = {
-        "comparison": pictured(spread.tolist()),
-        "worst": pictured(worst_first(quality)[:_SHOWN].tolist()),
+        "comparison": shown(spread.tolist()),
+        "worst": shown(worst_first(quality)[:_SHOWN].tolist()),
     }
-    if (shown := model.pictured_components(_EIGENIMAGES if whole else _EIGENVECTORS)) is not None:
+    if (components := model.pictured_components(_EIGENIMAGES if whole else _EIGENVECTORS)) is not None:
         total = np.ravel(model.total_variance_)
         explained = model.explained_variance_.reshape(total.size, -1)
         shares = explained.sum(0) / max(total.sum(), 1e-300)
         figures["eigenimages" if whole else "eigenfaces"] = plots.eigenfaces(
-            shown,
+            components,
             axes=axes,
             cell_shape=cell if cell is not None and len(cell) > 1 else None,
-            explained_variance_ratio=shares[: len(shown)],
+            explained_variance_ratio=shares[: len(components)],
         )
         if "ranks" in report:
             figures["ranks"] = plots.rank_map(_ranks_in_place(model), axes=axes)
@@ -214,6 +213,20 @@ def _figures(
     if ssim is not None:
         figures["ssim_histogram"] = plots.ssim_histogram(ssim)
     return figures
+
+
+def pictured(
+    originals: Mapping[int, Any],
+    rebuilt: Array,
+    names: Array,
+    ssim: Array | None,
+    bounds: tuple[float, float],
+    axes: Sequence[str],
+) -> Figure:
+    """Draw samples of these numbers beside their reconstructions; ``names`` and ``ssim`` are those of all samples."""
+    values = None if ssim is None else ssim[list(originals)]
+    samples = np.stack([np.asarray(sample) for sample in originals.values()])
+    return plots.comparison(samples, rebuilt, [str(names[i]) for i in originals], values, bounds, axes=axes)
 
 
 def worst_first(quality: Mapping[str, Array]) -> Array:

@@ -108,7 +108,7 @@ _CAPTIONS = {
 def write_report(
     folder: str | os.PathLike[str],
     report: Mapping[str, Any],
-    figures: Mapping[str, Figure],
+    figures: Mapping[str, Figure | bytes],
     *,
     title: str = "Cell PCA",
     captions: Mapping[str, tuple[str, str]] | None = None,
@@ -123,8 +123,8 @@ def write_report(
     report : mapping
         Numbers, see the module. NumPy scalars and arrays are welcome; values that are not finite become null.
         Further keys are written after the known ones.
-    figures : mapping of str to Figure
-        In the order of the page; ``name`` becomes ``name.png``.
+    figures : mapping of str to Figure or bytes
+        In the order of the page; ``name`` becomes ``name.png``. Bytes are those of a PNG file.
     title : str
         Heading of the page.
     captions : mapping of str to (heading, sentence), optional
@@ -151,7 +151,8 @@ def write_report(
         if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9_-]*", name):
             raise ValueError(f"figure {name!r} cannot name a file: use letters, digits, '-' and '_'")
         heading, sentence = texts.get(name, (name.replace("_", " ").replace("-", " ").capitalize(), ""))
-        pictures.append(Picture(f"{name}.png", heading, sentence, png(figure)))
+        drawn = figure if isinstance(figure, bytes) else png(figure)
+        pictures.append(Picture(f"{name}.png", heading, sentence, drawn))
     page = html_page(
         title=title,
         lead=words.lead(known),
@@ -210,6 +211,12 @@ def read_report(folder: Place) -> dict[str, Any] | None:
         raise StoreError(
             f"the report in '{folder}' is damaged ({one_line(error)}): remove that folder and run again"
         ) from error
+
+
+def read_pictures(folder: Place) -> dict[str, bytes]:
+    """Return the PNG files of the main job's report, by their names in the order of its page."""
+    places = {name: folder / f"{name}.png" for name in _CAPTIONS}
+    return {name: read_file(place) for name, place in places.items() if there_is(place)}
 
 
 def format_table(report: Mapping[str, Any]) -> str:

@@ -19,7 +19,7 @@ from dpca.choices import COMPRESSED
 from dpca.codec.cells import CellCodec, Quantized
 from dpca.codec.quantize import integer_dtype, to_integers
 from dpca.codec.residual import sums
-from dpca.codec.waves import RUN, restored
+from dpca.codec.waves import RUN, placed, restored
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.kernels.types import Array, Region
@@ -28,6 +28,7 @@ from dpca.partition.lapped import LappedGrid
 from dpca.partition.prefilter import Prefilter
 from dpca.representation.compressed_views import CompressedViews
 from dpca.representation.indexing import alike, moved, per_axis, runs
+from dpca.representation.read_plan import decoding_bytes
 from dpca.storage.arrays import create_array, write_shard
 from dpca.storage.errors import DataError, StoreError, one_line
 from dpca.storage.layout import Layout
@@ -219,31 +220,43 @@ class Compressed(CompressedViews):
             If a chunk that is needed is missing or damaged.
         """
         parts = per_axis(index, self.shape)
-        rows, first = parts[0]
-        ends = [(int(min(taken)), int(max(taken)) + 1) if len(taken) else (0, 0) for taken, _ in parts[1:]]
-        box, (samples, places) = tuple(ends), np.unique(rows, return_inverse=True)
+        (rows, first), box = parts[0], _box_of(parts[1:])
+        samples, places = np.unique(rows, return_inverse=True)
         values = self._decoded(samples, box)
         if isinstance(first, slice):
             first = slice(None, None, -1 if first.step < 0 else 1)
         else:
             first = places.reshape(np.shape(first)) if np.ndim(first) else int(places[0])
-        others = [moved(part, start) for (_, part), (start, _) in zip(parts[1:], ends, strict=True)]
+        others = [moved(part, start) for (_, part), (start, _) in zip(parts[1:], box, strict=True)]
         return values[(first, *others)]
+
+    def read_bytes(self, index: Any = ...) -> int:
+        """Return the bytes of memory that reading an index takes at most, those of the result included.
+
+        Of lazy arrays, each task takes as many as the index of a chunk; `chunks` says how many samples of which
+        length these have. The store itself, its components and means, is held beside that.
+
+        Raises
+        ------
+        IndexError
+            As numpy.
+        """
+        (rows, _), *others = per_axis(index, self.shape)
+        box = _box_of(others)
+        chosen = self.chosen(box)
+        return decoding_bytes(self, len(np.unique(rows)), box, chosen, self.at_once(chosen))
 
     def _decoded(self, samples: Array, box: Region) -> Array:
         """Return a box (n, *lengths) of samples, whose numbers ascend."""
         values = np.empty((len(samples), *(stop - start for start, stop in box)), self.dtype)
         if not values.size:
             return values
-        chosen = self.codec.rows_of(box)
-        if self.level is not None:
-            chosen = chosen[self.codec.component[chosen] < self.level]
-        wide, itemsize = self.rows, self.stored("codes").dtype.itemsize
-        at_once = wide * max(1, _CODE_BYTES // (wide * itemsize * max(1, len(chosen))))
+        chosen, wide, places = self.chosen(box), self.rows, self.places(samples)
+        at_once = self.at_once(chosen)
         pixels, step = pixels_of(self.facts), self.facts["residual_step"]
-        for block in alike(samples // at_once):
-            some = samples[block]
-            codes = self.codes(chosen, some)
+        for block in alike(places // at_once):
+            some = places[block]
+            codes = self._codes_at(chosen, some)
             if step is None or self.level is not None:
                 self.codec.decode(codes, box, chosen, pixels, values[block])
                 continue
@@ -253,17 +266,34 @@ class Compressed(CompressedViews):
             values[block] = to_pixels(y, *pixels)
         return values
 
+    def chosen(self, box: Region) -> Array:
+        """Return the rows of codes that a box of a sample takes, ascending."""
+        chosen = self.codec.rows_of(box)
+        return chosen if self.level is None else chosen[self.codec.component[chosen] < self.level]
+
+    def at_once(self, chosen: Array) -> int:
+        """Return how many samples are decoded at once of these rows of codes."""
+        wide, itemsize = self.rows, self.stored("codes").dtype.itemsize
+        return wide * max(1, _CODE_BYTES // (wide * itemsize * max(1, len(chosen))))
+
     def codes(self, chosen: Array, samples: Array) -> Array:
         """Return chosen rows of codes of samples, not of waves; of both, the numbers ascend."""
+        return self._codes_at(chosen, self.places(samples))
+
+    def places(self, samples: Array) -> Array:
+        """Return where samples lie along codes and residuals; see ``breaks`` in ``storage/FORMAT.md``."""
+        return placed(samples, self.facts.get("breaks", ()))
+
+    def _codes_at(self, chosen: Array, places: Array) -> Array:
         codes, waves = self.stored("codes"), self.codec.waves
         high = codes.chunks[0]
-        found = np.empty((len(chosen), len(samples)), self.codec.dtype if waves else codes.dtype)
-        for chunk in alike(samples // self.rows):
-            start, stop = int(samples[chunk][0]), int(samples[chunk][-1]) + 1
+        found = np.empty((len(chosen), len(places)), self.codec.dtype if waves else codes.dtype)
+        for chunk in alike(places // self.rows):
+            start, stop = int(places[chunk][0]), int(places[chunk][-1]) + 1
             columns: tuple[slice, ...] = (slice(start, stop),)
             if waves:
                 columns, start = (slice(0, RUN), slice(start // RUN, -(-stop // RUN))), start // RUN * RUN
-            wanted, lengths = samples[chunk] - start, [part.stop - part.start for part in columns]
+            wanted, lengths = places[chunk] - start, [part.stop - part.start for part in columns]
             for run in runs(np.unique(chosen // high)):
                 a, b = int(run[0]) * high, min((int(run[-1]) + 1) * high, codes.shape[0])
                 part = np.empty((b - a, *lengths), codes.dtype)
@@ -276,15 +306,20 @@ class Compressed(CompressedViews):
                 found[here, chunk] = part if here.stop - here.start == b - a else part[chosen[here] - a]
         return found
 
-    def _residual(self, samples: Array, box: Region) -> Array:
-        """Return the residuals of samples, ascending, in a box."""
+    def _residual(self, places: Array, box: Region) -> Array:
+        """Return the residuals at places, ascending, in a box."""
         residual, along = self.stored("residual"), self.facts["differences"]
-        start, stop = int(samples[0]), int(samples[-1]) + 1
+        start, stop = int(places[0]), int(places[-1]) + 1
         ends = [(0 if axis in along else a, b) for axis, (a, b) in enumerate(box, 1)]
         part = np.empty((stop - start, *(b - a for a, b in ends)), residual.dtype)
         read_into(residual, (slice(start, stop), *(slice(*reach) for reach in ends)), part)
         crop = (slice(a - first, None) for (a, _), (first, _) in zip(box, ends, strict=True))
-        return sums(part[samples - start], along)[(slice(None), *crop)]
+        return sums(part[places - start], along)[(slice(None), *crop)]
+
+
+def _box_of(parts: Sequence[tuple[Any, Any]]) -> Region:
+    """Return the smallest box that holds what indexes take of the axes of a sample, as `per_axis` gives them."""
+    return tuple((int(min(taken)), int(max(taken)) + 1) if len(taken) else (0, 0) for taken, _ in parts)
 
 
 def pixels_of(facts: dict[str, Any]) -> Pixels:

@@ -33,6 +33,7 @@ class CompressedViews:
     dtype: np.dtype[Any]
     axes: tuple[str, ...]
     facts: dict[str, Any]
+    level: int | None
     codec: CellCodec
     _group: zarr.Group
 

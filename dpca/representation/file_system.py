@@ -19,6 +19,7 @@ import asyncio
 import itertools
 import json
 import math
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -41,6 +42,8 @@ T = TypeVar("T")
 
 # What xarray calls the names of axes in Zarr's version 2.
 _DIMS = "_ARRAY_DIMENSIONS"
+# Bytes of decoded chunks that are kept: whoever reads sample after sample asks for a chunk once for each.
+_RECENT_BYTES = 2**27
 
 
 @dataclass(frozen=True, eq=False)
@@ -97,6 +100,26 @@ class _Stored:
         return values.astype(self._dtype, copy=False).tobytes()
 
 
+class _Recent:
+    """The chunks that were decoded last."""
+
+    def __init__(self) -> None:
+        self._lock, self._held = Lock(), OrderedDict[tuple[str, str], bytes]()
+
+    def get(self, key: tuple[str, str], decode: Callable[[], bytes | None]) -> bytes | None:
+        """Return a chunk, which is decoded unless it is held."""
+        with self._lock:
+            if key in self._held:
+                self._held.move_to_end(key)
+                return self._held[key]
+        if (found := decode()) is not None:
+            with self._lock:
+                self._held[key] = found
+                while sum(map(len, self._held.values())) > _RECENT_BYTES:
+                    self._held.popitem(last=False)
+        return found
+
+
 class CompressedFileSystem(AsyncFileSystem):  # type: ignore[misc]
     """The file system behind ``dpca::PATH``, as fsspec makes it; see the module.
 
@@ -135,7 +158,7 @@ class CompressedFileSystem(AsyncFileSystem):  # type: ignore[misc]
             raise DataError("'dpca://' names no store: give dpca::PATH, such as dpca::/data/photos.zarr")
         local = target_protocol in (None, "file", "local") or "://" in fo
         self.url = fo if local else f"{target_protocol}://{fo.lstrip('/')}"
-        self._level, self._lock = level, Lock()
+        self._level, self._lock, self._recent = level, Lock(), _Recent()
         self._fingerprint: str | None = None
         if target_options:
             use_storage_options(target_options, self.url)
@@ -190,7 +213,7 @@ class CompressedFileSystem(AsyncFileSystem):  # type: ignore[misc]
                 metadata, arrays = self._metadata, self._arrays
             if key in metadata or folder not in arrays:
                 return metadata.get(key)
-            return arrays[folder].chunk(name)
+            return self._recent.get((folder, name), lambda: arrays[folder].chunk(name))
         except (OSError, KeyError) as error:  # which Zarr would take for fill values
             raise StoreError(f"'{self.url}' cannot be read ({one_line(error)}): make it again") from error
 

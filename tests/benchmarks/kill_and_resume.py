@@ -2,14 +2,16 @@
 
     python tests/benchmarks/kill_and_resume.py --kills 100 --source ../shared/data/lfw-deepfunneled-03.tar
     python tests/benchmarks/kill_and_resume.py --kills 10 --s3 0.05 --source ../shared/data/lfw-deepfunneled-00.tar
+    python tests/benchmarks/kill_and_resume.py --kills 100 --forked --jobs encode append job --source photos/
 
 Strikes in every stage of the main job (ingest, fit, scores or few bytes) and in `dpca fit`, `dpca transform
 --reconstruct`, `dpca encode`, `dpca append`, `dpca reconstruct` and `dpca job run`. Each killed program is started
 again with the same command; each killed worker must be replaced by the run itself. In the end the store must equal that
 of an undisturbed run, byte for byte. Prints a line a run; exits with 1 at a difference.
 
-With ``--s3`` the main job alone runs, from and to a bucket of a server on this machine, which fails that share of all
-requests; what it makes is compared with a store on the disk.
+With ``--forked`` programs are forks of one that has imported what they import, all on one cluster, and no worker is
+killed. With ``--s3`` the main job alone runs, from and to a bucket of a
+server on this machine, which fails that share of all requests; what it makes is compared with a store on the disk.
 """
 
 from __future__ import annotations
@@ -19,7 +21,6 @@ import json
 import os
 import random
 import re
-import shlex
 import signal
 import subprocess
 import sys
@@ -36,9 +37,11 @@ from typing import Any
 import psutil
 
 from dpca.cli import main as dpca_main
+from dpca.engine.cluster import open_client
 from dpca.report.record import report_folder
 from dpca.storage.disk import remove_tree
 from dpca.storage.objects import ObjectPath, Place
+from tests.forked import Programs
 from tests.s3_server import content, s3_in_another_process
 
 PROGRAM = Path(__file__).parents[2] / "pipelines" / "celeba_cpca.py"
@@ -96,18 +99,30 @@ def main() -> int:
     parser.add_argument("--kills", type=int, default=100, help="at least so many (default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--program", type=Path, default=PROGRAM, help="another job that takes the same options")
+    parser.add_argument("--jobs", nargs="+", metavar="NAME", help="kill these only, such as append (default: all)")
+    parser.add_argument("--forked", action="store_true", help="kill programs that start at once, and no worker")
     parser.add_argument("--s3", type=float, metavar="SHARE", help="in a bucket, where this share of requests fails")
     options = parser.parse_args()
     kills = differences = turn = 0
     rng = random.Random(options.seed)
     with ExitStack() as stack:
         folder: Place = Path(stack.enter_context(tempfile.TemporaryDirectory(dir=".")))
-        arguments = TWO_WORKERS if options.s3 is None else (*TWO_WORKERS, "--no-reconstruct")
+        arguments, how = TWO_WORKERS if options.s3 is None else (*TWO_WORKERS, "--no-reconstruct"), {}
+        start = started
+        if options.forked:
+            client = stack.enter_context(open_client(workers=2, memory="1.5GB"))
+            start, how = stack.enter_context(Programs()).start, {"victims": ["program"]}
+            arguments = ("--scheduler", client.scheduler.address)
         jobs = [whole_job(options.source, arguments, program=options.program)]
         if options.s3 is None:
             few = whole_job(options.source, arguments, options.program, making=("--compress", "max-error=8"))
-            jobs += [few, *commands(options.source, folder), *growing_jobs(options.source, folder)]
-        calm = {job.name: undisturbed(job, folder) for job in jobs}
+            jobs += [
+                few,
+                *commands(options.source, folder, arguments),
+                *growing_jobs(options.source, folder, arguments),
+            ]
+        jobs = [job for job in jobs if options.jobs is None or job.name in options.jobs]
+        calm = {job.name: undisturbed(job, folder, start) for job in jobs}
         if options.s3 is not None:
             stack.enter_context(s3_in_another_process(options.s3))
             folder = ObjectPath("s3://bucket/killed")
@@ -120,7 +135,7 @@ def main() -> int:
             calm[jobs[0].name] = calm[jobs[0].name][0], seconds
         while kills < options.kills:
             for job in jobs:
-                struck, different = disturbed(job, folder, *calm[job.name], turn, rng)
+                struck, different = disturbed(job, folder, *calm[job.name], turn, rng, start=start, **how)
                 kills, differences = kills + struck, differences + different
             turn += 1
     print(f"{kills} kills, {differences} differences")
@@ -179,22 +194,24 @@ def commands(source: str, folder: Path, where: Sequence[str] = TWO_WORKERS) -> l
     ]
 
 
-def growing_jobs(source: str, folder: Path) -> list[Job]:
+def growing_jobs(source: str, folder: Path, where: Sequence[str] = TWO_WORKERS) -> list[Job]:
     """Return a job that appends to a compressed store, and one that a file describes; `commands` has made the rest."""
     small = folder / "small.zarr"
     with redirect_stdout(StringIO()):
         made = (str(folder / f"{name}.zarr") for name in ("model", "stack"))
-        if dpca_main(["encode", *made, str(small), "--max-error", "8", *TWO_WORKERS]):
+        if dpca_main(["encode", *made, str(small), "--max-error", "8", *where]):
             raise SystemExit("`dpca encode` failed")
 
     def append(output: Place) -> list[str]:
-        begin = f"[ -e {output} ] || {{ cp -r {small} {output}.new && mv {output}.new {output}; }}"
-        program = shlex.join([*COMMAND, "append", str(output), source, "--drift", "accept", *TWO_WORKERS])
-        return ["/bin/sh", "-c", f"{begin}; exec {program}"]
+        copy = f"shutil.copytree({str(small)!r}, sys.argv[2] + '.new', dirs_exist_ok=True)"
+        begin = f"import os, shutil, sys; os.path.exists(sys.argv[2]) or os.rename({copy}, sys.argv[2])"
+        program = [COMMAND[0], COMMAND[1], f"{begin}; {COMMAND[2]}"]
+        return [*program, "append", str(output), source, "--drift", "accept", *where]
 
     def job(output: Place) -> list[str]:
         path = output.with_name(f"{output.stem}.toml")
-        said = f'inputs = "{os.path.abspath(source)}"\noutput = "{output.name}"\nworkers = 2\n'
+        options = "".join(f"{name[2:]} = {value!r}\n" for name, value in zip(where[::2], where[1::2], strict=True))
+        said = f'inputs = "{os.path.abspath(source)}"\noutput = "{output.name}"\n{options}'
         path.write_bytes(f"{said}target = {{max-error = 8}}\n".encode())
         return [*COMMAND, "job", "run", str(path)]
 

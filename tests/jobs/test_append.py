@@ -13,16 +13,22 @@ import dpca
 from dpca import CellPCA
 from dpca.cli import main
 from dpca.engine.checkpoint import Checkpoints
-from dpca.jobs import append_store, encode_store
+from dpca.jobs import CompressionSettings, append_store, compress, encode_store, refit
 from dpca.jobs.remeasure import remeasure
 from dpca.jobs.stages import NOTHING
+from dpca.report.record import read_report
 from dpca.representation.compressed import Form
 from dpca.storage import DataError, Stack, StoreError, ingest, open_stack, verify
 from dpca.storage.claim import Claim
+from dpca.storage.disk import folder_bytes
 from dpca.storage.reading import open_group
 from tests.conftest import smooth_images
 
 N, MORE, ROWS = 70, 60, 32
+
+
+def interrupted(*_: object, **__: object) -> None:
+    raise KeyboardInterrupt
 
 
 def tree(root: Path) -> dict[str, bytes]:
@@ -172,3 +178,67 @@ def test_what_does_not_fit_is_refused(before: Path, store: Path, tmp_path: Path,
         append_store(store, open_stack(before / "second.zarr"))
     held.end()
     assert tree(store) == files
+
+
+@pytest.mark.parametrize("before", ["psnr"], indirect=True)
+def test_all_is_fitted_again_when_told_to_and_needed(before: Path, store: Path, tmp_path: Path) -> None:
+    rng = np.random.default_rng(0)
+    pattern = rng.integers(0, 255, (1, 24, 20, 3), dtype=np.uint8)  # that comes and goes
+    faint = rng.integers(0, 2, (20, 1, 1, 1), dtype=np.uint8) * pattern
+    other, first = made(tmp_path, "other", faint), open_stack(before / "first.zarr")
+    with pytest.raises(DataError, match="together, or neither"):
+        append_store(store, other, drift="refit")
+    with pytest.raises(DataError, match="was made of"):
+        append_store(store, other, drift="refit", original=made(tmp_path, "no", first.samples[...] // 2))
+    calm, before_it = shutil.copytree(store, tmp_path / "calm.zarr"), tree(store)
+    append_store(calm, other, drift="refit", original=first)
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(refit, "fill_codes", interrupted)
+        append_store(store, other, drift="refit", original=first)
+    assert tree(store) == before_it
+    done = append_store(store, other, drift="refit", original=first)
+    assert done.refitted
+    assert tree(store) == tree(calm)
+    assert "come to psnr" in done.drifted
+    whole = dpca.open_compressed(store)
+    assert whole.names.tolist() == [*first.names.tolist(), *other.names.tolist()]
+    values = np.concatenate([first.samples[...], faint])
+    assert -10 * np.log10(np.square((whole[...] - values) / 255.0).mean()) > 33.9
+    assert verify(store) == []
+    files = tree(store)
+    assert append_store(store, other, drift="refit", original=first).cost is NOTHING
+    assert tree(store) == files
+    # Where the components suffice nothing is fitted again.
+    done = append_store(store, made(tmp_path, "alike", values[:9]), drift="refit", original=made(tmp_path, "b", values))
+    assert not done.refitted
+    assert not (tmp_path / "small.zarr.partial").exists()
+
+
+def test_the_report_of_a_job_is_renewed(tmp_path: Path, images: np.ndarray) -> None:
+    model = CellPCA(20, cell_shape=12, shared=True, random_state=0)
+    settings = CompressionSettings(model, goal={"psnr": 30.0}, keep_stack=True)
+    np.save(tmp_path / "first.npy", images[:N])
+    compress(tmp_path / "first.npy", tmp_path / "out.zarr", settings)
+    folder = tmp_path / "out.report"
+    before = read_report(folder)
+    assert before is not None
+    append_store(tmp_path / "out.zarr", made(tmp_path, "more", images[N:]), drift="accept")
+    report, size = read_report(folder), folder_bytes(tmp_path / "out.zarr") - folder_bytes(tmp_path / "out.zarr/stack")
+    assert report is not None
+    assert (before["samples"], report["samples"]) == (N, N + MORE)
+    assert report["bytes_compressed"] == pytest.approx(size, abs=99)  # but for the line that names the stack
+    assert report["bytes_decoded"] == images.nbytes
+    decoded = dpca.open_compressed(tmp_path / "out.zarr")[...]
+    assert report["mse"] == pytest.approx(np.square((decoded.astype(float) - images) / 255).mean(), rel=1e-4)
+    assert report["stages"].keys() == {"ingest", "fit", "encode", "append"}
+    assert "Appended samples" in (folder / "index.html").read_text()
+    assert (folder / "appended.png").is_file()
+    assert verify(tmp_path / "out.zarr") == []
+    assert (open_stack(tmp_path / "out.zarr" / "stack").samples[...] == images[:N]).all()
+    other = made(tmp_path, "other", np.random.default_rng(0).integers(0, 255, (5, 24, 20, 3), dtype=np.uint8))
+    stack = made(tmp_path, "all", images)
+    assert append_store(tmp_path / "out.zarr", other, drift="refit", original=stack).refitted
+    report = read_report(folder)
+    assert report is not None
+    assert report["samples"] == N + MORE + 5
+    assert any("come to psnr" in note for note in report["notes"])

@@ -13,7 +13,7 @@ from dpca.storage import verify
 from dpca.storage.disk import folder_bytes
 from tests.jobs.test_encode import encoded, read_as_described, stack_of
 
-N = 70  # no whole number of runs
+N = 118  # no whole number of runs, and seven of them, of which trials take some
 
 
 def drifting(n: int) -> np.ndarray:

@@ -19,7 +19,7 @@ from hypothesis.extra import numpy as hnp
 import dpca
 from dpca import CellPCA
 from dpca.jobs import encode_store
-from dpca.representation import compressed_views
+from dpca.representation import compressed_views, file_system
 from dpca.storage import DataError, StoreError, ingest, open_stack
 from tests.conftest import smooth_images
 from tests.s3_server import options_at, upload
@@ -109,6 +109,24 @@ def test_large_samples_are_cut_between_cells(folder: Path, monkeypatch: pytest.M
     assert array.chunks == (128, 6, 12, 2)
     assert np.array_equal(array[...], whole)
     assert np.array_equal(dpca.open_compressed(folder / "images.zarr").dask().compute(), whole)
+
+
+def test_chunks_are_decoded_once_while_they_fit(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    whole, decoded = dpca.open_compressed(folder / "images.zarr")[...], []
+    chunk = file_system._Stored.chunk
+
+    def counted(self: Any, key: str) -> bytes | None:
+        decoded.append(key)
+        return chunk(self, key)
+
+    monkeypatch.setattr(file_system._Stored, "chunk", counted)
+    for room, times in ((2**20, 2), (0, 8)):
+        monkeypatch.setattr(file_system, "_RECENT_BYTES", room)
+        array = zarr.open_array(f"dpca::{folder}/images.zarr", mode="r")
+        decoded.clear()
+        for i in (0, 1, N - 1, 2, 3, N - 2, 4, 5):
+            assert np.array_equal(array[i], whole[i])
+        assert len(decoded) == times
 
 
 def test_stores_in_buckets(folder: Path, bucket: str, s3: str) -> None:

@@ -12,10 +12,12 @@ from typing import Any
 from unittest.mock import patch
 
 import numpy as np
+import xarray
 
 from dpca import PCA, CellPCA, StreamingPCA
 from dpca.jobs import (
     CompressionSettings,
+    append_store,
     compress,
     encode_store,
     fit_store,
@@ -38,7 +40,11 @@ STORES = (
     "job.zarr",
     "job.report",
     "compressed.zarr",
+    "waves.zarr",
+    "rough.zarr",
 )
+# Of days that follow each other, the maps and those that are appended.
+DAYS, LATER = 40, 14
 
 
 def small_shards(shape: Any, itemsize: int, axes: Any, cell_shape: Any = None) -> Layout:
@@ -72,6 +78,25 @@ def make_stores(folder: Path, client: Any) -> None:
             transform_store(stack, here / "cells.zarr", here / "scores.zarr", reconstruct=True)
             encode_store(stack, here / "cells.zarr", here / "compressed.zarr", max_error=4)
             compress(folder / f"{name}.npz", here / "job.zarr", SETTINGS, client=client)
+            _make_sequences(here, turn)
+
+
+def _make_sequences(here: Path, turn: int) -> None:
+    """Make a store of waves with times, to which samples were appended, and one of differences without a component."""
+    t, y, x = np.meshgrid(np.arange(DAYS + LATER) + 3 * turn, np.arange(14), np.arange(12), indexing="ij")
+    maps = (np.sin(y / 3 + x / 4 - t / 9) + np.sin(x / 5 - y / 3 + t / 7)).astype(np.float32)
+    days = np.datetime64("2001-01-01", "ns") + np.arange(len(maps)) * np.timedelta64(1, "D")
+    field = xarray.DataArray(maps, {"time": days}, ("time", "lat", "lon"), name="air")
+    rough = np.random.default_rng(turn).normal(0, 4, (20, 24, 20)).cumsum(1).cumsum(2).astype(np.int16)
+    np.save(here / "rough.npy", rough)
+    stacks = {
+        "waves": ingest(field[:DAYS], here / "days.zarr", data_range=(-2, 2), threads=1),
+        "rough": ingest(here / "rough.npy", here / "surfaces.zarr", data_range=(-(2**15), 2**15 - 1), threads=1),
+    }
+    for (name, stack), promise in zip(stacks.items(), (0.01, 0.5), strict=True):
+        CellPCA(6, cell_shape=7, shared=True).fit(stack).save(here / f"{name}-model.zarr")
+        encode_store(stack, here / f"{name}-model.zarr", here / f"{name}.zarr", max_error=promise)
+    append_store(here / "waves.zarr", ingest(field[DAYS:], here / "later.zarr", data_range=(-2, 2), threads=1))
 
 
 # -- how it is damaged
@@ -212,7 +237,8 @@ def _json(store: Path, other: Path, name: str, files: list[str], rng: np.random.
     texts = [file for file in files if file.endswith(".json")]
     name = str(rng.choice(texts))
     document = json.loads((store / name).read_text())
-    places = list(json_places(document))
+    if not (places := list(json_places(document))):
+        return ()  # checksums of no shard
     change_value(document, places[rng.integers(len(places))], rng)
     (store / name).write_text(json.dumps(document, indent=2))
     return (name,)

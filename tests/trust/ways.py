@@ -11,9 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import xarray
+import zarr
 
 import dpca
-from dpca import PCA, CellPCA, StreamingPCA
+from dpca import PCA, CellPCA, StreamingPCA, analysis
 from dpca.jobs import find_done, open_input, reconstruct_store, transform_store
 from dpca.jobs.remeasure import remeasure
 from dpca.models.store import load_any
@@ -138,20 +140,38 @@ def all_ways(whole: Path) -> dict[str, dict[str, Way]]:
         },
         "job.zarr": _job_ways(whole),
         "job.report": report,
-        "compressed.zarr": {
-            "open_compressed": lambda here, out: _decoded(here / "compressed.zarr"),
-            "a preview": lambda here, out: dpca.open_compressed(here / "compressed.zarr", level=1)[...],
-            "lazily": lambda here, out: _lazy(dpca.open_compressed(here / "compressed.zarr").dask()[3:30]),
-            "remeasure": lambda here, out: remeasure(
-                str(here / "compressed.zarr"), open_stack(whole / "stack.zarr"), sample=5
-            ),
-        },
+        "compressed.zarr": _compressed_ways("compressed.zarr"),
+        "waves.zarr": _compressed_ways("waves.zarr"),
+        "rough.zarr": _compressed_ways("rough.zarr"),
+    }
+
+
+def _compressed_ways(name: str) -> dict[str, Way]:
+    return {
+        "open_compressed": lambda here, out: _decoded(here / name),
+        "a preview": lambda here, out: dpca.open_compressed(here / name, level=1)[...],
+        "lazily": lambda here, out: _lazy(dpca.open_compressed(here / name).dask()[3:19]),
+        "what is promised": lambda here, out: remeasure(str(here / name), None),
+        "as Zarr": lambda here, out: zarr.open_array(f"dpca::{here / name}", mode="r")[2:30],
+        "with xarray": lambda here, out: _labelled(f"dpca::{here / name}"),
+        "analysis": lambda here, out: _analyzed(dpca.open_compressed(here / name)),
     }
 
 
 def _decoded(path: Path) -> list[Any]:
     store = dpca.open_compressed(path)
-    return [store.axes, store.shape, store.dtype.name, store.facts["max_error"], store[...], store[33], store[:, 5:9]]
+    told = [store.axes, store.shape, store.dtype.name, store.facts["max_error"], store.names.tolist()]
+    return [*told, *store.quality.values(), store[...], store[17], store[:, 5:9]]
+
+
+def _labelled(url: str) -> list[Any]:
+    found = xarray.open_zarr(url)
+    return [part for name in sorted(found.variables) for part in (name, found[name].dims, found[name].values)]
+
+
+def _analyzed(store: Any) -> list[Any]:
+    some = [analysis.mean(store), analysis.gram(store)]
+    return [*some, *analysis.nearest(store, 3, 2), _lazy(analysis.thumbnails(store, (2, 2)))]
 
 
 class Trial:

@@ -1,0 +1,77 @@
+"""The report of a job whose store became longer: numbers of all samples, pictures of the new ones."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from dpca.jobs.own_stack import KEPT_STACK
+from dpca.jobs.report import pictured, quality_numbers, worst_first
+from dpca.jobs.stages import StageCost
+from dpca.report import plots
+from dpca.report.record import read_pictures, report_folder, write_report
+from dpca.representation.compressed import Compressed, compressed_in
+from dpca.storage.arrays import open_written
+from dpca.storage.disk import bytes_at
+from dpca.storage.manifest import finished_bytes
+from dpca.storage.objects import Place
+from dpca.storage.stack import Stack
+
+_SHOWN = 6
+# What the pictures say that only the samples of the job are in.
+_CAPTIONS = {
+    "comparison": ("Originals and reconstructions", "Samples that the job compressed, before others were appended."),
+    "worst": ("The worst", "The samples with the lowest quality of those that the job compressed."),
+    "appended": ("Appended samples", "Those with the lowest quality of the samples that were appended last."),
+}
+
+
+def renew_report(
+    report: Mapping[str, Any], before: Compressed, new: Stack, paths: Sequence[str], store: Place, cost: StageCost
+) -> None:
+    """Write the report of a job again for a store that has become longer.
+
+    Parameters
+    ----------
+    report : mapping
+        Its numbers, of the samples before, and the notes of all.
+    before : Compressed
+        The store that it is of, under the name that the longer one takes.
+    new : Stack
+        What was appended.
+    paths : sequence of str
+        Where it came from.
+    store : Path or ObjectPath
+        The longer store.
+    cost : StageCost
+        Of the appending.
+    """
+    folder, longer = report_folder(before.path), compressed_in(open_written(store), os.fspath(store))
+    quality, size = longer.quality, finished_bytes(store, left_out=KEPT_STACK)
+    given, more = report.get("bytes_given"), bytes_at(paths)
+    written = {**report.get("bytes_written", {}), "compressed": size}
+    written["total"] = sum(value for name, value in written.items() if name != "total")
+    renewed = {
+        **report,
+        "samples": len(longer),
+        "bytes_compressed": size,
+        "bytes_ratio": longer.nbytes / size,
+        "bytes_given": None if given is None or more is None else given + more,
+        "bytes_decoded": longer.nbytes,
+        "bytes_written": written,
+        **quality_numbers(longer.names, quality, "ssim_mean" in report),
+        "rejected": [*report.get("rejected", []), *new.rejected],
+        "stages": {**report.get("stages", {}), "append": asdict(cost)},
+    }
+    first = len(before)
+    worst = [first + i for i in worst_first({name: values[first:] for name, values in quality.items()})[:_SHOWN]]
+    originals = {i: new.samples[i - first] for i in worst}
+    bounds = tuple(report["data_range"])
+    figures: dict[str, Any] = read_pictures(folder)
+    figures["appended"] = pictured(originals, longer[worst], longer.names, quality.get("ssim"), bounds, new.axes[1:])
+    if "ssim" in quality:
+        figures["ssim_histogram"] = plots.ssim_histogram(quality["ssim"])
+    title = f"Cell PCA of {longer.facts['source'].get('name') or 'a stack'}"
+    write_report(folder, renewed, figures, title=title, captions=_CAPTIONS)

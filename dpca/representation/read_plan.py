@@ -1,0 +1,56 @@
+"""What decoding a part of a compressed store takes, from the forms of its arrays alone."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from dpca.codec.slabs import slabs_of
+from dpca.kernels.pixels import Pixels
+from dpca.kernels.types import Array, Region
+from dpca.representation.compressed_views import CompressedViews
+
+# Libraries' own, and indexes of samples and positions.
+_OVERHEAD = 2**20
+
+
+def decoding_bytes(store: CompressedViews, n: int, box: Region, chosen: Array, at_once: int) -> int:
+    """Return the bytes that decoding a box of samples holds at most, beyond what an opened store holds.
+
+    Those of the values count twice: indexes that are no slices copy them.
+
+    Parameters
+    ----------
+    store : CompressedViews
+    n : int
+        Number of samples.
+    box : region of a sample
+    chosen : array of integers, ascending
+        Rows of codes that the box takes.
+    at_once : int
+        Samples that are decoded at once, at most.
+    """
+    size, itemsize = math.prod(stop - start for start, stop in box), store.dtype.itemsize
+    if not n * size:
+        return _OVERHEAD
+    codes, waves, working = store.stored("codes"), store.codec.waves, store.codec.dtype.itemsize
+    wide, at_once = store.rows, min(n, at_once)
+    high = min(int(codes.chunks[0]) * len(np.unique(chosen // codes.chunks[0])), codes.shape[0])
+    chunk = math.prod(codes.chunks) * codes.dtype.itemsize
+    # The samples of a chunk, of all rows of its chunks: as they are stored and as scores, a copy of either.
+    found = len(chosen) * at_once * (working if waves else codes.dtype.itemsize)
+    read = high * min(wide, n if not waves else wide) * (codes.dtype.itemsize * 2 + (3 * working if waves else 0))
+    slabs = slabs_of(store.codec.components.grid, box).held_bytes(store.codec.dtype)
+    total = 2 * n * size * itemsize + found + read + 3 * chunk + slabs + 2 * size * working
+    if store.facts["residual_step"] is not None and store.level is None:
+        residual = store.stored("residual")
+        along = store.facts["differences"]
+        reach = math.prod(stop if axis in along else stop - start for axis, (start, stop) in enumerate(box, 1))
+        packed = math.prod(residual.chunks) * residual.dtype.itemsize
+        # A chunk's samples: as stored, those wanted, sums, as scores; chunks are decoded several at a time.
+        left = (1 if n == 1 else wide) * (3 * reach * residual.dtype.itemsize + size * working)
+        total += left + 4 * packed + 2 * at_once * size * working
+    elif not Pixels(store.dtype, (0, 0)).are_small:
+        total += 2 * at_once * size * working
+    return total + _OVERHEAD
