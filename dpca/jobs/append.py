@@ -137,8 +137,8 @@ def append_store(
         began = time.perf_counter()
         if open_compressed(store).facts["fingerprint"] != before.facts["fingerprint"]:
             raise BusyError(f"'{store}' was replaced by another run just now: run the same command again")
-        if before.codec.waves:
-            raise DataError(f"'{store}' keeps runs of samples as waves, which none can join: encode all samples again")
+        if before.codec.waves or before.facts.get("interpolated"):
+            raise DataError(f"'{store}' keeps runs of samples together, which none can join: encode all samples again")
         _check_columns(before.path)
         if isinstance(given, Reader):
             cells = before.codec.components.grid.cell_shape

@@ -6,7 +6,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numcodecs import Blosc
 
 from dpca import CellPCA
 from dpca.storage import verify
@@ -66,15 +65,3 @@ def test_where_components_do_not_pay_everything_is_residual(tmp_path: Path) -> N
     np.testing.assert_array_equal(store[...], values)
     np.testing.assert_array_equal(store[2:4, 7:31, 35], values[2:4, 7:31, 35])
     np.testing.assert_array_equal(read_as_described(tmp_path / "out.zarr"), values)
-
-
-def test_what_repeats_itself_takes_no_more_than_blosc(tmp_path: Path) -> None:
-    tile = np.random.default_rng(0).integers(0, 256, (8, 16), np.uint8)
-    values = np.stack([np.roll(np.tile(tile, (16, 8)), i * 7, axis=1) for i in range(40)])
-    stack = stack_of(tmp_path, values, data_range=(0, 255))
-    CellPCA(2, cell_shape=16).fit(stack).save(tmp_path / "model.zarr")
-    store = encoded(tmp_path, tmp_path / "out.zarr", max_error=0.5)
-    np.testing.assert_array_equal(store[...], values)
-    stored = sum(folder_bytes(tmp_path / "out.zarr" / name) for name in ("residual", "codes"))
-    packed = sum(len(Blosc("zstd", clevel=5).encode(values[i : i + 16].copy())) for i in range(0, 40, 16))
-    assert stored < 1.1 * packed + 4096
