@@ -45,9 +45,9 @@ _FEW, _ROUGH = 32, 1 / 16
 _FOR_A_PROMISE = (1.0, 2.0, 2.8, 4.0, 8.0, 16.0)
 # Values that predictions are tried on.
 _TRIED_VALUES = 2**24
-# Bytes that a store and each of its arrays state about themselves, checksums included. And its arrays: at least, and
-# more for a promise; and bytes of quality and name of a sample, and more for a promise.
-_OF_A_STORE, _OF_AN_ARRAY, _ARRAYS, _OF_A_SAMPLE = 2_400, 800, (12, 2), (13, 8)
+# Bytes that a store and each of its arrays state about themselves, checksums included. Arrays of a store with
+# components, and of one without. And bytes of quality and name of a sample, and more for a promise.
+_OF_A_STORE, _OF_AN_ARRAY, _ARRAYS, _OF_A_SAMPLE = 2_400, 800, (12, 8), (13, 8)
 
 
 def cell_components(model: CellPCA) -> Components:
@@ -205,7 +205,7 @@ class Trials:
             size += times * packed_bytes(left, self.form.residual.chunks, tried.residual_codec)
         grid, promise = self.components.grid, self.facts["residual_step"] is not None
         filters = grid.n_spatial if isinstance(grid, LappedGrid) else 0
-        n_arrays = _ARRAYS[0] + promise * _ARRAYS[1] + bool(tried.interpolated) + filters
+        n_arrays = (_ARRAYS[0] if len(tried.cell) else _ARRAYS[1]) + 2 * promise + bool(tried.interpolated) + filters
         size += 2 * tried.weights.size  # hardly compressible
         return (
             size

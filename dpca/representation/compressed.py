@@ -48,7 +48,9 @@ _BLOCK_VALUES = 2**23
 _MANY = 2**13
 # Bytes of codes that are decoded at once: of a part of a sample, those of several chunks.
 _CODE_BYTES = 2**24
-_INTEGERS = ("cell", "component", "group", "rank", "exponent", "basis", "mean")
+# The last four are left out where all ranks are zero.
+_OF_POSITIONS = ("cell", "component", "exponent", "basis")
+_INTEGERS = ("group", "rank", "mean", *_OF_POSITIONS)
 
 
 @dataclass(frozen=True)
@@ -114,6 +116,8 @@ def write_quantized(group: zarr.Group, quantized: Quantized, grid: CellGrid, axe
     spatial = axes[1 : 1 + grid.n_spatial]
     for name in _INTEGERS:
         values = np.asarray(getattr(quantized, name))
+        if name in _OF_POSITIONS and not len(quantized.cell):
+            continue
         names: Sequence[str] = axes[1:] if name == "mean" else (f"{name}_number",)
         names = ("position",) if name in ("cell", "component") else names
         dtype = integer_dtype(float(np.abs(values).max(initial=0)))
@@ -168,6 +172,9 @@ def read_codec(group: zarr.Group) -> CellCodec:
     facts, arrays = root_facts(group), {}
     try:
         for name in (*_INTEGERS, "weights") if facts.get("interpolated") else _INTEGERS:
+            if name in _OF_POSITIONS and not arrays["rank"].any():
+                arrays[name] = np.zeros(0, np.int16)
+                continue
             stored = array_in(group, name)
             read_into(stored, (slice(None),) * stored.ndim, values := np.empty(stored.shape, stored.dtype))
             arrays[name] = values
