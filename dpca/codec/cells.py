@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 from numpy.typing import DTypeLike
 
+from dpca.codec.interpolation import Interpolation
 from dpca.codec.quantize import quantize, to_integers
 from dpca.codec.rate import least_worth_keeping, rows_at
 from dpca.codec.slabs import Part, slabs_of, whole_of
@@ -25,6 +26,8 @@ from dpca.partition.lapped import LappedGrid
 _TILE_CELLS = 16
 # Rows of scores that become codes at once: they stay in a core's own cache.
 _ROWS = 512
+# What of `Quantized` is among the settings of a store.
+_SETTINGS = ("step", "mean_exponent", "waves", "residual_codec", "differences", "interpolated", "level_steps")
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,8 +95,13 @@ class Quantized:
         Whether codes are those of waves; see `dpca.codec.waves`.
     differences : tuple of int
         Axes of the stack along which residuals are stored as differences.
-    residual_codec : {"packed", "shuffled"}
+    residual_codec : {"packed", "shuffled", "bzip2"}
         What packs them; see `dpca.storage.arrays.create_array`.
+    interpolated : tuple of int
+        Axes of the stack along which residuals are predicted, see `dpca.codec.interpolation`, none if they are not.
+    level_steps : tuple of float
+    weights : array of integers
+        Of predictions.
     least : array (n_positions,), optional
         Smallest scores, in steps, that are not made 0: for encoding only, no part of a store.
     """
@@ -110,6 +118,9 @@ class Quantized:
     waves: bool = False
     differences: tuple[int, ...] = ()
     residual_codec: str = "packed"
+    interpolated: tuple[int, ...] = ()
+    level_steps: tuple[float, ...] = ()
+    weights: Array = field(default_factory=lambda: np.zeros((0, 0, 0, 2), np.int32))
     least: Array | None = None
 
     @classmethod
@@ -121,19 +132,25 @@ class Quantized:
             waves=bool(settings["waves"]),
             differences=tuple(map(int, settings["differences"])),
             residual_codec=str(settings["residual_codec"]),
+            interpolated=tuple(map(int, settings.get("interpolated", ()))),
+            level_steps=tuple(map(float, settings.get("level_steps", ()))),
             **arrays,
         )
 
     @property
     def arrays(self) -> dict[str, Array]:
         """All that is not among the settings."""
-        return {name: np.asarray(value) for name, value in vars(self).items() if name not in self.settings}
+        return {name: np.asarray(value) for name, value in vars(self).items() if name not in _SETTINGS}
 
     @property
     def settings(self) -> dict[str, Any]:
         """What a store states, JSON-able."""
-        names = ("step", "mean_exponent", "waves", "residual_codec")
-        return {**{name: getattr(self, name) for name in names}, "differences": list(self.differences)}
+        return {name: getattr(self, name) for name in _SETTINGS}
+
+    @property
+    def interpolation(self) -> Interpolation | None:
+        """What residuals are predicted by."""
+        return Interpolation(self.interpolated, self.level_steps, self.weights) if self.interpolated else None
 
     def without_components(self) -> Quantized:
         """Return what leaves samples as they are to the residual."""
@@ -221,7 +238,7 @@ def quantized(components: Components, scores: Array, step: float, n_samples: int
         np.concatenate(codes),
         mean,
         mean_exponent,
-        waves,
+        waves and bool(len(cell)),
         least=least_worth_keeping(scores[cell, component], step),
     )
 
@@ -239,6 +256,8 @@ class CellCodec:
         What each row of codes is the score of.
     waves : bool
         Whether codes are those of waves; see `dpca.codec.waves`.
+    interpolation : Interpolation, optional
+        What residuals are predicted by, if they are.
     """
 
     components: Components
@@ -246,6 +265,7 @@ class CellCodec:
     cell: Array
     component: Array
     waves: bool = False
+    interpolation: Interpolation | None = None
 
     @property
     def dtype(self) -> np.dtype[Any]:

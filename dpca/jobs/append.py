@@ -132,6 +132,10 @@ def append_store(
         )
     check_output(store, given, *([] if original is None else [original]))
     before = open_compressed(store)
+    if before.facts.get("interpolated"):
+        raise DataError(
+            f"'{store}' predicts values from samples around them, which none can join: encode all samples again"
+        )
     content, paths = given.fingerprint if isinstance(given, Stack) else given.fingerprint(), paths_of(given)
     if any(entry["content"] == content for entry in before.facts.get("appended", [])):
         return Appended(NOTHING, 0, {}, "", False)

@@ -155,7 +155,15 @@ def fill_codes(
             write_quantized(group, chosen, grid, stack.axes)
             if along is not None:
                 write_coordinates(group.require_group(ALONG), along)
-            job = EncodeJob(source, str(work.store), work.fingerprint, stated.get("max_error"), grid.n_spatial, kept)
+            job = EncodeJob(
+                source,
+                str(work.store),
+                work.fingerprint,
+                stated.get("max_error"),
+                grid.n_spatial,
+                kept,
+                not len(chosen.cell),
+            )
             peak = write_codes(job, group, len(chosen.cell), client, progress)
         except OverflowError as error:
             raise DataError(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from copy import copy
 from dataclasses import replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 
 from dpca.codec.cells import CellCodec, Components, Quantized, quantized
 from dpca.codec.goal import Goal, UnreachedError, search_step
+from dpca.codec.interpolation import FINER, Interpolation, folded
 from dpca.codec.quantize import to_integers
 from dpca.codec.residual import best_axes, differences
 from dpca.codec.waves import RUN, stored, to_waves, waves_pay
@@ -40,8 +43,11 @@ _RUNS = 4
 _FEW, _ROUGH = 32, 1 / 16
 # Steps that are tried for a promise, in units of the promised error: finer ones cost scores, coarser ones residuals.
 _FOR_A_PROMISE = (1.0, 2.0, 2.8, 4.0, 8.0, 16.0)
-# Bytes of metadata of a store, and for every sample of its quality and its name.
-_METADATA, _OF_A_SAMPLE = 18_000, 16
+# Values that predictions are tried on.
+_TRIED_VALUES = 2**24
+# Bytes that a store and each of its arrays state about themselves, checksums included. Arrays of a store with
+# components, and of one without. And bytes of quality and name of a sample, and more for a promise.
+_OF_A_STORE, _OF_AN_ARRAY, _ARRAYS, _OF_A_SAMPLE = 2_400, 800, (12, 8), (13, 8)
 
 
 def cell_components(model: CellPCA) -> Components:
@@ -73,7 +79,7 @@ class Trials:
     """
 
     def __init__(self, source: Source, model: CellPCA, facts: dict[str, Any], n_samples: int | None = None) -> None:
-        self.facts, self.name, self.n_samples = facts, source.name, n_samples or source.shape[0]
+        self.facts, self.source, self.n_samples = facts, source, n_samples or source.shape[0]
         self.form = Form((self.n_samples, *source.shape[1:]), source.dtype.itemsize)
         self.components = components = cell_components(model)
         one = len(components.group) * max(map(len, components.rows)) * components.rows[0].itemsize
@@ -104,6 +110,11 @@ class Trials:
             tried = [self.with_residual(self.at(unit * times)) for times in _FOR_A_PROMISE]
             plain = tried[0].without_components()
             tried += [self.with_residual(plain), replace(plain, differences=(), residual_codec="shuffled")]
+            tried += [
+                replace(self._interpolated(plain, finer), residual_codec=codec)
+                for finer in FINER
+                for codec in ("packed", "bzip2")
+            ]
             return min(tried, key=self.stored_bytes)
         coarse = goal.name != "ratio"
         try:
@@ -157,6 +168,27 @@ class Trials:
         left = self._residual(codec, codec.encode(self.samples[:RUN], np.int32, tried.least), RUN)
         return replace(tried, differences=best_axes(left, self.components.grid.n_spatial))
 
+    def _interpolated(self, plain: Quantized, finer: float) -> Quantized:
+        """Return the same with predicted residuals: along the axes of space, and from sample to sample if that pays."""
+        axes = range(0 if self.waves else 1, 1 + self.components.grid.n_spatial)
+        step = self.facts["residual_step"]
+        found = Interpolation.fitted(self.blocks[len(self.blocks) // 2], axes, step, finer)
+        return replace(plain, differences=(), interpolated=found.axes, level_steps=found.steps, weights=found.weights)
+
+    def _plain(self, tried: Quantized, block: Array) -> Array:
+        """Return the residuals of samples without components, as they are stored."""
+        left = block - tried.components(self.components.grid, np.float64).offset
+        if tried.interpolation is not None:
+            return folded(tried.interpolation.encode(left)[0])
+        return differences(to_integers(np.rint(left / self.facts["residual_step"]), np.int32), tried.differences)
+
+    @cached_property
+    def blocks(self) -> list[Array]:
+        """Runs of consecutive samples, as many as a chunk of a plain store has, float64."""
+        rows = min(self.source.shape[0], replace(self.form, plain=True).rows)
+        runs = _spread_runs(self.source, max(rows, _TRIED_VALUES // math.prod(self.source.shape[1:])), rows)
+        return np.split(runs.astype(np.float64), len(runs) // rows)
+
     def stored_bytes(self, tried: Quantized) -> float:
         """Estimate the bytes of the whole store."""
         codec, times = self.codec(tried), self.n_samples / len(self.samples)
@@ -165,10 +197,26 @@ class Trials:
         once += packed_bytes(tried.mean, mean_chunks(self.components.grid))
         shown, chunks = stored(codes) if tried.waves else codes, self.form.codes(len(codes), tried.waves).chunks
         size = once + times * packed_bytes(shown, chunks)
-        if self.facts["residual_step"] is not None:
+        if self.facts["residual_step"] is None:
+            pass
+        elif not len(tried.cell):
+            times = self.n_samples / sum(map(len, self.blocks))
+            for block in self.blocks:
+                left = self._plain(tried, block)
+                size += times * packed_bytes(left, left.shape, tried.residual_codec)
+        else:
             left = differences(self._residual(codec, codes), tried.differences)
             size += times * packed_bytes(left, self.form.residual.chunks, tried.residual_codec)
-        return size + _METADATA + _OF_A_SAMPLE * self.n_samples
+        grid, promise = self.components.grid, self.facts["residual_step"] is not None
+        filters = grid.n_spatial if isinstance(grid, LappedGrid) else 0
+        n_arrays = (_ARRAYS[0] if len(tried.cell) else _ARRAYS[1]) + 2 * promise + bool(tried.interpolated) + filters
+        size += 2 * tried.weights.size  # hardly compressible
+        return (
+            size
+            + _OF_A_STORE
+            + _OF_AN_ARRAY * n_arrays
+            + self.n_samples * (_OF_A_SAMPLE[0] + promise * _OF_A_SAMPLE[1])
+        )
 
     def _residual(self, codec: CellCodec, codes: Array, most: int | None = None) -> Array:
         samples = self.samples[:most]

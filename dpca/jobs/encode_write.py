@@ -12,6 +12,7 @@ import numpy as np
 import zarr
 
 from dpca.codec.cells import CellCodec
+from dpca.codec.interpolation import folded
 from dpca.codec.quantize import integer_dtype, to_integers
 from dpca.codec.residual import differences
 from dpca.codec.waves import RUN, stored
@@ -60,6 +61,8 @@ class EncodeJob:
         How many axes of a sample are axes of space.
     checkpoints : Checkpoints
         Where each finished shard leaves its quality, the done-marker.
+    plain : bool
+        Whether the store has residuals only.
     """
 
     source: Source
@@ -68,11 +71,12 @@ class EncodeJob:
     max_error: float | None
     n_spatial: int
     checkpoints: Checkpoints
+    plain: bool = False
 
     @property
     def form(self) -> Form:
         """How the arrays lie."""
-        return Form(tuple(self.source.shape), self.source.dtype.itemsize)
+        return Form(tuple(self.source.shape), self.source.dtype.itemsize, self.plain)
 
     @property
     def n_shards(self) -> int:
@@ -101,12 +105,12 @@ def write_codes(job: EncodeJob, group: zarr.Group, n_positions: int, client: Any
     if facts["residual_step"] is not None:
         # A decoded value lies within some widths of the range.
         far = width + max(map(abs, facts["data_range"])) if not n_positions else 4 * width
-        small = integer_dtype(far / facts["residual_step"])
+        small = np.dtype(np.uint32) if facts.get("interpolated") else integer_dtype(far / facts["residual_step"])
         create_array(
             group, "residual", source.shape, small, form.residual, facts["axes"], codec=facts["residual_codec"]
         )
     rows = form.shard_rows
-    plan_codes(source, task_budget(client, thread_count()), n_positions)
+    plan_codes(source, task_budget(client, thread_count()), n_positions, form)
     shards = (
         (s, min((s + 1) * rows, n) - s * rows, None if job.checkpoints.load(job.unit(s)) is not None else (job, s))
         for s in range(job.n_shards)
@@ -116,14 +120,14 @@ def write_codes(job: EncodeJob, group: zarr.Group, n_positions: int, client: Any
     return max([*peaks, peak_resident_bytes() if client is None else 0])
 
 
-def plan_codes(source: Source, budget: int, n_positions: int = 0) -> None:
+def plan_codes(source: Source, budget: int, n_positions: int = 0, form: Form | None = None) -> None:
     """Refuse shards that do not fit ``budget`` bytes a task, if only with no code at all.
 
     Raises
     ------
     PlanError
     """
-    form = Form(tuple(source.shape), source.dtype.itemsize)
+    form = form or Form(tuple(source.shape), source.dtype.itemsize)
     rows = min(form.shard_rows, source.shape[0])
     require_memory(rows, task_bytes(source, form, n_positions), budget)
 
@@ -132,7 +136,7 @@ def task_bytes(source: Source, form: Form, n_positions: int) -> int:
     """Bytes that `encode_one` takes at most beyond what its process holds anyway."""
     sample, itemsize = math.prod(source.shape[1:]), source.dtype.itemsize
     rows = min(form.shard_rows, source.shape[0])
-    block = _rows_at_once(source)
+    block = _rows_at_once(source, form)
     # Codes, and residuals, of 32 bits; copies in floating point, of 64 bits at most, of what is encoded at once, and of
     # its scores; two slabs of the sample and its mean.
     written = rows * (n_positions + sample) * 4
@@ -149,8 +153,10 @@ def stored_plan(checkpoints: Checkpoints) -> tuple[dict[str, Array], dict[str, A
     return kept
 
 
-def _rows_at_once(source: Source) -> int:
+def _rows_at_once(source: Source, form: Form) -> int:
     """Return how many samples are encoded at once."""
+    if form.plain:
+        return min(source.shape[0], form.rows)
     sample = math.prod(source.shape[1:]) * working_dtype(source.dtype).itemsize
     most = max(1, _BLOCK_BYTES // sample)
     # Whole runs of waves; and products of matrices are fast with multiples of 16.
@@ -201,7 +207,7 @@ def encode_rows(
         residual = np.empty((stop - start, *source.shape[1:]), dtype)
     measures_ssim = has_ssim(source.shape[1:], job.n_spatial)
     quality: dict[str, list[Array]] = {}
-    block = _rows_at_once(source)
+    block = _rows_at_once(source, job.form)
     whole = tuple((0, length) for length in source.shape[1:])
     for first, samples in batches(source, (start, stop), whole, rows):
         for row in range(0, len(samples), block):
@@ -215,9 +221,14 @@ def encode_rows(
                 y = codec.decode(found, pixels=pixels_of(facts))
             else:
                 y = codec.decode(found)
-                left = to_integers(np.rint((x - y) / step), residual.dtype)
-                residual[here] = differences(left, facts["differences"])
-                y += left * step
+                if codec.interpolation is not None:
+                    left, made = codec.interpolation.encode(x - y)
+                    residual[here] = folded(left)
+                    y += made
+                else:
+                    left = to_integers(np.rint((x - y) / step), residual.dtype)
+                    residual[here] = differences(left, facts["differences"])
+                    y += left * step
                 y = to_pixels(y, *pixels_of(facts))
             if job.max_error is not None:
                 measured["max_error"] = largest_errors(x, y)

@@ -113,7 +113,7 @@ def estimate(given: Stack | Reader, settings: CompressionSettings) -> Estimate:
     }
     shape = (n, *stack.sample_shape)
     source = Outline("", shape, stack.dtype, stack.samples.chunks)
-    memory = task_bytes(source, Form(shape, stack.dtype.itemsize), len(found.cell))
+    memory = task_bytes(source, Form(shape, stack.dtype.itemsize, not len(found.cell)), len(found.cell))
     decoded = math.prod(shape) * stack.dtype.itemsize
     return Estimate(n, shape[1:], stack.dtype.name, decoded, round(size), seconds, memory)
 

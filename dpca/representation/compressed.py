@@ -17,6 +17,7 @@ import zarr
 
 from dpca.choices import COMPRESSED
 from dpca.codec.cells import CellCodec, Quantized
+from dpca.codec.interpolation import unfolded
 from dpca.codec.quantize import integer_dtype, to_integers
 from dpca.codec.residual import sums
 from dpca.codec.waves import RUN, placed, restored
@@ -42,11 +43,15 @@ _ROWS, _CODES = 192, 128
 _SAMPLES_BYTES = 2**26
 # Samples of a chunk of residuals, which are as many as the values of the samples.
 _RESIDUAL_ROWS = RUN
+# Values of a chunk where there are residuals only, which takes ten times as many bytes while it is decoded.
+_BLOCK_VALUES = 2**23
 # Positions from which chunks of waves hold 1024 of them and not 512: more is packed better, and less is padded.
 _MANY = 2**13
 # Bytes of codes that are decoded at once: of a part of a sample, those of several chunks.
 _CODE_BYTES = 2**24
-_INTEGERS = ("cell", "component", "group", "rank", "exponent", "basis", "mean")
+# The last four are left out where all ranks are zero.
+_OF_POSITIONS = ("cell", "component", "exponent", "basis")
+_INTEGERS = ("group", "rank", "mean", *_OF_POSITIONS)
 
 
 @dataclass(frozen=True)
@@ -59,15 +64,21 @@ class Form:
         Of the stack.
     itemsize : int
         Bytes of one of its values.
+    plain : bool
+        Whether there are residuals only: fewer chunks of more samples are smaller, and predictions stay within a chunk.
     """
 
     shape: tuple[int, ...]
     itemsize: int
+    plain: bool = False
 
     @property
     def rows(self) -> int:
         """Samples of a chunk of codes."""
         rows, sample = _ROWS, math.prod(self.shape[1:]) * self.itemsize
+        if self.plain:
+            most = max(1, _BLOCK_VALUES // math.prod(self.shape[1:]))
+            return math.ceil(self.shape[0] / math.ceil(self.shape[0] / most))
         while rows > _RESIDUAL_ROWS and rows * sample > _SAMPLES_BYTES:
             rows //= 2
         # What is left over in the last chunk is filled up with zeros, which are not free.
@@ -91,7 +102,8 @@ class Form:
     @property
     def residual(self) -> Layout:
         """The layout of residuals, which have the shape of the stack."""
-        return Layout((_RESIDUAL_ROWS, *self.shape[1:]), (self.shard_rows, *self.shape[1:]))
+        rows = self.rows if self.plain else _RESIDUAL_ROWS
+        return Layout((rows, *self.shape[1:]), (self.shard_rows, *self.shape[1:]))
 
 
 def write_quantized(group: zarr.Group, quantized: Quantized, grid: CellGrid, axes: Sequence[str]) -> None:
@@ -105,6 +117,8 @@ def write_quantized(group: zarr.Group, quantized: Quantized, grid: CellGrid, axe
     spatial = axes[1 : 1 + grid.n_spatial]
     for name in _INTEGERS:
         values = np.asarray(getattr(quantized, name))
+        if name in _OF_POSITIONS and not len(quantized.cell):
+            continue
         names: Sequence[str] = axes[1:] if name == "mean" else (f"{name}_number",)
         names = ("position",) if name in ("cell", "component") else names
         dtype = integer_dtype(float(np.abs(values).max(initial=0)))
@@ -114,6 +128,12 @@ def write_quantized(group: zarr.Group, quantized: Quantized, grid: CellGrid, axe
         array = create_array(group, name, values.shape, dtype, layout, names, codec="packed")
         if values.size:
             write_shard(array, (0,) * values.ndim, to_integers(values, dtype))
+    if quantized.interpolated:
+        kept = quantized.weights
+        layout, names = Layout(kept.shape, kept.shape), ("level", "parity", "axis", "distance")
+        write_shard(
+            create_array(group, "weights", kept.shape, kept.dtype, layout, names, codec="packed"), (0,) * 4, kept
+        )
     if isinstance(grid, LappedGrid):
         for axis, name in enumerate(spatial):
             values = filter_along(grid, axis)
@@ -152,14 +172,17 @@ def read_codec(group: zarr.Group) -> CellCodec:
     """
     facts, arrays = root_facts(group), {}
     try:
-        for name in _INTEGERS:
+        for name in (*_INTEGERS, "weights") if facts.get("interpolated") else _INTEGERS:
+            if name in _OF_POSITIONS and not arrays["rank"].any():
+                arrays[name] = np.zeros(0, np.int16)
+                continue
             stored = array_in(group, name)
             read_into(stored, (slice(None),) * stored.ndim, values := np.empty(stored.shape, stored.dtype))
             arrays[name] = values
         quantized = Quantized.of(arrays, facts)
         components = quantized.components(grid_of(facts), decoding_dtype(facts))
         cell, component = arrays["cell"].astype(int), arrays["component"].astype(int)
-        return CellCodec(components, quantized.step, cell, component, quantized.waves)
+        return CellCodec(components, quantized.step, cell, component, quantized.waves, quantized.interpolation)
     except (KeyError, TypeError, ValueError, IndexError) as error:
         raise StoreError(
             f"'{group.store_path}' is no whole compressed store ({one_line(error)}): make it again"
@@ -257,12 +280,12 @@ class Compressed(CompressedViews):
         for block in alike(places // at_once):
             some = places[block]
             codes = self._codes_at(chosen, some)
-            if step is None or self.level is not None:
+            if step is None or (self.level is not None and len(self.codec.cell)):
                 self.codec.decode(codes, box, chosen, pixels, values[block])
                 continue
             y = self.codec.decode(codes, box, chosen)
             for chunk in alike(some // wide):
-                y[chunk] += self._residual(some[chunk], box) * float(step)
+                y[chunk] += self._residual(some[chunk], box)
             values[block] = to_pixels(y, *pixels)
         return values
 
@@ -307,14 +330,20 @@ class Compressed(CompressedViews):
         return found
 
     def _residual(self, places: Array, box: Region) -> Array:
-        """Return the residuals at places, ascending, in a box."""
+        """Return the residuals at places of one chunk of codes, ascending, in a box."""
         residual, along = self.stored("residual"), self.facts["differences"]
+        if self.codec.interpolation is not None:  # such stores have no breaks: places are samples
+            first = int(places[0]) // self.rows * self.rows
+            part = np.empty((min(self.rows, len(self) - first), *self.shape[1:]), residual.dtype)
+            read_into(residual, (slice(first, first + len(part)), *(slice(None) for _ in box)), part)
+            decoded = self.codec.interpolation.decode(unfolded(part))
+            return decoded[(places - first, *(slice(*reach) for reach in box))]
         start, stop = int(places[0]), int(places[-1]) + 1
         ends = [(0 if axis in along else a, b) for axis, (a, b) in enumerate(box, 1)]
         part = np.empty((stop - start, *(b - a for a, b in ends)), residual.dtype)
         read_into(residual, (slice(start, stop), *(slice(*reach) for reach in ends)), part)
         crop = (slice(a - first, None) for (a, _), (first, _) in zip(box, ends, strict=True))
-        return sums(part[places - start], along)[(slice(None), *crop)]
+        return sums(part[places - start], along)[(slice(None), *crop)] * float(self.facts["residual_step"])
 
 
 def _box_of(parts: Sequence[tuple[Any, Any]]) -> Region:

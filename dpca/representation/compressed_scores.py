@@ -17,6 +17,7 @@ from dpca.kernels.types import Array
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.representation.compressed import Compressed, filter_along, pixels_of
+from dpca.storage.errors import DataError
 
 # A component whose part that others do not explain is shorter than this share of it, is one of them up to rounding.
 _DEPENDENT = 1e-6
@@ -54,8 +55,19 @@ class Cell:
 
 
 def cells_of(store: Compressed) -> list[Cell]:
-    """Return what each cell of a store keeps, of the components that its level leaves."""
+    """Return what each cell of a store keeps, of the components that its level leaves.
+
+    Raises
+    ------
+    DataError
+        If the store keeps everything without components, in its residuals.
+    """
     codec = store.codec
+    if not len(codec.cell) and store.facts["residual_step"] is not None:
+        raise DataError(
+            f"'{store.path}' has no components, which took more bytes than plain values, and only these are analyzed: "
+            f"decode its samples, or encode them with another goal than max_error"
+        )
     level = np.inf if store.level is None else store.level
     used = np.flatnonzero(codec.component < level)
     order = used[np.argsort(codec.cell[used], kind="stable")]

@@ -50,6 +50,9 @@ def decoding_bytes(store: CompressedViews, n: int, box: Region, chosen: Array, a
         packed = math.prod(residual.chunks) * residual.dtype.itemsize
         # A chunk's samples: as stored, those wanted, sums, as scores; chunks are decoded several at a time.
         left = (1 if n == 1 else wide) * (3 * reach * residual.dtype.itemsize + size * working)
+        if store.codec.interpolation is not None:
+            # Whole samples of a chunk: as stored, without and with sign, as values, and where their neighbors are.
+            left = min(wide, len(store)) * math.prod(store.shape[1:]) * (4 * residual.dtype.itemsize + 3 * working)
         total += left + 4 * packed + 2 * at_once * size * working
     elif not Pixels(store.dtype, (0, 0)).are_small:
         total += 2 * at_once * size * working

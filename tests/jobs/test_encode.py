@@ -279,7 +279,7 @@ def test_a_shard_takes_no_more_memory_than_planned(tmp_path: Path, goal: str, dt
     kept = Checkpoints(str(tmp_path / "kept"))
     kept.save(PLAN, {"least": np.full(len(store.codec.cell), 0.6)}, {})
     promised = store.facts.get("max_error")
-    job = EncodeJob(as_source(stack), str(tmp_path / "out.zarr"), "f", promised, 2, kept)
+    job = EncodeJob(as_source(stack), str(tmp_path / "out.zarr"), "f", promised, 2, kept, not len(store.codec.cell))
     encode_one(job, 0)  # reads the codec
     linalg.release_scratch()
     tracemalloc.start()

@@ -6,10 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from numcodecs import Blosc
 
-from dpca import CellPCA
-from dpca.storage import verify
+import dpca
+from dpca import CellPCA, analysis
+from dpca.jobs import append_store
+from dpca.storage import DataError, verify
 from dpca.storage.disk import folder_bytes
 from tests.jobs.test_encode import encoded, read_as_described, stack_of
 
@@ -66,15 +67,22 @@ def test_where_components_do_not_pay_everything_is_residual(tmp_path: Path) -> N
     np.testing.assert_array_equal(store[...], values)
     np.testing.assert_array_equal(store[2:4, 7:31, 35], values[2:4, 7:31, 35])
     np.testing.assert_array_equal(read_as_described(tmp_path / "out.zarr"), values)
+    np.testing.assert_array_equal(dpca.open_compressed(tmp_path / "out.zarr", level=1)[...], values)
+    with pytest.raises(DataError, match="no components"):
+        analysis.mean(store)
 
 
-def test_what_repeats_itself_takes_no_more_than_blosc(tmp_path: Path) -> None:
-    tile = np.random.default_rng(0).integers(0, 256, (8, 16), np.uint8)
-    values = np.stack([np.roll(np.tile(tile, (16, 8)), i * 7, axis=1) for i in range(40)])
-    stack = stack_of(tmp_path, values, data_range=(0, 255))
-    CellPCA(2, cell_shape=16).fit(stack).save(tmp_path / "model.zarr")
-    store = encoded(tmp_path, tmp_path / "out.zarr", max_error=0.5)
-    np.testing.assert_array_equal(store[...], values)
-    stored = sum(folder_bytes(tmp_path / "out.zarr" / name) for name in ("residual", "codes"))
-    packed = sum(len(Blosc("zstd", clevel=5).encode(values[i : i + 16].copy())) for i in range(0, 40, 16))
-    assert stored < 1.1 * packed + 4096
+def test_what_moves_is_predicted_from_its_neighbors_in_space_and_time(tmp_path: Path) -> None:
+    t, y, x = np.meshgrid(np.arange(N), np.arange(40), np.arange(36), indexing="ij")
+    values = np.exp(-((y - 3 - 0.45 * t) ** 2 + (x - 18 - 9 * np.sin(t / 9)) ** 2) / 20).astype(np.float32)
+    stack = stack_of(tmp_path, values, data_range=(0, 1))
+    CellPCA(8, cell_shape=8, shared=True).fit(stack).save(tmp_path / "model.zarr")
+    store = encoded(tmp_path, tmp_path / "out.zarr", max_error=0.01)
+    assert store.facts["interpolated"] == [0, 1, 2]
+    whole = store[...]
+    assert np.abs(whole.astype(float) - values).max() <= 0.01
+    assert (np.abs(read_as_described(tmp_path / "out.zarr") - whole) <= np.spacing(np.abs(whole))).all()
+    np.testing.assert_array_equal(store[[69, 2], 7:31, 35], whole[[69, 2], 7:31, 35])
+    assert verify(tmp_path / "out.zarr") == []
+    with pytest.raises(DataError, match="encode all samples again"):
+        append_store(tmp_path / "out.zarr", stack)

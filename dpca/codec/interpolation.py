@@ -1,0 +1,218 @@
+"""Values as what their neighbors do not tell: coarse grids first, then what lies halfway between, level by level.
+
+::
+
+    an axis of 9, two levels     A . . . A . . . A     every fourth is stored by itself
+                                 A . 1 . A . 1 . A     level 1: predicted from these
+                                 A 0 1 0 A 0 1 0 A     level 0: predicted from all of them
+
+A prediction is a sum over the axes along which a value lies between known ones: of its two nearest neighbors along
+each, and of the two after these, with weights that were fitted to some samples. What is predicted from are decoded
+values, so that errors do not add up, as in SZ3 (Zhao 2021, section III), whose weights are those of cubics along one
+axis.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import numpy as np
+
+from dpca.codec.quantize import to_integers
+from dpca.kernels.types import Array
+
+# Doublings of the finest grid, where an axis is as long as that.
+_LEVELS = 5
+# Weights are integers in this unit. Predictions of values far from zero must not miss them by as much as a step.
+_UNIT = 2.0**-20
+# Values that weights of one level are fitted to, about; and the weights of cubics, which are theirs if there is nothing
+# to be learned, with their own weight among values.
+_FITTED, _CUBIC, _PRIOR = 2**18, (9 / 16, -1 / 16), 1e-9
+#: By what the error of each coarser level is smaller, and how often at most: what is predicted from it is better.
+FINER, MOST_FINER = (1.0, 1.5), 3.0
+
+
+class _Halfway(NamedTuple):
+    """The values of one level that lie between known ones along the same axes.
+
+    Attributes
+    ----------
+    level, number : int
+        Which weights are theirs.
+    lines : array (n_lines,) of integers
+        Where each line along the last axis begins among the values in C order.
+    count, stride : int
+        How many values of a line, and how far apart.
+    near : array (n_lines, k, 4) of integers
+        How far their neighbors are along the axes before the last: the nearest ones and those after.
+    along : array (count or 0, 4) of integers
+        The same along the last axis.
+    rows : list of int
+        Which rows of the weights are those of these axes.
+    """
+
+    level: int
+    number: int
+    lines: Array
+    count: int
+    stride: int
+    near: Array
+    along: Array
+    rows: list[int]
+
+
+@dataclass(frozen=True, eq=False)
+class Interpolation:
+    """Maps values to integers of which most are zero, and back.
+
+    Parameters
+    ----------
+    axes : tuple of int
+        Along which values are predicted.
+    steps : tuple of float
+        What the integers of each level are multiplied with, the finest one first, and those of the coarsest grid.
+    weights : array (n_levels, 2^n_axes - 1, n_axes, 2) of integers
+        Of the nearest neighbors and of those after, for each level, each set of axes, and each axis, in units of 2^-20.
+    """
+
+    axes: tuple[int, ...]
+    steps: tuple[float, ...]
+    weights: Array
+
+    @classmethod
+    def fitted(cls, values: Array, axes: Sequence[int], step: float, finer: float) -> Interpolation:
+        """Return one with the weights that predict values (n, *sample_shape) best, in the sense of least squares.
+
+        The error of each level is ``finer`` times smaller than that of the next finer one, down to a third.
+        """
+        longest = max(values.shape[axis] for axis in axes)
+        n_levels = min(_LEVELS, max(1, (longest - 1).bit_length()))
+        steps = tuple(step / min(finer**level, MOST_FINER) for level in range(n_levels + 1))
+        found = cls(tuple(axes), steps, np.zeros((n_levels, 2 ** len(axes) - 1, len(axes), 2), np.int32))
+        found._encode(values.copy(), fit=True)
+        return found
+
+    def encode(self, values: Array) -> tuple[Array, Array]:
+        """Return codes, int32, and what they stand for, of values (n, *sample_shape), float64.
+
+        Raises
+        ------
+        OverflowError
+            If 32 bits do not hold a code.
+        """
+        return self._encode(values.copy(), fit=False)
+
+    def decode(self, codes: Array) -> Array:
+        """Return what codes (n, *sample_shape), int32, stand for, float64."""
+        from dpca.kernels.sweeps import add_predicted
+
+        values = np.zeros(codes.shape)
+        values[self._coarse(codes)] = codes[self._coarse(codes)] * self.steps[-1]
+        for part in self._parts(codes.shape):
+            add_predicted(
+                values.reshape(-1), codes.reshape(-1), *part[2:7], self._weights(part), self.steps[part.level]
+            )
+        return values
+
+    def _encode(self, values: Array, *, fit: bool) -> tuple[Array, Array]:
+        from dpca.kernels.sweeps import subtract_predicted
+
+        codes, coarse = np.zeros(values.shape, np.int32), self._coarse(values)
+        whole = np.rint(values[coarse] / self.steps[-1])
+        codes[coarse], values[coarse] = to_integers(whole, np.int32), whole * self.steps[-1]
+        for part in self._parts(values.shape):
+            if fit:
+                self.weights[part.level, part.number, part.rows] = _fit(values.reshape(-1), part)
+            step = self.steps[part.level]
+            largest = subtract_predicted(values.reshape(-1), codes.reshape(-1), *part[2:7], self._weights(part), step)
+            if not largest < 2**30:
+                raise OverflowError(f"integers up to {largest:.4g} do not fit in 32 bits")
+        return codes, values
+
+    def _weights(self, part: _Halfway) -> Array:
+        found: Array = self.weights[part.level, part.number, part.rows] * _UNIT
+        return found
+
+    def _coarse(self, values: Array) -> tuple[slice, ...]:
+        far = 2 ** (len(self.steps) - 1)
+        return tuple(slice(None, None, far if axis in self.axes else 1) for axis in range(values.ndim))
+
+    def _parts(self, shape: tuple[int, ...]) -> Iterator[_Halfway]:
+        """Yield what is predicted, in this order."""
+        for level in reversed(range(len(self.steps) - 1)):
+            for number, odd in enumerate(parities(len(self.axes))):
+                between = {axis for axis, is_odd in zip(self.axes, odd, strict=True) if is_odd}
+                half, at = 2**level, []
+                for axis, length in enumerate(shape):
+                    first, every = (half if axis in between else 0), (2 * half if axis in self.axes else 1)
+                    at.append(np.arange(first, length, every))
+                if all(map(len, at)):
+                    yield self._part(shape, level, number, between, at)
+
+    def _part(self, shape: tuple[int, ...], level: int, number: int, between: set[int], at: list[Array]) -> _Halfway:
+        half, last = 2**level, len(shape) - 1
+        strides = [math.prod(shape[axis + 1 :]) for axis in range(len(shape))]
+        near, along = [], np.zeros((0, 4), np.int64)
+        outer = tuple(map(len, at[:last]))
+        for axis in sorted(between):
+            end = (shape[axis] - 1) // (2 * half) * 2 * half
+            beside = np.tile(half * np.array([-1, 1, -3, 3]), (len(at[axis]), 1))
+            beside[at[axis] == end + half, 1] = -half
+            # Where there are no two after the nearest ones, these stand for them: a straight line, not a bent one.
+            inside = (at[axis] >= 3 * half) & (at[axis] + 3 * half <= end)
+            beside[~inside, 2:] = beside[~inside, :2]
+            if axis == last:
+                along = beside
+            else:
+                spread = (beside * strides[axis]).reshape(-1, *(1,) * (last - axis - 1), 4)
+                near.append(np.broadcast_to(spread, (*outer, 4)).reshape(-1, 4))
+        lines = np.zeros(outer, np.int64)
+        for axis in range(last):
+            lines += (at[axis] * strides[axis]).reshape(-1, *(1,) * (last - axis - 1))
+        stacked = np.stack(near, axis=1) if near else np.zeros((lines.size, 0, 4), np.int64)
+        stride = int(at[last][1] - at[last][0]) if len(at[last]) > 1 else 1
+        rows = [self.axes.index(axis) for axis in sorted(between)]
+        return _Halfway(level, number, lines.reshape(-1) + at[last][0], len(at[last]), stride, stacked, along, rows)
+
+
+def parities(n_axes: int) -> list[tuple[int, ...]]:
+    """Return along which axes values lie halfway, as they are predicted: first those along one axis only."""
+    every = itertools.product((0, 1), repeat=n_axes)
+    return sorted((odd for odd in every if any(odd)), key=sum)
+
+
+def _fit(values: Array, part: _Halfway) -> Array:
+    """Return the weights (k, 2) of the least squared error of predictions, as integers."""
+    every = max(1, len(part.lines) * part.count // _FITTED)
+    places = part.lines[::every, None] + part.stride * np.arange(part.count)
+    beside = [part.near[::every, j, :, None] for j in range(part.near.shape[1])]
+    beside += [part.along.T[None]] if len(part.along) else []
+    columns = []
+    for near in beside:
+        columns += [(values[places + near[:, i]] + values[places + near[:, i + 1]]).ravel() for i in (0, 2)]
+    k = len(beside)
+    matrix, cubic = np.stack(columns), np.tile(_CUBIC, k) / k
+    products = matrix @ matrix.T
+    prior = _PRIOR * np.trace(products) + np.finfo(float).tiny
+    products[np.diag_indices_from(products)] += prior
+    found = np.linalg.solve(products, matrix @ values[places].ravel() + prior * cubic)
+    return to_integers(np.rint(np.clip(found, -8, 8) / _UNIT), np.int32).reshape(k, 2)
+
+
+def folded(codes: Array) -> Array:
+    """Return codes, int32, without sign: 0, -1, 1, -2, 2 ... as 0, 1, 2, 3, 4, uint32.
+
+    Small ones have zeros in their upper bytes then.
+    """
+    found: Array = ((codes << 1) ^ (codes >> 31)).view(np.uint32)
+    return found
+
+
+def unfolded(codes: Array) -> Array:
+    """Return what `folded` was given."""
+    found: Array = (codes >> 1).astype(np.int32) ^ -(codes & 1).astype(np.int32)
+    return found
