@@ -17,7 +17,7 @@ from dpca.engine.sampling import read_samples, spread_samples
 from dpca.engine.source import as_source
 from dpca.jobs.compression import CompressionSettings
 from dpca.jobs.encode import stated_facts, wanted_goal
-from dpca.jobs.encode_trials import Trials
+from dpca.jobs.encode_trials import Trials, cell_components
 from dpca.jobs.encode_write import task_bytes
 from dpca.representation.compressed import Form
 from dpca.storage.ingest import ingest
@@ -99,7 +99,7 @@ def estimate(given: Stack | Reader, settings: CompressionSettings) -> Estimate:
         ingested = time.perf_counter()
         model.fit(stack)
         fitted = time.perf_counter()
-        trials = Trials(as_source(stack), model, stated_facts(stack, model, wanted), n_samples=n)
+        trials = Trials(as_source(stack), cell_components(model), stated_facts(stack, model.grid_, wanted), n_samples=n)
         found = trials.reach(wanted)
         size, tried = trials.stored_bytes(found), time.perf_counter()
         codec = trials.codec(found)
