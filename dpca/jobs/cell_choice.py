@@ -21,6 +21,7 @@ from dpca.codec.waves import RUN
 from dpca.engine.source import as_source
 from dpca.jobs.encode import stated_facts
 from dpca.jobs.encode_trials import Trials, groups_of, spread_runs
+from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.linalg import leading_eigh
 from dpca.kernels.types import Array
 from dpca.models.cell_pca import CellPCA
@@ -29,20 +30,20 @@ from dpca.models.rank_choice import CHOICES
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.storage.disk import readable_size
-from dpca.storage.layout import CHANNEL
 from dpca.storage.stack import Stack
 
-# Samples that components are fitted to, as many as have so many bytes of floating-point values in a row of cells; and
-# samples that their bytes are measured on. Own components of 256 frames of a fixed camera are still too few for what
-# moves in it, and take twice the bytes of those of 512.
-_FITTED, _FITTED_BYTES, _MEASURED = 512, 2**26, 64
+# Samples that are read, at most and at least: as many as have so many bytes. One in nine is measured, the rest is fitted.
+# Own components of 256 frames of a fixed camera are still too few for what moves in it, and take twice the bytes of
+# those of 512.
+_READ_MOST, _READ_LEAST, _READ_BYTES, _MEASURED_SHARE = 576, 3 * RUN, 2**27, 9
+# Bytes of a row of cells in floating point, at most: fewer samples are fitted where it is more.
+_ROW_BYTES = 2**27
 # Values of all components of cells with their own, at most; those that share theirs have one for each three values.
 _OWN_VALUES, _SHARED_VALUES = 2**23, 3
 # By how much finer a step is that meets the goal, if any does, than one that met it with other cells.
 _FINER = 32
 # Axes of space from which cells are half as long: they hold as many values as longer ones of images.
 _MANY_AXES = 3
-_OF_CELLS = ("cell_shape", "overlap", "shared")
 
 
 @dataclass(frozen=True)
@@ -107,20 +108,21 @@ def choose_cells(
 
     Notes
     -----
-    Reads up to 576 samples, fits four kinds of cells to 512 of them and encodes the other 64 some eight times with
-    each: for n samples of d values, cells of c values and k components, O(n d (c + n + k)) time; memory for the
-    samples, a row of cells in floating point, and 32 MiB of components. A stack of no more samples is fitted and
-    measured whole.
+    Reads up to 576 samples, but no more than 128 MiB unless these are fewer than 48. Four kinds of cells are fitted to
+    eight ninths of them, and encode the others some eight times each: for n samples of d values, cells of c values and
+    k components, O(n d (c + n + k)) time; memory for the samples, 128 MiB at most for a row of cells in floating point,
+    and 2^23 values of components. A stack of no more samples is fitted and measured whole.
     """
     trial = _Trial(stack, goal)
     first = cells_tried(model, stack.sample_shape, stack.axes[1:])
-    first = [first[0], *(cells for cells in first[1:] if fits(cells | components_of_each(trial.own_components)))]
+    first = [first[0], *(cells for cells in first[1:] if fits(cells | trial.most_components(cells)))]
     tried = [(parameters, *trial.cost(parameters)) for parameters in first]
     if len(first) > 1:
         # Of shared and own, the better ones also the other way: lapped, or not.
-        better = min(tried[:2], key=lambda one: one[1])[0]
+        small = [one for one in tried if one[0]["cell_shape"] == first[0]["cell_shape"]]
+        better = min(small, key=lambda one: one[1])[0]
         other = {**better, "overlap": 0 if better["overlap"] else first[0]["overlap"]}
-        if other not in first and fits(other | components_of_each(trial.own_components)):
+        if other not in first and fits(other | trial.most_components(other)):
             tried.append((other, *trial.cost(other)))
     chosen, cost, rank = min(tried, key=lambda one: one[1])
     words = "; ".join(f"{cells_in_words(parameters)}: {trial.in_words(spent)}" for parameters, spent, _ in tried)
@@ -147,18 +149,17 @@ class _Trial:
     def __init__(self, stack: Stack, goal: Goal) -> None:
         self._stack, self._goal = stack, goal
         self._guess: float | None = None
-        n, shape = stack.n_samples, tuple(stack.sample_shape)
-        self._n_spatial = sum(axis != CHANNEL for axis in stack.axes[1:])
-        row = 4 * math.prod(shape) // shape[0] * 16
-        n_fitted = max(RUN, min(_FITTED, _FITTED_BYTES // row) // RUN * RUN)
-        found = spread_runs(as_source(stack), n_fitted + _MEASURED, RUN if n >= RUN else 1)
+        n = stack.n_samples
+        most = max(_READ_LEAST, min(_READ_MOST, _READ_BYTES * n // stack.nbytes))
+        found = spread_runs(as_source(stack), most, RUN if n >= RUN else 1)
         if len(found) >= n - RUN:
             self._fitted = self._measured = found
             return
         # Runs that are measured lie between those that are fitted.
         n_runs = len(found) // RUN
         measured = np.zeros(n_runs, bool)
-        measured[np.linspace(0, n_runs - 1, _MEASURED // RUN + 2).round().astype(int)[1:-1]] = True
+        count = max(1, n_runs // _MEASURED_SHARE)
+        measured[np.linspace(0, n_runs - 1, count + 2).round().astype(int)[1:-1]] = True
         measured = np.repeat(measured, RUN)
         self._fitted, self._measured = found[~measured], found[measured]
 
@@ -167,10 +168,20 @@ class _Trial:
         """Bytes of all the samples."""
         return self._fitted.nbytes + (0 if self._measured is self._fitted else self._measured.nbytes)
 
+    def most_components(self, parameters: Mapping[str, Any]) -> dict[str, Any]:
+        """Return the parameters of a `CellPCA` that ask for as many components as are tried of some cells."""
+        cell, shape = parameters["cell_shape"], self._fitted.shape[1:]
+        features, shared = math.prod((*cell, *shape[len(cell) :])), parameters["shared"]
+        return components_of_each(self._at_most(features, features if shared else self._own, shared=shared))
+
     @property
-    def own_components(self) -> int:
+    def _own(self) -> int:
         """Components that cells of their own have at most."""
         return max(RUN, _OWN_VALUES // int(self._fitted[0].size))
+
+    def _at_most(self, features: int, count: int, *, shared: bool) -> int:
+        """Return a number of components that cells of so many values have in a fit of the whole stack."""
+        return min(count, features, features if shared else self._stack.n_samples)
 
     def cost(self, parameters: Mapping[str, Any]) -> tuple[float, int]:
         """Return what cells take, infinity where they miss the goal, and the most components that one of them keeps."""
@@ -188,8 +199,9 @@ class _Trial:
         if not self._goal.is_promise and self._goal.name != "ratio":
             self._guess = found.step
         cost = trials.mse(found) if self._goal.name == "ratio" else trials.stored_bytes(found)
-        # Whole components: those of fewer samples are not those of all.
-        return cost, min(grid.max_features, 4 + int(found.rank.max()) * 5 // 4)
+        # Some more: components of fewer samples are not those of all.
+        most = 4 + int(found.rank.max(initial=0)) * 5 // 4
+        return cost, self._at_most(grid.max_features, most, shared=parameters["shared"])
 
     def in_words(self, cost: float) -> str:
         """Say what cells take."""
@@ -199,27 +211,27 @@ class _Trial:
 
     def _components(self, grid: CellGrid, *, shared: bool) -> Components:
         """Fit components to samples."""
-        mean = self._fitted.mean(axis=0, dtype=np.float64)
-        k = math.ceil(grid.max_features / _SHARED_VALUES) if shared else min(self.own_components, grid.max_features)
+        mean, dtype = self._fitted.mean(axis=0, dtype=np.float64), working_dtype(self._fitted.dtype)
+        k = math.ceil(grid.max_features / _SHARED_VALUES) if shared else min(self._own, grid.max_features)
         cells, group = groups_of(grid, shared=shared)
         pooled: dict[int, Array] = {}
         rows: dict[int, Array] = {}
-        for cell, values in self._filtered(grid, mean.astype(np.float32)):
+        for cell, values in self._filtered(grid, mean.astype(dtype)):
             if not shared:
                 rows[cell] = _leading(values, k)
             else:
                 product = values @ values.T
                 pooled[group[cell]] = pooled[group[cell]] + product if group[cell] in pooled else product
         for g, product in pooled.items():
-            rows[g] = leading_eigh(product.astype(np.float64), min(k, len(product)))[1].astype(np.float32)
+            rows[g] = leading_eigh(product.astype(np.float64), min(k, len(product)))[1].astype(dtype)
         if isinstance(grid, LappedGrid):
             mean = grid.prefilter.apply(mean[None], (0,) * mean.ndim)[0]
         return Components(grid, mean, group, [rows[g] for g in range(len(cells))])
 
     def _filtered(self, grid: CellGrid, mean: Array) -> Iterator[tuple[int, Array]]:
         """Yield each cell and its values (n_features, n), minus their means, of the samples that are fitted."""
-        length, height, *_ = grid.cell_shape[0], mean.shape[0]
-        few = self._fitted[:: math.ceil(4 * len(self._fitted) * mean.size * length / height / (2 * _FITTED_BYTES))]
+        length, height = grid.cell_shape[0], mean.shape[0]
+        few = self._fitted[:: math.ceil(len(self._fitted) * mean.nbytes * length / height / _ROW_BYTES)]
         reach = grid.overlap if isinstance(grid, LappedGrid) else 0
         in_row = math.prod(grid.grid_shape[1:])
         for row, start in enumerate(range(0, height, length)):
@@ -242,7 +254,6 @@ def _leading(values: Array, k: int) -> Array:
     # Products in single precision tell no smaller ones from zero.
     there = squares > 1e-6 * squares[0]
     there[0] = True
-    found: Array = (rows[there].astype(values.dtype) @ values.T) / np.sqrt(squares[there, None]).clip(
-        np.finfo(float).tiny
-    )
-    return found.astype(values.dtype)
+    length = np.sqrt(squares[there, None]).clip(np.finfo(values.dtype).tiny).astype(values.dtype)
+    found: Array = (rows[there].astype(values.dtype) @ values.T) / length
+    return found

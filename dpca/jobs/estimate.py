@@ -15,6 +15,7 @@ from sklearn.base import clone
 from dpca.engine.plan import Outline
 from dpca.engine.sampling import read_samples, spread_samples
 from dpca.engine.source import as_source
+from dpca.jobs.cell_choice import cells_tried
 from dpca.jobs.compression import CompressionSettings
 from dpca.jobs.encode import stated_facts, wanted_goal
 from dpca.jobs.encode_trials import Trials, cell_components
@@ -86,6 +87,8 @@ class _Few(Reader):
 def estimate(given: Stack | Reader, settings: CompressionSettings) -> Estimate:
     """Ingest, fit and encode some samples of a job with a goal, and scale what that takes to all of them.
 
+    Of a job that chooses its cells, those that it tries first stand for all.
+
     Raises
     ------
     DataError
@@ -96,6 +99,8 @@ def estimate(given: Stack | Reader, settings: CompressionSettings) -> Estimate:
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         stack = _few(given, Path(folder), settings)
+        if settings.choose_cells:
+            model.set_params(**cells_tried(model, stack.sample_shape, stack.axes[1:])[0])
         ingested = time.perf_counter()
         model.fit(stack)
         fitted = time.perf_counter()

@@ -20,6 +20,7 @@ from dpca.jobs.stages import NOTHING, StageCost, StageRecord
 from dpca.models.rank import UnmetError
 from dpca.storage.objects import Place
 from dpca.storage.stack import Stack
+from dpca.storage.tasks import one_blas_thread
 from dpca.storage.workspace import Workspace
 
 
@@ -95,9 +96,13 @@ def model_with_chosen_cells(
 
     if (chosen := record.facts("choose cells")) is None:
         began = time.perf_counter()
-        choice = choose_cells(stack, model, goal, fits)
-        cost = StageCost(time.perf_counter() - began, choice.read_bytes, peak_resident_bytes())
-        record.keep("choose cells", cost, [choice.words], chosen := choice.parameters)
+        with one_blas_thread():  # products of cells are too small for more
+            choice = choose_cells(stack, model, goal, fits)
+        cost, chosen = (
+            StageCost(time.perf_counter() - began, choice.read_bytes, peak_resident_bytes()),
+            choice.parameters,
+        )
+        record.keep("choose cells", cost, [choice.words], chosen)
     for note in record.notes("choose cells"):
         say(f"note: {note}")
     return clone(model).set_params(**chosen)
