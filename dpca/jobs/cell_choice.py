@@ -32,7 +32,7 @@ from dpca.partition.lapped import LappedGrid
 from dpca.storage.disk import readable_size
 from dpca.storage.stack import Stack
 
-# Samples that are read, at most and at least: as many as have so many bytes. One in nine is measured, the rest is fitted.
+# Samples that are read, at most and at least: as many as have so many bytes. One in nine is measured, the rest fitted.
 # Own components of 256 frames of a fixed camera are still too few for what moves in it, and take twice the bytes of
 # those of 512.
 _READ_MOST, _READ_LEAST, _READ_BYTES, _MEASURED_SHARE = 576, 3 * RUN, 2**27, 9
