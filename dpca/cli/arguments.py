@@ -132,7 +132,7 @@ def add_compress(parser: argparse.ArgumentParser) -> None:
         type=goal,
         metavar="GOAL=X",
         help="make a compressed store, few bytes that read as the samples, in the place of scores: for example psnr=36 "
-        f"or max-error=2; goals are {_GOALS} (default of the model then: --cell 16 --overlap 8 --shared --ratio 3)",
+        f"or max-error=2; goals are {_GOALS} (which cells, where none are asked for: those that take the fewest bytes)",
     )
 
 

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from dpca.cli.arguments import reading_options
-from dpca.cli.model_arguments import partitioned_model
+from dpca.cli.model_arguments import names_no_model, partitioned_model
 from dpca.cli.running import say
 from dpca.cli.served import request_of, served
 from dpca.cli.work import run_options
@@ -69,6 +69,7 @@ def settings_of(options: argparse.Namespace, model: Any) -> Any:
         key=options.key,
         axes=options.axes,
         goal=goal,
+        choose_cells=goal is not None and names_no_model(options),
         **reading_options(options),
     )
 

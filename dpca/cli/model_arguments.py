@@ -164,7 +164,7 @@ def partitioned_model(options: argparse.Namespace) -> Any:
 
     parameters: dict[str, Any] = {"random_state": options.seed, **_components(options)}
     if getattr(options, "compress", None) is not None and not any((options.cell, options.band_size, options.kernel)):
-        options = argparse.Namespace(**vars(options) | _FOR_FEW_BYTES)
+        options = argparse.Namespace(**vars(options) | {**_FOR_FEW_BYTES, **_given(options, _OF_CELLS)})
     model: BandPCA | CellPCA | KernelPCA
     if options.kernel is None:
         _refuse(options, _OF_KERNELS, "kernels and there is none: give --kernel")
@@ -182,6 +182,12 @@ def partitioned_model(options: argparse.Namespace) -> Any:
         model = CellPCA(cell_shape=cell_shape, **_given(options, _OF_CELLS), **parameters)
     model.check_before(0)
     return model
+
+
+def names_no_model(options: argparse.Namespace) -> bool:
+    """Say whether the options leave all cells and components to us."""
+    flags = [flag.name[2:].replace("-", "_") for flag in (*_CHOICES, *_BOUNDS)]
+    return not _given(options, dict.fromkeys(("cell", "band_size", *_OF_CELLS, *_OF_BANDS, *flags), ""))
 
 
 def _given(options: argparse.Namespace, parameters: Mapping[str, str]) -> dict[str, Any]:

@@ -14,9 +14,15 @@ from dpca.choices import COMPRESSED
 from dpca.engine.memory import task_budget, thread_count
 from dpca.engine.plan import Outline, PlanError
 from dpca.engine.source import as_source
-from dpca.jobs.encode import fill_codes, wanted_goal
+from dpca.jobs.cell_choice import cells_tried
+from dpca.jobs.encode import wanted_goal
 from dpca.jobs.encode_write import plan_codes
-from dpca.jobs.fit import fit_store
+from dpca.jobs.fit_and_encode import (
+    fit_and_encode,
+    fit_recorded,
+    model_with_chosen_cells,
+    reached_target,
+)
 from dpca.jobs.own_stack import inherited_of, kept_stack, own_stack
 from dpca.jobs.score_write import plan_scores
 from dpca.jobs.stages import StageRecord
@@ -49,7 +55,12 @@ class CompressionSettings:
         ``random_state``, that must be an integer.
     goal : mapping, optional
         One goal of `dpca.jobs.encode_store`, such as ``{"psnr": 36}``: the output is then a compressed store in the
-        place of scores and model. The model must be a `CellPCA`.
+        place of scores and model. The model must be a `CellPCA`; it is fitted again with more components where the goal
+        takes more.
+    choose_cells : bool
+        Whether a compressed store takes the place of the model's cells by others where these take fewer bytes: cells
+        with components of their own or shared ones, with an overlap or without, or one cell of all; see
+        `dpca.jobs.cell_choice`. The model's are as long as cells can be.
     reconstruct : bool
         Whether to keep the reconstructions, of scores.
     keep_stack : bool
@@ -64,6 +75,7 @@ class CompressionSettings:
 
     model: Any
     goal: Mapping[str, float] | None = None
+    choose_cells: bool = False
     reconstruct: bool = False
     keep_stack: bool = False
     ssim: bool | None = None
@@ -88,7 +100,7 @@ class CompressionSettings:
     def as_dict(self) -> dict[str, Any]:
         """Return the settings in values that JSON holds, the same as those of jobs that earlier versions did."""
         settings = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "model"}
-        for name, usual in (("goal", None), ("ssim", None), ("keep_stack", False)):
+        for name, usual in (("goal", None), ("choose_cells", False), ("ssim", None), ("keep_stack", False)):
             if settings[name] is usual:
                 del settings[name]
         return settings | self.model.job_settings()  # type: ignore[no-any-return]
@@ -170,29 +182,20 @@ def compress(
             given, work, settings.reading, cells=model.cells_for, client=client, progress=progress, say=say
         )
         record.keep("ingest", cost)
-        say(
-            f"fit {model.announced(stack.axes[1:])} to {stack.n_samples:,} samples of "
-            f"{' x '.join(map(str, stack.sample_shape))} {stack.dtype}"
-        )
-        # A compressed store has all that it needs of the model as integers.
-        model_path = (work.store if goal is None else work.scratch) / "model"
-        fitted = fit_store(stack, model_path, clone(model), client=client, progress=progress)
-        record.keep("fit", fitted.cost, fitted.notes)
-        for note in record.numbers()["notes"]:
-            say(f"note: {note}")
-        filled: dict[str, Any] = {
-            "facts": _facts(settings, fitted.model) | ({} if request is None else {"request": request}),
-            "client": client,
-            "progress": progress,
-        }
+        run: dict[str, Any] = {"client": client, "progress": progress}
+        wanted = None if goal is None else wanted_goal(goal)
+        if wanted is not None and settings.choose_cells:
+            model = model_with_chosen_cells(model, stack, wanted, record, client, say)
+        stated = {} if request is None else {"request": request}
         records = work.scratch / "records"
-        if goal is None:
+        if wanted is None:
+            fitted = fit_recorded(model, stack, model_path := work.store / "model", record, say, run)
+            facts = {**_facts(settings), **reached_target(fitted.model), **stated}
             say(f"write scores{', reconstructions and their' if settings.reconstruct else ' and'} quality")
             measured: dict[str, Any] = {"reconstruct": settings.reconstruct, "ssim": settings.measures_ssim}
-            record.keep("scores", fill_scores(stack, model_path, work, records, **measured, **filled))
+            record.keep("scores", fill_scores(stack, model_path, work, records, facts=facts, **measured, **run))
         else:
-            say(f"write few bytes: {', '.join(f'{name} {value:g}' for name, value in goal.items())}")
-            record.keep("encode", fill_codes(stack, model_path, work, records, wanted_goal(goal), **filled))
+            model_path = fit_and_encode(model, stack, work, wanted, record, say, run, _facts(settings) | stated)
         # Before the store: a store under its final name always has its report.
         report = _write_report(given, stack, work.store, model_path, folder, settings, record.numbers())
         if not settings.keep_stack:
@@ -221,6 +224,8 @@ def find_done(
             raise DataError(
                 "a compressed store is made of cells and reads as reconstructions: ask neither for these nor for bands"
             )
+    elif settings.choose_cells:
+        raise DataError("choose_cells is given without a goal, whose bytes would tell: give one, or leave it out")
     settings.model.check_before(given.n_samples if isinstance(given, Stack) else len(given))
     with _workspace(given, output, settings, overwrite, look_only=True) as work:
         if work.state != "complete":
@@ -264,6 +269,8 @@ def plan_compression(given: Stack | Reader, settings: CompressionSettings, clien
             shape, dtype, layout, axes = plan_ingest(given, settings.reading, model.cells_for, budget)
         source = Outline(given.name, shape, dtype, layout.chunks)
     with _stage("fit"):
+        if settings.choose_cells:
+            model = clone(model).set_params(**cells_tried(model, source.shape[1:], axes[1:])[0])
         basis, known = model.plan_fit(source, axes[1:], client)
     name, known = ("scores", known) if settings.goal is None else ("encode", False)
     with _stage(name, "" if known else ", even with as few components as the choice can come to"):
@@ -298,10 +305,9 @@ def _workspace(
     )
 
 
-def _facts(settings: CompressionSettings, model: Any) -> dict[str, Any]:
-    """Return what store and report say of the job: what was asked for, and what is reached of a target."""
-    reached = model.target_numbers()
-    return {"job": "compress", "settings": settings.as_dict(), **({"target": reached} if reached else {})}
+def _facts(settings: CompressionSettings) -> dict[str, Any]:
+    """Return what store and report say of what was asked for."""
+    return {"job": "compress", "settings": settings.as_dict()}
 
 
 def _write_report(

@@ -16,13 +16,14 @@ from dpca.codec.goal import Goal
 from dpca.codec.quantize import promised_error
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.source import as_source
-from dpca.jobs.encode_trials import Trials
+from dpca.jobs.encode_trials import Trials, cell_components
 from dpca.jobs.encode_write import PLAN, EncodeJob, stored_plan, write_codes
 from dpca.jobs.score_write import write_quality
 from dpca.jobs.stages import NOTHING, StageCost
 from dpca.jobs.transform import stated_range
 from dpca.models.cell_pca import CellPCA
 from dpca.models.store import load_any, model_fingerprint
+from dpca.partition.cells import CellGrid
 from dpca.representation.compressed import (
     COMPRESSED_VERSION,
     write_quantized,
@@ -137,10 +138,10 @@ def fill_codes(
             f"{fitted.sample_shape_}: use the stack's own model"
         )
     source, kept, grid = as_source(stack), Checkpoints(str(records)), fitted.grid_
-    stated = {**facts, **stated_facts(stack, fitted, wanted), "model": model_fingerprint(model)}
+    stated = {**facts, **stated_facts(stack, fitted.grid_, wanted), "model": model_fingerprint(model)}
     if kept.load(PLAN) is None:
         with one_blas_thread():  # products of cells are too small for more
-            found = Trials(source, fitted, stated).reach(wanted)
+            found = Trials(source, cell_components(fitted), stated).reach(wanted)
         kept.save(PLAN, found.arrays, found.settings)
     chosen = Quantized.of(*stored_plan(kept))
     stated |= chosen.settings
@@ -175,7 +176,7 @@ def fill_codes(
     return StageCost(time.perf_counter() - began, stack.nbytes, peak)
 
 
-def stated_facts(stack: Stack, fitted: CellPCA, wanted: Goal) -> dict[str, Any]:
+def stated_facts(stack: Stack, grid: CellGrid, wanted: Goal) -> dict[str, Any]:
     """Return what a compressed store states of its samples and of its goal.
 
     Raises
@@ -193,8 +194,8 @@ def stated_facts(stack: Stack, fitted: CellPCA, wanted: Goal) -> dict[str, Any]:
         "n_samples": stack.n_samples,
         # With a promise, also values beyond the stated range come back.
         "clip": list(data_range if max_error is None else _whole_range(stack.dtype, data_range)),
-        "cell_shape": list(fitted.grid_.cell_shape),
-        "overlap": getattr(fitted.grid_, "overlap", 0),
+        "cell_shape": list(grid.cell_shape),
+        "overlap": getattr(grid, "overlap", 0),
         "goal": {"name": wanted.name, "value": wanted.value},
         "source": stack.source,
         "residual_step": None,

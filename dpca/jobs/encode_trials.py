@@ -22,6 +22,7 @@ from dpca.engine.source import Source
 from dpca.kernels.quality import mse_per_sample, psnr_from_mse, ssim_per_sample
 from dpca.kernels.types import Array
 from dpca.models.cell_pca import CellPCA
+from dpca.models.rank import UnmetError
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.partition.shared import SharedGrid
@@ -32,7 +33,6 @@ from dpca.representation.compressed import (
     pixels_of,
 )
 from dpca.storage.arrays import packed_bytes
-from dpca.storage.errors import DataError
 
 # Samples that scores are chosen on, as many as have this many bytes of scores but not fewer or more than these. Goals
 # are met on as many others, if there are others.
@@ -53,16 +53,22 @@ _OF_A_STORE, _OF_AN_ARRAY, _ARRAYS, _OF_A_SAMPLE = 2_400, 800, (12, 8), (13, 8)
 def cell_components(model: CellPCA) -> Components:
     """Return the components of a fitted model's cells, those that cells share once."""
     grid, rows, mean = model.grid_, model.components_, model.mean_[None].astype(np.float64)
-    plain = CellGrid(grid.sample_shape, grid.cell_shape)
     if isinstance(grid, LappedGrid):
         rows = grid.prefilter.apply(rows.copy(), (0,) * (rows.ndim - 1))
         mean = grid.prefilter.apply(mean.copy(), (0,) * (rows.ndim - 1))
-    cells = SharedGrid(plain).cells if model.shared else [[i] for i in range(plain.n_partitions)]
+    cells, group = groups_of(grid, shared=model.shared)
+    parts = CellGrid(grid.sample_shape, grid.cell_shape).all_parts(rows)
+    return Components(grid, mean[0], group, [parts[members[0]].copy() for members in cells])
+
+
+def groups_of(grid: CellGrid, *, shared: bool) -> tuple[list[list[int]], Array]:
+    """Return the cells of each group that has the same components, and the group (n_cells,) of each cell."""
+    plain = CellGrid(grid.sample_shape, grid.cell_shape)
+    cells = SharedGrid(plain).cells if shared else [[i] for i in range(plain.n_partitions)]
     group = np.empty(plain.n_partitions, np.int64)
     for g, members in enumerate(cells):
         group[members] = g
-    parts = plain.all_parts(rows)
-    return Components(grid, mean[0], group, [parts[members[0]].copy() for members in cells])
+    return cells, group
 
 
 class Trials:
@@ -71,40 +77,54 @@ class Trials:
     Parameters
     ----------
     source : Source
-    model : CellPCA
+    components : Components
+        Of which those that pay for their bits are kept.
     facts : dict
         What the store will state.
     n_samples : int, optional
         Samples that the store will have, where the source has but some of them.
     """
 
-    def __init__(self, source: Source, model: CellPCA, facts: dict[str, Any], n_samples: int | None = None) -> None:
+    def __init__(
+        self, source: Source, components: Components, facts: dict[str, Any], n_samples: int | None = None
+    ) -> None:
         self.facts, self.source, self.n_samples = facts, source, n_samples or source.shape[0]
         self.form = Form((self.n_samples, *source.shape[1:]), source.dtype.itemsize)
-        self.components = components = cell_components(model)
+        self.components = components
         one = len(components.group) * max(map(len, components.rows)) * components.rows[0].itemsize
         there = source.shape[0]
         count = min(there, max(_TRIED_LEAST, min(_TRIED_MOST, _TRIED_BYTES // one)))
-        runs = _spread_runs(source, _RUNS * RUN, RUN) if there >= 2 * RUN else None
+        runs = spread_runs(source, _RUNS * RUN, RUN) if there >= 2 * RUN else None
         self.waves = runs is not None and waves_pay(components.scores(runs))
         unit = RUN if self.waves else 1
-        samples = _spread_runs(source, 2 * count, unit)
+        samples = spread_runs(source, 2 * count, unit)
         first = np.arange(len(samples)) // unit % 2 == 0 if len(samples) > max(count, unit) else slice(None)
         self.scores = components.scores(samples[first])
         if self.waves:
             self.scores = to_waves(self.scores)
         self.samples = samples if isinstance(first, slice) else samples[~first]
 
-    def reach(self, goal: Goal) -> Quantized:
+    @property
+    def _width(self) -> float:
+        low, high = self.facts["data_range"]
+        return float(high - low)
+
+    def reach(self, goal: Goal, *, rough: bool = False, guess: float | None = None) -> Quantized:
         """Return what the goal takes.
+
+        Parameters
+        ----------
+        goal : Goal
+        rough : bool
+            Whether a step within 4 % of the best one is good enough.
+        guess : float, optional
+            A step that nearly meets the goal.
 
         Raises
         ------
-        DataError
-            If no step meets it.
+        UnmetError
+            If no step meets it; with how many components there are, where more of them may help.
         """
-        low, high = self.facts["data_range"]
-        guess = (high - low) / 32
         if goal.is_promise:
             unit = self.facts["residual_step"] / 2
             tried = [self.with_residual(self.at(unit * times)) for times in _FOR_A_PROMISE]
@@ -118,26 +138,31 @@ class Trials:
             return min(tried, key=self.stored_bytes)
         coarse = goal.name != "ratio"
         try:
-            few = self._few()
-            near = search_step(few.margin_of(goal), guess, coarse=coarse, near=_ROUGH)
-            step = search_step(self.margin_of(goal), near, coarse=coarse, first=_ROUGH)
+            first = self if rough else self._few()
+            start = 1.0 if guess is None else 4 * _ROUGH
+            step = search_step(
+                first.margin_of(goal), guess or self._width / 32, coarse=coarse, first=start, near=_ROUGH
+            )
+            if not rough:
+                step = search_step(self.margin_of(goal), step, coarse=coarse, first=_ROUGH)
         except (UnreachedError, OverflowError) as error:
             more = "fit the model with more components (--components all has every one), or ask for less"
-            remedy = "ask for less" if goal.name == "ratio" else more
-            raise DataError(
-                f"{goal.name} {goal.value:g} cannot be reached with the components of the model: {remedy}"
+            most = max(map(len, self.components.rows))
+            short = goal.name != "ratio" and most < self.components.grid.max_features
+            raise UnmetError(
+                f"{goal.name} {goal.value:g} cannot be reached with the components of the model: "
+                f"{more if short else 'ask for less'}",
+                most if short else None,
             ) from error
         return self.at(step)
 
     def margin_of(self, goal: Goal) -> Callable[[float], float]:
         """Return by how much steps meet a goal, negative where they do not."""
-        low, high = self.facts["data_range"]
-        width = high - low
         measured: dict[str, Callable[[Quantized], float]] = {
             "ratio": lambda tried: self._raw_bytes / self.stored_bytes(tried) / goal.value - 1,
-            "psnr": lambda tried: float(psnr_from_mse(np.array(self._mse(tried, width)))) - goal.value,
-            "mse": lambda tried: 1 - self._mse(tried, width) / goal.value,
-            "ssim": lambda tried: self._ssim(tried, width) - goal.value,
+            "psnr": lambda tried: float(psnr_from_mse(np.array(self.mse(tried)))) - goal.value,
+            "mse": lambda tried: 1 - self.mse(tried) / goal.value,
+            "ssim": lambda tried: self._ssim(tried) - goal.value,
         }
         return lambda step: measured[goal.name](self.at(step))
 
@@ -232,15 +257,16 @@ class Trials:
         codes = codec.of_samples(codec.encode(self.samples, np.int32, tried.least))
         return codec.decode(codes, pixels=pixels_of(self.facts))
 
-    def _mse(self, tried: Quantized, width: float) -> float:
-        return float(mse_per_sample(self.samples, self._decoded(tried), data_range=width).mean())
+    def mse(self, tried: Quantized) -> float:
+        """Return the mean squared error, in units of the data range squared."""
+        return float(mse_per_sample(self.samples, self._decoded(tried), data_range=self._width).mean())
 
-    def _ssim(self, tried: Quantized, width: float) -> float:
-        n_spatial = self.components.grid.n_spatial
-        return float(ssim_per_sample(self.samples, self._decoded(tried), data_range=width, n_spatial=n_spatial).mean())
+    def _ssim(self, tried: Quantized) -> float:
+        decoded, n_spatial = self._decoded(tried), self.components.grid.n_spatial
+        return float(ssim_per_sample(self.samples, decoded, data_range=self._width, n_spatial=n_spatial).mean())
 
 
-def _spread_runs(source: Source, most: int, run: int) -> Array:
+def spread_runs(source: Source, most: int, run: int) -> Array:
     """Read runs of so many consecutive samples, spread over all, at most so many samples but at least one run."""
     n_runs = source.shape[0] // run
     firsts = run * spread_samples(n_runs, min(max(1, most // run), n_runs), np.random.default_rng(0))

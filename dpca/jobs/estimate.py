@@ -15,9 +15,10 @@ from sklearn.base import clone
 from dpca.engine.plan import Outline
 from dpca.engine.sampling import read_samples, spread_samples
 from dpca.engine.source import as_source
+from dpca.jobs.cell_choice import cells_tried
 from dpca.jobs.compression import CompressionSettings
 from dpca.jobs.encode import stated_facts, wanted_goal
-from dpca.jobs.encode_trials import Trials
+from dpca.jobs.encode_trials import Trials, cell_components
 from dpca.jobs.encode_write import task_bytes
 from dpca.representation.compressed import Form
 from dpca.storage.ingest import ingest
@@ -86,6 +87,8 @@ class _Few(Reader):
 def estimate(given: Stack | Reader, settings: CompressionSettings) -> Estimate:
     """Ingest, fit and encode some samples of a job with a goal, and scale what that takes to all of them.
 
+    Of a job that chooses its cells, those that it tries first stand for all.
+
     Raises
     ------
     DataError
@@ -96,10 +99,12 @@ def estimate(given: Stack | Reader, settings: CompressionSettings) -> Estimate:
     with tempfile.TemporaryDirectory() as folder:
         began = time.perf_counter()
         stack = _few(given, Path(folder), settings)
+        if settings.choose_cells:
+            model.set_params(**cells_tried(model, stack.sample_shape, stack.axes[1:])[0])
         ingested = time.perf_counter()
         model.fit(stack)
         fitted = time.perf_counter()
-        trials = Trials(as_source(stack), model, stated_facts(stack, model, wanted), n_samples=n)
+        trials = Trials(as_source(stack), cell_components(model), stated_facts(stack, model.grid_, wanted), n_samples=n)
         found = trials.reach(wanted)
         size, tried = trials.stored_bytes(found), time.perf_counter()
         codec = trials.codec(found)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
@@ -22,6 +22,11 @@ class StageCost:
     bytes: int
     peak_memory: int
 
+    def __add__(self, other: StageCost) -> StageCost:
+        """Return what two runs of a stage cost together."""
+        peak = max(self.peak_memory, other.peak_memory)
+        return StageCost(self.seconds + other.seconds, self.bytes + other.bytes, peak)
+
 
 NOTHING = StageCost(0.0, 0, 0)
 
@@ -29,15 +34,28 @@ NOTHING = StageCost(0.0, 0, 0)
 class StageRecord:
     """Costs and notes of the stages, kept in the workspace: a run that goes on reports those of the run before."""
 
-    _STAGES = ("ingest", "fit", "scores", "encode")
+    _STAGES = ("ingest", "choose cells", "fit", "scores", "encode")
 
     def __init__(self, work: Workspace) -> None:
         self._work = work
 
-    def keep(self, stage: str, cost: StageCost, notes: Sequence[str] = ()) -> None:
-        """Keep a cost, unless the stage was done by an earlier run, which kept its own."""
+    def keep(
+        self, stage: str, cost: StageCost, notes: Sequence[str] = (), facts: Mapping[str, Any] | None = None
+    ) -> None:
+        """Keep a cost, unless the stage was done by an earlier run, which kept its own, and what was found."""
         if cost is not NOTHING:
-            self._work.mark_done(f"stage {stage}", record={"cost": asdict(cost), "notes": list(notes)})
+            kept = {"cost": asdict(cost), "notes": list(notes), "facts": facts}
+            self._work.mark_done(f"stage {stage}", record=kept)
+
+    def notes(self, stage: str) -> list[str]:
+        """Return the notes of a stage."""
+        unit = f"stage {stage}"
+        return list(self._work.record(unit)["notes"]) if self._work.is_done(unit) else []
+
+    def facts(self, stage: str) -> dict[str, Any] | None:
+        """Return what a stage found, None where it is not done."""
+        unit = f"stage {stage}"
+        return dict(self._work.record(unit)["facts"]) if self._work.is_done(unit) else None
 
     def numbers(self) -> dict[str, Any]:
         """Return ``stages`` and ``notes`` as the report holds them, in the order of the stages."""

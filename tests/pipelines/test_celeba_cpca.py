@@ -126,7 +126,7 @@ def test_few_bytes_in_the_place_of_scores(
     assert report["bytes_given"] == sum(path.stat().st_size for path in folder.iterdir())
     assert report["mse"] == pytest.approx(mse, rel=1e-4)
     assert report["goal"] == {"name": "psnr", "value": 33}
-    assert set(report["stages"]) == {"ingest", "fit", "encode"}
+    assert set(report["stages"]) == {"ingest", "choose cells", "fit", "encode"}
     table = printed.partition("bytes, as given")[2]
     assert f"{size / 30:,.0f} a sample" in table.splitlines()[2]
     assert verify(output) == []
