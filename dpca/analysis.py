@@ -20,7 +20,7 @@ import numpy as np
 
 from dpca.engine.memory import usable_bytes
 from dpca.engine.plan import PlanError
-from dpca.kernels.linalg import add_lower, fix_signs, gram_lower, symmetrize
+from dpca.kernels.linalg import add_lower, fix_signs, gram_lower, release_scratch, scratch, symmetrize
 from dpca.kernels.types import Array
 from dpca.models import PCA
 from dpca.representation.compressed import Compressed
@@ -127,7 +127,7 @@ def gram(store: Compressed, *, center: bool = True) -> Array:
     for some in _blocks(cells, max(1, _BLOCK_BYTES // (n * dtype.itemsize))):
         positions = np.sort(np.concatenate([cells[c].positions for c in some]))
         codes = store.codes(positions, np.arange(n))
-        x, end = np.empty((sum(cells[c].into.shape[1] for c in some), n), dtype), 0
+        x, end = scratch("scores", (sum(cells[c].into.shape[1] for c in some), n), dtype), 0
         for c in some:
             cell = cells[c]
             values = codes[np.searchsorted(positions, cell.positions)].astype(dtype)
@@ -138,6 +138,7 @@ def gram(store: Compressed, *, center: bool = True) -> Array:
                 x[begin:end] += own[:, None].astype(dtype)
                 constant += float(means[c] @ means[c] - own @ own)
         add_lower(total, gram_lower(x, part))
+    release_scratch()
     symmetrize(total)
     if center:
         means_of_rows = total.mean(axis=1)

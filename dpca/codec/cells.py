@@ -395,5 +395,7 @@ class CellCodec:
 
     def rows_of(self, box: Region) -> Array:
         """Return the rows of codes that a box of a sample is decoded from, ascending."""
+        if box == whole_of(self.components.grid.sample_shape):
+            return np.arange(len(self.cell))
         parts = slabs_of(self.components.grid, box).parts
         return np.sort(np.concatenate([self._of_cell[part.cell] for part in parts]))

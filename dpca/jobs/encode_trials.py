@@ -211,7 +211,7 @@ class Trials:
     def blocks(self) -> list[Array]:
         """Runs of consecutive samples, as many as a chunk of a plain store has, float64."""
         rows = min(self.source.shape[0], replace(self.form, plain=True).rows)
-        runs = _spread_runs(self.source, max(rows, _TRIED_VALUES // math.prod(self.source.shape[1:])), rows)
+        runs = spread_runs(self.source, max(rows, _TRIED_VALUES // math.prod(self.source.shape[1:])), rows)
         return np.split(runs.astype(np.float64), len(runs) // rows)
 
     def stored_bytes(self, tried: Quantized) -> float:

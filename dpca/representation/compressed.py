@@ -319,14 +319,18 @@ class Compressed(CompressedViews):
             wanted, lengths = places[chunk] - start, [part.stop - part.start for part in columns]
             for run in runs(np.unique(chosen // high)):
                 a, b = int(run[0]) * high, min((int(run[-1]) + 1) * high, codes.shape[0])
+                here = slice(*np.searchsorted(chosen, (a, b)))
+                every = here.stop - here.start == b - a
+                if not waves and every and len(wanted) == lengths[0]:
+                    read_into(codes, (slice(a, b), *columns), found[here, chunk])
+                    continue
                 part = np.empty((b - a, *lengths), codes.dtype)
                 read_into(codes, (slice(a, b), *columns), part)
-                here = slice(*np.searchsorted(chosen, (a, b)))
                 if waves:
                     part = self.codec.of_samples(restored(part))
                 if len(wanted) < part.shape[1]:
                     part = part[:, wanted]
-                found[here, chunk] = part if here.stop - here.start == b - a else part[chosen[here] - a]
+                found[here, chunk] = part if every else part[chosen[here] - a]
         return found
 
     def _residual(self, places: Array, box: Region) -> Array:

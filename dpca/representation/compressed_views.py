@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from functools import cached_property
 from typing import Any
 
 import dask.array as da
@@ -85,7 +86,14 @@ class CompressedViews:
 
     def stored(self, name: str) -> zarr.Array[Any]:
         """Return an array of the store; see ``storage/FORMAT.md``."""
-        return array_in(self._group, name)
+        if name not in self._arrays:
+            self._arrays[name] = array_in(self._group, name)
+        return self._arrays[name]
+
+    @cached_property
+    def _arrays(self) -> dict[str, zarr.Array[Any]]:
+        # To open one takes as long as to unpack several chunks.
+        return {}
 
     def dask(self) -> da.Array:
         """Return a Dask array of the values, in `chunks`."""

@@ -40,7 +40,7 @@ def problems(draw: st.DrawFn) -> tuple[tuple[int, ...], tuple[int, ...], CellGri
 
 
 @given(problems())
-@settings(deadline=None, max_examples=150)
+@settings(deadline=None, max_examples=80)
 def test_every_partition_once_every_sample_once_within_the_budget(
     problem: tuple[tuple[int, ...], tuple[int, ...], CellGrid | Bands, int, int],
 ) -> None:

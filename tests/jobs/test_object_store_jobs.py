@@ -61,11 +61,17 @@ def numbers(output: str | Path) -> dict:
     return {key: value for key, value in report.items() if key != "stages"}
 
 
-def test_compress_makes_in_a_bucket_what_it_makes_on_disk(made, tmp_path, proxy, scheduler, capfd):
+def test_a_job_that_is_killed_makes_in_a_bucket_what_it_makes_on_disk(
+    made, tmp_path, proxy, scheduler, programs: Programs, capfd
+):
     upload(made.photos, "s3://faulty/photos")
     output, where = "s3://faulty/made/out.zarr", options(tmp_path, scheduler)
+    command = ["compress", "s3://faulty/photos", output, *FIT, *where]
     proxy.share = 0.03
-    assert main(["compress", "s3://faulty/photos", output, *FIT, *where]) == 0
+    # in requests, of which it takes about 500
+    for moment in (80, 200):
+        run(programs, command, proxy, moment)
+    assert main(command) == 0
     proxy.share = 0.0
     assert content(output) == content(made.output)
     assert numbers(output) == numbers(made.output)
@@ -73,12 +79,24 @@ def test_compress_makes_in_a_bucket_what_it_makes_on_disk(made, tmp_path, proxy,
     assert main(["verify", "s3://faulty/made/out.report", *where]) == 0
     assert main(["info", output, *where[:2]]) == 0
     assert "bytes_on_disk" in capfd.readouterr().out
-    assert main(["compress", "s3://faulty/photos", output, *FIT, *where]) == 0
+    assert main(command) == 0
     told = capfd.readouterr()
     assert "nothing to do" in told.out
     secrets = [value.encode() for value in KEYS.values()]
     assert not any(secret in text for text in content("s3://faulty/made").values() for secret in secrets)
     assert not any(value in told.out + told.err for value in KEYS.values())
+
+
+def run(programs: Programs, command: Sequence[str], proxy: FaultyProxy, requests: int) -> None:
+    """Run a command, and kill it after so many requests."""
+    program = programs.start([sys.executable, "-m", "dpca", *command])
+    last = sum(proxy.met.values()) + requests
+    while program.poll() is None and sum(proxy.met.values()) < last:
+        time.sleep(0.005)
+    program.kill()
+    _, errors = program.communicate()
+    assert "Traceback" not in errors, errors
+    assert program.returncode == -9, errors
 
 
 def test_models_scores_and_reconstructions_in_a_bucket(tmp_path, s3, bucket, scheduler):
@@ -106,32 +124,6 @@ def test_models_scores_and_reconstructions_in_a_bucket(tmp_path, s3, bucket, sch
     fitted = PCA(2).fit(f"{bucket}/stack.zarr")
     fitted.save(f"{bucket}/pca.zarr", storage_options=options_at(s3))
     assert np.array_equal(PCA.load(f"{bucket}/pca.zarr").components_, PCA(2).fit(tmp_path / "stack.zarr").components_)
-
-
-def test_a_job_that_is_killed_goes_on_to_the_same_bytes(made, tmp_path, proxy, scheduler, programs: Programs):
-    upload(made.photos, "s3://faulty/photos")
-    output = "s3://faulty/killed/out.zarr"
-    command = ["compress", "s3://faulty/photos", output, *FIT, *options(tmp_path, scheduler)]
-    # in requests, of which it takes about 500
-    for moment in (80, 200):
-        run(programs, command, proxy, moment)
-    assert run(programs, command) == 0
-    assert content(output) == content(made.output)
-    assert {name for name, _ in ObjectPath("s3://faulty/killed").entries()} == {"out.report", "out.zarr"}
-
-
-def run(programs: Programs, command: Sequence[str], proxy: FaultyProxy | None = None, requests: int = 0) -> int:
-    """Run a command, up to so many requests; return its exit code."""
-    program = programs.start([sys.executable, "-m", "dpca", *command])
-    if proxy is not None:
-        last = sum(proxy.met.values()) + requests
-        while program.poll() is None and sum(proxy.met.values()) < last:
-            time.sleep(0.005)
-        program.kill()
-    _, errors = program.communicate()
-    assert "Traceback" not in errors, errors
-    assert program.returncode in (-9, 0), errors
-    return program.returncode
 
 
 def test_exit_codes_are_those_of_disks(tmp_path, proxy, bucket, scheduler, capsys):

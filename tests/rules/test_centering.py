@@ -35,7 +35,7 @@ def test_two_batches_by_hand() -> None:
     st.lists(st.integers(1, 40), min_size=1, max_size=5),
     st.integers(0, 2**32 - 1),
 )
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 def test_any_batches_of_any_dtype(dtype: type, lengths: list[int], seed: int) -> None:
     rng = np.random.default_rng(seed)
     values = rng.normal(60, 25, (sum(lengths), 4)).clip(0, 120)

@@ -85,7 +85,7 @@ def test_the_result_of_8_bit_samples_is_the_same_to_the_last_bit(
     st.lists(st.integers(0, 70), max_size=5),
     st.booleans(),
 )
-@settings(deadline=None, max_examples=80, derandomize=True)
+@settings(deadline=None, max_examples=40, derandomize=True)
 def test_every_dtype_in_any_batches_and_merges(dtype: Any, n: int, d: int, cuts: list[int], backwards: bool) -> None:
     rng = np.random.default_rng(n + d)
     values = rng.normal(40, 25, (n, d))

@@ -67,7 +67,7 @@ def test_the_mean_moves_by_hand() -> None:
 
 
 @given(st.integers(2, 60), st.integers(1, 9), st.integers(1, 12), st.integers(1, 25), st.booleans(), st.integers(0, 99))
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 def test_exact_where_nothing_is_truncated(n: int, d: int, k: int, rows: int, center: bool, seed: int) -> None:
     x = decaying(n, d, seed)
     rule = IncrementalSVD(k, center=center)

@@ -86,7 +86,7 @@ def test_what_cannot_be_squared_is_left_to_the_exact_step(value: float) -> None:
 
 
 @given(st.data())
-@settings(deadline=None, max_examples=80)
+@settings(deadline=None, max_examples=40)
 def test_what_is_stated_of_a_result_is_never_more_than_the_truth(data: st.DataObject) -> None:
     """Any spectrum, order, batches and tree of merges; two parts of a stream that may have nothing in common."""
     d, seed = data.draw(st.integers(3, 30), label="d"), data.draw(st.integers(0, 999), label="seed")

@@ -357,7 +357,7 @@ class TestRules:
     changes=st.lists(st.tuples(st.floats(0, 1, exclude_max=True), st.integers(0, 255)), max_size=3),
     kept=st.sampled_from([1.0, 1.0, 0.97, 0.5]),
 )
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=100)
 def test_any_jpeg_has_the_pixels_that_pillow_gives_or_is_refused_as_there(
     seed: int,
     size: tuple[int, int],

@@ -77,7 +77,7 @@ def sound(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, bytes]:
 hostile = st.sampled_from([0, 1, 2, 7, 255, 2**15, 2**16 - 1, 2**31, 2**32 - 1, 2**47, 2**63 - 1, 2**64 - 1])
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=250, deadline=None)
 @given(at=st.integers(0, 10**6), size=st.sampled_from([1, 2, 4, 8]), value=hostile)
 def test_any_number_may_be_false(sound: tuple[Path, bytes], at: int, size: int, value: int) -> None:
     path, content = sound
