@@ -24,6 +24,7 @@ from dpca.models.landmarks import default_gamma
 from dpca.models.parameters import check_parameters, check_states_fit
 from dpca.models.samples import dense_samples
 from dpca.models.store import Kept, StoredModel
+from dpca.models.streaming_methods import describe_option
 from dpca.representation.kernel import KernelRepresentation
 from dpca.storage.errors import DataError
 
@@ -94,12 +95,9 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
         for name in _ARRAYS.keys() - {"landmarks"}:
             setattr(self, f"{name}_", results[name])
         self.landmarks_, self.gamma_ = found.to_landmarks.points, kernel.gamma
-        scores = self.landmark_scores_
-        self.inverse_gamma_ = (
-            default_gamma(scores, "inverse_gamma") if self.inverse_gamma is None else float(self.inverse_gamma)
-        )
-        self.total_, self.residual_ = total, float(results["residual"])
-        self.captured_bound_ = float(results["captured_bound"])
+        self.inverse_gamma_ = float(self.inverse_gamma or default_gamma(self.landmark_scores_, "inverse_gamma"))
+        for name in ("total", "residual", "captured_bound"):
+            setattr(self, f"{name}_", float(results[name]))
         self._know(sample_shape, n)
 
     def _know(self, sample_shape: tuple[int, ...], n: int) -> None:
@@ -127,19 +125,15 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
         Parameters
         ----------
         X : array (n_samples, *sample_shape)
-            Of the first call, landmarks are chosen; there must be as many samples as landmarks.
+            Landmarks that are not given are chosen of the first batch, which must have as many samples. Costs what the
+            pass of `fit` does; components are found when they are asked for.
         sample_dim : str or sequence of str, optional
             Of the first ``DataArray``, see `fit`.
 
         Raises
         ------
         DataError
-            For a model that `fit` fitted or `load` read, for another method, and for samples that do not go with those
-            before.
-
-        Notes
-        -----
-        Costs what the pass of `fit` does. The components are found when they are asked for, from the state so far.
+            After `fit` or `load`, for another method, and for samples that do not go with those before.
         """
         fresh = self._states is None
         if fresh:
@@ -164,9 +158,7 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
         return self
 
     def merge(self, other: KernelModel) -> Self:
-        """Take in all that another estimator has seen through `partial_fit`.
-
-        Both need the same landmarks and gamma: give them as parameters.
+        """Take in all that another estimator, given the same landmarks and gamma, has seen through `partial_fit`.
 
         Raises
         ------
@@ -241,17 +233,15 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
     # -- keeping
 
     def _kept(self) -> Kept:
-        parameters = self.get_params(deep=False)
-        own = not isinstance(self.landmarks, str)
-        stated = {n: v for n, v in parameters.items() if n not in ("random_state", "memory_budget", "landmarks")}
+        kept = {n: v for n, v in self.get_params(deep=False).items() if n not in ("random_state", "memory_budget")}
+        kept["landmarks"] = self.landmarks if isinstance(self.landmarks, str) else None
         facts = {
             "sample_shape": list(self.sample_shape_),
             "n_components": self.n_components_,
             "n_samples_seen": self.n_samples_seen_,
             "n_landmarks": len(self.landmarks_),
             **{name: getattr(self, f"{name}_") for name in _NUMBERS},
-            "parameters": {n: v.item() if hasattr(v, "item") else v for n, v in stated.items()}
-            | {"landmarks": None if own else self.landmarks},
+            "parameters": {name: describe_option(value) for name, value in kept.items()},
         }
         arrays = {name: (getattr(self, f"{name}_"), axes) for name, axes in _ARRAYS.items()}
         return Kept(arrays, facts, self.store_version)
@@ -260,11 +250,8 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
     def _from_store(cls, stored: StoredModel) -> Self:
         facts = stored.facts
         given = {name: facts["parameters"][name] for name in signature(cls).parameters if name in facts["parameters"]}
-        lengths = {
-            "component": stored.n_components,
-            "landmark": int(facts["n_landmarks"]),
-            "feature": math.prod(stored.sample_shape),
-        }
+        lengths = {"component": stored.n_components, "feature": math.prod(stored.sample_shape)}
+        lengths["landmark"] = int(facts["n_landmarks"])
         arrays = stored.arrays({name: tuple(lengths[axis] for axis in axes) for name, axes in _ARRAYS.items()})
         if given["landmarks"] is None:
             given["landmarks"] = arrays["landmarks"].reshape(-1, *stored.sample_shape)
