@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from inspect import signature
@@ -18,7 +17,7 @@ from dpca.kernels.inner_products import Kernel, KernelMap
 from dpca.kernels.types import Array
 from dpca.models.estimator import Estimator
 from dpca.models.going_on import WhereStateIsKept
-from dpca.models.kernel_methods import Found, Problem, check_positive
+from dpca.models.kernel_methods import Found, check_positive
 from dpca.models.labelled import given_to_fit
 from dpca.models.landmarks import default_gamma
 from dpca.models.parameters import check_parameters, check_states_fit
@@ -42,40 +41,13 @@ _FOUND = {f"{name}_" for name in (*_ARRAYS, *_NUMBERS, "n_components")}
 
 
 class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[misc]
-    """Base of `KernelPCA`, which says what is to be found."""
+    """Base of `KernelPCA`, which has the parameters and says by ``_problem`` what is to be found."""
 
     scores_kind: ClassVar[str] = KernelRepresentation.scores_kind
     measures_ssim: ClassVar[bool] = False
     report_title: ClassVar[str] = "Kernel components"
 
-    n_components: int
-    kernel: str
-    degree: int
-    coef0: float
-    method: str
-    landmarks: Any
-    pre_image: str
-    alpha: float
-    inverse_gamma: float | None
-
-    coefficients_: Array
-    offset_: Array
-    mean_coefficients_: Array
-    landmark_scores_: Array
-    eigenvalues_: Array
-    landmarks_: Array
-    gamma_: float
-    inverse_gamma_: float
-    total_: float
-    n_components_: int
-
-    _rule: Any
     _states: Any = None
-    _basis: KernelRepresentation
-
-    @abstractmethod
-    def _problem(self, n: int | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Problem:
-        """Return what is to be found in n samples, or any number of them, checked."""
 
     # -- learning
 
@@ -203,7 +175,8 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
         check_is_fitted(self)
         if "_basis" not in vars(self):
             self._find()
-        return self._basis
+        basis: KernelRepresentation = self._basis
+        return basis
 
     @property
     def eigenvectors_(self) -> Array:
@@ -215,7 +188,7 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
 
     @property
     def _n_features_out(self) -> int:
-        return self.n_components_
+        return int(self.n_components_)
 
     def report_numbers(self) -> dict[str, Any]:
         """Return what a report says of the fitted model; see `dpca.report.record`."""
