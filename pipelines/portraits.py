@@ -200,5 +200,5 @@ def _photograph() -> Image.Image:
 
 def _astronaut() -> NDArray[np.uint8]:
     # Without types in scikit-image; the file ships inside the package, nothing is downloaded.
-    photograph: NDArray[np.uint8] = skimage.data.astronaut()  # type: ignore[no-untyped-call]
+    photograph: NDArray[np.uint8] = skimage.data.astronaut()
     return photograph

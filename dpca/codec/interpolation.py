@@ -45,7 +45,7 @@ class _Halfway(NamedTuple):
         Which weights are theirs.
     lines : array (n_lines,) of integers
         Where each line along the last axis begins among the values in C order.
-    count, stride : int
+    length, stride : int
         How many values of a line, and how far apart.
     near : array (n_lines, k, 4) of integers
         How far their neighbors are along the axes before the last: the nearest ones and those after.
@@ -58,7 +58,7 @@ class _Halfway(NamedTuple):
     level: int
     number: int
     lines: Array
-    count: int
+    length: int
     stride: int
     near: Array
     along: Array
@@ -187,8 +187,8 @@ def parities(n_axes: int) -> list[tuple[int, ...]]:
 
 def _fit(values: Array, part: _Halfway) -> Array:
     """Return the weights (k, 2) of the least squared error of predictions, as integers."""
-    every = max(1, len(part.lines) * part.count // _FITTED)
-    places = part.lines[::every, None] + part.stride * np.arange(part.count)
+    every = max(1, len(part.lines) * part.length // _FITTED)
+    places = part.lines[::every, None] + part.stride * np.arange(part.length)
     beside = [part.near[::every, j, :, None] for j in range(part.near.shape[1])]
     beside += [part.along.T[None]] if len(part.along) else []
     columns = []

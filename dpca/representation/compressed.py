@@ -170,7 +170,7 @@ def read_codec(group: zarr.Group) -> CellCodec:
     StoreError
         If it is damaged.
     """
-    facts, arrays = root_facts(group), {}
+    facts, arrays = root_facts(group), dict[str, Array]()
     try:
         for name in (*_INTEGERS, "weights") if facts.get("interpolated") else _INTEGERS:
             if name in _OF_POSITIONS and not arrays["rank"].any():
@@ -340,8 +340,8 @@ class Compressed(CompressedViews):
             first = int(places[0]) // self.rows * self.rows
             part = np.empty((min(self.rows, len(self) - first), *self.shape[1:]), residual.dtype)
             read_into(residual, (slice(first, first + len(part)), *(slice(None) for _ in box)), part)
-            decoded = self.codec.interpolation.decode(unfolded(part))
-            return decoded[(places - first, *(slice(*reach) for reach in box))]
+            decoded: Array = self.codec.interpolation.decode(unfolded(part))[places - first]
+            return decoded[(slice(None), *(slice(*reach) for reach in box))]
         start, stop = int(places[0]), int(places[-1]) + 1
         ends = [(0 if axis in along else a, b) for axis, (a, b) in enumerate(box, 1)]
         part = np.empty((stop - start, *(b - a for a, b in ends)), residual.dtype)
