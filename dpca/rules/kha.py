@@ -207,7 +207,11 @@ class KernelHebbian(Rule):
     def _finish(self, state: State) -> dict[str, Array]:
         self._turn(state)
         kept = {name: state.arrays[name] for name in _KEPT}
-        return {**kept, "eigenvalues": self.eigenvalues(kept), "n_updates": np.asarray(float(state.counts["n_updates"]))}
+        return {
+            **kept,
+            "eigenvalues": self.eigenvalues(kept),
+            "n_updates": np.asarray(float(state.counts["n_updates"])),
+        }
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of temporary arrays: where the pass begins, and rows in several forms."""
