@@ -137,10 +137,11 @@ def _parser() -> argparse.ArgumentParser:
     fit = command(
         "fit",
         "model_commands:fit",
-        "compute the principal components of every cell or band of a stack",
+        "compute the principal components of a stack: of every cell or band, or of a kernel",
         "dpca fit lfw.zarr model.zarr --cell 10 --components 20\n"
         "         dpca fit lfw.zarr model.zarr --cell 10 --target-psnr 32\n"
-        "         dpca fit lfw.zarr model.zarr --band-size 1875 --mapping mean-variance --ratio 15",
+        "         dpca fit lfw.zarr model.zarr --band-size 1875 --mapping mean-variance --ratio 15\n"
+        "         dpca fit lfw.zarr model.zarr --kernel rbf --components 50",
         stack=_STACK,
         model="model to make",
     )

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import math
+from bisect import bisect_left
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -49,9 +50,8 @@ class Problem:
 
     def kernel_on(self, x: Array) -> Kernel:
         """Return the kernel, whose gamma follows from rows where it is not given."""
-        has_width = self.kernel in ("rbf", "poly")
-        gamma = default_gamma(x) if self.gamma is None and has_width else float(self.gamma or 1.0)
-        return Kernel(self.kernel, gamma, self.degree, self.coef0)
+        default = self.gamma is None and self.kernel in ("rbf", "poly")
+        return Kernel(self.kernel, default_gamma(x) if default else float(self.gamma or 1), self.degree, self.coef0)
 
     def landmarks_of(self, pool: Array, rng: np.random.Generator) -> KernelMap:
         """Return the map to the landmarks that are given, or to some of a pool (n, d)."""
@@ -66,8 +66,7 @@ class Problem:
         return KernelComponents(Covariance(center=self.center), to_landmarks, self.k, held_out=held_out)
 
 
-@dataclass(frozen=True)
-class Found:
+class Found(NamedTuple):
     """Where components were found, and what `KernelComponents` returned."""
 
     to_landmarks: KernelMap
@@ -121,25 +120,20 @@ def plan(problem: Problem, passes: Passes) -> None:
     shape = tuple(passes.source.shape[1:])
     d = math.prod(shape)
 
-    def need(m: int) -> None:
-        kernel = Kernel(problem.kernel)
-        held_out = no_values((min(HELD_OUT, passes.source.shape[0]), d), problem.dtype)
-        rule = problem.rule(KernelMap(kernel, no_values((m, d), problem.dtype)), held_out)
-        passes.plan(Whole(shape), rule)
+    held_out = no_values((min(HELD_OUT, passes.source.shape[0]), d), problem.dtype)
 
-    try:
-        need(problem.n_landmarks)
-    except PlanError as error:
-        fits, over = 0, problem.n_landmarks
-        while over - fits > 1:
-            middle = (fits + over) // 2
-            try:
-                need(middle)
-                fits = middle
-            except PlanError:
-                over = middle
+    def refused(m: int) -> PlanError | None:
+        points = KernelMap(Kernel(problem.kernel), no_values((m, d), problem.dtype))
+        try:
+            passes.plan(Whole(shape), problem.rule(points, held_out))
+        except PlanError as error:
+            return error
+        return None
+
+    if (error := refused(problem.n_landmarks)) is not None:
+        fits = bisect_left(range(1, problem.n_landmarks), True, key=lambda m: refused(m) is not None)
         if fits < problem.k:
-            raise
+            raise error
         raise PlanError(
             f"{problem.n_landmarks:,} landmarks do not fit the {passes.budget / 1e6:,.0f} MB of a task, and {fits:,} "
             f"do: use method='nystrom' with n_landmarks={fits}, or allow more memory"

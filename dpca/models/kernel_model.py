@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from abc import abstractmethod
 from collections.abc import Sequence
 from dataclasses import replace
 from inspect import signature
@@ -18,7 +17,7 @@ from dpca.kernels.inner_products import Kernel, KernelMap
 from dpca.kernels.types import Array
 from dpca.models.estimator import Estimator
 from dpca.models.going_on import WhereStateIsKept
-from dpca.models.kernel_methods import Found, Problem, check_positive
+from dpca.models.kernel_methods import Found, check_positive
 from dpca.models.labelled import given_to_fit
 from dpca.models.landmarks import default_gamma
 from dpca.models.parameters import check_parameters, check_states_fit
@@ -42,41 +41,13 @@ _FOUND = {f"{name}_" for name in (*_ARRAYS, *_NUMBERS, "n_components")}
 
 
 class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[misc]
-    """Base of `KernelPCA`, which says what is to be found."""
+    """Base of `KernelPCA`, which has the parameters and says by ``_problem`` what is to be found."""
 
     scores_kind: ClassVar[str] = KernelRepresentation.scores_kind
     measures_ssim: ClassVar[bool] = False
     report_title: ClassVar[str] = "Kernel components"
 
-    n_components: int
-    kernel: str
-    degree: int
-    coef0: float
-    method: str
-    landmarks: Any
-    pre_image: str
-    alpha: float
-    inverse_gamma: float | None
-    n_passes: int
-
-    coefficients_: Array
-    offset_: Array
-    mean_coefficients_: Array
-    landmark_scores_: Array
-    eigenvalues_: Array
-    landmarks_: Array
-    gamma_: float
-    inverse_gamma_: float
-    total_: float
-    n_components_: int
-
-    _rule: Any
     _states: Any = None
-    _basis: KernelRepresentation
-
-    @abstractmethod
-    def _problem(self, n: int | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Problem:
-        """Return what is to be found in n samples, or any number of them, checked."""
 
     # -- learning
 
@@ -96,12 +67,9 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
         for name in _ARRAYS.keys() - {"landmarks"}:
             setattr(self, f"{name}_", results[name])
         self.landmarks_, self.gamma_ = found.to_landmarks.points, kernel.gamma
-        scores = self.landmark_scores_
-        self.inverse_gamma_ = (
-            default_gamma(scores, "inverse_gamma") if self.inverse_gamma is None else float(self.inverse_gamma)
-        )
-        self.total_, self.residual_ = total, float(results["residual"])
-        self.captured_bound_ = float(results["captured_bound"])
+        self.inverse_gamma_ = float(self.inverse_gamma or default_gamma(self.landmark_scores_, "inverse_gamma"))
+        for name in ("total", "residual", "captured_bound"):
+            setattr(self, f"{name}_", float(results[name]))
         self._know(sample_shape, n)
 
     def _know(self, sample_shape: tuple[int, ...], n: int) -> None:
@@ -129,19 +97,15 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
         Parameters
         ----------
         X : array (n_samples, *sample_shape)
-            Of the first call, landmarks are chosen; there must be as many samples as landmarks.
+            Landmarks that are not given are chosen of the first batch, which must have as many samples. Costs what the
+            pass of `fit` does; components are found when they are asked for.
         sample_dim : str or sequence of str, optional
             Of the first ``DataArray``, see `fit`.
 
         Raises
         ------
         DataError
-            For a model that `fit` fitted or `load` read, for another method, and for samples that do not go with those
-            before.
-
-        Notes
-        -----
-        Costs what the pass of `fit` does. The components are found when they are asked for, from the state so far.
+            After `fit` or `load`, for another method, and for samples that do not go with those before.
         """
         fresh = self._states is None
         if fresh:
@@ -166,9 +130,7 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
         return self
 
     def merge(self, other: KernelModel) -> Self:
-        """Take in all that another estimator has seen through `partial_fit`.
-
-        Both need the same landmarks and gamma: give them as parameters.
+        """Take in all that another estimator, given the same landmarks and gamma, has seen through `partial_fit`.
 
         Raises
         ------
@@ -213,7 +175,8 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
         check_is_fitted(self)
         if "_basis" not in vars(self):
             self._find()
-        return self._basis
+        basis: KernelRepresentation = self._basis
+        return basis
 
     @property
     def eigenvectors_(self) -> Array:
@@ -225,7 +188,7 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
 
     @property
     def _n_features_out(self) -> int:
-        return self.n_components_
+        return int(self.n_components_)
 
     def report_numbers(self) -> dict[str, Any]:
         """Return what a report says of the fitted model; see `dpca.report.record`."""
@@ -243,17 +206,15 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
     # -- keeping
 
     def _kept(self) -> Kept:
-        parameters = self.get_params(deep=False)
-        own = not isinstance(self.landmarks, str)
-        stated = {n: v for n, v in parameters.items() if n not in ("random_state", "memory_budget", "landmarks")}
+        kept = {n: v for n, v in self.get_params(deep=False).items() if n not in ("random_state", "memory_budget")}
+        kept["landmarks"] = self.landmarks if isinstance(self.landmarks, str) else None
         facts = {
             "sample_shape": list(self.sample_shape_),
             "n_components": self.n_components_,
             "n_samples_seen": self.n_samples_seen_,
             "n_landmarks": len(self.landmarks_),
             **{name: getattr(self, f"{name}_") for name in _NUMBERS},
-            "parameters": {n: describe_option(v) for n, v in stated.items()}
-            | {"landmarks": None if own else self.landmarks},
+            "parameters": {name: describe_option(value) for name, value in kept.items()},
         }
         arrays = {name: (getattr(self, f"{name}_"), axes) for name, axes in _ARRAYS.items()}
         return Kept(arrays, facts, self.store_version)
@@ -261,13 +222,10 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
     @classmethod
     def _from_store(cls, stored: StoredModel) -> Self:
         facts = stored.facts
-        stated = {name: restore_option(value) for name, value in facts["parameters"].items()}
-        given = {name: stated[name] for name in signature(cls).parameters if name in stated}
-        lengths = {
-            "component": stored.n_components,
-            "landmark": int(facts["n_landmarks"]),
-            "feature": math.prod(stored.sample_shape),
-        }
+        kept = facts["parameters"]
+        given = {name: restore_option(kept[name]) for name in signature(cls).parameters if name in kept}
+        lengths = {"component": stored.n_components, "feature": math.prod(stored.sample_shape)}
+        lengths["landmark"] = int(facts["n_landmarks"])
         arrays = stored.arrays({name: tuple(lengths[axis] for axis in axes) for name, axes in _ARRAYS.items()})
         if given["landmarks"] is None:
             given["landmarks"] = arrays["landmarks"].reshape(-1, *stored.sample_shape)
