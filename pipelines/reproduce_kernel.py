@@ -10,6 +10,7 @@ folder are left out, and named.
   patches       figures 6 and 8, left: windows of a noisy photograph
   digits        noisy USPS digits by linear and by kernel components
   clustering    figure 10: spectral clustering of all USPS digits
+  motion        figure 11: motion capture without its noise
 """
 
 from __future__ import annotations

@@ -222,8 +222,8 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
     @classmethod
     def _from_store(cls, stored: StoredModel) -> Self:
         facts = stored.facts
-        stated = {name: restore_option(value) for name, value in facts["parameters"].items()}
-        given = {name: stated[name] for name in signature(cls).parameters if name in stated}
+        kept = facts["parameters"]
+        given = {name: restore_option(kept[name]) for name in signature(cls).parameters if name in kept}
         lengths = {"component": stored.n_components, "feature": math.prod(stored.sample_shape)}
         lengths["landmark"] = int(facts["n_landmarks"])
         arrays = stored.arrays({name: tuple(lengths[axis] for axis in axes) for name, axes in _ARRAYS.items()})

@@ -100,7 +100,7 @@ def gains_of(variant: str, eta: float, tau: float, meta: float = 0.0) -> Gains:
     return Gains(schedule, by_eigenvalue, by_length, meta if adapted else 0.0)
 
 
-def tune(run: Callable[[float], object], largest: float = 500.0, fewest: float = 1e-9) -> float:
+def tune(run: Callable[[float], object], largest: float = 500.0, least: float = 1e-9) -> float:
     """Return the largest of ..., 1, 2, 5, 10, 20, 50, ... with which a rule does not diverge.
 
     Günter, Schraudolph & Vishwanathan 2007, algorithm 2: the best gains were mostly the largest that did not diverge,
@@ -111,27 +111,20 @@ def tune(run: Callable[[float], object], largest: float = 500.0, fewest: float =
     run : callable
         Runs the rule with a gain, from the start, for as many updates as divergence takes to show (there 1 % of 60,000
         samples, or never), and lets its `DivergedError` pass.
-    largest : float
-        The first that is tried.
-    fewest : float
-        Where the search ends.
+    largest, least : float
+        The first that is tried, if it is one of these, and the last.
 
     Raises
     ------
     DivergedError
         If it diverges with every gain.
     """
-    power = math.ceil(math.log10(largest))
-    while 10.0**power >= fewest:
-        for digit in (5, 2, 1):
-            # Divided where powers are negative: 2 * 10.0**-1 is no .2.
-            gain = digit * 10.0**power if power >= 0 else digit / 10.0**-power
-            if gain > largest:
-                continue
-            try:
-                run(gain)
-            except DivergedError:
-                continue
-            return gain
-        power -= 1
-    raise DivergedError(f"the rule diverged with every gain from {largest:g} down to {fewest:g}: scale the data")
+    for power in range(math.ceil(math.log10(largest)), math.floor(math.log10(least)) - 1, -1):
+        for gain in (float(f"{digit}e{power}") for digit in (5, 2, 1)):
+            if least <= gain <= largest:
+                try:
+                    run(gain)
+                except DivergedError:
+                    continue
+                return gain
+    raise DivergedError(f"the rule diverged with every gain from {largest:g} down to {least:g}: scale the data")

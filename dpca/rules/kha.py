@@ -88,11 +88,8 @@ class KernelHebbian(Rule):
         state.counts["n_updates"] = int(self.start["n_updates"])
         own, rows, derivatives = (arrays[name] for name in ("expansion", "rows", "derivatives"))
         dual = own if self.variances is None else rows
-        arrays["lengths"][...], arrays["products"][...], arrays["cross"][...] = (
-            own @ own.T,
-            rows @ dual.T,
-            derivatives @ dual.T,
-        )
+        for name, product in {"lengths": own @ own.T, "products": rows @ dual.T, "cross": derivatives @ dual.T}.items():
+            arrays[name][...] = product
         arrays["turn"][...] = np.eye(len(rows))
         arrays["eigenvalues"][...] = self.eigenvalues(self.start)
 
@@ -210,7 +207,11 @@ class KernelHebbian(Rule):
     def _finish(self, state: State) -> dict[str, Array]:
         self._turn(state)
         kept = {name: state.arrays[name] for name in _KEPT}
-        return {**kept, "eigenvalues": self.eigenvalues(kept), "n_updates": np.asarray(state.counts["n_updates"])}
+        return {
+            **kept,
+            "eigenvalues": self.eigenvalues(kept),
+            "n_updates": np.asarray(float(state.counts["n_updates"])),
+        }
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of temporary arrays: where the pass begins, and rows in several forms."""
@@ -235,7 +236,7 @@ def begin(expansion: Array, rows: Array) -> dict[str, Array]:
         "rows": rows,
         "derivatives": zeros,
         "log_gains": zeros[:, 0],
-        "n_updates": np.asarray(0),
+        "n_updates": np.zeros(()),
     }
 
 

@@ -17,6 +17,8 @@ from dpca.rules import BlockPower, ExplicitKrasulina, ImplicitKrasulina, Increme
 from dpca.rules.covariance import Covariance, CovariancePCA
 from dpca.rules.covariance_product import CovarianceProduct, RayleighRitz, Refinement
 from dpca.rules.dual import BlockGram, DualComponents
+from dpca.rules.gains import gains_of
+from dpca.rules.kha import KernelHebbian, begin
 from dpca.rules.minibatch import InBatches
 from dpca.rules.moments import Moments
 from dpca.rules.pooled_covariance import PooledCovariancePCA
@@ -46,6 +48,13 @@ BASIS = np.linalg.qr(_rng.normal(size=(D, 4)))[0].T.copy()
 #: name -> d, n -> rule, for n samples of d attributes
 RULES: dict[str, Callable[[int, int], Any]] = {
     **{name: lambda d, n, make=make: make(3) for name, make in STREAMING.items()},
+    "kernel-hebbian": lambda d, n: KernelHebbian(
+        gains_of("smd*", 0.01, 100.0, 0.01),
+        np.arange(n),
+        begin(np.full((2, n), 0.01), rows(2, d)),
+        np.ones(d),
+        each_step=True,
+    ),
     "in-batches": lambda d, n: InBatches(Watched(rule_class("incremental-svd")(3, 5), n), 50),
     "sampled": lambda d, n: InBatches(Sampled(Watched(IncrementalSVD(3, 5), n)), 50),
     "in-batches-sequential": lambda d, n: InBatches(Watched(Oja(3), n), 50),

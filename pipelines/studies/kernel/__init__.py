@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dpca.pipelines.studies.kernel.clustering import clustering_section
 from dpca.pipelines.studies.kernel.denoising import digits_section, patches_section
 from dpca.pipelines.studies.kernel.mnist import table_section
+from dpca.pipelines.studies.kernel.motion import motion_section
 from dpca.pipelines.studies.kernel.section import Section
 from dpca.pipelines.studies.kernel.usps import linear_section, rbf_section, steps_section
 from dpca.pipelines.studies.reproduction.data import Setting
@@ -19,6 +20,7 @@ SECTIONS: dict[str, Callable[..., Section]] = {
     "patches": patches_section,
     "digits": digits_section,
     "clustering": clustering_section,
+    "motion": motion_section,
 }
 """Name of each section of the page to the function that computes it: (Setting, passes over the data) -> Section."""
 

@@ -139,8 +139,12 @@ def gaussian(x: Array, sigma: float) -> Array:
 
 def curves(courses: Sequence[Course]) -> Figure:
     """Median excess error against passes, one line a variant."""
+    lines = []
+    for course in courses:
+        kept = np.isfinite(course.median)  # up to where it diverged
+        lines.append((course.variant.label, np.flatnonzero(kept) + 1, np.log10(course.median[kept])))
     return convergence_curves(
-        [(c.variant.label, np.arange(1, len(c.median) + 1), np.log10(c.median)) for c in courses],
+        lines,
         "passes over the data",
         emphasized=_EMPHASIZED,
         y_label="log10 of the excess reconstruction error",
