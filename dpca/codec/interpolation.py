@@ -45,11 +45,11 @@ class _Halfway(NamedTuple):
         Which weights are theirs.
     lines : array (n_lines,) of integers
         Where each line along the last axis begins among the values in C order.
-    count, stride : int
+    width, stride : int
         How many values of a line, and how far apart.
     near : array (n_lines, k, 4) of integers
         How far their neighbors are along the axes before the last: the nearest ones and those after.
-    along : array (count or 0, 4) of integers
+    along : array (width or 0, 4) of integers
         The same along the last axis.
     rows : list of int
         Which rows of the weights are those of these axes.
@@ -58,7 +58,7 @@ class _Halfway(NamedTuple):
     level: int
     number: int
     lines: Array
-    count: int
+    width: int
     stride: int
     near: Array
     along: Array
@@ -187,8 +187,8 @@ def parities(n_axes: int) -> list[tuple[int, ...]]:
 
 def _fit(values: Array, part: _Halfway) -> Array:
     """Return the weights (k, 2) of the least squared error of predictions, as integers."""
-    every = max(1, len(part.lines) * part.count // _FITTED)
-    places = part.lines[::every, None] + part.stride * np.arange(part.count)
+    every = max(1, len(part.lines) * part.width // _FITTED)
+    places = part.lines[::every, None] + part.stride * np.arange(part.width)
     beside = [part.near[::every, j, :, None] for j in range(part.near.shape[1])]
     beside += [part.along.T[None]] if len(part.along) else []
     columns = []

@@ -169,7 +169,8 @@ def read_codec(group: zarr.Group) -> CellCodec:
     StoreError
         If it is damaged.
     """
-    facts, arrays = root_facts(group), {}
+    facts = root_facts(group)
+    arrays: dict[str, Array] = {}
     try:
         for name in (*_INTEGERS, "weights") if facts.get("interpolated") else _INTEGERS:
             if name in _OF_POSITIONS and not arrays["rank"].any():
@@ -307,7 +308,7 @@ class Compressed(CompressedViews):
             part = np.empty((min(self.rows, len(self) - first), *self.shape[1:]), residual.dtype)
             read_into(residual, (slice(first, first + len(part)), *(slice(None) for _ in box)), part)
             decoded = self.codec.interpolation.decode(unfolded(part))
-            return decoded[(samples - first, *(slice(*reach) for reach in box))]
+            return decoded[samples - first][(slice(None), *(slice(*reach) for reach in box))]
         start, stop = int(samples[0]), int(samples[-1]) + 1
         ends = [(0 if axis in along else a, b) for axis, (a, b) in enumerate(box, 1)]
         part = np.empty((stop - start, *(b - a for a, b in ends)), residual.dtype)
