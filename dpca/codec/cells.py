@@ -15,6 +15,7 @@ from dpca.codec.interpolation import Interpolation
 from dpca.codec.quantize import quantize, to_integers
 from dpca.codec.rate import least_worth_keeping, rows_at
 from dpca.codec.slabs import Part, slabs_of, whole_of
+from dpca.codec.spectra import from_spectrum, length_in_bits, lengths_of, to_spectrum
 from dpca.codec.waves import from_waves, to_waves
 from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.kernels.types import Array, Region
@@ -27,7 +28,8 @@ _TILE_CELLS = 16
 # Rows of scores that become codes at once: they stay in a core's own cache.
 _ROWS = 512
 # What of `Quantized` is among the settings of a store.
-_SETTINGS = ("step", "mean_exponent", "waves", "residual_codec", "differences", "interpolated", "level_steps")
+_SETTINGS = ("step", "mean_exponent", "waves", "spectral", "residual_codec", "differences")
+_SETTINGS += ("interpolated", "level_steps")
 
 
 @dataclass(frozen=True, eq=False)
@@ -59,6 +61,11 @@ class Components:
             mean = self.grid.prefilter.invert(mean[None].copy(), (0,) * mean.ndim)[0]
         return mean.astype(self.rows[0].dtype)
 
+    @cached_property
+    def spectra(self) -> list[Array]:
+        """The rows as cosines; see `dpca.codec.spectra`."""
+        return [to_spectrum(*both) for both in zip(self.rows, lengths_of(self.grid, self.group), strict=True)]
+
     def split(self, samples: Array) -> Iterator[tuple[slice, Part, Array]]:
         """Yield which samples, which cell, and its values (n_features, n) minus their means."""
         return slabs_of(self.grid, whole_of(samples.shape[1:])).split(samples, self.offset)
@@ -89,6 +96,8 @@ class Quantized:
     exponent : array (sum of ranks,) of integers
         Values of a component are integers times 2 to the power of minus this.
     basis : array (values of all components,) of integers
+    spectral : bool
+        Whether values of components are those of cosines; see `dpca.codec.spectra`.
     mean : array (*sample_shape,) of integers
     mean_exponent : int
     waves : bool
@@ -116,6 +125,7 @@ class Quantized:
     mean: Array
     mean_exponent: int
     waves: bool = False
+    spectral: bool = False
     differences: tuple[int, ...] = ()
     residual_codec: str = "packed"
     interpolated: tuple[int, ...] = ()
@@ -130,6 +140,8 @@ class Quantized:
             step=float(settings["step"]),
             mean_exponent=int(settings["mean_exponent"]),
             waves=bool(settings["waves"]),
+            # Stores that do not state it are older.
+            spectral=bool(settings.get("spectral", False)),
             differences=tuple(map(int, settings["differences"])),
             residual_codec=str(settings["residual_codec"]),
             interpolated=tuple(map(int, settings.get("interpolated", ()))),
@@ -163,12 +175,12 @@ class Quantized:
     def components(self, grid: CellGrid, dtype: DTypeLike) -> Components:
         """Return what the integers stand for."""
         rows, first, end = [], 0, 0
-        sizes = np.zeros(len(self.rank), np.int64)
-        sizes[self.group] = [grid.n_features(i) for i in range(grid.n_partitions)]
-        for rank, size in zip(self.rank.tolist(), sizes.tolist(), strict=True):
+        for rank, lengths in zip(self.rank.tolist(), lengths_of(grid, self.group), strict=True):
+            size = math.prod(lengths)
             start, end = end, end + rank * size
-            codes = self.basis[start:end].reshape(rank, size)
-            rows.append(np.ldexp(codes.astype(dtype), -self.exponent[first : first + rank, None].astype(np.int64)))
+            codes = self.basis[start:end].reshape(rank, size).astype(np.float64)
+            found = np.ldexp(codes, -self.exponent[first : first + rank, None].astype(np.int64))
+            rows.append((from_spectrum(found, lengths) if self.spectral and rank else found).astype(dtype))
             first += rank
         return Components(grid, np.ldexp(self.mean.astype(np.float64), -self.mean_exponent), self.group, rows)
 
@@ -199,10 +211,10 @@ def quantized(components: Components, scores: Array, step: float, n_samples: int
     powers = measured.power.reshape(n_cells, k)  # in steps squared
     energy = np.zeros((n_groups, k))
     np.add.at(energy, group, times * powers)
-    sizes = np.array([part.shape[1] for part in rows])
     places = np.bincount(group, minlength=n_groups)
-    # Values of a component are about the square root of one by their number; twice that in steps, and its sign.
-    bits = sizes[:, None] * np.log2(1 + 2 * np.sqrt(energy / sizes[:, None]))
+    bits = np.zeros((n_groups, k))
+    for g, spectrum in enumerate(components.spectra):
+        bits[g, : len(spectrum)] = length_in_bits(spectrum * np.sqrt(energy[g, : len(spectrum), None]))
     shares = (bits / places[:, None])[group]
     kept = measured.worth_keeping(times, shares.ravel()).reshape(n_cells, k)
     grid_shape = components.grid.grid_shape
@@ -217,15 +229,18 @@ def quantized(components: Components, scores: Array, step: float, n_samples: int
     cell, component = cell[order], component[order]
     rank = np.zeros(n_groups, np.int64)
     np.maximum.at(rank, group[cell], component + 1)
-    exponents, codes = [], []
+    exponents = []
+    plain, cosines = [], []
     for g in range(n_groups):
-        used = rows[g][: rank[g]].astype(np.float64)
         with np.errstate(divide="ignore"):
             exponent = np.rint(np.log2(energy[g, : rank[g]]) / 2)
         # A component that only other cells keep, or hardly any sample has, still has values.
         exponent = np.where(np.isfinite(exponent), np.clip(exponent, 0, 30), 0).astype(np.int64)
         exponents.append(exponent)
-        codes.append(np.rint(np.ldexp(used, exponent[:, None])).ravel())
+        for codes, values in ((plain, rows[g]), (cosines, components.spectra[g])):
+            codes.append(np.rint(np.ldexp(values[: rank[g]].astype(np.float64), exponent[:, None])).ravel())
+    basis, spectrum = np.concatenate(plain), np.concatenate(cosines)
+    spectral = bool(length_in_bits(spectrum) < length_in_bits(basis))
     mean_exponent = -math.floor(math.log2(step / math.sqrt(n_samples)))
     mean = np.rint(np.ldexp(components.mean, mean_exponent))
     return Quantized(
@@ -235,10 +250,11 @@ def quantized(components: Components, scores: Array, step: float, n_samples: int
         group,
         rank,
         np.concatenate(exponents),
-        np.concatenate(codes),
+        spectrum if spectral else basis,
         mean,
         mean_exponent,
         waves and bool(len(cell)),
+        spectral,
         least=least_worth_keeping(scores[cell, component], step),
     )
 
