@@ -16,6 +16,7 @@ from dpca.engine.checkpoint import Checkpoints
 from dpca.jobs import CompressionSettings, append_store, compress, encode_store, refit
 from dpca.jobs.remeasure import remeasure
 from dpca.jobs.stages import NOTHING
+from dpca.report import drawing
 from dpca.report.record import read_report
 from dpca.representation.compressed import Form
 from dpca.storage import DataError, Stack, StoreError, ingest, open_stack, verify
@@ -203,7 +204,7 @@ def test_all_is_fitted_again_when_told_to_and_needed(before: Path, store: Path, 
     whole = dpca.open_compressed(store)
     assert whole.names.tolist() == [*first.names.tolist(), *other.names.tolist()]
     values = np.concatenate([first.samples[...], faint])
-    assert -10 * np.log10(np.square((whole[...] - values) / 255.0).mean()) > 33.9
+    assert -10 * np.log10(np.square((whole[...].astype(float) - values) / 255).mean()) > 33.9
     assert verify(store) == []
     files = tree(store)
     assert append_store(store, other, drift="refit", original=first).cost is NOTHING
@@ -214,7 +215,8 @@ def test_all_is_fitted_again_when_told_to_and_needed(before: Path, store: Path, 
     assert not (tmp_path / "small.zarr.partial").exists()
 
 
-def test_the_report_of_a_job_is_renewed(tmp_path: Path, images: np.ndarray) -> None:
+def test_the_report_of_a_job_is_renewed(tmp_path: Path, images: np.ndarray, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(drawing, "DPI", 20)
     model = CellPCA(20, cell_shape=12, shared=True, random_state=0)
     settings = CompressionSettings(model, goal={"psnr": 30.0}, keep_stack=True)
     np.save(tmp_path / "first.npy", images[:N])
