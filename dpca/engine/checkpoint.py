@@ -9,6 +9,7 @@ import uuid
 import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import IO, TypeVar
 
 import numpy as np
@@ -28,9 +29,18 @@ class Checkpoints:
 
     Tasks write their own, so the folder must be visible to all workers. The folder belongs to one fold with one set of
     settings: its caller puts their fingerprint into the path.
+
+    Parameters
+    ----------
+    folder : str
+        Made when the first bundle is written.
+    within : str, optional
+        A folder above it that is never made: a task that ends after its run was stopped, and has removed that folder,
+        leaves nothing there.
     """
 
     folder: str
+    within: str | None = None
 
     def save(self, name: str, arrays: dict[str, Array], counts: dict[str, int]) -> None:
         """Write a bundle, atomically."""
@@ -42,7 +52,7 @@ class Checkpoints:
             return final.write_bytes(whole.getvalue())
         temporary = final.with_name(f".{uuid.uuid4().hex}.tmp")
         with writing_errors(self.folder):
-            os.makedirs(self.folder, exist_ok=True)
+            self._make()
             try:
                 with open(temporary, "wb") as file:
                     _write_npz(file, bundle)
@@ -89,6 +99,15 @@ class Checkpoints:
     def remove(self, name: str) -> None:
         """Forget a bundle."""
         self._path(name).unlink(missing_ok=True)
+
+    def _make(self) -> None:
+        if self.within is None:
+            os.makedirs(self.folder, exist_ok=True)
+            return
+        path = Path(self.within)
+        for name in Path(self.folder).relative_to(path).parts:
+            path /= name
+            path.mkdir(exist_ok=True)
 
     def _path(self, name: str) -> Place:
         return place_of(self.folder) / f"{name}.npz"

@@ -123,7 +123,7 @@ def fold(
         # With another budget or cluster the groups hold other partitions, with another rule the states other arrays:
         # each fold has a folder of its own.
         settings = digest(rule, plan, source, partition, scheme)
-        checkpoints = Checkpoints(f"{checkpoints.folder}/{settings}")
+        checkpoints = replace(checkpoints, folder=f"{checkpoints.folder}/{settings}")
     run = _Run(rule, source, partition, scheme, plan, client, checkpoints, stage)
     results: Results = [{} for _ in range(partition.n_partitions)]
     bar = progress(stage, plan.read_bytes, "B")

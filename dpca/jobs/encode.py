@@ -137,7 +137,7 @@ def fill_codes(
             f"'{stack.path}' has samples of {tuple(stack.sample_shape)} but the model was fitted to "
             f"{fitted.sample_shape_}: use the stack's own model"
         )
-    source, kept, grid = as_source(stack), Checkpoints(str(records)), fitted.grid_
+    source, kept, grid = as_source(stack), Checkpoints(str(records), str(work.scratch)), fitted.grid_
     stated = {**facts, **stated_facts(stack, fitted.grid_, wanted), "model": model_fingerprint(model)}
     if kept.load(PLAN) is None:
         with one_blas_thread():  # products of cells are too small for more

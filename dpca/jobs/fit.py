@@ -81,8 +81,9 @@ def fit_store(
         began = time.perf_counter()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
+            kept = Checkpoints(str(work.scratch / "fold"), str(work.scratch))
             try:
-                model.fit(stack, client=client, checkpoints=Checkpoints(str(work.scratch / "fold")), progress=progress)
+                model.fit(stack, client=client, checkpoints=kept, progress=progress)
             except UnmetError:
                 # Nothing that the next try, for something else, could use: leave no trace of this one.
                 remove_tree(work.scratch)

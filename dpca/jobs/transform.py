@@ -122,7 +122,7 @@ def fill_scores(
         **({} if basis.cell_shape is None else {"cell_shape": list(basis.cell_shape)}),
     )
     source = as_source(stack)
-    rows, kept = stack_layout(source, basis, stack.axes).shards[0], Checkpoints(str(records))
+    rows, kept = stack_layout(source, basis, stack.axes).shards[0], Checkpoints(str(records), str(work.scratch))
     job = WriteJob(source, path, known, str(store), stack.axes, rows, data_range, reconstruct, ssim, kept)
     peak = write_scores(job, group, coordinates, client=client, progress=progress)
     write_strings(group, "name", stack.names.tolist(), coordinates.dims[0] if coordinates else SAMPLE)

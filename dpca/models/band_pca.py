@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -140,7 +140,7 @@ class BandPCA(PartitionedPCA):
         if source.shape[0] < 2:
             raise DataError("the first batch has 1 sample, whose variance maps nothing: begin with at least 2 samples")
         if self.n_estimating is None or self.n_estimating >= source.shape[0]:
-            here = None if checkpoints is None else Checkpoints(f"{checkpoints.folder}/statistics")
+            here = None if checkpoints is None else replace(checkpoints, folder=f"{checkpoints.folder}/statistics")
             budget = self.memory_budget
             results, _ = fold(
                 Moments(), source, Whole(shape), budget=budget, checkpoints=here, stage="statistics", **running

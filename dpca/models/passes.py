@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -70,7 +71,7 @@ class Passes:
             scheme=scheme,
             client=self.client,
             budget=self.budget,
-            checkpoints=None if kept is None else Checkpoints(f"{kept.folder}/{stage.replace(' ', '-')}"),
+            checkpoints=None if kept is None else replace(kept, folder=f"{kept.folder}/{stage.replace(' ', '-')}"),
             progress=self._progress,
             stage=stage,
         )

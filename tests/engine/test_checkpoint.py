@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import shutil
 import zipfile
 from pathlib import Path
 
@@ -109,3 +110,16 @@ def test_a_full_disk_is_told_in_one_sentence_and_leaves_nothing(
     with pytest.raises(StoreError, match="disk is full"):
         checkpoints.save("piece", ARRAYS, COUNTS)
     assert os.listdir(checkpoints.folder) == ["before.npz"]
+
+
+def test_what_a_stopped_run_removed_is_not_made_again(tmp_path: Path) -> None:
+    """By a task that ends later: the next run would not know whose folder that is."""
+    scratch = tmp_path / "work" / "scratch"
+    scratch.mkdir(parents=True)
+    kept = Checkpoints(str(scratch / "fold" / "settings"), str(scratch))
+    kept.save("piece", ARRAYS, COUNTS)
+    assert kept.load("piece") is not None
+    shutil.rmtree(tmp_path / "work")
+    with pytest.raises(FileNotFoundError):
+        kept.save("piece", ARRAYS, COUNTS)
+    assert not (tmp_path / "work").exists()
