@@ -147,11 +147,8 @@ class Sanger(OjaSubspace):
     def _eigenvalues(self, state: State, y: Array) -> Array:
         """Return the variance along each row, estimated before a step that sees projections y."""
         known, k = state.counts["n_projected"], y.shape[1]
-        found: Array = np.diag(state.arrays["projected"])
-        if not known:
-            found = np.asarray(np.mean(y**2, axis=0, dtype=np.float64))
-        least = found.mean() if known < ritz.LEAST * k else _SMALLEST * found.max()
-        return np.full(k, least) if known < ritz.LEAST * k else np.maximum(found, least)
+        found: Array = np.mean(y**2, axis=0, dtype=np.float64) if not known else state.arrays["projected"].diagonal()
+        return np.full(k, found.mean()) if known < ritz.LEAST * k else np.maximum(found, _SMALLEST * found.max())
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of temporary arrays in ``update`` and ``finish``."""

@@ -42,7 +42,8 @@ def clustering_section(setting: Setting, n_passes: int = PASSES) -> Section:
     kernel = gaussian(x, SIGMA)
     roots = np.sqrt(kernel.sum(axis=1))
     problem = Problem(kernel / roots / roots[:, None], CLUSTERS)
-    courses, lines, numbers = [], [], dict[str, Any]()
+    courses, lines = [], []
+    numbers: dict[str, Any] = {}
     for variant in VARIANTS:
         course, found = _run(problem, variant, labels, n_passes)
         courses.append(course)

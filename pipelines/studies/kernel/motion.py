@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 from scipy.spatial.transform import Rotation
@@ -41,8 +42,8 @@ def motion_section(setting: Setting, n_passes: int = PASSES) -> Section:
     flat = noisy.reshape(FRAMES, -1)
     problem = Problem(centered(gaussian(flat, np.sqrt(_SQUARED_SIGMA))), COMPONENTS)
     courses = [run(problem, variant, setting.trials, n_passes) for variant in VARIANTS]
-    options = {"method": "exact", "gamma": 1 / (2 * _SQUARED_SIGMA), "pre_image": "fixed-point"}
-    models = {"kernel PCA": KernelPCA(COMPONENTS, **options), "linear PCA": PCA(COMPONENTS)}
+    kernel = KernelPCA(COMPONENTS, method="exact", gamma=1 / (2 * _SQUARED_SIGMA), pre_image="fixed-point")
+    models: dict[str, Any] = {"kernel PCA": kernel, "linear PCA": PCA(COMPONENTS)}
     noise = np.mean((noisy - clean) ** 2)
     left = {}
     for name, model in models.items():
@@ -85,7 +86,8 @@ def directions(skeleton: Path, motion: Path) -> Array:
         own = Rotation.from_euler("xyz", axis, degrees=True)
         turns[name] = turns[parents[name]] * own * Rotation.from_euler("xyz", angles, degrees=True) * own.inv()
         found[:, names.index(name)] = turns[name].apply(direction)
-    return found / np.linalg.norm(found, axis=-1, keepdims=True)
+    found /= np.linalg.norm(found, axis=-1, keepdims=True)
+    return found
 
 
 def _skeleton(text: str) -> tuple[dict[str, tuple[list[float], list[float], list[int]]], dict[str, str]]:
