@@ -28,8 +28,8 @@ _TILE_CELLS = 16
 # Rows of scores that become codes at once: they stay in a core's own cache.
 _ROWS = 512
 # What of `Quantized` is among the settings of a store.
-_SETTINGS = ("step", "mean_exponent", "waves", "spectral", "residual_codec", "differences")
-_SETTINGS += ("interpolated", "level_steps")
+_CODING = ("waves", "spectral", "residual_codec", "differences", "interpolated", "level_steps")
+_SETTINGS = ("step", "mean_exponent", *_CODING)
 
 
 @dataclass(frozen=True, eq=False)
@@ -229,8 +229,7 @@ def quantized(components: Components, scores: Array, step: float, n_samples: int
     cell, component = cell[order], component[order]
     rank = np.zeros(n_groups, np.int64)
     np.maximum.at(rank, group[cell], component + 1)
-    exponents = []
-    plain, cosines = [], []
+    exponents, plain, cosines = list[Array](), list[Array](), list[Array]()
     for g in range(n_groups):
         with np.errstate(divide="ignore"):
             exponent = np.rint(np.log2(energy[g, : rank[g]]) / 2)

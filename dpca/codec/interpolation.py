@@ -108,7 +108,7 @@ class Interpolation:
 
     def decode(self, codes: Array) -> Array:
         """Return what codes (n, *sample_shape), int32, stand for, float64."""
-        from dpca.kernels.sweeps import add_predicted
+        from dpca.kernels.prediction import add_predicted
 
         values = np.zeros(codes.shape)
         values[self._coarse(codes)] = codes[self._coarse(codes)] * self.steps[-1]
@@ -119,7 +119,7 @@ class Interpolation:
         return values
 
     def _encode(self, values: Array, *, fit: bool) -> tuple[Array, Array]:
-        from dpca.kernels.sweeps import subtract_predicted
+        from dpca.kernels.prediction import subtract_predicted
 
         codes, coarse = np.zeros(values.shape, np.int32), self._coarse(values)
         whole = np.rint(values[coarse] / self.steps[-1])

@@ -1,17 +1,15 @@
 """Loops that numpy would make in several passes, dozens over pixels, compiled by numba.
 
-Importing this module takes half a second, so that it is imported where its loops begin. The machine code is kept in
-numba's cache, beside this file or in the user's cache folder.
+It is imported where its loops begin; see `dpca.kernels.compiled`.
 """
 
 from __future__ import annotations
 
-from functools import partial
 from typing import Any
 
-import numba
 import numpy as np
 
+from dpca.kernels.compiled import compiled
 from dpca.kernels.types import Array
 
 # Sums of so many neighbours are kept apart: the processor adds several at once, in an order that is always the same.
@@ -22,16 +20,7 @@ _LINE = 256
 _SAMPLES = 16
 
 
-def _compiled(function: Any) -> Any:
-    """Compile a function for the types that it is called with, which lets go of Python's lock."""
-    compile_with = partial(numba.njit, nogil=True, error_model="numpy")
-    try:
-        return compile_with(cache=True)(function)
-    except RuntimeError:  # there is no folder to keep it in
-        return compile_with()(function)
-
-
-@_compiled
+@compiled
 def squared_distance(x: Array, y: Array, unit: float) -> float:
     """Return the sum of ((x - y) / unit)^2 in float64, of arrays (n,)."""
     sums = np.zeros(_LANES)
@@ -46,7 +35,7 @@ def squared_distance(x: Array, y: Array, unit: float) -> float:
 # Each loop is a function of its own, since the compiler then sees that its arrays do not overlap.
 
 
-@_compiled
+@compiled
 def sums_and_differences(x: Array, y: Array, unit: Any, center: Any, p: Array, m: Array, pp: Array, mm: Array) -> None:
     """Set p = x + y - center, m = x - y, and their squares, of x and y in a unit and in the type of ``p``."""
     kind = p.dtype.type
@@ -59,7 +48,7 @@ def sums_and_differences(x: Array, y: Array, unit: Any, center: Any, p: Array, m
         mm[i] = m[i] * m[i]
 
 
-@_compiled
+@compiled
 def window_sum(values: Array, stride: int, out: Array) -> None:
     """Add the seven values from each position on that are ``stride`` apart."""
     n = len(out)
@@ -71,7 +60,7 @@ def window_sum(values: Array, stride: int, out: Array) -> None:
         out[i] = ((a[i] + b[i]) + (c[i] + d[i])) + ((e[i] + f[i]) + g[i])
 
 
-@_compiled
+@compiled
 def similarities(
     p: Array, m: Array, pp: Array, mm: Array, c1: Any, c2: Any, share: Any, center: Any, out: Array
 ) -> None:
@@ -87,7 +76,7 @@ def similarities(
         out[i] = ((a - b + c1) * (var_p - var_m + c2)) / ((a + b + c1) * (var_p + var_m + c2))
 
 
-@_compiled
+@compiled
 def add_rows(values: Array, weights: Array, totals: Array) -> None:
     """Add every row of ``values``, the last one of which may be shorter, times ``weights`` to ``totals``."""
     for start in range(0, len(values), len(totals)):
@@ -96,7 +85,7 @@ def add_rows(values: Array, weights: Array, totals: Array) -> None:
             totals[i] += np.float64(row[i]) * weights[i]
 
 
-@_compiled
+@compiled
 def add_and_round(values: Array, mean: Array, low: Any, high: Any, out: Array) -> None:
     """Set values (m, n, d) plus their means (m, d), rounded, and cut to what lies between ``low`` and ``high``."""
     for i in range(len(values)):
@@ -107,7 +96,7 @@ def add_and_round(values: Array, mean: Array, low: Any, high: Any, out: Array) -
                 made[j] = min(max(np.rint(line[j] + added[j]), low), high)
 
 
-@_compiled
+@compiled
 def turn_zones(values: Array, n: int, zones: Array, turning: Array) -> None:
     """Filter zones across borders of cells in place, n samples at once.
 
@@ -157,7 +146,7 @@ def turn_zones(values: Array, n: int, zones: Array, turning: Array) -> None:
                         b[i] -= turned[i]
 
 
-@_compiled
+@compiled
 def add_components(codes: Array, first: int, rows: Array, component: Array, basis: Array, values: Array) -> None:
     """Set values (n_values, n) to sums of components, rows of the basis (rank, n_values), times codes.
 
@@ -197,7 +186,7 @@ def add_components(codes: Array, first: int, rows: Array, component: Array, basi
                 line[i] = totals[i, x]
 
 
-@_compiled
+@compiled
 def _rows(run: Array) -> int:
     rows = 1
     for length in run[3 : (len(run) + 3) // 2]:
@@ -205,7 +194,7 @@ def _rows(run: Array) -> int:
     return rows
 
 
-@_compiled
+@compiled
 def _place(run: Array, row: int, strides: Array) -> tuple[int, int]:
     """Return where a row of a run lies in the values, and in the samples."""
     at, to, left = run[0], run[1], row
@@ -217,7 +206,7 @@ def _place(run: Array, row: int, strides: Array) -> tuple[int, int]:
     return at, to
 
 
-@_compiled
+@compiled
 def gather_runs(samples: Array, runs: Array, strides: Array, mean: Array, values: Array) -> None:
     """Copy runs of samples (n, size), minus the mean (size,), into values (n_values, n).
 
@@ -241,7 +230,7 @@ def gather_runs(samples: Array, runs: Array, strides: Array, mean: Array, values
                     values[at + i, s] = kind(line[i]) - subtracted[i]
 
 
-@_compiled
+@compiled
 def scatter_runs(
     values: Array, runs: Array, strides: Array, mean: Array, rounds: bool, low: Any, high: Any, out: Array
 ) -> None:
@@ -269,7 +258,7 @@ def scatter_runs(
                     line[i] = tile[i, s]
 
 
-@_compiled
+@compiled
 def measure_rows(
     scores: Array, step: Any, rounding: Any, counted: int, spreads: Array, power: Array, saved: Array, bits: Array
 ) -> None:
@@ -301,103 +290,3 @@ def measure_rows(
         bits[r] += spreads[n]
         for i in range(len(counts)):
             bits[r] -= spreads[counts[i]]
-
-
-# Steps of the kernel Hebbian algorithm; for their letters see `dpca.rules.kha`. All arrays are of float64.
-
-
-@_compiled
-def add_below(rows: Array, y: Array, weights: Array, new: Array) -> None:
-    """Add weights_i times (new - the sum of y_j times row j over j <= i) to row i of ``rows`` (r, c).
-
-    With weights g y this is diag(g) (y new^T - lt(y y^T) rows), lt keeping the diagonal and what is below it.
-    """
-    left = new.copy()
-    for i in range(len(rows)):
-        weight, share = weights[i], y[i]
-        for c in range(len(left)):
-            left[c] -= share * rows[i, c]
-            rows[i, c] += weight * left[c]
-
-
-@_compiled
-def add_beside(rows: Array, y: Array, weights: Array) -> None:
-    """Do to the columns of a matrix what `add_below` does to rows, the last of its r + 1 columns being ``new``."""
-    for i in range(len(rows)):
-        left = rows[i, len(y)]
-        for c in range(len(y)):
-            left -= y[c] * rows[i, c]
-            rows[i, c] += weights[c] * left
-
-
-@_compiled
-def derive_below(a: Array, b: Array, y: Array, z: Array, head: Array, tail: Array, decay: float, new: Array) -> None:
-    """Take B (r, c) one step on (Günter, Schraudolph & Vishwanathan 2007, equation 37), given A and both times k."""
-    left, past = new.copy(), np.zeros(len(new))
-    for i in range(len(a)):
-        for c in range(len(left)):
-            left[c] -= y[i] * a[i, c]
-            past[c] -= y[i] * b[i, c] + z[i] * a[i, c]
-            b[i, c] = decay * b[i, c] + head[i] * left[c] + tail[i] * past[c]
-
-
-@_compiled
-def _predicted(values: Array, at: int, near: Array, along: Array, weights: Array) -> float:
-    """Return what is predicted of a value from its neighbors; see `dpca.codec.interpolation`."""
-    total, k = 0.0, len(near)
-    for j in range(k):
-        a, b, c, d = near[j]
-        total += weights[j, 0] * (values[at + a] + values[at + b]) + weights[j, 1] * (values[at + c] + values[at + d])
-    if len(along):
-        a, b, c, d = along
-        total += weights[k, 0] * (values[at + a] + values[at + b]) + weights[k, 1] * (values[at + c] + values[at + d])
-    return total
-
-
-@_compiled
-def add_predicted(
-    values: Array,
-    codes: Array,
-    lines: Array,
-    count: int,
-    stride: int,
-    near: Array,
-    along: Array,
-    weights: Array,
-    step: float,
-) -> None:
-    """Set values (n,) to what is predicted of them from others plus their codes (n,) times a step."""
-    for r in range(len(lines)):
-        for i in range(count):
-            at = lines[r] + i * stride
-            beside = along[i] if len(along) else along.reshape(-1)
-            values[at] = _predicted(values, at, near[r], beside, weights) + codes[at] * step
-
-
-@_compiled
-def subtract_predicted(
-    values: Array,
-    codes: Array,
-    lines: Array,
-    count: int,
-    stride: int,
-    near: Array,
-    along: Array,
-    weights: Array,
-    step: float,
-) -> float:
-    """Set codes (n,) to what is left of values (n,) in steps, rounded, and these to what `add_predicted` makes of it.
-
-    Return the largest code.
-    """
-    largest = 0.0
-    for r in range(len(lines)):
-        for i in range(count):
-            at = lines[r] + i * stride
-            beside = along[i] if len(along) else along.reshape(-1)
-            predicted = _predicted(values, at, near[r], beside, weights)
-            code = np.rint((values[at] - predicted) / step)
-            largest = max(largest, abs(code))
-            codes[at] = np.int32(code)
-            values[at] = predicted + code * step
-    return largest

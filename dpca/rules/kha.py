@@ -151,7 +151,7 @@ class KernelHebbian(Rule):
         under K' K' and the identity. For each of them, ``sides`` holds A Q A^T and, in a last column, A Q e_p;
         ``cross`` holds B K' A^T and B K' e_p.
         """
-        from dpca.kernels.sweeps import add_below, add_beside, derive_below
+        from dpca.kernels.hebbian import add_below, add_beside, derive_below
 
         arrays, gains, r, n = state.arrays, self.gains, len(state.arrays["rows"]), len(x)
         both = np.concatenate([arrays["rows"], arrays["derivatives"], x])

@@ -36,7 +36,7 @@ _THEIRS = (
 
 def patches_section(setting: Setting, n_passes: int = PASSES) -> Section:
     """Figures 6 and 8, left: a quarter of a noisy photograph in windows, and the photograph without the noise."""
-    picture = camera()[128:384, 128:384] / 255.0  # type: ignore[no-untyped-call]
+    picture = camera()[128:384, 128:384] / 255.0
     noisy = picture + np.random.default_rng(0).normal(0, _NOISE, picture.shape)
     windows = _windows(noisy)
     some = windows[_grid(picture.shape, SPACING)]

@@ -1,0 +1,43 @@
+"""Steps of the kernel Hebbian algorithm, compiled; all arrays are of float64, letters as in `dpca.rules.kha`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dpca.kernels.compiled import compiled
+from dpca.kernels.types import Array
+
+
+@compiled
+def add_below(rows: Array, y: Array, weights: Array, new: Array) -> None:
+    """Add weights_i times (new - the sum of y_j times row j over j <= i) to row i of ``rows`` (r, c).
+
+    With weights g y this is diag(g) (y new^T - lt(y y^T) rows), lt keeping the diagonal and what is below it.
+    """
+    left = new.copy()
+    for i in range(len(rows)):
+        weight, share = weights[i], y[i]
+        for c in range(len(left)):
+            left[c] -= share * rows[i, c]
+            rows[i, c] += weight * left[c]
+
+
+@compiled
+def add_beside(rows: Array, y: Array, weights: Array) -> None:
+    """Do to the columns of a matrix what `add_below` does to rows, the last of its r + 1 columns being ``new``."""
+    for i in range(len(rows)):
+        left = rows[i, len(y)]
+        for c in range(len(y)):
+            left -= y[c] * rows[i, c]
+            rows[i, c] += weights[c] * left
+
+
+@compiled
+def derive_below(a: Array, b: Array, y: Array, z: Array, head: Array, tail: Array, decay: float, new: Array) -> None:
+    """Take B (r, c) one step on (Günter, Schraudolph & Vishwanathan 2007, equation 37), given A and both times k."""
+    left, past = new.copy(), np.zeros(len(new))
+    for i in range(len(a)):
+        for c in range(len(left)):
+            left[c] -= y[i] * a[i, c]
+            past[c] -= y[i] * b[i, c] + z[i] * a[i, c]
+            b[i, c] = decay * b[i, c] + head[i] * left[c] + tail[i] * past[c]

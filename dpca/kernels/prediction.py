@@ -1,0 +1,70 @@
+"""Values that are predicted from their neighbors, compiled; see `dpca.codec.interpolation`."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dpca.kernels.compiled import compiled
+from dpca.kernels.types import Array
+
+
+@compiled
+def _predicted(values: Array, at: int, near: Array, along: Array, weights: Array) -> float:
+    """Return what is predicted of a value from its neighbors; see `dpca.codec.interpolation`."""
+    total, k = 0.0, len(near)
+    for j in range(k):
+        a, b, c, d = near[j]
+        total += weights[j, 0] * (values[at + a] + values[at + b]) + weights[j, 1] * (values[at + c] + values[at + d])
+    if len(along):
+        a, b, c, d = along
+        total += weights[k, 0] * (values[at + a] + values[at + b]) + weights[k, 1] * (values[at + c] + values[at + d])
+    return total
+
+
+@compiled
+def add_predicted(
+    values: Array,
+    codes: Array,
+    lines: Array,
+    count: int,
+    stride: int,
+    near: Array,
+    along: Array,
+    weights: Array,
+    step: float,
+) -> None:
+    """Set values (n,) to what is predicted of them from others plus their codes (n,) times a step."""
+    for r in range(len(lines)):
+        for i in range(count):
+            at = lines[r] + i * stride
+            beside = along[i] if len(along) else along.reshape(-1)
+            values[at] = _predicted(values, at, near[r], beside, weights) + codes[at] * step
+
+
+@compiled
+def subtract_predicted(
+    values: Array,
+    codes: Array,
+    lines: Array,
+    count: int,
+    stride: int,
+    near: Array,
+    along: Array,
+    weights: Array,
+    step: float,
+) -> float:
+    """Set codes (n,) to what is left of values (n,) in steps, rounded, and these to what `add_predicted` makes of it.
+
+    Return the largest code.
+    """
+    largest = 0.0
+    for r in range(len(lines)):
+        for i in range(count):
+            at = lines[r] + i * stride
+            beside = along[i] if len(along) else along.reshape(-1)
+            predicted = _predicted(values, at, near[r], beside, weights)
+            code = np.rint((values[at] - predicted) / step)
+            largest = max(largest, abs(code))
+            codes[at] = np.int32(code)
+            values[at] = predicted + code * step
+    return largest
