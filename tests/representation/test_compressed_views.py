@@ -211,12 +211,16 @@ def damaged(path: Path, how: str) -> None:
 
 
 @pytest.mark.parametrize("how", ["removed", "cut", "changed"])
-@pytest.mark.parametrize("name", ["codes/c/0/0", "residual/c/0/0/0", "basis/c/0", "zarr.json", "codes/zarr.json"])
+@pytest.mark.parametrize(
+    "name",
+    ["images/codes/c/0/0", "images/basis/c/0", "field/residual/c/0/0/0", "field/zarr.json", "field/codes/zarr.json"],
+)
 def test_damage_is_an_error_and_no_fill_values(folder: Path, tmp_path: Path, name: str, how: str) -> None:
-    shutil.copytree(folder / "field.zarr", tmp_path / "field.zarr")
-    url = f"dpca::{tmp_path}/field.zarr"
+    store, _, inside = name.partition("/")
+    shutil.copytree(folder / f"{store}.zarr", tmp_path / "x.zarr")
+    url = f"dpca::{tmp_path}/x.zarr"
     before = zarr.open_array(url, mode="r")
-    damaged(tmp_path / "field.zarr" / name, how)
+    damaged(tmp_path / "x.zarr" / inside, how)
     for read in (
         lambda: zarr.open_array(url, mode="r")[...],
         lambda: da.from_zarr(url).compute(scheduler="threads"),
@@ -224,7 +228,7 @@ def test_damage_is_an_error_and_no_fill_values(folder: Path, tmp_path: Path, nam
     ):
         with pytest.raises(StoreError):
             read()
-    if name.startswith(("codes/c", "residual")):
+    if inside.startswith(("codes/c", "residual")):
         with pytest.raises(StoreError):
             before[...]
 
