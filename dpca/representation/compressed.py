@@ -307,8 +307,8 @@ class Compressed(CompressedViews):
             first = int(samples[0]) // self.rows * self.rows
             part = np.empty((min(self.rows, len(self) - first), *self.shape[1:]), residual.dtype)
             read_into(residual, (slice(first, first + len(part)), *(slice(None) for _ in box)), part)
-            decoded = self.codec.interpolation.decode(unfolded(part))
-            return decoded[samples - first][(slice(None), *(slice(*reach) for reach in box))]
+            decoded: Array = self.codec.interpolation.decode(unfolded(part))[samples - first]
+            return decoded[(slice(None), *(slice(*reach) for reach in box))]
         start, stop = int(samples[0]), int(samples[-1]) + 1
         ends = [(0 if axis in along else a, b) for axis, (a, b) in enumerate(box, 1)]
         part = np.empty((stop - start, *(b - a for a, b in ends)), residual.dtype)
