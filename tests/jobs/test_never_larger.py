@@ -14,7 +14,7 @@ from dpca.storage.disk import folder_bytes
 from tests.jobs.test_encode import encoded, read_as_described, stack_of
 
 # What a store states about itself takes so many bytes, and for each sample: its quality, and its name.
-STATED, OF_A_SAMPLE = 14_500, 32
+STATED, OF_A_SAMPLE = 12_000, 32
 SHAPE = (30, 40, 44)
 
 
