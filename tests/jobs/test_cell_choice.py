@@ -22,7 +22,7 @@ LIKE = CellPCA(ratio=3.0, cell_shape=CELL, overlap=4, shared=True)
 def images(kind: str) -> np.ndarray:
     rng = np.random.default_rng(0)
     if kind == "shared":  # every sample is another picture
-        values = 150 * gaussian_filter(rng.normal(size=(160, 48, 48)), (0, 1, 1))
+        values = 150 * gaussian_filter(rng.normal(size=(96, 48, 48)), (0, 1, 1))
     else:  # a scene whose cells, or which as a whole, becomes lighter and darker
         grid = 1 if kind == "whole" else 3
         light, scene = rng.normal(0, 30, (640, grid, 1, grid, 1)), rng.normal(size=(grid, 24 // grid, grid, 24 // grid))
