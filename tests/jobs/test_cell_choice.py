@@ -58,8 +58,9 @@ def test_cells_fit_the_samples() -> None:
 
 
 def test_a_job_chooses_cells_and_takes_as_many_components_as_its_goal_does(tmp_path: Path) -> None:
-    values, told = images("own")[:90], []
+    values = images("own")[:90]
     stack = stack_of(tmp_path, values)
+    told: list[str] = []
 
     def job(name: str, **how: Any) -> dict[str, Any]:
         settings = CompressionSettings(goal={"psnr": 36.0}, **how)
