@@ -38,8 +38,9 @@ from dpca.storage.stack import Stack
 _READ_MOST, _READ_LEAST, _READ_BYTES, _MEASURED_SHARE = 576, 3 * RUN, 2**27, 9
 # Bytes of a row of cells in floating point, at most: fewer samples are fitted where it is more.
 _ROW_BYTES = 2**27
-# Values of all components of cells with their own, at most; those that share theirs have one for each three values.
-_OWN_VALUES, _SHARED_VALUES = 2**23, 3
+# Values of all components of cells with their own, at most; components that cells share: so many, or one for each three
+# values where that is more.
+_OWN_VALUES, _SHARED, _SHARED_VALUES = 2**23, 256, 3
 # By how much finer a step is that meets the goal, if any does, than one that met it with other cells.
 _FINER = 32
 # Axes of space from which cells are half as long: they hold as many values as longer ones of images.
@@ -212,7 +213,7 @@ class _Trial:
     def _components(self, grid: CellGrid, *, shared: bool) -> Components:
         """Fit components to samples."""
         mean, dtype = self._fitted.mean(axis=0, dtype=np.float64), working_dtype(self._fitted.dtype)
-        k = math.ceil(grid.max_features / _SHARED_VALUES) if shared else min(self._own, grid.max_features)
+        k = max(_SHARED, math.ceil(grid.max_features / _SHARED_VALUES)) if shared else self._own
         cells, group = groups_of(grid, shared=shared)
         pooled: dict[int, Array] = {}
         rows: dict[int, Array] = {}

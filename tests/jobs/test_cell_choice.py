@@ -15,19 +15,18 @@ from dpca.jobs import CompressionSettings, compress
 from dpca.jobs.cell_choice import cells_in_words, cells_tried, choose_cells
 from dpca.storage import DataError, Stack, ingest
 
-N, SIDE, CELL = 640, 24, 8
+CELL = 8
 LIKE = CellPCA(ratio=3.0, cell_shape=CELL, overlap=4, shared=True)
 
 
 def images(kind: str) -> np.ndarray:
     rng = np.random.default_rng(0)
     if kind == "shared":  # every sample is another picture
-        values = 60 * gaussian_filter(rng.normal(size=(N, SIDE, SIDE)), (0, 2, 2)) / 0.14
+        values = 150 * gaussian_filter(rng.normal(size=(96, 48, 48)), (0, 1, 1))
     else:  # a scene whose cells, or which as a whole, becomes lighter and darker
-        grid = 1 if kind == "whole" else SIDE // CELL
-        light = rng.normal(0, 30, (N, grid, 1, grid, 1))
-        scene = rng.normal(size=(SIDE, SIDE)).reshape(grid, SIDE // grid, grid, SIDE // grid)
-        values = (light * scene).reshape(N, SIDE, SIDE)
+        grid = 1 if kind == "whole" else 3
+        light, scene = rng.normal(0, 30, (640, grid, 1, grid, 1)), rng.normal(size=(grid, 24 // grid, grid, 24 // grid))
+        values = (light * scene).reshape(640, 24, 24)
     return np.clip(128 + values + rng.normal(0, 2, values.shape), 0, 255).astype(np.uint8)
 
 
@@ -41,11 +40,11 @@ def test_what_the_samples_have_in_common_decides(tmp_path: Path, kind: str) -> N
     stack = stack_of(tmp_path, images(kind))
     chosen = choose_cells(stack, LIKE, Goal.of(psnr=32.0))
     assert chosen.parameters["shared"] is (kind == "shared")
-    assert chosen.parameters["cell_shape"] == [SIDE if kind == "whole" else CELL] * 2
-    assert all(cells_in_words(cells) in chosen.words for cells in cells_tried(LIKE, (SIDE, SIDE), ("y", "x")))
+    assert chosen.parameters["cell_shape"] == [24 if kind == "whole" else CELL] * 2
+    assert all(cells_in_words(cells) in chosen.words for cells in cells_tried(LIKE, stack.sample_shape, ("y", "x")))
     assert choose_cells(stack, LIKE, Goal.of(psnr=32.0)) == chosen
     # With a ratio, the least error decides; where the memory is short, what fits.
-    assert choose_cells(stack, LIKE, Goal.of(ratio=20.0)).parameters["shared"] is (kind == "shared")
+    assert choose_cells(stack, LIKE, Goal.of(ratio=6.0)).parameters["shared"] is (kind == "shared")
     assert choose_cells(stack, LIKE, Goal.of(psnr=32.0), lambda cells: False).parameters["shared"]
 
 
@@ -59,8 +58,9 @@ def test_cells_fit_the_samples() -> None:
 
 
 def test_a_job_chooses_cells_and_takes_as_many_components_as_its_goal_does(tmp_path: Path) -> None:
-    values, told = images("own")[:90], []
+    values = images("own")[:90]
     stack = stack_of(tmp_path, values)
+    told: list[str] = []
 
     def job(name: str, **how: Any) -> dict[str, Any]:
         settings = CompressionSettings(goal={"psnr": 36.0}, **how)
