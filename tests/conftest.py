@@ -18,6 +18,7 @@ from PIL import Image
 
 from tests.blas import blas_libraries, blas_threads, set_blas_threads
 from tests.forked import Programs
+from tests.pictures import leave_pictures_empty
 
 # The same examples on every run; new ones with --hypothesis-profile=default.
 settings.register_profile("reproducible", derandomize=True)
@@ -25,6 +26,9 @@ settings.load_profile("reproducible")
 
 # Tests start hundreds of programs and workers: the first one keeps what it compiled, also where that is switched off.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+
+# No power is cut here, and every store would wait for the disk a dozen times.
+os.fsync = lambda handle: None
 
 # What a shell runs in the background ignores these, or one of them with `nohup`; tests send them to see programs stop.
 for _number, _handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGHUP, signal.SIG_DFL)):
@@ -112,13 +116,20 @@ def bucket(s3: str, request: pytest.FixtureRequest) -> str:
 
 
 @pytest.fixture(scope="module")
-def small_pictures() -> Iterator[None]:
-    """Pictures of few pixels, in all of a module: drawing them takes half of the time of a job on a small stack."""
-    from dpca.report import drawing
+def small_pictures() -> Iterator[Callable[[Any], bytes]]:
+    """Pictures of few pixels with nothing in them, in all of a module; gives what draws them otherwise."""
+    from dpca.report import record
 
+    draw = record.png
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(drawing, "DPI", 20)
-        yield
+        leave_pictures_empty(patch.setattr)
+        yield draw
+
+
+@pytest.fixture
+def drawn_pictures(small_pictures: Callable[[Any], bytes], monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pictures of few pixels that are drawn, in one test of such a module."""
+    monkeypatch.setattr("dpca.report.record.png", small_pictures)
 
 
 @pytest.fixture(scope="session")

@@ -1,7 +1,7 @@
 """Programs that start at once: forks of a process that has imported what they import, and has no threads.
 
 Imports are most of what a program on a small stack takes. What is forked is a process of its own, with its own session,
-memory and end; its pictures have few pixels. Programs whose start is the point are started as people start them.
+memory and end; its pictures are empty. Programs whose start is the point are started as people start them.
 """
 
 from __future__ import annotations
@@ -174,13 +174,15 @@ def _run(arguments: list[str]) -> None:
 
 
 if __name__ == "__main__":
+    os.fsync = lambda handle: None  # no power is cut here
     for module in IMPORTED:
         importlib.import_module(module)
     from dpca.kernels.quality import ssim_per_sample
-    from dpca.report import drawing
+    from tests.pictures import leave_pictures_empty
 
-    # Most of the time of a job on a small stack would go into pictures, and into loading these loops.
-    drawing.DPI, black = 20, np.zeros((1, 7, 7), np.uint8)
+    leave_pictures_empty()
+    # Most of the rest of a job on a small stack would go into loading these loops.
+    black = np.zeros((1, 7, 7), np.uint8)
     ssim_per_sample(black, black, data_range=255, n_spatial=2)
     gc.freeze()  # else every fork would visit all that was imported when it ends
     _run(_next_command(socket.socket(fileno=int(sys.argv[1]))))

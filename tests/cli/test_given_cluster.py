@@ -21,12 +21,14 @@ from tests.benchmarks.stop_anywhere import DPCA, ROOT
 from tests.forked import Programs
 from tests.given_cluster import GivenCluster
 
+pytestmark = pytest.mark.usefixtures("small_pictures")
+
 JOB = [sys.executable, str(ROOT / "pipelines" / "celeba_cpca.py")]
 MODEL = ["--cell", "12", "--components", "5"]
 
 
 @pytest.fixture(scope="module")
-def made(cluster: Any, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def made(cluster: Any, tmp_path_factory: pytest.TempPathFactory, small_pictures: None) -> Path:
     """A source, and one store of each kind made from it by an undisturbed cluster of two workers."""
     folder = tmp_path_factory.mktemp("made")
     values = np.random.default_rng(0).integers(0, 256, (400, 96, 96, 3), dtype=np.uint8)

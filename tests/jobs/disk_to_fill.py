@@ -24,15 +24,15 @@ from threadpoolctl import threadpool_limits
 from dpca import PCA, BandPCA, CellPCA, StreamingPCA
 from dpca.jobs import CompressionSettings, compress, fit_store, reconstruct_store, transform_store
 from dpca.pipelines.studies.convergence.study import ConvergenceSettings, report_convergence
-from dpca.report import drawing
 from dpca.storage import ingest, open_stack
 from dpca.storage.errors import StoreError
+from tests.pictures import leave_pictures_empty
 
 # Here and not in the jobs: what is imported when the disk is full already cannot be cached, and every fork would import
 # it again.
 for module in ("distributed", "dpca.jobs.report", "dpca.report.plots", "dpca.storage.readers"):
     import_module(module)
-drawing.DPI = 20  # most of the time would go into pictures
+leave_pictures_empty()
 
 
 def pixels(n: int = 24) -> np.ndarray[Any, Any]:

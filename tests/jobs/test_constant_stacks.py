@@ -24,6 +24,7 @@ pytestmark = pytest.mark.usefixtures("small_pictures")
 SHAPE = (20, 16, 18)
 
 
+@pytest.mark.usefixtures("drawn_pictures")
 @pytest.mark.parametrize(
     ("constant", "program"),
     [(0.0, "cells"), (3.5, "cells with a target"), (-1e-310, "bands"), (-2.0, "stream"), (-1e-310, "stream")],

@@ -20,15 +20,15 @@ from pathlib import Path
 from dpca import CellPCA
 from dpca.engine.cluster import open_client
 from dpca.jobs import CompressionSettings, compress
-from dpca.report import drawing
 from tests.conftest import write_images
+from tests.pictures import leave_pictures_empty
 from tests.s3_server import content, upload
 
 def settings():
     return CompressionSettings(CellPCA(2, cell_shape=8), reconstruct=True)
 
-drawing.DPI = 20
-photos = write_images(Path("photos"), 60, (48, 48, 3))
+leave_pictures_empty()
+photos = write_images(Path("photos"), 24, (48, 48, 3))
 compress(photos, "out.zarr", settings())
 upload(photos, "s3://bucket/photos")
 with open_client(sys.argv[1]) as client:

@@ -29,6 +29,7 @@ def tree(folder: Path) -> dict[str, str]:
     return {str(p.relative_to(folder)): blake2b(p.read_bytes()).hexdigest() for p in files}
 
 
+@pytest.mark.usefixtures("drawn_pictures")
 def test_everything_is_written_and_right(
     image_folder: Callable[..., Path], tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -33,6 +33,7 @@ pytestmark = pytest.mark.usefixtures("small_pictures")
 PROGRAM = Path(__file__).parents[2] / "pipelines" / "lsun_streaming.py"
 
 
+@pytest.mark.usefixtures("drawn_pictures")
 def test_everything_is_written_and_right(
     image_folder: Callable[..., Path], tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -44,6 +44,7 @@ def lines_of(report: dict[str, Any], table: str) -> dict[str, dict[str, Any]]:
     return {line["name"]: line for line in report["tables"][table]["lines"]}
 
 
+@pytest.mark.usefixtures("drawn_pictures")
 def test_every_number_is_what_it_says(tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]) -> None:
     x = smooth_images(60, (14, 12, 3))
     source, output = store(tmp_path / "x.zarr", x), tmp_path / "out.zarr"
