@@ -25,6 +25,7 @@ from dpca.metrics import variation_of_information
 from dpca.models.kernel_pca import METHODS
 from dpca.models.store import load_any
 from dpca.storage import DataError, StoreError, open_stack
+from tests.benchmarks.kernel_speed import reconstruction_error
 from tests.resealing import edit_facts
 
 KERNELS: dict[str, dict[str, Any]] = {
@@ -114,6 +115,18 @@ def test_eigenvalues_are_what_scores_capture_and_the_bound_holds() -> None:
     assert captured <= best <= captured + model.residual_
     assert captured / (captured + model.residual_) < model.captured_bound_ <= captured / best <= 1
     assert np.trace(whole) <= model.total_ <= 1.02 * np.trace(whole)
+
+
+def test_the_error_of_the_kernel_matrix_is_what_eigenvalues_leave() -> None:
+    """In blocks, as the benchmark computes it for 60,000 samples."""
+    k = centered(pairwise_kernels(X, metric="rbf", gamma=0.05))
+    left = np.sort(np.linalg.eigvalsh(k))[::-1][5:]
+    for how in ({"method": "exact"}, {"n_landmarks": 25}):
+        scores = KernelPCA(5, gamma=0.05, random_state=0, **how).fit(X).transform(X)
+        error = reconstruction_error(X, 0.05, scores, rows=32)
+        assert error == pytest.approx(np.linalg.norm(k - scores @ scores.T), rel=1e-4)
+        if "method" in how:
+            assert error == pytest.approx(np.linalg.norm(left), rel=1e-4)
 
 
 @settings(max_examples=8, deadline=None)
