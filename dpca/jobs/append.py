@@ -137,7 +137,7 @@ def append_store(
         began = time.perf_counter()
         if open_compressed(store).facts["fingerprint"] != before.facts["fingerprint"]:
             raise BusyError(f"'{store}' was replaced by another run just now: run the same command again")
-        if before.codec.waves or before.facts.get("interpolated"):
+        if before.codec.waves or 0 in before.facts.get("interpolated", ()):
             raise DataError(f"'{store}' keeps runs of samples together, which none can join: encode all samples again")
         _check_columns(before.path)
         if isinstance(given, Reader):
