@@ -132,7 +132,7 @@ def append_store(
         )
     check_output(store, given, *([] if original is None else [original]))
     before = open_compressed(store)
-    if before.facts.get("interpolated"):
+    if 0 in before.facts.get("interpolated", ()):
         raise DataError(
             f"'{store}' predicts values from samples around them, which none can join: encode all samples again"
         )
@@ -146,7 +146,7 @@ def append_store(
     )
     compact = zarr.config.set({"json_indent": None})
     with compact, Workspace(store, kind=COMPRESSED, fingerprint=fingerprint, overwrite=True) as work:
-        began, kept = time.perf_counter(), Checkpoints(str(work.scratch))
+        began, kept = time.perf_counter(), Checkpoints(str(work.scratch), str(work.scratch))
         if open_compressed(store).facts["fingerprint"] != before.facts["fingerprint"]:
             raise BusyError(f"'{store}' was replaced by another run just now: run the same command again")
         if isinstance(given, Reader):
