@@ -147,7 +147,7 @@ class Sanger(OjaSubspace):
     def _eigenvalues(self, state: State, y: Array) -> Array:
         """Return the variance along each row, estimated before a step that sees projections y."""
         known, k = state.counts["n_projected"], y.shape[1]
-        found: Array = state.arrays["projected"].diagonal()
+        found: Array = np.asarray(state.arrays["projected"]).diagonal()
         if not known:
             found = np.asarray(np.mean(y**2, axis=0, dtype=np.float64))
         return np.full(k, found.mean()) if known < ritz.LEAST * k else np.maximum(found, _SMALLEST * found.max())
