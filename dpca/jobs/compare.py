@@ -18,7 +18,8 @@ from dpca.engine.source import as_source
 from dpca.kernels.pixels import to_pixels
 from dpca.kernels.quality import mse_per_sample, psnr_from_mse
 from dpca.kernels.types import Array
-from dpca.representation.compressed import open_compressed, pixels_of
+from dpca.representation.compressed import open_compressed
+from dpca.representation.compressed_form import pixels_of
 from dpca.storage.disk import folder_bytes
 from dpca.storage.errors import DataError
 from dpca.storage.stack import Stack

@@ -11,9 +11,9 @@ import numpy as np
 import zarr
 
 from dpca.choices import COMPRESSED
-from dpca.codec.cells import Quantized
 from dpca.codec.goal import Goal
 from dpca.codec.quantize import promised_error
+from dpca.codec.quantized import Quantized
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.source import as_source
 from dpca.jobs.encode_trials import Trials, cell_components
@@ -24,10 +24,8 @@ from dpca.jobs.transform import stated_range
 from dpca.models.cell_pca import CellPCA
 from dpca.models.store import load_any, model_fingerprint
 from dpca.partition.cells import CellGrid
-from dpca.representation.compressed import (
-    COMPRESSED_VERSION,
-    write_quantized,
-)
+from dpca.representation.compressed import COMPRESSED_VERSION
+from dpca.representation.compressed_form import write_quantized
 from dpca.representation.compressed_views import ALONG
 from dpca.storage.arrays import create_root, write_strings
 from dpca.storage.coordinates import write_coordinates

@@ -11,10 +11,11 @@ from typing import Any
 
 import numpy as np
 
-from dpca.codec.cells import CellCodec, Components, Quantized, quantized
+from dpca.codec.cells import CellCodec, Components
 from dpca.codec.goal import Goal, UnreachedError, search_step
 from dpca.codec.interpolation import FINER, Interpolation, folded
 from dpca.codec.quantize import to_integers
+from dpca.codec.quantized import Quantized, quantized
 from dpca.codec.residual import best_axes, differences
 from dpca.codec.waves import RUN, stored, to_waves, waves_pay
 from dpca.engine.sampling import read_samples, spread_samples
@@ -26,12 +27,7 @@ from dpca.models.rank import UnmetError
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.partition.shared import SharedGrid
-from dpca.representation.compressed import (
-    Form,
-    decoding_dtype,
-    mean_chunks,
-    pixels_of,
-)
+from dpca.representation.compressed_form import Form, decoding_dtype, mean_chunks, pixels_of
 from dpca.storage.arrays import packed_bytes
 
 # Samples that scores are chosen on, as many as have this many bytes of scores but not fewer or more than these. Goals

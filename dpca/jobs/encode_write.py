@@ -26,11 +26,7 @@ from dpca.kernels.linalg import release_scratch
 from dpca.kernels.pixels import to_pixels
 from dpca.kernels.quality import has_ssim, mse_per_sample, quality_bytes, ssim_per_sample
 from dpca.kernels.types import Array
-from dpca.representation.compressed import (
-    Form,
-    pixels_of,
-    read_codec,
-)
+from dpca.representation.compressed_form import Form, pixels_of, read_codec
 from dpca.storage.arrays import create_array, open_written, write_shard
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.progress import Progress
@@ -146,7 +142,7 @@ def task_bytes(source: Source, form: Form, n_positions: int) -> int:
 
 
 def stored_plan(checkpoints: Checkpoints) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return the arrays, and the settings, of what was chosen for the whole stack; see `dpca.codec.cells.Quantized`."""
+    """Return the arrays, and the settings, of what was chosen for the whole stack; see `dpca.codec.quantized.Quantized`."""
     kept = checkpoints.load(PLAN)
     if kept is None:
         raise StoreError(f"the plan in '{checkpoints.folder}' is gone: run the same command again")

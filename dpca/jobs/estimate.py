@@ -20,7 +20,7 @@ from dpca.jobs.compression import CompressionSettings
 from dpca.jobs.encode import stated_facts, wanted_goal
 from dpca.jobs.encode_trials import Trials, cell_components
 from dpca.jobs.encode_write import task_bytes
-from dpca.representation.compressed import Form
+from dpca.representation.compressed_form import Form
 from dpca.storage.ingest import ingest
 from dpca.storage.readers import Reader
 from dpca.storage.readers.base import Block

@@ -16,7 +16,8 @@ from dpca.kernels.pixels import to_pixels
 from dpca.kernels.types import Array
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
-from dpca.representation.compressed import Compressed, filter_along, pixels_of
+from dpca.representation.compressed import Compressed
+from dpca.representation.compressed_form import filter_along, pixels_of
 from dpca.storage.errors import DataError
 
 # A component whose part that others do not explain is shorter than this share of it, is one of them up to rounding.

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpca.codec.cells import CellCodec, Components, quantized
+from dpca.codec.cells import CellCodec, Components
+from dpca.codec.quantized import quantized
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.partition.shared import SharedGrid

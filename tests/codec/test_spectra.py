@@ -8,7 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes
 
-from dpca.codec.cells import Components, quantized
+from dpca.codec.cells import Components
+from dpca.codec.quantized import quantized
 from dpca.codec.spectra import from_spectrum, to_spectrum
 from dpca.partition.cells import CellGrid
 

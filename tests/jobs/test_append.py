@@ -18,7 +18,7 @@ from dpca.jobs.remeasure import remeasure
 from dpca.jobs.stages import NOTHING
 from dpca.report import drawing
 from dpca.report.record import read_report
-from dpca.representation.compressed import Form
+from dpca.representation.compressed_form import Form
 from dpca.storage import DataError, Stack, StoreError, ingest, open_stack, verify
 from dpca.storage.claim import Claim
 from dpca.storage.disk import folder_bytes

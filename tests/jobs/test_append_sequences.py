@@ -19,7 +19,8 @@ import dpca
 from dpca import CellPCA
 from dpca.jobs import append_store, encode_store
 from dpca.jobs.remeasure import remeasure
-from dpca.representation.compressed import Compressed, Form
+from dpca.representation.compressed import Compressed
+from dpca.representation.compressed_form import Form
 from dpca.storage import DataError, Stack, ingest, verify
 from tests.jobs.test_append import tree
 from tests.jobs.test_encode import read_as_described

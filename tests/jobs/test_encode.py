@@ -19,7 +19,8 @@ from dpca.jobs.encode_write import PLAN, EncodeJob, encode_one, task_bytes
 from dpca.jobs.remeasure import remeasure
 from dpca.jobs.stages import NOTHING
 from dpca.kernels import linalg
-from dpca.representation.compressed import Compressed, Form
+from dpca.representation.compressed import Compressed
+from dpca.representation.compressed_form import Form
 from dpca.storage import DataError, Stack, StoreError, ingest, open_stack, verify
 from dpca.storage.disk import folder_bytes
 from dpca.storage.manifest import remove_manifest

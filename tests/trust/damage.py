@@ -23,7 +23,7 @@ from dpca.jobs import (
     fit_store,
     transform_store,
 )
-from dpca.representation.compressed import Form as CodesForm
+from dpca.representation.compressed_form import Form as CodesForm
 from dpca.storage import ingest
 from dpca.storage.layout import Layout
 from tests.conftest import smooth_images
