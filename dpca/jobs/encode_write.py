@@ -142,7 +142,7 @@ def task_bytes(source: Source, form: Form, n_positions: int) -> int:
 
 
 def stored_plan(checkpoints: Checkpoints) -> tuple[dict[str, Array], dict[str, Any]]:
-    """Return the arrays, and the settings, of what was chosen for the whole stack; see `dpca.codec.quantized.Quantized`."""
+    """Return the arrays, and the settings, of what was chosen for a whole stack, a `Quantized`."""
     kept = checkpoints.load(PLAN)
     if kept is None:
         raise StoreError(f"the plan in '{checkpoints.folder}' is gone: run the same command again")
