@@ -187,7 +187,7 @@ def test_other_processes_compute_the_same(floats: Compressed, cluster: Any) -> N
 
 def test_a_store_of_nothing_but_its_mean(tmp_path: Path) -> None:
     values = np.repeat(smooth_images(1, (12, 10)).astype(np.float32), 20, axis=0)
-    store = encoded(tmp_path, values, {"cell_shape": 6}, max_error=1.0)
+    store = encoded(tmp_path, values, {"cell_shape": 6}, mse=1e-5)
     assert len(store.codec.cell) == 0
     np.testing.assert_allclose(analysis.mean(store), store[0], atol=1)
     assert np.array_equal(analysis.gram(store), np.zeros((20, 20)))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import json
 import os
+import threading
 import uuid
 import zipfile
 from collections.abc import Mapping, Sequence
@@ -20,6 +21,8 @@ from dpca.storage.disk import writing_errors
 from dpca.storage.objects import ObjectPath, Place, place_of
 
 T = TypeVar("T")
+# Numpy reads headers with Python's parser, whose depth some versions count for all threads together: then it fails.
+_PARSER = threading.Lock()
 _COUNTS, _LENGTH = "counts.json", "n_partitions"
 
 
@@ -66,7 +69,7 @@ class Checkpoints:
     def load(self, name: str) -> tuple[dict[str, Array], dict[str, int]] | None:
         """Read a bundle; None when it was never finished, or is damaged: the piece is done again."""
         try:
-            with _opened(self._path(name)) as file, np.load(file, allow_pickle=False) as bundle:
+            with _opened(self._path(name)) as file, _PARSER, np.load(file, allow_pickle=False) as bundle:
                 arrays = {key: bundle[key] for key in bundle.files}
             return arrays, json.loads(bytes(arrays.pop(_COUNTS)))
         except (OSError, ValueError, KeyError, AttributeError, EOFError, RuntimeError, zipfile.BadZipFile):
