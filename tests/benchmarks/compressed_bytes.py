@@ -32,8 +32,8 @@ from tests.benchmarks.inputs import CELL, Array, Inputs
 from tests.benchmarks.sides import Line, alone, at_least, at_most, ratio_of
 
 _QUALITIES: dict[str, tuple[int, ...]] = {
-    "JPEG": (25, 40, 50, 60, 70, 78, 84, 88, 92),
-    "AVIF": (30, 40, 50, 60, 70, 80),
+    "JPEG": (10, 15, 20, 25, 30, 35, 40, 45, 50, 60, 70, 78, 84, 88, 92),
+    "AVIF": (10, 20, 30, 40, 50, 60, 70, 80),
 }
 _HOW: dict[str, dict[str, Any]] = {"JPEG": {"subsampling": "4:2:0", "optimize": True}, "AVIF": {}}
 # Photographs whose pictures stand for those of all.
