@@ -76,7 +76,7 @@ def make_stores(folder: Path, client: Any) -> None:
             StreamingPCA(3, random_state=0).fit(stack).save(here / "streaming.zarr")
             PCA(3).fit(stack).save(here / "exact.zarr")
             transform_store(stack, here / "cells.zarr", here / "scores.zarr", reconstruct=True)
-            encode_store(stack, here / "cells.zarr", here / "compressed.zarr", max_error=4)
+            encode_store(stack, here / "cells.zarr", here / "compressed.zarr", psnr=18)
             compress(folder / f"{name}.npz", here / "job.zarr", SETTINGS, client=client)
             _make_sequences(here, turn)
 
