@@ -88,10 +88,11 @@ def _make_sequences(here: Path, turn: int) -> None:
     days = np.datetime64("2001-01-01", "ns") + np.arange(len(maps)) * np.timedelta64(1, "D")
     field = xarray.DataArray(maps, {"time": days}, ("time", "lat", "lon"), name="air")
     rough = np.random.default_rng(turn).normal(0, 4, (20, 24, 20)).cumsum(1).cumsum(2).astype(np.int16)
-    np.save(here / "rough.npy", rough)
+    surfaces = here.parent / f"{here.name}-rough.npy"
+    np.save(surfaces, rough)
     stacks = {
         "waves": ingest(field[:DAYS], here / "days.zarr", data_range=(-2, 2), threads=1),
-        "rough": ingest(here / "rough.npy", here / "surfaces.zarr", data_range=(-(2**15), 2**15 - 1), threads=1),
+        "rough": ingest(surfaces, here / "surfaces.zarr", data_range=(-(2**15), 2**15 - 1), threads=1),
     }
     for (name, stack), promise in zip(stacks.items(), (0.01, 0.5), strict=True):
         CellPCA(6, cell_shape=7, shared=True).fit(stack).save(here / f"{name}-model.zarr")

@@ -140,7 +140,10 @@ def all_ways(whole: Path) -> dict[str, dict[str, Way]]:
         },
         "job.zarr": _job_ways(whole),
         "job.report": report,
-        "compressed.zarr": _compressed_ways("compressed.zarr"),
+        "compressed.zarr": {
+            **_compressed_ways("compressed.zarr"),
+            "analysis": lambda here, out: _analyzed(dpca.open_compressed(here / "compressed.zarr")),
+        },
         "waves.zarr": _compressed_ways("waves.zarr"),
         "rough.zarr": _compressed_ways("rough.zarr"),
     }
@@ -154,13 +157,12 @@ def _compressed_ways(name: str) -> dict[str, Way]:
         "what is promised": lambda here, out: remeasure(str(here / name), None),
         "as Zarr": lambda here, out: zarr.open_array(f"dpca::{here / name}", mode="r")[2:30],
         "with xarray": lambda here, out: _labelled(f"dpca::{here / name}"),
-        "analysis": lambda here, out: _analyzed(dpca.open_compressed(here / name)),
     }
 
 
 def _decoded(path: Path) -> list[Any]:
     store = dpca.open_compressed(path)
-    told = [store.axes, store.shape, store.dtype.name, store.facts["max_error"], store.names.tolist()]
+    told = [store.axes, store.shape, store.dtype.name, store.facts.get("max_error"), store.names.tolist()]
     return [*told, *store.quality.values(), store[...], store[17], store[:, 5:9]]
 
 
