@@ -31,7 +31,7 @@ def check_parameters(model: Any) -> None:
     for name, value in model.get_params(deep=False).items():
         if (
             isinstance(value, np.ndarray)
-            and name != "landmarks"
+            and name not in ("landmarks", "weights")
             and (value.ndim > 1 or name not in ("cell_shape", "data_range"))
         ):
             raise DataError(f"{name} is an array of {value.shape}: give a single value, or a tuple where that is meant")
