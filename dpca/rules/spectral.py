@@ -49,7 +49,8 @@ class SpectralSVD(Rule):
     A block costs O(length d log(length)) operations, and 8 F d (q + B) (q + B) / B in batches of B. State: 8 F q d
     bytes for float32.
 
-    Results of ``finish``: ``modes`` (F, k', d), complex, orthonormal; ``energy`` (F, k') and ``total`` (F,), float64:
+    Results of ``finish``: ``modes`` (F, k', d), complex, orthonormal, the largest entry real and
+    positive; ``energy`` (F, k') and ``total`` (F,), float64:
     one-sided densities of variance along each mode, and of all. k' = min(n_modes, d, blocks).
     """
 
@@ -140,8 +141,13 @@ class SpectralSVD(Rule):
 
     def _finish(self, state: State) -> dict[str, Array]:
         n, k = state.counts["n_samples"], min(self.n_modes, state.arrays["basis"].shape[1], state.counts["n_samples"])
+        modes = state.arrays["basis"][:, :k].copy()
+        for rows in modes:
+            largest = np.take_along_axis(rows, np.abs(rows).argmax(axis=1)[:, None], axis=1)
+            size = np.abs(largest)
+            rows *= np.divide(largest.conj(), size, out=np.ones_like(largest), where=size > 0)
         return {
-            "modes": state.arrays["basis"][:, :k].copy(),
+            "modes": modes,
             "energy": state.arrays["energy"][:, :k] / n,
             "total": state.arrays["total"] / n,
         }
@@ -156,4 +162,4 @@ class SpectralSVD(Rule):
         itemsize = np.result_type(working_dtype(dtype), np.complex64).itemsize
         stack = (3 * q + n_rows) * d * itemsize + 4 * 16 * (q + n_rows) ** 2
         merged = q * d * itemsize
-        return n_frequencies * n_rows * d * itemsize + stack + merged + 4 * _AT_ONCE * itemsize
+        return n_frequencies * n_rows * d * itemsize + stack + merged + 4 * min(n_features, _AT_ONCE) * itemsize

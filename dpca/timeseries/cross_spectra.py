@@ -121,7 +121,7 @@ def spod(
         found, labels = given_to_fit(x, None)
         source = as_source(found)
         step = even_step(times_of(time, source.shape[0], times_along(x))) if source.shape[0] > 1 else 1.0
-        known = {"share": 1.0, "_shape": tuple(source.shape[1:]), "_basis": None, "_labels": labels}
+        known = {"share": 1.0, "_shape": tuple(source.shape[1:]), "_basis": None, "_placed": None, "_labels": labels}
     block = whole_number(block, "block", 2)
     if not 0 <= overlap < 1:
         raise DataError(f"overlap is {overlap!r}: give a share of the block, from 0 to less than 1")

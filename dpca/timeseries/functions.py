@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 import numpy as np
+from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.source import as_samples, check_finite
 from dpca.kernels.types import Array
 from dpca.models.component_model import ComponentModel
+from dpca.models.eof import EOF
 from dpca.models.scores import Scores, open_scores
 from dpca.representation.linear import LinearRepresentation
 from dpca.representation.whitened import Whitened
@@ -40,6 +43,8 @@ class TimeFunctions:
         Of a map.
     basis : LinearRepresentation or None
         What makes maps of them: its scores are the functions, its mean is 0. None where they are the field.
+    placed : callable or None
+        What puts maps (n, d) of places with data on the grid of the field (n, *shape), where these are fewer.
     labels : Labels or None
         Names of the dims of a map.
     """
@@ -49,6 +54,7 @@ class TimeFunctions:
     share: float
     shape: tuple[int, ...]
     basis: LinearRepresentation | None
+    placed: Callable[[Array], Array] | None
     labels: Any
 
     @property
@@ -102,11 +108,18 @@ def time_functions(scores: Any, model: Any, time: Any, *, least: int = 2) -> Tim
     times = times_of(time, len(values), along)
     values = values.astype(np.float64)
     if model is None:
-        return TimeFunctions(values.reshape(len(values), -1), times, 1.0, values.shape[1:], None, None)
+        return TimeFunctions(values.reshape(len(values), -1), times, 1.0, values.shape[1:], None, None, None)
+    placed, labels, shape = None, None, None
+    if isinstance(model, EOF):
+        check_is_fitted(model, "model_")
+        placed, labels, shape = model._anomalies.placed, model._given.labels, model.sample_shape_
+        model = model.model_
     values, basis = _in_basis(values, model)
     k = basis.score_shape[-1]
     share = float(model.explained_variance_[..., :k].sum() / max(np.sum(model.total_variance_), 1e-300))
-    return TimeFunctions(values, times, min(share, 1.0), basis.sample_shape, basis, model._labels)
+    return TimeFunctions(
+        values, times, min(share, 1.0), shape or basis.sample_shape, basis, placed, labels or model._labels
+    )
 
 
 def checked_modes(n_modes: Any, most: int, of: str) -> int:
@@ -125,8 +138,8 @@ def _in_basis(values: Array, model: Any) -> tuple[Array, LinearRepresentation]:
     """Return scores (n, K) in the orthonormal basis of a model, and that basis without a mean."""
     if not isinstance(model, ComponentModel):
         raise DataError(
-            f"{type(model).__name__} has no components in the space of samples: give the scores of PCA, StreamingPCA, "
-            f"CellPCA or BandPCA"
+            f"{type(model).__name__} has no components in the space of samples: give the scores of EOF, PCA, "
+            f"StreamingPCA, CellPCA or BandPCA"
         )
     basis = model.basis_
     grid, size = basis.score_shape[:-1], math.prod(values.shape[1:])

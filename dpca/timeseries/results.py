@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
@@ -44,6 +45,7 @@ class Modes(Result):
     coefficients: Array
     _shape: tuple[int, ...] = field(repr=False)
     _basis: LinearRepresentation | None = field(repr=False)
+    _placed: Callable[[Array], Array] | None = field(repr=False)
     _labels: Labels | None = field(repr=False)
 
     #: What the axes before those of a map are called.
@@ -52,6 +54,8 @@ class Modes(Result):
     @property
     def modes(self) -> da.Array:
         """Maps (..., *sample_shape), a Dask array with a mode a chunk: computed, as floats, when somebody looks.
+
+        Of an `EOF` they are maps of weighted anomalies, as its ``eofs`` are, NaN where there is no data.
 
         Without a model, the K functions are the field, and these are the ``coefficients``. A map costs 2 K d
         operations, twice that where it is complex.
@@ -65,6 +69,10 @@ class Modes(Result):
             scores = [da.from_array(part.reshape(-1, *shape), chunks=(1, *shape)) for part in parts]
             lazy, *imaginary = (samples_of(self._basis, part) for part in scores)
             lazy = lazy + 1j * imaginary[0] if imaginary else lazy
+        if self._placed is not None:
+            on_grid = {"drop_axis": 1, "new_axis": range(1, 1 + len(self._shape)), "dtype": lazy.dtype}
+            meta = np.empty((0,) * (1 + len(self._shape)), lazy.dtype)
+            lazy = lazy.map_blocks(self._placed, chunks=((1,) * len(flat), *self._shape), meta=meta, **on_grid)
         modes: da.Array = lazy.reshape(*self.coefficients.shape[:-1], *self._shape, merge_chunks=False)
         return modes
 
@@ -90,7 +98,13 @@ class Modes(Result):
 
 def with_share(given: TimeFunctions) -> dict[str, Any]:
     """Return the fields of `Modes` that follow from the functions."""
-    return {"share": given.share, "_shape": given.shape, "_basis": given.basis, "_labels": given.labels}
+    return {
+        "share": given.share,
+        "_shape": given.shape,
+        "_basis": given.basis,
+        "_placed": given.placed,
+        "_labels": given.labels,
+    }
 
 
 def turned(coefficients: Array) -> Array:

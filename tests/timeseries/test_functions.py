@@ -14,7 +14,7 @@ import pytest
 import xarray
 import zarr
 
-from dpca import PCA, BandPCA, CellPCA, KernelPCA, timeseries
+from dpca import EOF, PCA, BandPCA, CellPCA, KernelPCA, timeseries
 from dpca.jobs import transform_store
 from dpca.storage import DataError, ingest, open_stack
 from dpca.timeseries.functions import TimeFunctions, time_functions
@@ -50,7 +50,7 @@ def test_maps_are_those_of_the_model(model: Any) -> None:
     scores = model.fit(FIELD).transform(FIELD)
     found = time_functions(scores, model, None)
     every = np.eye(found.values.shape[1])
-    maps = Modes(found.share, every, found.shape, found.basis, found.labels).modes
+    maps = Modes(found.share, every, found.shape, found.basis, None, found.labels).modes
     assert maps.chunks[0] == (1,) * len(every)
     rows = maps.compute().reshape(len(every), -1)
     back = model.inverse_transform(scores) - model.mean_.reshape(SHAPE)
@@ -75,6 +75,24 @@ def test_names_come_back(tmp_path: Path) -> None:
     assert extended.shape == (2, 3, 5, 6)
     assert extended["lag"].values.tolist() == [0, 2, 4]
     assert timeseries.hilbert_eof(SCORES, 2, model=MODEL).to_xarray().dims == ("mode", "y", "x")
+
+
+def test_fields_with_gaps() -> None:
+    """The modes of weighted anomalies at places with data, put on the grid."""
+    field = xarray.DataArray(FIELD, {"lat": np.linspace(-60, 60, 5)}, ("time", "lat", "lon")).copy()
+    field[:, 1:3, 2] = np.nan
+    eof = EOF(4, weights="coslat", solver="dual").fit(field)
+    there = ~np.isnan(field[0].values)
+    weighted = (FIELD * np.sqrt(np.cos(np.deg2rad(field["lat"].values)))[:, None])[:, there]
+    plain = PCA(4, solver="dual").fit(weighted)
+    for analyze in (timeseries.hilbert_eof, lambda x, k, model: timeseries.extended_eof(x, k, 3, model=model)):
+        found, known = analyze(eof.pcs(), 2, model=eof), analyze(plain.transform(weighted), 2, model=plain)
+        np.testing.assert_allclose(found.explained_variance_ratio, known.explained_variance_ratio)
+        maps = found.to_xarray()
+        assert maps.dims[-2:] == ("lat", "lon")
+        np.testing.assert_array_equal(np.isnan(maps.values), np.broadcast_to(~there, maps.shape))
+        inner = np.einsum("...i,...i->...", maps.values[..., there].conj(), known.modes.compute())
+        np.testing.assert_allclose(np.abs(inner.reshape(2, -1).sum(axis=1)), 1, atol=1e-9)
 
 
 def test_what_time_is() -> None:
@@ -133,7 +151,7 @@ GIVEN: dict[str, tuple[Callable[[], object], str]] = {
     ),
     "kernel": (
         lambda: timeseries.spectrum(SCORES, model=KernelPCA(2).fit(FIELD.reshape(N, -1))),
-        "KernelPCA has no components in the space of samples: give the scores of PCA",
+        "KernelPCA has no components in the space of samples: give the scores of EOF",
     ),
 }
 
