@@ -22,11 +22,12 @@ from typing import Any
 import numpy as np
 
 from dpca.engine.boundary import guarded
+from dpca.engine.derived import DerivedSource
 from dpca.engine.device import Device
 from dpca.engine.fold_tasks import Results
 from dpca.engine.memory import thread_count
 from dpca.engine.plan import PlanError, box_around
-from dpca.engine.source import DerivedSource, Reader, Source, batches
+from dpca.engine.source import Reader, Source, batches
 from dpca.kernels.namespace import empty, namespace, to_numpy
 from dpca.kernels.types import Array, Region
 from dpca.partition.base import Partition

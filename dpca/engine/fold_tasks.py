@@ -12,10 +12,11 @@ from dask.delayed import delayed
 
 from dpca.engine.boundary import guarded
 from dpca.engine.checkpoint import Checkpoints
+from dpca.engine.derived import DerivedSource
 from dpca.engine.memory import peak_resident_bytes
 from dpca.engine.plan import Group
 from dpca.engine.rounds import Run, Scheme, rounds
-from dpca.engine.source import DerivedSource, Reader, Source, batches
+from dpca.engine.source import Reader, Source, batches
 from dpca.kernels.linalg import release_scratch
 from dpca.kernels.types import Array
 from dpca.partition.base import Partition

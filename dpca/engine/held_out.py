@@ -6,8 +6,9 @@ import math
 
 import numpy as np
 
+from dpca.engine.derived import DerivedSource
 from dpca.engine.sampling import spread_samples
-from dpca.engine.source import DaskSource, DerivedSource, Reader, Source
+from dpca.engine.source import DaskSource, Reader, Source
 from dpca.engine.windows import WINDOW_BYTES, chunk_edges, windowed_reader
 from dpca.kernels.types import Array
 from dpca.storage.errors import DataError

@@ -66,5 +66,5 @@ def _values(array: Any) -> Iterator[bytes]:
         return
     row = max(1, int(np.prod(array.shape[1:])) * array.dtype.itemsize)
     rows = max(1, _AT_ONCE // row)
-    for start in range(0, len(array), rows):
+    for start in range(0, array.shape[0], rows):
         yield np.ascontiguousarray(array[start : start + rows]).tobytes()

@@ -251,7 +251,7 @@ class _Planner:
         # Encoded chunks and the values cut from them, of one read; a chunk more where Zarr joins parts of one.
         at_once = min(source.n_readers * source.read_rows(size.region), max(rows, source.held_rows))
         reading = at_once * (box + decoded) + 2 * source.n_readers * math.prod(source.chunks) * self.itemsize
-        reading += source.held_rows * box
+        reading += source.held_rows * box + source.n_readers * source.further_bytes(size.region)
         if self.whole is not None:
             # What Dask computed for a segment, beside the chunks that it was cut from.
             reading += min(self.whole // box + rows, self.n) * (box + decoded)

@@ -8,7 +8,8 @@ import math
 import dask.array as da
 import numpy as np
 
-from dpca.engine.source import DaskSource, DerivedSource, Reader, Source
+from dpca.engine.derived import DerivedSource
+from dpca.engine.source import DaskSource, Reader, Source
 from dpca.engine.windows import WINDOW_BYTES, chunk_edges, windowed_reader
 from dpca.kernels.types import Array
 

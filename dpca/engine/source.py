@@ -94,6 +94,10 @@ class Source(ABC):
         lengths = (-(-b // c) * c - a // c * c for (a, b), c in zip(region, self.chunks[1:], strict=True))
         return math.prod(lengths) * self.dtype.itemsize
 
+    def further_bytes(self, region: Region) -> int:
+        """Return the bytes that one reader takes beside the samples that it is asked for, and their chunks."""
+        return 0
+
     def read_rows(self, region: Region) -> int:
         """Return how many samples are read at a time: whole chunks that take about 16 MiB decoded."""
         return max(1, _READ_BYTES // (self.chunks[0] * self.decoded_bytes(region))) * self.chunks[0]
@@ -198,11 +202,7 @@ class DaskSource(Source):
 
     def as_dask(self) -> da.Array:
         """Return the Dask array, with a look for NaN and infinity, which are refused with the number of the sample."""
-        x, dtype = self.array, self.dtype
-        if dtype.kind != "f":
-            return x
-        meta = np.empty((0,) * x.ndim, dtype)
-        return cast(da.Array, da.map_blocks(_checked, x, called=self.name, dtype=dtype, meta=meta))
+        return checked_lazily(self.array, self.name)
 
     def identity(self) -> Any:
         """Return the Dask array, whose name counts."""
@@ -211,25 +211,6 @@ class DaskSource(Source):
     def _box(self, samples: tuple[int, int], region: Region) -> da.Array:
         box: da.Array = self.array[tuple(slice(a, b) for a, b in (samples, *region))]
         return box
-
-
-class DerivedSource(Source):
-    """Reads samples through another source, to which it delegates its metadata.
-
-    Parameters
-    ----------
-    source : Source
-    window_rows : int
-        Samples of the other source that a reader holds, in an order of its own; 0 for those asked for, in place.
-    n_readers : int
-        How many boxes of the other source are read at once.
-    """
-
-    def __init__(self, source: Source, window_rows: int, n_readers: int = 1) -> None:
-        super().__init__(source.name, source.shape, source.dtype, source.chunks)
-        self.source, self.window_rows = source, window_rows
-        self.in_process, self.segment_bytes, self.axes = source.in_process, source.segment_bytes, source.axes
-        self.held_rows, self.n_readers = source.held_rows + window_rows, source.n_readers * n_readers
 
 
 def as_source(x: Any) -> Source:
@@ -393,6 +374,14 @@ def check_finite(batch: Array, first: int, name: str, what: str = _NOT_FINITE) -
         finite = np.isfinite(part).reshape(len(part), -1).all(axis=1)
         if not finite.all():
             raise DataError(f"sample {first + start + int(finite.argmin())} of {name} {what}")
+
+
+def checked_lazily(x: da.Array, name: str) -> da.Array:
+    """Return a Dask array that refuses NaN and infinity when it is computed, naming the sample."""
+    if x.dtype.kind != "f":
+        return x
+    meta = np.empty((0,) * x.ndim, x.dtype)
+    return cast(da.Array, da.map_blocks(_checked, x, called=name, dtype=x.dtype, meta=meta))
 
 
 def _checked(block: Array, called: str, block_info: Any = None) -> Array:

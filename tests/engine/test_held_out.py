@@ -15,9 +15,10 @@ from hypothesis import strategies as st
 import dpca.engine.held_out as held_out
 from dpca import BandPCA, CellPCA, StreamingPCA
 from dpca.engine.checkpoint import Checkpoints
+from dpca.engine.derived import DerivedSource
 from dpca.engine.fold import fold
 from dpca.engine.held_out import MOST_HELD_OUT, RemainingSource, hold_out, without
-from dpca.engine.source import DerivedSource, ZarrSource, as_source, batches
+from dpca.engine.source import ZarrSource, as_source, batches
 from dpca.partition import CellGrid
 from dpca.rules.covariance import CovariancePCA
 from dpca.storage.errors import DataError

@@ -14,10 +14,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dpca.engine.checkpoint import Checkpoints
+from dpca.engine.derived import DerivedSource
 from dpca.engine.fold import fold
 from dpca.engine.plan import plan_fold
 from dpca.engine.shuffled import ShuffledSource, shuffle
-from dpca.engine.source import DaskSource, DerivedSource, ZarrSource, as_source, batches
+from dpca.engine.source import DaskSource, ZarrSource, as_source, batches
 from dpca.partition import CellGrid, Whole
 from dpca.rules.covariance import CovariancePCA
 from dpca.rules.minibatch import InBatches
