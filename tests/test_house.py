@@ -31,6 +31,7 @@ CALLS: dict[str, set[str]] = {
     "representation": {"kernels", "partition", "engine", "codec", "storage", "choices"},
     "models": {"kernels", "rules", "partition", "engine", "representation", "storage", "choices"},
     "analysis": {"kernels", "engine", "representation", "models", "storage"},
+    "timeseries": {"kernels", "rules", "engine", "representation", "models", "storage"},
     "report": {"storage"},
     "jobs": {
         *("kernels", "partition", "engine", "codec", "representation"),

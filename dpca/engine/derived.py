@@ -51,8 +51,9 @@ class DerivedSource(Source):
 class ComputedSource(DerivedSource):
     """Samples that are computed from those of another source where they are read; nothing is copied.
 
-    Sample i comes from the samples i - ``before`` to i + ``behind`` of the other source, as far as it has them, whole
-    or in the box that `needed` returns. It reads some whole chunks at a time, and those samples again at their borders.
+    Sample i comes from the samples i * ``stride`` - ``before`` to i * ``stride`` + ``behind`` of the other source, as
+    far as it has them, whole or in the box that `needed` returns. It reads some whole chunks at a time, and those
+    samples again at their borders.
     A subclass implements `compute`; what it needs for that are attributes of its own, small and plain: they travel to
     tasks, and tell one source from another in checkpoints.
 
@@ -68,6 +69,8 @@ class ComputedSource(DerivedSource):
         Of what is computed; default that of the other source.
     before, behind : int
         Further samples of the other source that `compute` needs.
+    stride : int
+        Samples of the other source from one sample to the next.
     """
 
     def __init__(
@@ -78,14 +81,15 @@ class ComputedSource(DerivedSource):
         *,
         before: int = 0,
         behind: int = 0,
+        stride: int = 1,
     ) -> None:
         super().__init__(source, window_rows=0)
         self.shape, self.dtype = tuple(shape), np.dtype(source.dtype if dtype is None else dtype)
-        self.chunks, self.axes = (source.chunks[0], *self.shape[1:]), None
-        self.before, self.behind, self.source_shape = before, behind, source.shape
+        self.chunks, self.axes = (max(1, source.chunks[0] // stride), *self.shape[1:]), None
+        self.before, self.behind, self.stride, self.source_shape = before, behind, stride, source.shape
         if source.segment_bytes is not None:
             # As many samples of the other source as a segment of its own has.
-            self.segment_bytes = max(1, source.segment_bytes * _row_bytes(self) // _row_bytes(source))
+            self.segment_bytes = max(1, source.segment_bytes * _row_bytes(self) // (_row_bytes(source) * stride))
 
     @abstractmethod
     def compute(self, values: Array, first: int, samples: tuple[int, int], region: Region, out: Array) -> None:
@@ -114,7 +118,7 @@ class ComputedSource(DerivedSource):
         def read(samples: tuple[int, int], region: Region, out: Array) -> None:
             (start, stop), box, step = samples, self.needed(region), self.read_rows(region)
             lengths = tuple(b - a for a, b in box)
-            rows = min(step, stop - start) + self.before + self.behind
+            rows = (min(step, stop - start) - 1) * self.stride + 1 + self.before + self.behind
             buffer = np.empty((rows, *lengths), self.source.dtype)
             # From one whole chunk to the next, so that none is decoded twice but for what lies before and behind.
             edges = [start, *range((start // step + 1) * step, stop, step), stop]
@@ -135,7 +139,8 @@ class ComputedSource(DerivedSource):
         x = self.source.array if isinstance(self.source, DaskSource) else self.source.as_dask()
         if x is None:
             return None
-        edges = sorted({min(edge, self.shape[0]) for edge in itertools.accumulate(x.chunks[0], initial=0)})
+        ends = (-(-edge // self.stride) for edge in itertools.accumulate(x.chunks[0], initial=0))
+        edges = sorted({min(edge, self.shape[0]) for edge in ends})
         compute, meta, blocks = delayed(self._bare()._computed, pure=False), np.empty((0,) * self.ndim, self.dtype), []
         for samples in itertools.pairwise(edges):
             first, last = self._span(samples)
@@ -149,22 +154,27 @@ class ComputedSource(DerivedSource):
         return len(self.shape)
 
     def decoded_bytes(self, region: Region) -> int:
-        """Return the bytes of a sample of the other source: in the chunks that it is read from, and by itself."""
-        box = self.needed(region)
-        return self.source.decoded_bytes(box) + math.prod(b - a for a, b in box) * self.source.dtype.itemsize
+        """Return the bytes of what is read from one sample to the next: in the chunks it comes from, and by itself."""
+        return self.stride * self._read_bytes(region)
 
     def further_bytes(self, region: Region) -> int:
         """Return the bytes of samples before and behind those that are asked for, and of chunks that Zarr joins."""
         own, box = self.source, self.needed(region)
-        beside = (self.before + self.behind) * self.decoded_bytes(region)
+        beside = (self.before + self.behind) * self._read_bytes(region)
         return own.further_bytes(box) + beside + 2 * math.prod(own.chunks) * own.dtype.itemsize
 
     def read_rows(self, region: Region) -> int:
         """Return how many samples are read at a time."""
-        return self.source.read_rows(self.needed(region))
+        return max(1, self.source.read_rows(self.needed(region)) // self.stride)
+
+    def _read_bytes(self, region: Region) -> int:
+        """Return the bytes of a sample of the other source: in the chunks that it is read from, and by itself."""
+        box = self.needed(region)
+        return self.source.decoded_bytes(box) + math.prod(b - a for a, b in box) * self.source.dtype.itemsize
 
     def _span(self, samples: tuple[int, int]) -> tuple[int, int]:
-        return max(0, samples[0] - self.before), min(samples[1] + self.behind, self.source_shape[0])
+        start, stop = samples[0] * self.stride, (samples[1] - 1) * self.stride + 1
+        return max(0, start - self.before), min(stop + self.behind, self.source_shape[0])
 
     def _computed(self, values: Array, first: int, samples: tuple[int, int]) -> Array:
         out = np.empty((samples[1] - samples[0], *self.shape[1:]), self.dtype)

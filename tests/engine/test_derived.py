@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from dpca.engine.derived import ComputedSource
 from dpca.engine.fold import fold
 from dpca.engine.identity import digest
+from dpca.engine.lagged import LaggedSource
 from dpca.engine.plan import plan_fold
 from dpca.engine.shuffled import shuffle
 from dpca.engine.source import Source, as_source, batches
@@ -104,3 +105,26 @@ def test_what_reading_takes_is_planned_and_what_tells_sources_apart_is_hashed() 
     assert many - few >= 10_000 * 2 * 12 * 4
     outer = shuffle(Sums(inner, behind=10_000), 0, 0)
     assert plan_fold(outer, Whole((5,)), Moments(), budget=2**30).task_bytes >= many
+
+
+@settings(deadline=None, max_examples=15)
+@given(
+    chunk=st.integers(1, 20),
+    lags=st.tuples(st.integers(1, 5), st.integers(1, 9), st.integers(1, 7)),
+    rows=st.integers(1, 60),
+    how=st.sampled_from(["zarr", "dask"]),
+)
+def test_windows(chunk: int, lags: Any, rows: int, how: str) -> None:
+    n_lags, lag, stride = lags
+    starts = range(0, 53 - (n_lags - 1) * lag, stride)
+    wanted = np.stack([X[i : i + (n_lags - 1) * lag + 1 : lag] for i in starts])
+    inner = stored((chunk, 4, 3)) if how == "zarr" else da.from_array(X, chunks=(chunk, 4, 3))
+    source = LaggedSource(as_source(inner), n_lags, lag, stride)
+    assert source.shape == wanted.shape
+    if (lazy := source.as_dask()) is not None:
+        np.testing.assert_array_equal(lazy.compute(scheduler="synchronous"), wanted)
+        return
+    lengths = ((0, min(2, n_lags)), (0, 4), (1, 3))
+    for a, b in ((0, len(wanted)), (len(wanted) // 2, len(wanted))):
+        found = [values.copy() for _, values in batches(source, (a, b), lengths, rows)]
+        np.testing.assert_array_equal(np.concatenate(found), wanted[a:b, :2, :, 1:3])

@@ -1,0 +1,139 @@
+"""Extended EOF analysis: modes over several successive samples, or multichannel singular spectrum analysis."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import numpy as np
+
+from dpca.engine.lagged import LaggedSource
+from dpca.engine.source import as_source
+from dpca.kernels.types import Array
+from dpca.models.labelled import given_to_fit
+from dpca.models.parameters import whole_number
+from dpca.models.pca import PCA
+from dpca.storage.errors import DataError
+from dpca.timeseries.functions import checked_modes, time_functions
+from dpca.timeseries.results import Modes, turned, with_share
+
+
+@dataclass(frozen=True, eq=False)
+class ExtendedModes(Modes):
+    """Modes over several lags; see `extended_eof`.
+
+    Attributes
+    ----------
+    share : float
+        Of the field's variance, see `dpca.timeseries.results.Result`.
+    coefficients : array (n_modes, n_lags, K), float64
+        Orthonormal over lags and K together; largest entry positive.
+    lags : array (n_lags,), float64
+        Time of each map of a mode after its first one.
+    scores : array (n - (n_lags - 1) * lag, n_modes), float64
+        Time functions, at the times of the first map.
+    explained_variance : array (n_modes,), float64
+        Divisor their number less 1, descending.
+    explained_variance_ratio : array (n_modes,), float64
+        Of all the variance, what was not kept included as ``share`` has it.
+    """
+
+    lags: Array
+    scores: Array
+    explained_variance: Array
+    explained_variance_ratio: Array
+
+    dims: ClassVar[tuple[str, ...]] = ("mode", "lag")
+
+    def _coords(self) -> dict[str, Any]:
+        return {"lag": self.lags}
+
+
+def extended_eof(
+    scores: Any, n_modes: int, n_lags: int, *, lag: int = 1, model: Any = None, time: Any = None
+) -> ExtendedModes:
+    """Return the modes of a field and its next samples together: patterns that move, and oscillations.
+
+    Principal components of windows of ``n_lags`` samples, ``lag`` apart (Weare & Nasstrom 1982; Broomhead & King 1986),
+    of the time functions in the place of the field. For those of the field itself, fit an estimator to `lagged`.
+
+    Parameters
+    ----------
+    scores : array (n, ..., K), Dask or Zarr array, DataArray, path or Scores
+        See `dpca.timeseries`.
+    n_modes : int
+        At most n_lags * K, and one less than there are windows.
+    n_lags : int
+        Samples of a window, the embedding dimension.
+    lag : int
+        Steps between them.
+    model : fitted estimator, optional
+        Of the scores.
+    time : float or array (n,), optional
+        See `dpca.timeseries.spectrum`.
+
+    Returns
+    -------
+    ExtendedModes
+        Each lag is centered by its own mean. Costs that of `dpca.PCA` for n samples of n_lags * K attributes.
+
+    Raises
+    ------
+    DataError
+        For steps that vary, a window longer than the record, or modes that there are not.
+    """
+    given = time_functions(scores, model, time)
+    n, k = given.values.shape
+    n_lags, lag = whole_number(n_lags, "n_lags", 1), whole_number(lag, "lag", 1)
+    span = (n_lags - 1) * lag + 1
+    if span >= n:
+        raise DataError(
+            f"a window of {n_lags} lags of {lag} takes {span:,} samples but the record has {n:,}: give fewer or "
+            f"shorter lags"
+        )
+    m = checked_modes(n_modes, min(n - span, n_lags * k), f"{n - span + 1:,} windows of {n_lags} x {k} values")
+    windows = np.lib.stride_tricks.sliding_window_view(given.values, span, axis=0)[..., ::lag].swapaxes(1, 2)
+    found = PCA(m, solver="dual" if len(windows) < n_lags * k else "covariance").fit(windows)
+    signs = turned(found.components_)
+    return ExtendedModes(
+        coefficients=(found.components_ * signs).reshape(m, n_lags, k),
+        lags=np.arange(n_lags) * lag * given.step,
+        scores=found.transform(windows) * signs.T,
+        explained_variance=found.explained_variance_,
+        explained_variance_ratio=given.share * found.explained_variance_ratio_,
+        **with_share(given),
+    )
+
+
+def lagged(x: Any, n_lags: int, *, lag: int = 1) -> LaggedSource:
+    """Return the windows of a stack as samples for any ``fit``: its exact extended EOFs, without a copy of it.
+
+    Parameters
+    ----------
+    x : array (n, *sample_shape), Stack, path or DataArray
+        What ``fit`` takes, samples in the order of time.
+    n_lags, lag : int
+        As for `extended_eof`.
+
+    Returns
+    -------
+    Source
+        Of shape (n - (n_lags - 1) * lag, n_lags, *sample_shape): windows that are made where tasks read them.
+
+    Raises
+    ------
+    DataError
+        For a window longer than the record.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> from dpca import StreamingPCA
+    >>> from dpca.timeseries import lagged
+    >>> waves = np.sin(np.arange(90)[:, None] / 9 - np.arange(20))
+    >>> model = StreamingPCA(2, n_passes=2, random_state=0).fit(lagged(waves, 5))
+    >>> model.sample_shape_
+    (5, 20)
+    """
+    source = as_source(given_to_fit(x, None)[0])
+    return LaggedSource(source, whole_number(n_lags, "n_lags", 1), whole_number(lag, "lag", 1))

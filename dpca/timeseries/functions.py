@@ -1,0 +1,162 @@
+"""The time functions that an analysis is given: scores of a model in the order of time, and when they were taken."""
+
+from __future__ import annotations
+
+import math
+import os
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+
+from dpca.engine.source import as_samples, check_finite
+from dpca.kernels.types import Array
+from dpca.models.component_model import ComponentModel
+from dpca.models.scores import Scores, open_scores
+from dpca.representation.linear import LinearRepresentation
+from dpca.representation.whitened import Whitened
+from dpca.storage.errors import DataError
+from dpca.storage.labelled import is_labelled, labelled_array
+
+# Steps that differ by less than this share of their mean are rounding, not a gap.
+_UNEVEN = 1e-3
+_DAY = timedelta(days=1)
+
+
+@dataclass(frozen=True, eq=False)
+class TimeFunctions:
+    """K functions of time, which are coordinates of a field in an orthonormal basis.
+
+    Attributes
+    ----------
+    values : array (n, K), float64
+    times : array (n,), float64
+        Ascending.
+    share : float
+        Share of the field's variance that they hold, by the eigenvalues of the model; 1 without a model, where the
+        functions are the field.
+    basis : LinearRepresentation or None
+        What makes maps of them: its scores are the functions, its mean is 0.
+    labels : Labels or None
+        Names of the dims of a map.
+    """
+
+    values: Array
+    times: Array
+    share: float
+    basis: LinearRepresentation | None
+    labels: Any
+
+    @property
+    def centered(self) -> Array:
+        """The functions less their means (n, K)."""
+        centered: Array = self.values - self.values.mean(axis=0)
+        return centered
+
+    @property
+    def step(self) -> float:
+        """Time between two samples.
+
+        Raises
+        ------
+        DataError
+            If it varies.
+        """
+        steps = np.diff(self.times)
+        if np.ptp(steps) > _UNEVEN * steps.mean():
+            raise DataError(
+                f"the times of the {len(self.times):,} samples lie {steps.min():g} to {steps.max():g} apart: "
+                f"interpolate the field to even steps, or give time=STEP where the difference does not matter"
+            )
+        return float(steps.mean())
+
+
+def time_functions(scores: Any, model: Any, time: Any, *, least: int = 2) -> TimeFunctions:
+    """Return the functions that an analysis is given, of at least so many samples; see `dpca.timeseries`.
+
+    Raises
+    ------
+    DataError
+        For values that are not finite, too few samples, scores of another shape than the model's, a model without
+        components in the space of samples, or times that do not ascend.
+    """
+    if isinstance(scores, str | os.PathLike):
+        scores = open_scores(scores, model=model)
+    if isinstance(scores, Scores):
+        model, scores = model or scores.model, scores.scores
+    along = None
+    if is_labelled(scores):
+        scores = labelled_array(scores)
+        along, scores = scores.coords.get(scores.dims[0]), scores.data
+    values = as_samples(scores, "the scores")
+    check_finite(values, 0, "the scores")
+    if len(values) < least:
+        raise DataError(f"the scores have {len(values)} samples: give at least {least}, in the order of time")
+    times = _times(time, len(values), None if along is None else along.values)
+    values = values.astype(np.float64)
+    if model is None:
+        return TimeFunctions(values.reshape(len(values), -1), times, 1.0, None, None)
+    values, basis = _in_basis(values, model)
+    k = basis.score_shape[-1]
+    share = float(model.explained_variance_[..., :k].sum() / max(np.sum(model.total_variance_), 1e-300))
+    return TimeFunctions(values, times, min(share, 1.0), basis, model._labels)
+
+
+def checked_modes(n_modes: Any, most: int, of: str) -> int:
+    """Return a number of modes, of which there are at most so many.
+
+    Raises
+    ------
+    DataError
+    """
+    if isinstance(n_modes, bool) or not isinstance(n_modes, int | np.integer) or not 1 <= n_modes <= most:
+        raise DataError(f"n_modes is {n_modes!r} but {of} have 1 to {most} modes: ask for so many")
+    return int(n_modes)
+
+
+def _in_basis(values: Array, model: Any) -> tuple[Array, LinearRepresentation]:
+    """Return scores (n, K) in the orthonormal basis of a model, and that basis without a mean."""
+    if not isinstance(model, ComponentModel):
+        raise DataError(
+            f"{type(model).__name__} has no components in the space of samples: give the scores of PCA, StreamingPCA, "
+            f"CellPCA or BandPCA"
+        )
+    basis = model.basis_
+    grid, size = basis.score_shape[:-1], math.prod(values.shape[1:])
+    k = size // math.prod(grid)
+    if size % math.prod(grid) or not 1 <= k <= basis.score_shape[-1] or values.shape[1:] not in ((*grid, k), (size,)):
+        raise DataError(f"the scores have shape {values.shape} but this model makes (n_samples, *{basis.score_shape})")
+    used = basis.leading(k)
+    values = values.reshape(len(values), *grid, k)
+    if isinstance(used, Whitened):
+        values, used = values * used.scales, LinearRepresentation(used.partition, used.mean, used.components)
+    return values.reshape(len(values), size), replace(used, mean=np.zeros_like(used.mean))
+
+
+def _times(given: Any, n: int, along: Array | None) -> Array:
+    """Return the times of n samples, from what was given or stands along them; else their numbers."""
+    if given is None and (along is None or along.dtype.kind in "USb" or not _ascending(_numbers(along))):
+        return np.arange(n, dtype=np.float64)
+    times = _numbers(np.asarray(along if given is None else given))
+    if times.ndim == 0:
+        if not 0 < times < math.inf:
+            raise DataError(f"time is {given!r}: give the step between two samples, a positive number")
+        return np.arange(n) * float(times)
+    if times.shape != (n,) or not _ascending(times):
+        raise DataError(f"time has shape {times.shape} for {n:,} samples: give the step, or an ascending time for each")
+    return times
+
+
+def _numbers(times: Array) -> Array:
+    """Return times as float64: dates in days since the first one."""
+    if times.dtype.kind in "Mm":
+        since: Array = times - times[:1] if times.ndim else times
+        return np.asarray(since / np.timedelta64(1, "D"))
+    if times.dtype.kind == "O":  # dates of a calendar of cftime
+        return np.array([(time - times[0]) / _DAY for time in times])
+    return times.astype(np.float64)
+
+
+def _ascending(times: Array) -> bool:
+    return bool(np.isfinite(times).all() and (np.diff(times) > 0).all())
