@@ -15,6 +15,7 @@ if TYPE_CHECKING:
         KernelPCA,
         SpectralClustering,
         StreamingPCA,
+        TrajectoryPCA,
         open_compressed,
         open_scores,
     )
@@ -26,6 +27,7 @@ __all__ = [
     "KernelPCA",
     "SpectralClustering",
     "StreamingPCA",
+    "TrajectoryPCA",
     "analysis",
     "follow",
     "metrics",
