@@ -35,7 +35,7 @@ from dpca.storage.network import use_storage_options
 from dpca.storage.progress import Progress, no_progress
 
 #: Parameters that stores of earlier versions do not state: stores state them only where they are given.
-LATER = ("flatten", "whiten", "keep_state")
+LATER = ("flatten", "whiten", "keep_state", "track_scores")
 
 
 class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]

@@ -11,12 +11,15 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.boundary import guarded
+from dpca.kernels.linalg import scratch
 from dpca.kernels.types import Array
-from dpca.models.going_on import WhereStateIsKept, read_states, stated_dtype, stored_arrays
+from dpca.models.going_on import NoStateError, WhereStateIsKept, read_states, stated_dtype, stored_arrays
 from dpca.models.linear_model import LinearModel
 from dpca.models.parameters import are_ordinary, check_parameters, check_states_fit
 from dpca.models.store import Kept, StoredModel
 from dpca.models.streaming_methods import AUTO, method_name
+from dpca.models.tracked import TRACKED, TrackedScores
+from dpca.representation.whitened import Whitened
 from dpca.rules.basis import StreamingRule
 from dpca.rules.state import State
 from dpca.storage.errors import DataError
@@ -35,6 +38,8 @@ class StreamedModel(LinearModel):
 
     n_passes: int
     keep_state: bool
+    track_scores: bool
+    _tracked: TrackedScores  # where scores are tracked, those of all samples so far but those that wait for a batch
 
     @abstractmethod
     def _rule(self, method: str | StreamingRule, d: int, n: int | None, seed: int) -> Any:
@@ -90,13 +95,38 @@ class StreamedModel(LinearModel):
             self._go_on(self._taken(state, rows))
         else:
             # Whether the rule bears such values its result tells.
-            self._find(guarded(self._stream_rule.update, "X")(state.copy(), rows))
+            updated = guarded(self._stream_rule.update, "X")(state.copy(), rows)
+            self._find(updated)
+            self._track(state, updated, state.arrays["held_rows"][: state.counts["n_held"]], rows)
         return self
+
+    @property
+    def tracked_scores_(self) -> Array:
+        """Scores (n_samples, n_components) of all samples of `partial_fit`, by ``components_``.
+
+        In the order of the samples; only with ``track_scores``. What a sample had outside of the directions that the
+        rule kept at the time is lost. Found when asked for: costs 2 n q k operations and some products of q x d, q
+        being n_components + oversampling. Until then the model holds q numbers a sample, and taking in a sample costs
+        half as much again.
+        """
+        if not self.track_scores or self._states is None:
+            raise NoStateError("no scores were tracked: give track_scores=True and partial_fit, or ask transform")
+        basis, state = self.basis_, self._states[0]
+        waiting = state.arrays["held_rows"][: state.counts["n_held"]]
+        scores = self._tracked.by(state, basis.components, basis.mean, waiting)
+        return scores / basis.scales.astype(scores.dtype) if isinstance(basis, Whitened) else scores
+
+    def _track(self, before: State, after: State, held: Array, rows: Array) -> None:
+        """Take the samples into the scores that are tracked, which one state has taken in and another had not."""
+        n = after.counts["n_samples"] - before.counts["n_samples"]
+        if self.track_scores and n:
+            self._tracked.taken(before, after, [held, rows[: n - len(held)]])
 
     def _begin(self, method: str | StreamingRule, d: int, dtype: np.dtype[Any], seed: int) -> None:
         """Fix what all batches share."""
         self._stream_rule, self._stream_dtype, self._stream_seed = self._rule(method, d, None, seed), dtype, seed
         check_states_fit(self._stream_rule, [d], dtype)
+        self._tracked = TrackedScores()
 
     def _check_going_on(self, method: str | StreamingRule, d: int, dtype: np.dtype[Any], seed: int) -> None:
         """Refuse to keep the state of a fit that has none, or one too large."""
@@ -122,8 +152,12 @@ class StreamedModel(LinearModel):
         facts = {"seed": self._stream_seed, "dtype": str(self._stream_dtype), "n_held": n_held}
         if isinstance(self.n_components, float):
             facts["n_components"] = self.n_components
+        tracked = self._tracked.arrays() if self.track_scores else {}
+        if tracked:
+            facts["tracked"] = [len(tracked["tracked_scores"]), *tracked["tracked_turns"].shape]
         filled = State({**state.arrays, "held_rows": state.arrays["held_rows"][:n_held]}, state.counts)
-        return replace(kept, arrays={**kept.arrays, **stored_arrays([filled])}, facts={**kept.facts, "state": facts})
+        further = {name: (values, TRACKED[name]) for name, values in tracked.items()} | stored_arrays([filled])
+        return replace(kept, arrays={**kept.arrays, **further}, facts={**kept.facts, "state": facts})
 
     @classmethod
     def _from_store(cls, stored: StoredModel) -> Self:
@@ -143,18 +177,28 @@ class StreamedModel(LinearModel):
             if (state.counts["n_held"], state.counts["n_samples"]) != (n_held, stored.n_samples - n_held):
                 raise ValueError(f"its state has taken in {state.counts['n_samples']} samples")
             model._states = [state]
+            if tracked := facts.get("tracked"):
+                size, parts, q, _ = map(int, tracked)
+                shapes = dict(zip(TRACKED, [(size,), (parts, q, q), (parts, q), (parts,)], strict=True))
+                model._tracked = TrackedScores.of(stored.arrays(shapes, integers=["tracked_lengths"]))
         return model
 
     def _taken(self, state: State, rows: Array) -> State:
         """Take in samples; those that are refused change nothing."""
         rule, held = self._stream_rule, state.counts["n_held"]
-        before = rule.rule.part_of(state).copy() if held + len(rows) >= rule.size else State()
+        n = held + len(rows)
+        before = _set_aside(rule.rule.part_of(state)) if n >= rule.size else State()
+        waiting = state.arrays["held_rows"][:held]
+        if self.track_scores and n >= rule.size and n % rule.size:
+            waiting = waiting.copy()  # or what waits then would be written over it
         try:
             updated: State = guarded(rule.update, "X")(state, rows)
         except DataError:
-            state.arrays |= before.arrays
+            state.arrays |= before.copy().arrays
             state.counts |= {**before.counts, "n_held": held}
             raise
+        if before.arrays:
+            self._track(before, updated, waiting, rows)
         return updated
 
     def merge(self, other: StreamedModel) -> Self:
@@ -169,6 +213,8 @@ class StreamedModel(LinearModel):
         if not isinstance(other, StreamedModel):
             raise DataError(f"merge takes in another StreamingPCA, not one of type {type(other).__name__}: give one")
         check_is_fitted(other)
+        if self.track_scores:
+            raise DataError("scores are tracked along one stream, and merge joins two: leave out track_scores")
         if self._states is None or other._states is None:
             raise DataError(
                 "merge joins what partial_fit has seen, and a model that fit() fitted or load() read keeps no state: "
@@ -203,3 +249,11 @@ class StreamedModel(LinearModel):
         found = self._kept_of(guarded(self._stream_rule.finish, "X")(state.copy()))
         guarded(self._settle, "X")(found, self.method_, self.sample_shape_, n, before)
         self._states = [state]
+
+
+def _set_aside(state: State) -> State:
+    """Return a state with the same values, in memory that the next call in this thread uses again."""
+    arrays = {name: scratch(f"before: {name}", array.shape, array.dtype) for name, array in state.arrays.items()}
+    for name, array in arrays.items():
+        np.copyto(array, state.arrays[name])
+    return State(arrays, dict(state.counts))

@@ -103,6 +103,9 @@ class StreamingPCA(StreamedModel):
     {whiten}
     {keep_state}
         Of one pass: it does not go with ``n_passes`` > 1.
+    track_scores : bool
+        Whether `partial_fit` keeps the scores of all samples so far, and turns them along with the components, so that
+        no sample is looked at twice: in `tracked_scores_`. Only by "incremental-svd", which "auto" is then.
 
     Attributes
     ----------
@@ -169,11 +172,16 @@ class StreamingPCA(StreamedModel):
     forgetting: float | None = None
     whiten: bool = False
     keep_state: bool = False
+    track_scores: bool = False
 
     _optimum = math.inf  # what the best components capture, at most
 
     def _fit(self, X: Any, **running: Any) -> None:
         n_passes = whole_number(self.n_passes, "n_passes", 1)
+        if self.track_scores:
+            raise DataError(
+                "track_scores=True is for partial_fit, which sees no sample again: leave it out, and ask transform"
+            )
         source = varied_source(self, X)
         shape, seed = tuple(source.shape[1:]), self._seed()
         stream = shuffle(source, seed) if self.shuffle else source
@@ -246,8 +254,13 @@ class StreamingPCA(StreamedModel):
         return {"oversampling": self.oversampling, "forgetting": self.forgetting}
 
     def _method(self, d: int, source: Source | None = None, room: int = 0) -> str | StreamingRule:
-        if self.method != AUTO:
-            return self.method
+        if self.track_scores and self.method not in (AUTO, "incremental-svd"):
+            raise DataError(
+                f"track_scores=True is for method='incremental-svd', not {method_name(self.method)}: leave one of them "
+                f"out"
+            )
+        if self.method != AUTO or self.track_scores:
+            return "incremental-svd" if self.track_scores else self.method
         k = d if explained_share(self.n_components) is not None else checked_rank(self.n_components, d, None)
         if source is None:
             return default_method(k, d, self._options())

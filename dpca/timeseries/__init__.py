@@ -12,6 +12,7 @@ in Dask, with or without xarray; a Zarr array of them; or the path of a store of
 from __future__ import annotations
 
 from dpca.timeseries.analytic import HilbertModes, hilbert_eof
+from dpca.timeseries.cross_spectra import SpectralModes, spod
 from dpca.timeseries.delays import ExtendedModes, extended_eof, lagged
 from dpca.timeseries.dynamics import Dynamics, dmd
 from dpca.timeseries.persistence import CosineContent, EffectiveSamples, cosine_content, effective_samples
@@ -23,6 +24,7 @@ __all__ = [
     "EffectiveSamples",
     "ExtendedModes",
     "HilbertModes",
+    "SpectralModes",
     "Spectrum",
     "cosine_content",
     "dmd",
@@ -31,4 +33,5 @@ __all__ = [
     "hilbert_eof",
     "lagged",
     "spectrum",
+    "spod",
 ]

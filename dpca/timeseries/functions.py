@@ -36,8 +36,10 @@ class TimeFunctions:
     share : float
         Share of the field's variance that they hold, by the eigenvalues of the model; 1 without a model, where the
         functions are the field.
+    shape : tuple of int
+        Of a map.
     basis : LinearRepresentation or None
-        What makes maps of them: its scores are the functions, its mean is 0.
+        What makes maps of them: its scores are the functions, its mean is 0. None where they are the field.
     labels : Labels or None
         Names of the dims of a map.
     """
@@ -45,6 +47,7 @@ class TimeFunctions:
     values: Array
     times: Array
     share: float
+    shape: tuple[int, ...]
     basis: LinearRepresentation | None
     labels: Any
 
@@ -56,20 +59,25 @@ class TimeFunctions:
 
     @property
     def step(self) -> float:
-        """Time between two samples.
+        """Time between two samples; see `even_step`."""
+        return even_step(self.times)
 
-        Raises
-        ------
-        DataError
-            If it varies.
-        """
-        steps = np.diff(self.times)
-        if np.ptp(steps) > _UNEVEN * steps.mean():
-            raise DataError(
-                f"the times of the {len(self.times):,} samples lie {steps.min():g} to {steps.max():g} apart: "
-                f"interpolate the field to even steps, or give time=STEP where the difference does not matter"
-            )
-        return float(steps.mean())
+
+def even_step(times: Array) -> float:
+    """Return the time between two samples.
+
+    Raises
+    ------
+    DataError
+        If it varies.
+    """
+    steps = np.diff(times)
+    if np.ptp(steps) > _UNEVEN * steps.mean():
+        raise DataError(
+            f"the times of the {len(times):,} samples lie {steps.min():g} to {steps.max():g} apart: interpolate the "
+            f"field to even steps, or give time=STEP where the difference does not matter"
+        )
+    return float(steps.mean())
 
 
 def time_functions(scores: Any, model: Any, time: Any, *, least: int = 2) -> TimeFunctions:
@@ -85,22 +93,20 @@ def time_functions(scores: Any, model: Any, time: Any, *, least: int = 2) -> Tim
         scores = open_scores(scores, model=model)
     if isinstance(scores, Scores):
         model, scores = model or scores.model, scores.scores
-    along = None
-    if is_labelled(scores):
-        scores = labelled_array(scores)
-        along, scores = scores.coords.get(scores.dims[0]), scores.data
+    along = times_along(scores)
+    scores = labelled_array(scores).data if is_labelled(scores) else scores
     values = as_samples(scores, "the scores")
     check_finite(values, 0, "the scores")
     if len(values) < least:
         raise DataError(f"the scores have {len(values)} samples: give at least {least}, in the order of time")
-    times = _times(time, len(values), None if along is None else along.values)
+    times = times_of(time, len(values), along)
     values = values.astype(np.float64)
     if model is None:
-        return TimeFunctions(values.reshape(len(values), -1), times, 1.0, None, None)
+        return TimeFunctions(values.reshape(len(values), -1), times, 1.0, values.shape[1:], None, None)
     values, basis = _in_basis(values, model)
     k = basis.score_shape[-1]
     share = float(model.explained_variance_[..., :k].sum() / max(np.sum(model.total_variance_), 1e-300))
-    return TimeFunctions(values, times, min(share, 1.0), basis, model._labels)
+    return TimeFunctions(values, times, min(share, 1.0), basis.sample_shape, basis, model._labels)
 
 
 def checked_modes(n_modes: Any, most: int, of: str) -> int:
@@ -134,8 +140,20 @@ def _in_basis(values: Array, model: Any) -> tuple[Array, LinearRepresentation]:
     return values.reshape(len(values), size), replace(used, mean=np.zeros_like(used.mean))
 
 
-def _times(given: Any, n: int, along: Array | None) -> Array:
-    """Return the times of n samples, from what was given or stands along them; else their numbers."""
+def times_along(x: Any) -> Array | None:
+    """Return what stands along the samples of a ``DataArray``, None where nothing does."""
+    found = labelled_array(x).coords.get(x.dims[0]) if is_labelled(x) else None
+    return None if found is None else np.asarray(found.values)
+
+
+def times_of(given: Any, n: int, along: Array | None) -> Array:
+    """Return the times of n samples (n,), float64, from what was given or stands along them; else their numbers.
+
+    Raises
+    ------
+    DataError
+        If what was given is no step, or no ascending times.
+    """
     if given is None and (along is None or along.dtype.kind in "USb" or not _ascending(_numbers(along))):
         return np.arange(n, dtype=np.float64)
     times = _numbers(np.asarray(along if given is None else given))

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 import scipy.fft
-import scipy.signal
 
+from dpca.kernels.persistence import independent_samples
 from dpca.kernels.types import Array
 from dpca.storage.errors import DataError
 from dpca.timeseries.functions import time_functions
@@ -111,21 +111,3 @@ def effective_samples(scores: Any, *, model: Any = None, of: str = "mean") -> Ef
     if of not in ("mean", "variance"):
         raise DataError(f"of is {of!r}: give 'mean' or 'variance'")
     return EffectiveSamples(given.share, independent_samples(given.values, of))
-
-
-def independent_samples(values: Array, of: str) -> Array:
-    """Return the number (K,) of independent samples in functions of time (n, K); see `effective_samples`."""
-    n = len(values)
-    x = values - values.mean(axis=0)
-    length = scipy.fft.next_fast_len(2 * n - 1, real=True)
-    products = scipy.fft.irfft(np.abs(scipy.fft.rfft(x, length, axis=0)) ** 2, length, axis=0)[:n]
-    # A constant is known from a single sample.
-    r = np.divide(products, products[0], out=np.ones_like(products), where=products[0] > 0)
-    if n % 2:
-        r = np.concatenate([r, np.zeros_like(r[:1])])
-    pairs = r[::2] + r[1::2]
-    counted = np.repeat(np.logical_and.accumulate(pairs > 0, axis=0), 2, axis=0)[:n]
-    r = np.where(counted, r[:n], 0) ** (1 if of == "mean" else 2)
-    summed = 2 * ((1 - np.arange(n) / n)[:, None] * r).sum(axis=0) - 1
-    count: Array = np.clip(n / np.maximum(summed, 1e-300), 1, n)
-    return count

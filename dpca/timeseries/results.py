@@ -42,6 +42,7 @@ class Modes(Result):
     """
 
     coefficients: Array
+    _shape: tuple[int, ...] = field(repr=False)
     _basis: LinearRepresentation | None = field(repr=False)
     _labels: Labels | None = field(repr=False)
 
@@ -52,7 +53,7 @@ class Modes(Result):
     def modes(self) -> da.Array:
         """Maps (..., *sample_shape), a Dask array with a mode a chunk: computed, as floats, when somebody looks.
 
-        Without a model, the K functions are the field, and this has the values of ``coefficients``. A map costs 2 K d
+        Without a model, the K functions are the field, and these are the ``coefficients``. A map costs 2 K d
         operations, twice that where it is complex.
         """
         flat = self.coefficients.reshape(-1, self.coefficients.shape[-1])
@@ -64,7 +65,7 @@ class Modes(Result):
             scores = [da.from_array(part.reshape(-1, *shape), chunks=(1, *shape)) for part in parts]
             lazy, *imaginary = (samples_of(self._basis, part) for part in scores)
             lazy = lazy + 1j * imaginary[0] if imaginary else lazy
-        modes: da.Array = lazy.reshape(*self.coefficients.shape[:-1], *lazy.shape[1:], merge_chunks=False)
+        modes: da.Array = lazy.reshape(*self.coefficients.shape[:-1], *self._shape, merge_chunks=False)
         return modes
 
     def to_xarray(self) -> Any:
@@ -89,7 +90,7 @@ class Modes(Result):
 
 def with_share(given: TimeFunctions) -> dict[str, Any]:
     """Return the fields of `Modes` that follow from the functions."""
-    return {"share": given.share, "_basis": given.basis, "_labels": given.labels}
+    return {"share": given.share, "_shape": given.shape, "_basis": given.basis, "_labels": given.labels}
 
 
 def turned(coefficients: Array) -> Array:

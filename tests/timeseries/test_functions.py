@@ -50,7 +50,7 @@ def test_maps_are_those_of_the_model(model: Any) -> None:
     scores = model.fit(FIELD).transform(FIELD)
     found = time_functions(scores, model, None)
     every = np.eye(found.values.shape[1])
-    maps = Modes(found.share, every, found.basis, found.labels).modes
+    maps = Modes(found.share, every, found.shape, found.basis, found.labels).modes
     assert maps.chunks[0] == (1,) * len(every)
     rows = maps.compute().reshape(len(every), -1)
     back = model.inverse_transform(scores) - model.mean_.reshape(SHAPE)
@@ -157,5 +157,5 @@ def test_bands_and_fields_without_a_model() -> None:
     found = timeseries.hilbert_eof(model.transform(FIELD), 3, model=model)
     assert found.modes.shape == (3, *SHAPE)
     whole = timeseries.hilbert_eof(FIELD, 3)
-    assert (whole.share, whole.modes.shape) == (1.0, (3, 30))
+    assert (whole.share, whole.modes.shape) == (1.0, (3, *SHAPE))
     assert isinstance(time_functions(FIELD, None, None), TimeFunctions)
