@@ -161,7 +161,7 @@ def explained_variance_curve(ratio: ArrayLike, *, parts: str = "cells") -> Figur
     axes.set_xlim(number[0] - 0.5, number[-1] + 0.5)
     axes.set_ylim(np.floor(max(lowest - 0.02, 0) * 10) / 10, 1.004)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12, min_n_ticks=1))
-    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
     if len(cells) > 1:
         drawing.legend(axes)
     return figure
