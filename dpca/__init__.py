@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         KernelPCA,
         SpectralClustering,
         StreamingPCA,
+        TrajectoryPCA,
         open_compressed,
         open_scores,
     )
@@ -28,6 +29,7 @@ __all__ = [
     "KernelPCA",
     "SpectralClustering",
     "StreamingPCA",
+    "TrajectoryPCA",
     "analysis",
     "follow",
     "metrics",

@@ -22,7 +22,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from itertools import product
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any, BinaryIO, NamedTuple
 
 import google_crc32c
 import numpy as np
@@ -81,24 +81,28 @@ def read_shards(array: zarr.Array[Any], taken: Sequence[range], out: Array) -> b
         return True
     chunks, shards = array.chunks, array.shards or array.chunks
     per_shard = [s // c for s, c in zip(shards, chunks, strict=True)]
-    scratch: Array | None = None
+    length = None if codec is PACKED else math.prod(chunks) * array.dtype.itemsize + CRC_BYTES
+    scratch = np.empty(chunks, array.dtype)
     for shard in product(*(_touched(r, s) for r, s in zip(taken, shards, strict=True))):
         key = array.store_path / array.metadata.encode_chunk_key(shard)
         known = key.store.checksums(key.path) if isinstance(key.store, CheckedStore) else None
         with _opened(os.path.join(os.fspath(key.store.root), key.path), known) as file:  # type: ignore[attr-defined]
             places = _read_index(file, math.prod(per_shard), known)
-            inside = [_within(r, i, s) for r, i, s in zip(taken, shard, shards, strict=True)]
-            for chunk in product(*(_touched(r, c) for r, c in zip(inside, chunks, strict=True))):
+            along = [_parts(*axis) for axis in zip(taken, shard, shards, chunks, strict=True)]
+            for parts in product(*along):
                 place = 0
-                for i, n in zip(chunk, per_shard, strict=True):
-                    place = place * n + i % n
-                length = None if codec is PACKED else math.prod(chunks) * array.dtype.itemsize + CRC_BYTES
-                file.seek(_offset(places[place], chunk, length))
-                if scratch is None:
-                    scratch = np.empty(chunks, array.dtype)
+                for part, n in zip(parts, per_shard, strict=True):
+                    place = place * n + part.chunk % n
+                offset, packed = places[place].tolist()
+                if not packed or packed != (length or packed):
+                    raise _misplaced(tuple(part.chunk for part in parts), packed, length)
+                target, of = out[tuple([part.to for part in parts])], tuple([part.of for part in parts])
                 belongs = None if known is None else int(known.chunks[place])
-                packed = int(places[place, 1]) if codec is PACKED else None
-                _read_chunk(file, chunk, inside, [r.start for r in taken], out, scratch, belongs, packed)
+                if length is None:
+                    _unpack_chunk(os.pread(file.fileno(), packed, offset), packed, target, of, scratch, belongs)
+                else:
+                    file.seek(offset)
+                    _read_chunk(file, target, of, scratch, belongs)
     return True
 
 
@@ -221,8 +225,22 @@ def _touched(taken: range, edge: int) -> range:
     return range(taken.start // edge, (taken.stop - 1) // edge + 1)
 
 
-def _within(taken: range, i: int, edge: int) -> range:
-    return range(max(taken.start, i * edge), min(taken.stop, (i + 1) * edge))
+class _Part(NamedTuple):
+    """A chunk along an axis: its number, what of the box it has, and what of it that is."""
+
+    chunk: int
+    to: slice
+    of: slice
+
+
+def _parts(taken: range, shard: int, shard_edge: int, edge: int) -> list[_Part]:
+    """Return the chunks of a shard that a box takes along an axis."""
+    inside = range(max(taken.start, shard * shard_edge), min(taken.stop, (shard + 1) * shard_edge))
+    found = []
+    for i in _touched(inside, edge):
+        start, stop = max(inside.start, i * edge), min(inside.stop, (i + 1) * edge)
+        found.append(_Part(i, slice(start - taken.start, stop - taken.start), slice(start - i * edge, stop - i * edge)))
+    return found
 
 
 def _read_index(file: BinaryIO, n_chunks: int, known: ShardChecksums | None) -> Array:
@@ -234,55 +252,39 @@ def _read_index(file: BinaryIO, n_chunks: int, known: ShardChecksums | None) -> 
     return places_in(index)
 
 
-def _offset(place: Array, chunk: tuple[int, ...], expected: int | None) -> int:
-    offset, length = place.tolist()
+def _misplaced(chunk: tuple[int, ...], length: int, expected: int | None) -> ValueError:
     if not length:
-        raise ValueError(f"chunk {chunk} is not there")
-    if expected is not None and length != expected:
-        raise ValueError(f"chunk {chunk} has {length} bytes, expected {expected}")
-    return int(offset)
+        return ValueError(f"chunk {chunk} is not there")
+    return ValueError(f"chunk {chunk} has {length} bytes, expected {expected}")
 
 
-def _read_chunk(
-    file: BinaryIO,
-    chunk: tuple[int, ...],
-    inside: Sequence[range],
-    corner: Sequence[int],
-    out: Array,
-    scratch: Array,
-    belongs: int | None,
-    packed: int | None,
-) -> None:
-    """Read one chunk, ``packed`` in so many bytes, at the file's position and copy its part of the box into ``out``."""
-    to, of = [], []
-    for i, length, wanted, first in zip(chunk, scratch.shape, inside, corner, strict=True):
-        begin = i * length
-        start, stop = max(wanted.start, begin), min(wanted.stop, begin + length)
-        to.append(slice(start - first, stop - first))
-        of.append(slice(start - begin, stop - begin))
-    target = out[tuple(to)]
+def _read_chunk(file: BinaryIO, target: Array, of: tuple[slice, ...], scratch: Array, belongs: int | None) -> None:
+    """Read one raw chunk at the file's position, and copy a part of it to its target."""
     flat = scratch.data.cast("B")
-    from_start = of[0].start == 0 and target.shape[1:] == scratch.shape[1:]
-    if packed is not None:
-        content = file.read(packed)
-        if len(content) < packed:
-            raise ValueError("the file ends too early")
-        content, stored = content[:-CRC_BYTES], content[-CRC_BYTES:]
-        _check(stored, google_crc32c.value(content), belongs)
-        if target.shape == scratch.shape and target.flags.c_contiguous:
-            standalone.simple_decompress_into(content, target.reshape(-1))
-            return
-        standalone.simple_decompress_into(content, scratch.reshape(-1))
-    elif from_start and target.flags.c_contiguous:
+    if of[0].start == 0 and target.shape[1:] == scratch.shape[1:] and target.flags.c_contiguous:
         # The wanted rows come first in the chunk: read them in place. The rest is read for the checksum only.
         checksum = _read_into(file, target.data.cast("B"), 0)
         checksum = _read_into(file, flat[target.nbytes :], checksum)
         _check(file.read(CRC_BYTES), checksum, belongs)
         return
-    else:
-        checksum = _read_into(file, flat, 0)
-        _check(file.read(CRC_BYTES), checksum, belongs)
-    np.copyto(target, scratch[tuple(of)])
+    checksum = _read_into(file, flat, 0)
+    _check(file.read(CRC_BYTES), checksum, belongs)
+    np.copyto(target, scratch[of])
+
+
+def _unpack_chunk(
+    content: bytes, length: int, target: Array, of: tuple[slice, ...], scratch: Array, belongs: int | None
+) -> None:
+    """Unpack one chunk of so many bytes, and copy a part of it to its target."""
+    if len(content) < length:
+        raise ValueError("the file ends too early")
+    content, stored = content[:-CRC_BYTES], content[-CRC_BYTES:]
+    _check(stored, google_crc32c.value(content), belongs)
+    if target.shape == scratch.shape and target.flags.c_contiguous:
+        standalone.simple_decompress_into(content, target.reshape(-1))
+        return
+    standalone.simple_decompress_into(content, scratch.reshape(-1))
+    np.copyto(target, scratch[of])
 
 
 def _read_into(file: BinaryIO, buffer: memoryview, checksum: int) -> int:

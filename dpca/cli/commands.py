@@ -21,6 +21,7 @@ from dpca.storage.disk import atomic_write_bytes, folder_bytes
 from dpca.storage.manifest import METADATA
 from dpca.storage.objects import place_of
 from dpca.storage.readers import open_reader
+from dpca.storage.readers.trajectory import selected_atoms
 from dpca.storage.readers.zarr_array import ZarrReader
 from dpca.storage.reading import open_group, open_node, root_facts
 from dpca.storage.survey import require_samples
@@ -29,7 +30,12 @@ from dpca.storage.survey import require_samples
 def ingest_stack(options: argparse.Namespace) -> int:
     """``dpca ingest``."""
     # Before a cluster is started: a mistake should not take seconds to be told.
-    reader = open_reader(options.source, key=options.key, axes=options.axes)
+    if options.topology is None and options.select is not None:
+        raise DataError(f"--select {options.select!r} chooses atoms by what a topology says of them: give --topology")
+    source = options.source
+    if options.topology is not None:
+        source = selected_atoms(options.topology, options.source, options.select)
+    reader = open_reader(source, key=options.key, axes=options.axes)
     require_samples(reader)
     with run_options(options) as how:
         stack = ingest(

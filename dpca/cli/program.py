@@ -125,6 +125,10 @@ def _parser() -> argparse.ArgumentParser:
     ingest.add_argument(
         "--cell", type=cell_lengths, metavar="N[xM[xL]]", help="choose chunks that fit cells of this length"
     )
+    ingest.add_argument("--topology", metavar="FILE", help="names the atoms of a trajectory (PSF, PDB, GRO, TPR, ...)")
+    ingest.add_argument(
+        "--select", metavar="WORDS", help="atoms to take, as MDAnalysis selects them: 'backbone', 'name CA', 'protein'"
+    )
     add_source_options(ingest)
 
     info = command(

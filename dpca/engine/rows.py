@@ -21,15 +21,13 @@ from dpca.storage.survey import require_samples
 _BLOCK_BYTES = 32 * 2**20
 
 
-def open_rows(
-    path: str | os.PathLike[str], key: str | None = None
-) -> tuple[da.Array, str, tuple[str, ...] | None, Coordinates | None]:
+def open_rows(path: Any, key: str | None = None) -> tuple[da.Array, str, tuple[str, ...] | None, Coordinates | None]:
     """Open an array that `dpca.storage.ingest` reads, without copying it.
 
     Parameters
     ----------
-    path : path-like
-        Of an array in a format that tasks can read anywhere in.
+    path : path-like, MDAnalysis.AtomGroup or MDAnalysis.Universe
+        Of an array in a format that tasks can read anywhere in; or atoms, in all frames of their trajectory.
     key : str, optional
         Which array of a file with several is meant.
 

@@ -21,6 +21,7 @@ from dpca.kernels.types import Array, Region
 from dpca.storage import cf
 from dpca.storage.errors import DataError, one_line
 from dpca.storage.readers.opening import is_zarr
+from dpca.storage.readers.trajectory import is_trajectory
 from dpca.storage.reading import array_identity, open_again, open_array, path_of, read_into
 from dpca.storage.stack import Stack, open_stack
 
@@ -251,7 +252,7 @@ def as_source(x: Any) -> Source:
 
 
 def opened(x: Any, key: str | None = None) -> Any:
-    """Open what only says where a stack is: a Zarr group, or a path, of whose arrays ``key`` names one.
+    """Open what only says where a stack is: a Zarr group, atoms, or a path, of whose arrays ``key`` names one.
 
     Raises
     ------
@@ -267,6 +268,8 @@ def opened(x: Any, key: str | None = None) -> Any:
         return open_stack(path)
     if isinstance(x, zarr.Array):
         cf.require_plain(str(x.store_path), x)
+    if is_trajectory(x):
+        return DaskSource(*open_rows(x))
     if isinstance(x, str | os.PathLike):
         path = os.fspath(x)
         return open_stack(f"{path}/{key}" if key else path) if is_zarr(path) else DaskSource(*open_rows(path, key))

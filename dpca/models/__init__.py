@@ -12,6 +12,7 @@ from dpca.models.pca import PCA
 from dpca.models.scores import open_scores
 from dpca.models.spectral_clustering import SpectralClustering
 from dpca.models.streaming_pca import StreamingPCA
+from dpca.models.trajectory_pca import TrajectoryPCA
 from dpca.representation.compressed import open_compressed
 
 __all__ = [
@@ -25,6 +26,7 @@ __all__ = [
     "OrderWarning",
     "SpectralClustering",
     "StreamingPCA",
+    "TrajectoryPCA",
     "open_compressed",
     "open_scores",
 ]

@@ -17,7 +17,8 @@ from dpca.kernels.types import Array
 from dpca.rules.rule import Rule
 from dpca.storage.errors import DataError
 
-_FLAGS = ("center", "shuffle", "shared", "keep_channels", "flatten", "whiten", "keep_state", "track_scores")
+_FLAGS = ("center", "shuffle", "shared", "keep_channels", "flatten", "whiten", "keep_state")
+_ARRAYS = ("landmarks", "reference", "weights", "fit_weights")
 _NAMES = ("solver", "mapping", "execution")
 
 
@@ -31,7 +32,7 @@ def check_parameters(model: Any) -> None:
     for name, value in model.get_params(deep=False).items():
         if (
             isinstance(value, np.ndarray)
-            and name not in ("landmarks", "weights")
+            and name not in _ARRAYS
             and (value.ndim > 1 or name not in ("cell_shape", "data_range"))
         ):
             raise DataError(f"{name} is an array of {value.shape}: give a single value, or a tuple where that is meant")

@@ -18,6 +18,7 @@ from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
 NEUTRAL = 0.5
 """The grey that stands for zero in differences and eigenvectors."""
+_POSITIVE, _NEGATIVE = np.array([0.10, 0.32, 0.55]), np.array([0.66, 0.20, 0.10])
 
 
 def panel(sample: ArrayLike, axes: Sequence[str] | None = None) -> NDArray[np.float64]:
@@ -96,6 +97,19 @@ def centered(values: NDArray[np.float64]) -> NDArray[np.float64]:
     clean = np.nan_to_num(values, nan=0.0)
     extent = float(np.percentile(np.abs(clean), 99.5)) or float(np.abs(clean).max())
     return np.clip(NEUTRAL + NEUTRAL * clean / (extent or 1.0), 0.0, 1.0)
+
+
+def signed(values: NDArray[np.float64], extent: float | None = None) -> NDArray[np.float64]:
+    """Color an image (H, W) by sign, (H, W, 3) in 0..1: zero is white, positive blue, negative red.
+
+    Full color is for ``extent``, by default the 99.5th percentile of the magnitudes.
+    """
+    clean = np.nan_to_num(values, nan=0.0)
+    if extent is None:
+        extent = float(np.percentile(np.abs(clean), 99.5)) or float(np.abs(clean).max()) or 1.0
+    strength = np.clip(np.abs(clean) / extent, 0.0, 1.0)[..., None]
+    colored: NDArray[np.float64] = 1 - strength * (1 - np.where(clean[..., None] < 0, _NEGATIVE, _POSITIVE))
+    return colored
 
 
 def align_signs(values: NDArray[np.float64], cell_shape: tuple[int, int]) -> NDArray[np.float64]:

@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpca.report import drawing
 from dpca.report.drawing import ACCENT, ALERT, HAIRLINE, INK, MUTED, WIDTH
-from dpca.report.panels import align_signs, centered, difference, intensity, panel, readable_gain, thinned
+from dpca.report.panels import align_signs, centered, difference, intensity, panel, readable_gain, signed, thinned
 
 _MARGIN, _GAP, _GUTTER = 0.08, 0.05, 0.3
 _HEADING, _TALLEST, _NARROWEST = 0.3, 2.9, 1.0
@@ -83,6 +83,7 @@ def eigenfaces(
     axes: Sequence[str] | None = None,
     cell_shape: Sequence[int] | None = None,
     explained_variance_ratio: ArrayLike | None = None,
+    by_sign: bool = False,
 ) -> Figure:
     """First eigenvectors, those of every cell laid out in their places.
 
@@ -98,13 +99,16 @@ def eigenfaces(
         neighbors (:func:`dpca.report.panels.align_signs`).
     explained_variance_ratio : array_like of shape (k,), optional
         Share of the variance of each, written beside its number.
+    by_sign : bool
+        Show images without channels in color: zero white, positive blue, negative red.
     """
     pictures = []
     for vector in np.asarray(components):
         values = panel(vector, axes)
         if cell_shape is not None and values.ndim > 1:
             values = align_signs(values, (cell_shape[-2], cell_shape[-1]))
-        pictures.append(centered(thinned(values)))
+        colored = by_sign and values.ndim == 2
+        pictures.append(signed(thinned(values)) if colored else centered(thinned(values)))
     if not pictures:
         raise ValueError("there are no components to show: give an array of at least one")
     aspect = drawing.aspect_of(pictures[0])
@@ -157,7 +161,7 @@ def explained_variance_curve(ratio: ArrayLike, *, parts: str = "cells") -> Figur
     axes.set_xlim(number[0] - 0.5, number[-1] + 0.5)
     axes.set_ylim(np.floor(max(lowest - 0.02, 0) * 10) / 10, 1.004)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12, min_n_ticks=1))
-    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
     if len(cells) > 1:
         drawing.legend(axes)
     return figure

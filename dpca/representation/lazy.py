@@ -16,6 +16,7 @@ from dask.delayed import delayed
 from dpca.engine.source import Source, opened
 from dpca.kernels.types import Array
 from dpca.representation.base import Representation
+from dpca.storage.readers.trajectory import is_trajectory
 from dpca.storage.reading import array_identity, open_again, path_of, read_into
 from dpca.storage.stack import Stack
 
@@ -97,7 +98,7 @@ def default_client() -> Any | None:
 
 def is_lazy(x: Any) -> bool:
     """Say whether the answer about these samples should be a Dask array: they are one, or lie in a store."""
-    return isinstance(x, str | os.PathLike | Stack | zarr.Array | zarr.Group | da.Array)
+    return isinstance(x, str | os.PathLike | Stack | zarr.Array | zarr.Group | da.Array) or is_trajectory(x)
 
 
 def map_samples(

@@ -22,6 +22,7 @@ from dpca.storage.readers.format import FileHead, Format
 from dpca.storage.readers.lmdb_images import LmdbReader, is_lmdb
 from dpca.storage.readers.several import SeveralReader
 from dpca.storage.readers.tiff import is_stack
+from dpca.storage.readers.trajectory import TrajectoryReader, is_trajectory
 from dpca.storage.readers.zarr_array import ZarrReader
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ Source: TypeAlias = "str | os.PathLike[str] | Sequence[str | os.PathLike[str]] |
 Paths: TypeAlias = str | os.PathLike[str] | Sequence[str | os.PathLike[str]]
 
 # Modules beside this one that state formats of files, asked in this order.
-_FILES = ("hdf5", "netcdf3", "npy", "zip", "tiff", "folder", "video", "nifti", "idx", "tar")
+_FILES = ("hdf5", "netcdf3", "npy", "zip", "tiff", "folder", "video", "nifti", "idx", "trajectory", "tar")
 _FORMATS: list[Format] = [one for name in _FILES for one in import_module(f"dpca.storage.readers.{name}").FORMATS]
 _ZARR_METADATA = ("zarr.json", ".zarray", ".zgroup")
 
@@ -45,7 +46,8 @@ def open_reader(source: Source, *, key: str | None = None, axes: Sequence[str] |
     source : path-like, or sequence of them
         A folder, a file, a glob (``"parts/*.tar"``, ``**`` for any depth; matches are sorted), a URL of one of these,
         or a list of them, in its order. Several sources must all hold encoded images, or arrays of equal
-        samples. A folder without images may hold such arrays. Or an ``xarray.DataArray`` or ``Dataset``.
+        samples. A folder without images may hold such arrays. Or an ``xarray.DataArray`` or ``Dataset``, or an
+        ``AtomGroup`` or ``Universe`` of MDAnalysis.
     key : str, optional
         Which array of an ``.npz``, an HDF5 file, a Zarr group or a ``Dataset`` is meant.
     axes : sequence of str, optional
@@ -64,6 +66,8 @@ def open_reader(source: Source, *, key: str | None = None, axes: Sequence[str] |
     """
     if is_labelled(source):
         return DataArrayReader(source, key, axes)
+    if is_trajectory(source):
+        return TrajectoryReader(source, axes)
     source = cast("Paths", source)
     given = [source] if isinstance(source, (str, os.PathLike)) else list(source)
     paths = [path for one in given for path in paths_of(os.fspath(one))]

@@ -14,7 +14,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any, Literal
 
-from threadpoolctl import threadpool_info
+from threadpoolctl import threadpool_info, threadpool_limits
 
 from tests.benchmarks.inputs import Inputs
 
@@ -125,9 +125,10 @@ class Clock:
 
 @contextmanager
 def one_processor() -> Iterator[None]:
-    """Keep every thread of this process on one processor, where the system can.
+    """Keep every thread of this process on one processor, where the system can, and have one of BLAS.
 
-    Threads on two processors that share a core slow each other: a side that has several would pay for it alone.
+    Threads on two processors that share a core slow each other: a side that has several would pay for it alone. Those
+    of BLAS, on one processor, would wait for each other at its expense.
     """
     if not hasattr(os, "sched_setaffinity"):  # not on macOS
         yield
@@ -135,7 +136,8 @@ def one_processor() -> Iterator[None]:
     before = os.sched_getaffinity(0)
     _allow({min(before)})
     try:
-        yield
+        with threadpool_limits(1):
+            yield
     finally:
         _allow(before)
 

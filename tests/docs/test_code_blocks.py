@@ -34,6 +34,7 @@ NOT_RUN = {
     "python pipelines/lsun_streaming.py": "needs LMDB files of LSUN; tests/pipelines/test_lsun_streaming.py runs it",
     "python pipelines/convergence_report.py": "takes a minute; tests/pipelines/test_convergence_report.py runs it",
     "python pipelines/partition_report.py": "takes a minute; tests/pipelines/test_partition_report.py runs it",
+    "python pipelines/time_report.py": "is run by tests/pipelines/test_time_report.py",
     "python pipelines/reproduce_streaming.py": "takes hours; tests/pipelines/test_reproduce_streaming.py runs less",
 }
 #: Commands that need no cluster.

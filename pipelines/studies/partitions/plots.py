@@ -121,6 +121,6 @@ def variance_curves(lines: Sequence[Line], *, emphasized: str = "") -> Figure:
     axes.set_ylim(np.floor(max(lowest - 0.02, 0) * 10) / 10, 1.004)
     axes.set_xlim(0.5, max(len(share) for _, share in drawn) + 0.5)
     axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12, min_n_ticks=1))
-    axes.yaxis.set_major_formatter(PercentFormatter(1, decimals=0))
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
     legend_beside(axes)
     return figure

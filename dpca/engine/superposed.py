@@ -1,0 +1,35 @@
+"""Frames of a molecule that are superposed where they are read."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from dpca.engine.derived import ComputedSource
+from dpca.engine.source import Source, check_finite
+from dpca.kernels.dtypes import working_dtype
+from dpca.kernels.superposition import Superposition
+from dpca.kernels.types import Array, Region
+
+
+class SuperposedSource(ComputedSource):
+    """The rows (n_frames, n_atoms, 3) of another source's frames, see `Superposition`; nothing is copied.
+
+    Parameters
+    ----------
+    source : Source
+        Of frames (n_frames, n_atoms, 3).
+    superposition : Superposition
+    """
+
+    def __init__(self, source: Source, superposition: Superposition) -> None:
+        super().__init__(source, source.shape, working_dtype(source.dtype))
+        self.superposition, self.axes = superposition, source.axes
+
+    def compute(self, values: Array, first: int, samples: tuple[int, int], region: Region, out: Array) -> None:
+        """Fill a box of rows; all atoms of a frame are needed for any."""
+        check_finite(values, first, self.name)
+        if out.shape[1:] == values.shape[1:]:
+            self.superposition.rows(values, out)
+            return
+        self.superposition.rows(values, rows := np.empty(values.shape, self.dtype))
+        np.copyto(out, rows[(slice(None), *(slice(*lengths) for lengths in region))])

@@ -1,0 +1,49 @@
+"""Scores of frames that are superposed on the reference of a model before they are projected."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from numpy.typing import DTypeLike
+
+from dpca.kernels.dtypes import working_dtype
+from dpca.kernels.pixels import Pixels
+from dpca.kernels.superposition import Superposition
+from dpca.kernels.types import Array
+from dpca.representation.base import array_digest
+from dpca.representation.whitened import Whitened
+from dpca.storage.workspace import fingerprint_of
+
+
+@dataclass(frozen=True, eq=False)
+class Superposed(Whitened):
+    """Scores of the rows that frames become; decoded are frames as they lie on the reference.
+
+    Parameters
+    ----------
+    partition, mean, components, scales
+        As in `Whitened`, of rows.
+    superposition : Superposition
+    """
+
+    superposition: Superposition
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Superposed, (self.partition, self.mean, self.components, self.scales, self.superposition)
+
+    def fingerprint(self) -> str:
+        """Return the hash of the components, the scales and the superposition."""
+        own = (self.superposition.reference, self.superposition.fit_weights, self.superposition.weights)
+        return fingerprint_of("superposed", super().fingerprint(), *map(array_digest, own))
+
+    def work_bytes(self, n_rows: int, dtype: DTypeLike, *, pixels: bool = False) -> int:
+        """Bytes of temporary arrays, as `Representation.work_bytes`: those of the rows, too."""
+        rows = n_rows * self.mean.size * working_dtype(dtype).itemsize
+        return super().work_bytes(n_rows, dtype, pixels=pixels) + rows + 2**21 + 6 * self.mean.nbytes
+
+    def _encode(self, samples: Array) -> Array:
+        return super()._encode(self.superposition.rows_of(samples))
+
+    def _decode(self, scores: Array, pixels: Pixels | None) -> Array:
+        return self.superposition.frames(super()._decode(scores, None))

@@ -1,0 +1,81 @@
+"""The embedded source: ocean waves of one wind, as Tessendorf (2001) sums them; each frame made when asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpca.storage.coordinates import Coordinate, Coordinates
+from dpca.storage.errors import DataError
+from dpca.storage.readers.base import digest
+from dpca.storage.readers.raw import ArrayReader
+
+# Raised whenever the same parameters give other values, so that a store of the older ones is not taken for these.
+_RECIPE = 1
+_GRAVITY = 9.81
+# Standard deviation of the heights, in meters, that is expected.
+_HEIGHT = 0.5
+#: Distance of two frames, in seconds.
+STEP = 0.5
+
+
+class Ocean(ArrayReader):
+    """Heights (frames, size, size), float32, in meters, of a patch of 100 m under a wind of 30 m/s along x.
+
+    Heights are sums of waves of the spectrum of Phillips, exp(-1 / (k L)^2) / k^4 cos^2 of the angle to the wind, L =
+    wind^2 / g, waves against the wind left out, random in amplitude and phase, each of which travels by the dispersion
+    of deep water, omega^2 = g k (Tessendorf 2001, equations 40, 42 and 43). The patch is periodic.
+
+    Parameters
+    ----------
+    frames, size, seed : int
+
+    Notes
+    -----
+    A frame costs one Fourier transform. The reader and its parts are a few integers.
+    """
+
+    kind = "ocean"
+
+    def __init__(self, frames: int = 300, size: int = 100, seed: int = 0) -> None:
+        if frames < 2 or size < 8:
+            raise DataError(f"{frames} frames of {size} x {size} are no ocean: give at least 2 of 8 x 8")
+        along = {
+            "time": Coordinate(("time",), STEP * np.arange(frames), {"units": "s"}),
+            **{axis: Coordinate((axis,), 100 / size * np.arange(size), {"units": "m"}) for axis in "yx"},
+        }
+        dims = ("time", "y", "x")
+        super().__init__(
+            "embedded ocean", (frames, size, size), np.dtype(np.float32), None, Coordinates(dims, along, {"units": "m"})
+        )
+        self._parameters = size, seed
+
+    def fingerprint(self) -> str:
+        """Hash of everything that the values follow from."""
+        return digest([self.kind, _RECIPE, len(self), *self._parameters])
+
+    def part(self, indices: Sequence[int]) -> Callable[[], NDArray[Any]]:
+        """Return what makes these frames."""
+        return partial(ocean_frames, np.asarray(indices), *self._parameters)
+
+
+def ocean_frames(numbers: NDArray[Any], size: int, seed: int) -> NDArray[np.float32]:
+    """Make frames of these numbers; see `Ocean`."""
+    rng = np.random.default_rng(seed)
+    line = 2 * np.pi * np.fft.fftfreq(size, 100 / size)
+    x, y = np.meshgrid(line, line)
+    k = np.hypot(x, y)
+    k[0, 0] = np.inf
+    power = np.where(x > 0, np.exp(-1 / (k * 30.0**2 / _GRAVITY) ** 2) / k**4 * (x / k) ** 2, 0)
+    waves = np.sqrt(power / 2) * (rng.normal(size=k.shape) + 1j * rng.normal(size=k.shape))
+    k[0, 0] = 0
+    # Of a sum of waves with E |h|^2 = power the real part has half of that for its variance.
+    speeds, scale = np.sqrt(_GRAVITY * k), size**2 * _HEIGHT / np.sqrt(power.sum() / 2)
+    frames = np.empty((len(numbers), size, size), np.float32)
+    for place, number in enumerate(numbers):
+        frames[place] = np.fft.ifft2(waves * np.exp(1j * speeds * STEP * number)).real * scale
+    return frames

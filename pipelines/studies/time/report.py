@@ -1,0 +1,330 @@
+"""The report of a stack over time: modes, time functions, spectra, and what cells and bands explain beside them."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any
+
+import numpy as np
+import zarr
+
+from dpca.engine.checkpoint import Checkpoints
+from dpca.engine.memory import peak_resident_bytes
+from dpca.jobs.own_stack import inherited_of, own_stack
+from dpca.kernels.types import Array
+from dpca.models.band_pca import BandPCA
+from dpca.models.cell_pca import CellPCA
+from dpca.models.store import write_model
+from dpca.models.streaming_pca import StreamingPCA
+from dpca.pipelines.studies.partitions.plots import variance_curves
+from dpca.pipelines.studies.time.plots import functions_and_spectra, in_motion, strongest
+from dpca.report.page import DataTable
+from dpca.report.plots import comparison, eigenfaces
+from dpca.report.record import read_report, report_folder, write_report
+from dpca.storage.arrays import create_array, create_root, write_shard
+from dpca.storage.errors import DataError, StoreError
+from dpca.storage.layout import CHANNEL, Layout
+from dpca.storage.objects import Place
+from dpca.storage.outputs import check_output
+from dpca.storage.progress import Progress, no_progress
+from dpca.storage.readers import Reader
+from dpca.storage.stack import Stack
+from dpca.storage.workspace import Workspace, fingerprint_of
+from dpca.timeseries import spectrum
+
+KIND, VERSION = "time-report", 1
+HOLISTIC = "whole samples"
+# Frames that are shown beside their reconstructions, modes that are shown in motion.
+_SHOWN, _MOVING = 4, 3
+# The thesis's cells of volumes and bands of images and volumes (Alakkari 2020, section 6.4.4).
+_CELL, _BAND, _LARGE_BAND, _LARGE = 10, 100, 1000, 100_000
+
+
+@dataclass(frozen=True)
+class TimeSettings:
+    """What determines the report, beside the stack.
+
+    Parameters
+    ----------
+    modes : int
+    n_passes : int
+        Over the stack for the modes; the second one measures exactly what they explain.
+    segment : int, optional
+        Samples of a segment of the spectra (Welch's method); default all.
+    cell : int, optional
+        Cell length along each spatial axis, default 10.
+    band_size : int, optional
+        Attributes of a band, default 100, and 1,000 where samples have more than 100,000.
+    seed : int
+    """
+
+    modes: int = 9
+    n_passes: int = 1
+    segment: int | None = None
+    cell: int | None = None
+    band_size: int | None = None
+    seed: int = 0
+
+
+def report_time(
+    given: Stack | Reader,
+    output: str | os.PathLike[str],
+    settings: TimeSettings,
+    *,
+    reading: Mapping[str, Any] | None = None,
+    client: Any = None,
+    overwrite: bool = False,
+    progress: Progress = no_progress,
+    say: Callable[[str], None] = lambda text: None,
+) -> tuple[dict[str, Any], bool]:
+    """Find the modes of a stack, what they do over time, and write store, numbers and figures.
+
+    Parameters
+    ----------
+    given : Stack or Reader
+        Samples in the order of time; a reader is ingested, into the output.
+    output : path-like
+        Store to make: ``time_functions`` (sample, mode), ``power`` (frequency, mode) and ``frequency``, the ``model``,
+        and the ingested ``stack``. The report goes to ``<output stem>.report``.
+    settings : TimeSettings
+    reading : mapping, optional
+        Options of `dpca.storage.ingest` for a reader: ``color``, ``resize``, ``crop``, ``on_error``, ``data_range``.
+    client : distributed.Client, optional
+        Where fits run; without one, threads of this process.
+    overwrite : bool
+        Whether an output of other settings may be replaced.
+    progress, say
+        Told how far it is.
+
+    Returns
+    -------
+    report : dict
+        Content of ``report.json``.
+    already_done : bool
+
+    Raises
+    ------
+    DataError, PlanError, StoreError
+        One sentence each; a stopped run goes on inside the fit that it was at.
+
+    Notes
+    -----
+    Reads the stack once for the modes (``n_passes`` times), once for the time functions, and once or twice for each
+    kind of cells and bands.
+    """
+    folder = report_folder(output)
+    check_output(output, given, report=folder)
+    inherited = inherited_of(given, reading or {})
+    fingerprint = _fingerprint(given, settings, reading)
+    with Workspace(output, kind=KIND, fingerprint=fingerprint, overwrite=overwrite, inherited=inherited) as work:
+        if work.state == "complete":
+            return _known(output, folder), True
+        if work.state == "resumed":
+            say(f"going on with the unfinished run in '{os.fspath(output)}.partial'")
+        began = time.perf_counter()
+        stack, ingesting = own_stack(given, work, reading or {}, client=client, progress=progress, say=say)
+        stages = {"ingest": asdict(ingesting)} if ingesting.bytes else {}
+
+        def fitted(model: Any, name: str) -> Any:
+            nonlocal began
+            say(f"{name} ...")
+            began = time.perf_counter()
+            kept = Checkpoints(f"{work.scratch}/fits/{name.replace(' ', '-')}")
+            model.fit(stack, client=client, checkpoints=kept, progress=progress)
+            seconds = time.perf_counter() - began
+            stages[name] = {"seconds": seconds, "bytes": stack.nbytes, "peak_memory": peak_resident_bytes()}
+            return model
+
+        model = fitted(StreamingPCA(settings.modes, n_passes=settings.n_passes, random_state=settings.seed), HOLISTIC)
+        scores = np.asarray(model.transform(stack).compute())
+        curves = {HOLISTIC: np.cumsum(model.explained_variance_ratio_)}
+        for name, part in _parts(stack, settings).items():
+            curves[name] = _curve(fitted(part, name))
+        found = _Found(model, scores, *_times(stack), curves)
+        _write_store(work.store, fingerprint, found, settings)
+        # Before the store: a store under its final name always has its report.
+        _write_report(folder, stack, found, settings, stages)
+        work.publish()
+    return _known(output, folder), False
+
+
+@dataclass(frozen=True, eq=False)
+class _Found:
+    """What the report is made of; ``unit`` is that of ``times``."""
+
+    model: StreamingPCA
+    scores: Array
+    times: Array
+    unit: str
+    curves: dict[str, Array]
+
+    def spectrum(self, segment: int | None) -> Any:
+        """Return the spectra of the time functions: of their steps where the times are uneven."""
+        try:
+            return spectrum(self.scores, model=self.model, time=self.times, segment=segment), self.unit
+        except DataError:
+            return spectrum(self.scores, model=self.model, segment=segment), ""
+
+
+def _parts(stack: Stack, settings: TimeSettings) -> dict[str, Any]:
+    """Return the unfitted models of parts, by their names: of cells where samples have axes of space."""
+    shape, axes, seed = stack.sample_shape, stack.axes[1:], settings.seed
+    spatial = tuple(length for length, axis in zip(shape, axes, strict=True) if axis != CHANNEL)
+    size = settings.band_size or (_LARGE_BAND if math.prod(shape) > _LARGE else _BAND)
+    size = min(size, math.prod(shape))
+    found: dict[str, Any] = {}
+    most = min(settings.modes, stack.n_samples - 1)
+    if len(spatial) > 1:
+        cell = tuple(min(settings.cell or _CELL, length) for length in spatial)
+        k = min(most, math.prod(cell))
+        found[f"cells {' x '.join(map(str, cell))}"] = CellPCA(k, cell_shape=cell)
+    k = min(most, size)
+    for mapping, words in (
+        ("mean-variance", "by mean and variance"),
+        ("raster", "in raster order"),
+        ("random", "at random"),
+    ):
+        if mapping != "raster" or len(spatial) == 1:
+            found[f"bands {words}"] = BandPCA(k, band_size=size, mapping=mapping, random_state=seed)
+    return found
+
+
+def _curve(model: Any) -> Array:
+    """Return the share of the variance that the first 1, 2, ... components of every part explain."""
+    variances = model.explained_variance_.reshape(-1, model.n_components_).sum(axis=0)
+    curve: Array = np.cumsum(variances) / max(float(np.sum(model.total_variance_)), 1e-300)
+    return curve
+
+
+def _times(stack: Stack) -> tuple[Array, str]:
+    """Return the times of the samples and their unit: numbers of samples where none are known."""
+    along = stack.coordinates
+    found = None if along is None else along.arrays.get(along.dims[0])
+    if found is None or found.values.dtype.kind not in "iuf" or found.values.ndim != 1:
+        return np.arange(stack.n_samples, dtype=np.float64), ""
+    return found.values.astype(np.float64), found.attributes.get("units", "").split(" since ")[0]
+
+
+def _write_store(store: Place, fingerprint: str, found: _Found, settings: TimeSettings) -> None:
+    group = create_root(store, kind=KIND, fingerprint=fingerprint, version=VERSION, **asdict(settings))
+    write_model(found.model, store / "model", fingerprint)
+    spectra, _ = found.spectrum(settings.segment)
+    _write(group, "time_functions", found.scores, ("sample", "mode"))
+    _write(group, "frequency", spectra.frequencies, ("frequency",))
+    _write(group, "power", spectra.power, ("frequency", "mode"))
+
+
+def _write(group: zarr.Group, name: str, values: Array, axes: tuple[str, ...]) -> None:
+    write_shard(
+        create_array(group, name, values.shape, values.dtype, Layout(values.shape, values.shape), axes), 0, values
+    )
+
+
+def _write_report(folder: Place, stack: Stack, found: _Found, settings: TimeSettings, stages: Any) -> None:
+    model, (spectra, unit) = found.model, found.spectrum(settings.segment)
+    shares = model.explained_variance_ratio_
+    rows = [
+        (str(mode + 1), f"{share:.2%}", f"{shares[: mode + 1].sum():.2%}", f"{peak:.4g}", f"{1 / peak:.4g}")
+        for mode, (share, peak) in enumerate(zip(shares, spectra.peaks, strict=True))
+    ]
+    per = unit or "sample"
+    head = ("mode", "variance", "in all", f"peak, cycles per {per}", f"period, {unit or 'samples'}")
+    report = {
+        **model.report_numbers(),
+        "samples": stack.n_samples,
+        "sample_shape": stack.sample_shape,
+        "components": model.n_components_,
+        "peaks": spectra.peaks,
+        "peaks_per": per,
+        "curves": found.curves,
+        "settings": asdict(settings),
+        "rejected": stack.rejected,
+        "source": stack.source,
+        "stages": stages,
+    }
+    figures, captions = _figures(stack, found, spectra, unit)
+    write_report(
+        folder,
+        report,
+        figures,
+        title=f"Modes of {stack.source.get('name') or 'a stack'} over time",
+        captions=captions,
+        tables=[DataTable("Modes", head, rows)],
+    )
+
+
+def _figures(stack: Stack, found: _Found, spectra: Any, unit: str) -> tuple[dict[str, Any], dict[str, tuple[str, str]]]:
+    model, axes = found.model, stack.axes[1:]
+    shares = model.explained_variance_ratio_
+    modes = model.components_.reshape(-1, *stack.sample_shape)
+    times = found.times if unit or not found.unit else np.arange(stack.n_samples)
+    figures: dict[str, Any] = {
+        "time_functions": functions_and_spectra(
+            times, found.scores, spectra.frequencies, spectra.power, shares=shares, unit=unit
+        ),
+        "modes": eigenfaces(modes, axes=axes, explained_variance_ratio=shares, by_sign=True),
+    }
+    captions = {
+        "time_functions": (
+            "Time functions",
+            "What each mode does over time, and the amplitude of its spectrum, each scaled on its own. Under its "
+            "number is the share of the variance that it explains.",
+        ),
+        "modes": (
+            "Modes",
+            "Where each mode is positive (blue) and negative (red), each scaled on its own; of volumes the middle "
+            "slice. The sign is free.",
+        ),
+    }
+    spatial = sum(axis != CHANNEL for axis in axes)
+    if spatial > 2:
+        flat = np.stack([strongest(mode if axes[-1] != CHANNEL else mode.mean(axis=-1)) for mode in modes])
+        figures["modes_projected"] = eigenfaces(flat, explained_variance_ratio=shares, by_sign=True)
+        captions["modes_projected"] = (
+            "Modes, projected",
+            "Of each line along the first axes of the volume the value that is farthest from zero, with its sign.",
+        )
+    if spatial > 1 and axes[-1] != CHANNEL:
+        figures["modes_in_motion"] = in_motion(modes[:_MOVING], found.scores[:, :_MOVING], axes=axes)
+        captions["modes_in_motion"] = (
+            "Modes in motion",
+            f"The first {min(_MOVING, len(modes))} modes as their time functions move them, and last their sum; the "
+            "line below is time. Of volumes the projections.",
+        )
+    places = np.linspace(0, stack.n_samples - 1, min(_SHOWN, stack.n_samples)).round().astype(int)
+    frames = np.stack([np.asarray(stack.samples[int(place)]) for place in places]).astype(np.float64)
+    rebuilt = model.inverse_transform(found.scores[places])
+    limits = (float(frames.min()), float(frames.max()))
+    if limits[0] < limits[1]:
+        names = [f"{found.times[place]:g} {found.unit}".strip() for place in places]
+        figures["frames"] = comparison(frames, rebuilt, names, None, limits, axes=axes)
+        captions["frames"] = (
+            "Frames and reconstructions",
+            f"Frames beside what {len(modes)} modes give back of them, and the difference around gray, amplified as "
+            "its heading says.",
+        )
+    figures["explained_variance"] = variance_curves(list(found.curves.items()), emphasized=HOLISTIC)
+    captions["explained_variance"] = (
+        "Explained variance",
+        "Share of the variance that the first components explain: of whole samples, and of every cell or band. Each "
+        "part keeps as many scores as a whole sample does, and so they explain more.",
+    )
+    return figures, captions
+
+
+def _fingerprint(given: Stack | Reader, settings: TimeSettings, reading: Mapping[str, Any] | None) -> str:
+    if isinstance(given, Stack):
+        return fingerprint_of(KIND, VERSION, given.fingerprint, given.axes, asdict(settings))
+    return fingerprint_of(KIND, VERSION, given.fingerprint(), asdict(settings), dict(reading or {}))
+
+
+def _known(output: str | os.PathLike[str], folder: Place) -> dict[str, Any]:
+    if (known := read_report(folder)) is not None:
+        return known
+    raise StoreError(
+        f"'{os.fspath(output)}' is there but its report in '{folder}' is not: remove the store and run again"
+    )
