@@ -17,7 +17,7 @@ from dpca.kernels.types import Array
 from dpca.rules.rule import Rule
 from dpca.storage.errors import DataError
 
-_FLAGS = ("center", "shuffle", "shared", "keep_channels", "flatten", "whiten", "keep_state")
+_FLAGS = ("center", "shuffle", "shared", "keep_channels", "flatten", "whiten", "keep_state", "track_scores")
 _ARRAYS = ("landmarks", "reference", "weights", "fit_weights")
 _NAMES = ("solver", "mapping", "execution")
 
