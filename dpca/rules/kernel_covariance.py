@@ -177,9 +177,11 @@ class KernelComponents(Mapped):
         x = self.held_out
         if x is None or residual == 0:
             return residual
-        along = self.to_landmarks(x).astype(np.float64) @ root
-        among = KernelMap(self.to_landmarks.kernel, x).own() - along @ along.T
-        each = np.maximum(among.diagonal(), 0.0)
+        # In the type of the kernels: what they are rounded to is far below the standard error.
+        along = self.to_landmarks(x) @ root.astype(x.dtype)
+        among = KernelMap(self.to_landmarks.kernel, x)(x)
+        among -= along @ along.T
+        each = np.maximum(among.diagonal(), 0.0, dtype=np.float64)
         if not (total := each.sum()) > 0:
             return residual
         last = len(x) - 1
