@@ -15,6 +15,7 @@ from dpca.rules.landmarks import pivots
 from dpca.storage.errors import DataError
 
 CHOICES = ("cholesky", "uniform")
+OUT_OF_RANGE = "the kernels of these samples leave the range of numbers: divide all values by a constant"
 # Samples that landmarks are chosen from: of a hundredth of a stack in 20 groups, all groups are among them. Fewer where
 # they would take more bytes than this, or than a quarter of what a task may take.
 _POOL, _POOL_BYTES = 2**14, 2**30
@@ -57,7 +58,8 @@ def chosen_of(pool: Array, kernel: Kernel, how: str, count: int, rng: np.random.
         return pool[np.sort(rng.choice(len(pool), min(count, len(pool)), replace=False))]
     chosen = pivots(kernel, pool, min(count, len(pool)), rng)
     if not len(chosen):
-        raise DataError("the kernel of every sample with itself is 0: give samples that differ from 0")
+        zero = "the kernel of every sample with itself is 0: give samples that differ from 0"
+        raise DataError(zero if np.isfinite(kernel.diagonal(pool)).all() else OUT_OF_RANGE)
     return pool[chosen]
 
 
