@@ -8,6 +8,7 @@ from typing import TypeVar
 import numpy as np
 
 from dpca.engine.plan import PlanError
+from dpca.rules.rule import DivergedError
 from dpca.storage.errors import DataError, one_line
 
 T = TypeVar("T")
@@ -31,6 +32,8 @@ def guarded(function: Callable[..., T], name: str, samples: tuple[int, int] | No
             raise
         except (ValueError, ArithmeticError, RuntimeWarning) as error:  # a warning that the caller turned into an error
             where = name if samples is None else f"samples {samples[0]} to {samples[1] - 1} of {name}"
+            if isinstance(error, DivergedError):  # which knows the remedy
+                raise DataError(f"{where} cannot be analyzed so: {one_line(error)}") from error
             raise DataError(
                 f"{where} cannot be analyzed ({one_line(error)}): divide all values by a constant so that their "
                 f"squares are ordinary numbers of their type, or leave out the samples that differ from all others"

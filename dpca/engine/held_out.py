@@ -64,7 +64,9 @@ def spread_runs(n: int, chunk: int, count: int, rng: np.random.Generator) -> Arr
     starts = starts[starts < n]
     ends = np.append(starts[1:], n)
     chosen = spread_samples(len(starts), max(1, count * len(starts) // n), rng)
-    return np.concatenate([np.arange(starts[i], ends[i]) for i in chosen])
+    lengths = (ends - starts)[chosen]
+    numbers: Array = np.repeat(starts[chosen] - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+    return numbers
 
 
 def run_length(n: int, count: int, chunk: int) -> int:

@@ -10,10 +10,8 @@ import numpy as np
 from dpca.engine.source import Source, check_finite
 from dpca.kernels.types import Array
 
-# Bytes that are read at once around the samples that are wanted.
-_SPAN_BYTES = 64 * 2**20
-# One in so many samples is enough to copy all of them.
-_DENSE = 16
+# Bytes that are read at once around the samples that are wanted; of memory, so many are copied as soon as looked up.
+_SPAN_BYTES, _COPIED_BYTES = 64 * 2**20, 2**20
 
 
 def spread_samples(n_samples: int, count: int, rng: np.random.Generator) -> Array:
@@ -52,9 +50,10 @@ def read_samples(source: Source, chosen: Array) -> Iterator[Array]:
         At a value that is not finite.
     """
     read, region = source.reader(), tuple((0, length) for length in source.shape[1:])
-    rows = max(1, _SPAN_BYTES // (math.prod(source.shape[1:]) * source.dtype.itemsize))
-    # No span reaches from one chunk into the next; memory has none, and many reads cost more than a copy.
-    chunk = rows if source.in_process and len(chosen) * _DENSE > source.shape[0] else source.chunks[0]
+    each = math.prod(source.shape[1:]) * source.dtype.itemsize
+    rows = max(1, _SPAN_BYTES // each)
+    # No span reaches from one chunk into the next; memory has none.
+    chunk = max(source.chunks[0], _COPIED_BYTES // each) if source.in_process else source.chunks[0]
     starts = np.arange(0, source.shape[0], chunk)[:, None] + np.arange(0, chunk, min(rows, chunk))
     spans = np.searchsorted(starts.ravel(), chosen, side="right")
     for span in np.split(chosen, np.flatnonzero(np.diff(spans)) + 1):

@@ -12,7 +12,7 @@ from numpy.typing import DTypeLike
 from dpca.engine.sampling import first_samples
 from dpca.engine.shuffled import shuffle
 from dpca.kernels.types import Array
-from dpca.models.kernel_methods import Found, Problem, look
+from dpca.models.kernel_methods import Found, Problem, check_found, look
 from dpca.models.parameters import no_values
 from dpca.models.passes import Passes
 from dpca.partition.whole import Whole
@@ -67,6 +67,7 @@ def hebbian(problem: Problem, passes: Passes) -> Found:
     nothing = no_values((m, m), np.float64), no_values((m,), np.float64)
     passes.plan(Whole(tuple(passes.source.shape[1:])), InFeatures(planned, to_landmarks, *nothing))
     found = passes(replace(problem.rule(to_landmarks), n_components=m))
+    check_found({**found, "eigenvalues": found["eigenvalues"][:k]}, k)
     values = found["eigenvalues"]
     # Of the distribution that A_1 Phi' has; their product would be another pass.
     rows = rng.normal(0, np.sqrt(values / (k * n)), (k, len(values)))

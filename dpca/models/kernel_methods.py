@@ -13,7 +13,7 @@ from dpca.engine.plan import PlanError
 from dpca.engine.sampling import read_samples
 from dpca.kernels.inner_products import Kernel, KernelMap
 from dpca.kernels.types import Array
-from dpca.models.landmarks import HELD_OUT, chosen_of, default_gamma, draw, pool_size
+from dpca.models.landmarks import HELD_OUT, OUT_OF_RANGE, chosen_of, default_gamma, draw, pool_size
 from dpca.models.parameters import no_values
 from dpca.models.passes import Passes
 from dpca.partition.whole import Whole
@@ -140,17 +140,25 @@ def plan(problem: Problem, passes: Passes) -> None:
         ) from error
 
 
-def check_positive(least: float) -> None:
-    """Refuse kernels of landmarks whose least eigenvalue is this share of the largest.
+def check_found(results: dict[str, Array], k: int) -> None:
+    """Refuse what `KernelComponents` returned of kernels that are none, or of samples without k components.
 
     Raises
     ------
     DataError
     """
-    if least < -_NEGATIVE or least == math.inf:
+    if (least := float(results["least"])) < -_NEGATIVE:
         raise DataError(
             f"the kernel matrix has an eigenvalue of {least:.3g} of its largest: give a positive semi-definite one, "
             f"which inner products make"
+        )
+    if not all(np.isfinite(array).all() for array in results.values()):
+        raise DataError(OUT_OF_RANGE)
+    rank = int(np.count_nonzero(results["eigenvalues"] > np.finfo(np.float32).eps * float(results["total"])))
+    if rank < k:
+        raise DataError(
+            f"n_components is {k} but the samples vary along {rank} directions of feature space only: ask for at most "
+            f"that many, or give samples that differ"
         )
 
 

@@ -17,7 +17,7 @@ from dpca.kernels.inner_products import Kernel, KernelMap
 from dpca.kernels.types import Array
 from dpca.models.estimator import Estimator
 from dpca.models.going_on import WhereStateIsKept
-from dpca.models.kernel_methods import Found, check_positive
+from dpca.models.kernel_methods import Found, check_found
 from dpca.models.labelled import given_to_fit
 from dpca.models.landmarks import default_gamma
 from dpca.models.parameters import check_parameters, check_states_fit
@@ -54,16 +54,7 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
     def _settle(self, found: Found, sample_shape: tuple[int, ...], n: int) -> None:
         """Learn what was found."""
         kernel, results = found.to_landmarks.kernel, found.results
-        check_positive(float(results["least"]))
-        values, total = results["eigenvalues"], float(results["total"])
-        if not all(np.isfinite(array).all() for array in results.values()):
-            raise DataError("the kernels of these samples leave the range of numbers: divide all values by a constant")
-        rank = int(np.count_nonzero(values > np.finfo(np.float32).eps * total))
-        if rank < int(self.n_components):
-            raise DataError(
-                f"n_components is {self.n_components} but the samples vary along {rank} directions of feature space "
-                f"only: ask for at most that many, or give samples that differ"
-            )
+        check_found(results, int(self.n_components))
         for name in _ARRAYS.keys() - {"landmarks"}:
             setattr(self, f"{name}_", results[name])
         self.landmarks_, self.gamma_ = found.to_landmarks.points, kernel.gamma

@@ -15,9 +15,13 @@ from dpca.rules.landmarks import pivots
 from dpca.storage.errors import DataError
 
 CHOICES = ("cholesky", "uniform")
+OUT_OF_RANGE = "the kernels of these samples leave the range of numbers: divide all values by a constant"
 # Samples that landmarks are chosen from: of a hundredth of a stack in 20 groups, all groups are among them. Fewer where
 # they would take more bytes than this, or than a quarter of what a task may take.
 _POOL, _POOL_BYTES = 2**14, 2**30
+# And fewer where the choice would cost as much as the pass: so large a share of the samples does not, nor do so many
+# kernels with landmarks, which take a moment.
+_POOL_SHARE, _POOL_KERNELS = 16, 2**21
 #: Samples drawn beside, on which the bound of a fit is sharpened: their kernels with each other take 8 MB.
 HELD_OUT = 1000
 
@@ -37,8 +41,9 @@ def draw(source: Source, count: int, rng: np.random.Generator) -> Array:
 
 def pool_size(source: Source, n_landmarks: int, itemsize: int, budget: int) -> int:
     """Return how many samples landmarks are chosen from."""
-    each = itemsize * (2 * math.prod(source.shape[1:]) + n_landmarks)
-    return min(source.shape[0], max(n_landmarks, min(_POOL, min(_POOL_BYTES, budget // 4) // each)))
+    n, each = source.shape[0], itemsize * (2 * math.prod(source.shape[1:]) + n_landmarks)
+    cheap = max(n // _POOL_SHARE, _POOL_KERNELS // n_landmarks)
+    return min(n, max(n_landmarks, min(_POOL, cheap, min(_POOL_BYTES, budget // 4) // each)))
 
 
 def chosen_of(pool: Array, kernel: Kernel, how: str, count: int, rng: np.random.Generator) -> Array:
@@ -53,7 +58,8 @@ def chosen_of(pool: Array, kernel: Kernel, how: str, count: int, rng: np.random.
         return pool[np.sort(rng.choice(len(pool), min(count, len(pool)), replace=False))]
     chosen = pivots(kernel, pool, min(count, len(pool)), rng)
     if not len(chosen):
-        raise DataError("the kernel of every sample with itself is 0: give samples that differ from 0")
+        zero = "the kernel of every sample with itself is 0: give samples that differ from 0"
+        raise DataError(zero if np.isfinite(kernel.diagonal(pool)).all() else OUT_OF_RANGE)
     return pool[chosen]
 
 

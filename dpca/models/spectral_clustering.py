@@ -14,6 +14,7 @@ from dpca.engine.source import batches
 from dpca.kernels.types import Array
 from dpca.models.kernel_methods import about_degrees
 from dpca.models.kernel_pca import KernelPCA
+from dpca.models.parameters import whole_number
 from dpca.models.passes import Passes
 from dpca.models.samples import varied_source
 from dpca.representation.lazy import default_client
@@ -60,6 +61,11 @@ class SpectralClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         shared = ("gamma", "n_landmarks", "landmarks", "random_state", "memory_budget")
         model = KernelPCA(self.n_clusters, **{name: getattr(self, name) for name in shared})
         source = varied_source(self, X)
+        if whole_number(self.n_clusters, "n_clusters", 1) > source.shape[0]:
+            raise DataError(
+                f"n_clusters is {self.n_clusters} but there are only {source.shape[0]} samples: ask for at most that "
+                f"many"
+            )
         shape = tuple(source.shape[1:])
         problem = replace(model._problem(source.shape[0], shape, source.dtype), center=False)
         passes = Passes(source, memory_budget=self.memory_budget, client=default_client())

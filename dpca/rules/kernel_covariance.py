@@ -88,13 +88,17 @@ def degree_weights(to_landmarks: KernelMap, mean: Array, n_samples: int) -> Arra
 
 
 def root_of(kernels: Array) -> tuple[Array, float]:
-    """Return W (m, r) with W W^T = K^+ of kernels (m, m), and the least eigenvalue as a share of the largest.
+    """Return W (m, r) with W W^T = K^+ of kernels (m, m), and the least eigenvalue as a share of the largest magnitude.
 
-    Of the eigenvalues those above 1e-6 of the largest count; r is 0 where none is positive. Costs O(m^3) time.
+    Of the eigenvalues those above 1e-6 of the largest count; W is a column of zeros where none is positive. Costs
+    O(m^3) time.
     """
     values, vectors = scipy.linalg.eigh(kernels, check_finite=False, overwrite_a=True, driver="evd")
     kept = values > max(_RANK * values[-1], 0.0)
-    least = float(values[0] / values[-1]) if values[-1] > 0 else math.inf
+    largest = max(values[-1], -values[0])
+    least = float(values[0] / largest) if largest > 0 else 0.0
+    if not kept.any():
+        return np.zeros((len(values), 1)), least
     return vectors[:, kept] / np.sqrt(values[kept]), least
 
 
@@ -177,9 +181,11 @@ class KernelComponents(Mapped):
         x = self.held_out
         if x is None or residual == 0:
             return residual
-        along = self.to_landmarks(x).astype(np.float64) @ root
-        among = KernelMap(self.to_landmarks.kernel, x).own() - along @ along.T
-        each = np.maximum(among.diagonal(), 0.0)
+        # In the type of the kernels: what they are rounded to is far below the standard error.
+        along = self.to_landmarks(x) @ root.astype(x.dtype)
+        among = KernelMap(self.to_landmarks.kernel, x)(x)
+        among -= along @ along.T
+        each = np.maximum(among.diagonal(), 0.0, dtype=np.float64)
         if not (total := each.sum()) > 0:
             return residual
         last = len(x) - 1

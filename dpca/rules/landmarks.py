@@ -56,7 +56,8 @@ def pivots(kernel: Kernel, pool: Array, count: int, rng: np.random.Generator) ->
         np.copyto(new, to_pool(pool[fresh]))
         new -= factor[:m, fresh].T @ factor[:m]
         lower = np.linalg.cholesky(among[np.ix_(accepted, accepted)]).astype(pool.dtype)
-        new[...] = scipy.linalg.solve_triangular(lower, new, lower=True, check_finite=False)
+        (solve,) = scipy.linalg.get_blas_funcs(("trsm",), (new,))
+        solve(1.0, lower, new.T, side=True, lower=True, trans_a=True, overwrite_b=True)
         left -= np.einsum("ij,ij->j", new, new, dtype=np.float64)
         left[fresh] = 0
         chosen = np.concatenate([chosen, fresh])

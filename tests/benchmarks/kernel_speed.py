@@ -4,8 +4,8 @@
 
 On MNIST with the kernel exp(-|x - y|^2 / (2 10.5^2)) of pixels in 0..1, 50 components. Günter, Schraudolph &
 Vishwanathan 2007 measure the error of the kernel matrix (equation 38), for which all of its entries are needed: here a
-side's error is what is left of the trace of the matrix, which its eigenvalues give exactly. The program's own
-`reconstruction_error` computes theirs, in a minute of one processor.
+side's error is what is left of the trace of the matrix, which its eigenvalues give exactly. The section
+"mnist-methods" of `pipelines/reproduce_kernel.py` computes theirs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from itertools import combinations_with_replacement
 from typing import Any
 
 import numpy as np
@@ -138,31 +137,6 @@ def _scikit_learn(x: Array, k: int, m: int) -> float:
     pixels = x.astype(np.float32) / np.float32(255)
     features = Nystroem(gamma=_GAMMA * 255**2, n_components=m, random_state=0).fit(pixels).transform(pixels)
     return float((IncrementalPCA(k).fit(features).explained_variance_ * (len(x) - 1)).sum())
-
-
-def reconstruction_error(x: Array, gamma: float, scores: Array, rows: int = 2000) -> float:
-    """Return |K' - F F^T|_F (Günter et al. 2007, equation 38) of the centered RBF kernels of rows (n, d).
-
-    Takes centered scores F (n, k). Blocks are centered about as they should be, in float32, and exactly in the end:
-    |J D J|^2 = |D|^2 - 2 |D 1|^2 / n + (1^T D 1)^2 / n^2.
-    """
-    n = len(x)
-    x = x.astype(np.float32) - x.mean(axis=0, dtype=np.float64).astype(np.float32)
-    squares = np.einsum("ij,ij->i", x, x, dtype=np.float64)
-    left = np.column_stack([2 * gamma * x, np.full(n, -gamma), -gamma * squares]).astype(np.float32)
-    right = np.column_stack([x, squares, np.ones(n)]).astype(np.float32)
-    near = np.exp(np.minimum(left @ right[:: max(1, n // 1000)].T, 0)).mean(axis=1)
-    near -= near.mean() / 2
-    known = np.column_stack([scores, near, np.ones(n)]).astype(np.float32)
-    turned = np.column_stack([scores, np.ones(n), near]).astype(np.float32)
-    total, sums = 0.0, np.zeros(n)
-    for a, b in combinations_with_replacement([slice(i, i + rows) for i in range(0, n, rows)], 2):
-        block = np.exp(np.minimum(left[a] @ right[b].T, 0)) - known[a] @ turned[b].T
-        total += (1 if a == b else 2) * float(np.einsum("ij,ij->i", block, block).sum(dtype=np.float64))
-        sums[a] += block.sum(axis=1, dtype=np.float64)
-        if a != b:
-            sums[b] += block.sum(axis=0, dtype=np.float64)
-    return math.sqrt(total - 2 / n * float(sums @ sums) + (float(sums.sum()) / n) ** 2)
 
 
 if __name__ == "__main__":
