@@ -34,6 +34,9 @@ from dpca.storage.progress import Progress, no_progress
 
 #: The solver that reads the data a few times, in any order and memory that does not grow.
 STREAMING = "streaming"
+# A batch of anomalies takes about so many bytes, and no fewer rows than an update does well with: of larger ones, which
+# cost no less, several are held at a time.
+_BATCH_BYTES, _FEWEST_ROWS, _BATCH_ROWS = 2**25, 129, 1024
 
 
 @documented()
@@ -73,7 +76,7 @@ class EOF(BaseEstimator):  # type: ignore[misc]
     solver : str
         "streaming", by `StreamingPCA`; or a solver of `PCA`: "auto", "covariance", "dual", "randomized" and others.
     batch_size, oversampling : int, optional
-        Of the solver "streaming".
+        Of the solver "streaming"; by default a batch takes 32 MiB in float32, but has 129 to 1,024 samples.
     random_state : int, RandomState or None
         Seed of what is drawn at random.
     {memory_budget}
@@ -347,7 +350,8 @@ class EOF(BaseEstimator):  # type: ignore[misc]
             return PCA(self.n_modes, solver=self.solver, **common)
         exact = default_method(self.n_modes, d, {"oversampling": self.oversampling}) == "covariance"
         passes = 1 if exact else self.n_passes if n_passes is None else n_passes
-        own: dict[str, Any] = {"batch_size": self.batch_size, "oversampling": self.oversampling}
+        size = batch_rows(d) if self.batch_size is None else self.batch_size
+        own: dict[str, Any] = {"batch_size": size, "oversampling": self.oversampling}
         return StreamingPCA(self.n_modes, n_passes=passes, **own, **common)
 
     def _seed(self) -> int:
@@ -378,3 +382,8 @@ class EOF(BaseEstimator):  # type: ignore[misc]
         pcs: Any = self._pcs
         used: Array = pcs[~np.isnan(pcs).any(axis=1)].astype(np.float64)
         return used
+
+
+def batch_rows(n_places: int) -> int:
+    """Return how many samples of so many places a batch of the solver "streaming" has by default."""
+    return min(_BATCH_ROWS, max(_FEWEST_ROWS, _BATCH_BYTES // (4 * n_places)))

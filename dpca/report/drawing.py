@@ -46,7 +46,7 @@ def aspect_of(picture: NDArray[np.float64]) -> float:
 def show(figure: Figure, picture: NDArray[np.float64], place: tuple[float, float, float, float]) -> None:
     """Show a panel of values in 0..1 at ``(left, bottom, width, height)`` inches."""
     if picture.ndim == 1:
-        axes = _axes(figure, place)
+        axes = axes_at(figure, place)
         axes.plot(picture, color=ACCENT, linewidth=0.9)
         axes.axhline(0.5, color=HAIRLINE, linewidth=0.6, zorder=0)
         axes.set_xlim(0, max(len(picture) - 1, 1))
@@ -68,13 +68,13 @@ def show_counts(
 ) -> None:
     """Show numbers as colors at ``(left, bottom, width, height)`` inches, with their scale on the right."""
     left, bottom, width, height = place
-    axes = _axes(figure, place)
+    axes = axes_at(figure, place)
     axes.set_axis_off()
     image = axes.imshow(counts, cmap=colors, aspect="auto", interpolation="nearest")
     ticks = MaxNLocator(integer=True, nbins=6, min_n_ticks=1)
-    bar = figure.colorbar(image, cax=_axes(figure, (left + width + 0.15, bottom, 0.14, height)), ticks=ticks)
+    bar = figure.colorbar(image, cax=axes_at(figure, (left + width + 0.15, bottom, 0.14, height)), ticks=ticks)
     bar.outline.set_visible(False)
-    bar.ax.tick_params(colors=MUTED, labelcolor=INK, labelsize=9, labelfontfamily=FONT, length=3, width=0.6)
+    style_ticks(bar.ax)
 
 
 def write(figure: Figure, x: float, y: float, text: str, *, color: str, size: float = 9.0, ha: Side = "left") -> None:
@@ -86,10 +86,10 @@ def write(figure: Figure, x: float, y: float, text: str, *, color: str, size: fl
 def chart(x_label: str, y_label: str) -> tuple[Figure, Axes]:
     """Make a page with one pair of axes: hairlines, no box."""
     figure, top = page(_CHART_HEIGHT)
-    axes = _axes(figure, (0.95, 0.62, WIDTH - 1.25, top - 0.82))
+    axes = axes_at(figure, (0.95, 0.62, WIDTH - 1.25, top - 0.82))
     axes.set_xlabel(x_label, color=MUTED, fontsize=9.5, fontfamily=FONT, labelpad=7)
     axes.set_ylabel(y_label, color=MUTED, fontsize=9.5, fontfamily=FONT, labelpad=9)
-    axes.tick_params(colors=MUTED, labelcolor=INK, labelsize=9, labelfontfamily=FONT, length=3, width=0.6)
+    style_ticks(axes)
     axes.grid(axis="y", color=HAIRLINE, linewidth=0.6)
     axes.set_axisbelow(True)
     for side, spine in axes.spines.items():
@@ -127,7 +127,13 @@ def _glyphs() -> frozenset[int]:
     return frozenset(FT2Font(str(font)).get_charmap())
 
 
-def _axes(figure: Figure, place: tuple[float, float, float, float]) -> Axes:
+def style_ticks(axes: Axes) -> None:
+    """Give ticks the colors and the typeface of the page."""
+    axes.tick_params(colors=MUTED, labelcolor=INK, labelsize=9, labelfontfamily=FONT, length=3, width=0.6)
+
+
+def axes_at(figure: Figure, place: tuple[float, float, float, float]) -> Axes:
+    """Add axes at ``(left, bottom, width, height)`` inches."""
     return figure.add_axes(_on(figure, place).bounds)
 
 
