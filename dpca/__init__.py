@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from dpca import analysis, metrics, timeseries
     from dpca.jobs.follow import follow
     from dpca.models import (
+        EOF,
         PCA,
         BandPCA,
         CellPCA,
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     )
 
 __all__ = [
+    "EOF",
     "PCA",
     "BandPCA",
     "CellPCA",

@@ -13,7 +13,7 @@ import numpy as np
 from dask.delayed import delayed
 from numpy.typing import DTypeLike
 
-from dpca.engine.source import DaskSource, Reader, Source, checked_lazily
+from dpca.engine.source import Reader, Source, checked_lazily
 from dpca.kernels.types import Array, Region
 
 
@@ -136,7 +136,7 @@ class ComputedSource(DerivedSource):
 
     def as_dask(self) -> da.Array | None:
         """Return the samples as a Dask array, where the other source is one: computed where its chunks are."""
-        x = self.source.array if isinstance(self.source, DaskSource) else self.source.as_dask()
+        x = self.source.as_dask()
         if x is None:
             return None
         ends = (-(-edge // self.stride) for edge in itertools.accumulate(x.chunks[0], initial=0))
@@ -146,7 +146,8 @@ class ComputedSource(DerivedSource):
             first, last = self._span(samples)
             block = compute(x[first:last], first, samples)
             blocks.append(da.from_delayed(block, (samples[1] - samples[0], *self.shape[1:]), meta=meta))
-        return checked_lazily(da.concatenate(blocks), self.name)
+        whole: da.Array = da.concatenate(blocks)
+        return whole if self.with_gaps else checked_lazily(whole, self.name)
 
     @property
     def ndim(self) -> int:

@@ -63,6 +63,8 @@ class Source(ABC):
     """Samples that a reader holds beside those it is asked for, in an order of its own."""
     n_readers: int = 1
     """How many boxes are read at once."""
+    with_gaps: bool = False
+    """Whether NaN stands for missing values, which what reads them knows; otherwise it is refused."""
     axes: tuple[str, ...] | None = None
     """Names of the axes of one sample, for estimators that ask which one holds channels."""
     coordinates: Any = None  #: of a file, what stands along all axes: `dpca.storage.coordinates.Coordinates`
@@ -202,8 +204,8 @@ class DaskSource(Source):
         return delayed(ArraySource, pure=False)(self._box(samples, region), self.name, corner)
 
     def as_dask(self) -> da.Array:
-        """Return the Dask array, with a look for NaN and infinity, which are refused with the number of the sample."""
-        return checked_lazily(self.array, self.name)
+        """Return the Dask array; values that are not finite are refused with the number of the sample."""
+        return self.array if self.with_gaps else checked_lazily(self.array, self.name)
 
     def identity(self) -> Any:
         """Return the Dask array, whose name counts."""
@@ -363,7 +365,8 @@ def batches(source: Source, samples: tuple[int, int], region: Region, rows: int)
             batch = coming.result()
             if first + rows < stop:
                 coming = ahead.submit(load, turn + 1, first + rows)
-            check_finite(batch, first, source.name)
+            if not source.with_gaps:
+                check_finite(batch, first, source.name)
             yield first, batch
 
 

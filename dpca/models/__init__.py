@@ -5,6 +5,8 @@ from __future__ import annotations
 from dpca.models.band_pca import BandPCA
 from dpca.models.cell_pca import CellPCA
 from dpca.models.convergence import ConvergenceWarning, OrderWarning
+from dpca.models.eof import EOF
+from dpca.models.eof_fit import GapWarning
 from dpca.models.kernel_pca import KernelPCA
 from dpca.models.pca import PCA
 from dpca.models.scores import open_scores
@@ -14,10 +16,12 @@ from dpca.models.trajectory_pca import TrajectoryPCA
 from dpca.representation.compressed import open_compressed
 
 __all__ = [
+    "EOF",
     "PCA",
     "BandPCA",
     "CellPCA",
     "ConvergenceWarning",
+    "GapWarning",
     "KernelPCA",
     "OrderWarning",
     "SpectralClustering",

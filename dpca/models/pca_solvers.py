@@ -77,7 +77,8 @@ class Problem:
 
 def covariance(problem: Problem, passes: Passes) -> Found:
     """Eigendecomposition of the covariance, one pass (Alakkari 2020, section 2.1; Arora 2015, section 5.1)."""
-    found = passes(CovariancePCA(problem.k, n_least=problem.n_least, center=problem.center))
+    precise = problem.dtype == np.float64
+    found = passes(CovariancePCA(problem.k, n_least=problem.n_least, center=problem.center, precise=precise))
     return {**found, "captured_bound": np.asarray(1.0)}
 
 

@@ -74,9 +74,9 @@ class StreamingPCA(StreamedModel):
     n_passes : int
         Passes over the data. Each one after the first multiplies the components by the covariance (orthogonal
         iteration with Rayleigh-Ritz, Alakkari 2020, section 3.4.5; Arora 2015, section 5.3) and measures exactly what
-        they capture. The second one of "incremental-svd" multiplies all its directions, which proves nearly all that
-        is captured: ``captured_bound_`` lacks about what the components lack, where the variance falls behind the last
-        one (MNIST, k = 20, random order: 4e-7, .09 after one pass).
+        they capture. Those of "incremental-svd" multiply all its directions, which proves nearly all that is captured:
+        ``captured_bound_`` lacks about what ``explained_variance_`` does (MNIST, k = 20, random order: 4e-7, .09 after
+        one pass).
     center : bool
         Whether to subtract the mean: exactly in one pass by the rules that merge, the running mean by others.
     shuffle : bool
@@ -108,8 +108,10 @@ class StreamingPCA(StreamedModel):
     ----------
     {whole_samples}
     explained_variance_, explained_variance_ratio_, singular_values_ : array (n_components,), float64
-        Variances along the components as the rule estimates them (divisor n - 1); measured exactly where
-        ``n_passes`` > 1, for the components before the last multiplication.
+        Variances along the components as the rule estimates them (divisor n - 1). Measured where ``n_passes`` > 1: for
+        the components before the last multiplication, and of "incremental-svd" half a step further, see
+        `dpca.rules.covariance_product.refined`: none is more than its eigenvalue, and their sum no more than what the
+        components capture.
     method_ : str
         What the update rule is called.
     captured_bound_ : float

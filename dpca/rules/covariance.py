@@ -151,6 +151,8 @@ class CovariancePCA(Covariance):
         Components to keep; None, or more than there are attributes, keeps one for each attribute.
     n_least : int
         Least components to keep beside (Alakkari 2020, section 2.1.2): those of the smallest variances.
+    precise : bool
+        Whether eigenvectors are found to rounding, see `dpca.kernels.linalg.leading_eigh`.
 
     Results of ``finish``: ``mean`` (d,) float64, ``components`` (k, d) float64, ``explained_variance`` (k,)
     float64, descending, ``total_variance`` () float64; with ``n_least`` also ``least_components`` (n_least, d) and
@@ -160,6 +162,7 @@ class CovariancePCA(Covariance):
 
     n_components: int | None = None
     n_least: int = field(default=0, kw_only=True)
+    precise: bool = field(default=False, kw_only=True)
 
     def _finish(self, state: State) -> dict[str, Array]:
         mean, covariance = self._covariance_lower(state)
@@ -170,7 +173,7 @@ class CovariancePCA(Covariance):
             values, rows, *smallest = linalg.extreme_eigh(covariance, k, min(self.n_least, d))
             least = dict(zip(("least_variance", "least_components"), smallest, strict=True))
         else:
-            values, rows = linalg.leading_eigh(covariance, k)
+            values, rows = linalg.leading_eigh(covariance, k, precise=self.precise)
         return {
             "mean": mean,
             "components": rows,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 from dataclasses import dataclass
 
@@ -12,11 +13,18 @@ from numpy.typing import DTypeLike
 from dpca.kernels import linalg
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
-from dpca.rules.orthonormal import gram
+from dpca.rules.nystrom import COLUMNS, blocks
+from dpca.rules.orthonormal import gram, orthonormalize
 from dpca.rules.rule import Rule
 from dpca.rules.state import Layout, State
 
 _BLOCK_ROWS = 1024
+# A batch takes no more bytes than this, and no fewer rows than pay for adding a product of all columns.
+_BATCH_BYTES, _FEWEST_ROWS = 2**26, 64
+# Samples whose residuals are compared with each other.
+_GROUP = 128
+# Variances below this share of the largest are rounding.
+_SMALLEST = 1e-12
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,13 +63,34 @@ class CovarianceProduct(Rule):
         mean, components = self.mean.astype(dtype), np.require(self.components, dtype, ["C", "A"])
         for start in range(0, len(batch), _BLOCK_ROWS):
             block = batch[start : start + _BLOCK_ROWS]
-            x = linalg.scratch("refined", block.shape, dtype)
-            np.subtract(block, mean if self.center else 0, out=x, dtype=dtype)
-            y = x @ components.T
-            state.arrays["image"] += y.T @ x
-            state.arrays["sum"] += np.ones(len(x), dtype) @ x
-            state.arrays["squares"] += np.einsum("ij,ij->i", x, x, dtype=dtype).sum(dtype=np.float64)
-            state.counts["n_samples"] += len(x)
+            y, ones, squares = np.zeros((len(block), len(components)), dtype), np.ones(len(block), dtype), 0.0
+            groups = self._groups(len(block))
+            # Centered twice, some columns at a time: that takes less than to hold all of them.
+            for columns in blocks(batch.shape[1]):
+                x = self._centered(block[:, columns], mean[columns])
+                y += x @ components[:, columns].T
+                state.arrays["sum"][columns] += ones @ x
+                squares += float(np.einsum("ij,ij->i", x, x, dtype=dtype).sum(dtype=np.float64))
+                for rows, products in groups:
+                    products += x[rows] @ x[rows].T
+            for columns in blocks(batch.shape[1]):
+                state.arrays["image"][:, columns] += y.T @ self._centered(block[:, columns], mean[columns])
+            state.arrays["squares"] += squares
+            state.counts["n_samples"] += len(block)
+            for rows, products in groups:
+                self._look_outside(state, products, y[rows])
+
+    def _groups(self, n: int) -> list[tuple[slice, Array]]:
+        """Return rows of a block whose products among themselves are wanted, and zeros in the place of these."""
+        return []
+
+    def _look_outside(self, state: State, products: Array, y: Array) -> None:
+        """Take in the products of centered rows among themselves, and those with the components."""
+
+    def _centered(self, part: Array, mean: Array) -> Array:
+        x = linalg.scratch("refined", part.shape, mean.dtype)
+        centered: Array = np.subtract(part, mean if self.center else 0, out=x, dtype=mean.dtype)
+        return centered
 
     def _finish(self, state: State) -> dict[str, Array]:
         mean, product, total = self._product(state)
@@ -79,10 +108,15 @@ class CovarianceProduct(Rule):
         image /= n - 1
         return mean, image, max(squares / (n - 1), 0.0)
 
+    def batch_rows(self, dtype: DTypeLike) -> int:
+        """Rows of a batch that takes at most 64 MiB, if these are enough to pay for adding their product."""
+        row_bytes = int(self.components.shape[1]) * np.dtype(dtype).itemsize
+        return min(_BLOCK_ROWS, max(_FEWEST_ROWS, _BATCH_BYTES // row_bytes))
+
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays: a centered block and a product, and four bases in ``finish``."""
-        k, itemsize = len(self.components), working_dtype(dtype).itemsize
-        return ((min(n_rows, _BLOCK_ROWS) + 2 * k) * itemsize + 32 * k) * n_features
+        """Bytes of temporary arrays: a block of some columns, the components, and four bases in ``finish``."""
+        k, itemsize, columns = len(self.components), working_dtype(dtype).itemsize, min(n_features, COLUMNS)
+        return (min(n_rows, _BLOCK_ROWS) * (columns + k) + k * (columns + n_features)) * itemsize + 32 * k * n_features
 
 
 @dataclass(frozen=True, eq=False)
@@ -140,9 +174,12 @@ class RayleighRitz(CovarianceProduct):
     n_components : int
         Directions wanted, at most q.
     outside : float
-        Upper bound on the largest eigenvalue of F, where one is known. The k largest eigenvalues together are then at
-        most those of [[diag(values), S], [S, outside I]] with S^2 = R^T R: where V is nearly invariant and ``outside``
-        smaller than v_k, they exceed v_1 + ... + v_k by squares of R only (Parlett 1998, chapter 11).
+        Upper bound on the largest eigenvalue of F, where one is known. Another one is its trace, and a third is
+        measured here: F is a sum over groups of at most 128 samples, the largest eigenvalue of each group is that of
+        the products of its residuals among themselves, and that of a sum is at most their sum. The k largest
+        eigenvalues together are then at most those of [[diag(values), S], [S, outside I]] with S^2 = R^T R: where V is
+        nearly invariant and ``outside`` smaller than v_k, they exceed v_1 + ... + v_k by squares of R only (Parlett
+        1998, chapter 11).
 
     Results of ``finish``, float64: ``mean``; ``components`` (q, d), the Ritz vectors, and ``product`` (q, d), these
     times the covariance; ``explained_variance`` (q,), descending; ``residual_norms`` (q,); ``total_variance`` ();
@@ -159,7 +196,23 @@ class RayleighRitz(CovarianceProduct):
                 f"n_components is {self.n_components} of a basis of {len(self.components)} rows: ask for 1 to that many"
             )
 
+    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        return {**super()._layout(n_features, dtype), "outside": ((), float)}
+
+    def _groups(self, n: int) -> list[tuple[slice, Array]]:
+        edges = np.linspace(0, n, -(-n // _GROUP) + 1).astype(int)
+        return [(slice(a, b), np.zeros((b - a, b - a))) for a, b in itertools.pairwise(edges)]
+
+    def _look_outside(self, state: State, products: Array, y: Array) -> None:
+        # Components of float32 are orthonormal, and products exact, to its rounding.
+        rounding = 8 * float(np.finfo(y.dtype).eps) * float(np.trace(products))
+        y = y.astype(np.float64)
+        last = len(products) - 1
+        (largest,) = scipy.linalg.eigvalsh(products - y @ y.T, subset_by_index=[last, last])
+        state.arrays["outside"] += max(float(largest), 0.0) + rounding
+
     def _finish(self, state: State) -> dict[str, Array]:
+        seen = float(state.arrays["outside"]) / (state.counts["n_samples"] - 1)
         mean, product, total = self._product(state)
         values, rows, product = rayleigh_ritz(self.components.astype(np.float64), product)
         residual = product - values[:, None] * rows
@@ -168,8 +221,7 @@ class RayleighRitz(CovarianceProduct):
         total = max(total, float(values.sum()))
         missed = total - float(values.sum())
         best = float(max(values[:k].sum(), values[: k - 1].sum() + missed)) + float(_singular(products)[:k].sum())
-        if self.outside < math.inf:
-            best = min(best, self._bounded(values, products))
+        best = min(best, self._bounded(values, products, min(self.outside, missed, seen)))
         return {
             "mean": mean,
             "components": rows,
@@ -181,10 +233,10 @@ class RayleighRitz(CovarianceProduct):
             "optimum": np.asarray(min(best, total)),
         }
 
-    def _bounded(self, values: Array, products: Array) -> float:
+    def _bounded(self, values: Array, products: Array, outside: float) -> float:
         squares, turn = scipy.linalg.eigh(products)
         root = (turn * np.sqrt(np.maximum(squares, 0))) @ turn.T
-        whole = np.block([[np.diag(values), root], [root, self.outside * np.eye(len(values))]])
+        whole = np.block([[np.diag(values), root], [root, outside * np.eye(len(values))]])
         return float(scipy.linalg.eigvalsh(whole)[::-1][: self.n_components].sum())
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
@@ -201,19 +253,45 @@ def refinement(found: dict[str, Array], components: Array, mean: Array, center: 
 
 
 def refined(found: dict[str, Array], like: Array) -> dict[str, Array]:
-    """Return what `Refinement` of the k leading Ritz vectors finds, from its result or one of `RayleighRitz`.
+    """Return the components of the next iterate, from the result of `RayleighRitz`; that of `Refinement` has them.
+
+    With Ritz vectors V of values T and their products V C, Rayleigh-Ritz on the span of C^(1/2) V takes no further
+    pass: with A = C^(1/2) V^T T^(-1/2), whose columns are orthonormal, A^T C A = T^(-1/2) V C^2 V^T T^(-1/2). Its
+    values are at most the eigenvalues of C, and at least those of V; by Cauchy and Schwarz the components U, of C^(1/2)
+    times its vectors, capture at least their sum: a^T C^2 a >= (a^T C a)^2 for a of length 1.
 
     Parameters
     ----------
     like : array (k, d)
         As many components, of the dtype that is wanted.
+
+    Returns
+    -------
+    dict
+        ``components`` (k, d); ``explained_variance`` (k,), the values above; ``directions`` (q, d), the whole iterate,
+        of which the components are the first, and ``outside``, infinity: nothing is known of what they leave.
     """
     if "product" not in found:
         return found
-    k = len(like)
-    rows = next_iterate(found["product"][:k], found["components"][:k])
-    leading = {name: found[name][:k] for name in ("explained_variance", "residual_norms")}
-    return {**found, **leading, "components": linalg.fix_signs(rows.astype(like.dtype))}
+    k, values, product = len(like), found["explained_variance"], found["product"]
+    known = int(np.count_nonzero(values > _SMALLEST * values[0])) if values[0] > 0 else 0
+    rows, better = found["components"], np.zeros(len(values))
+    if known:
+        scaled = product[:known]
+        scaled /= np.sqrt(values[:known])[:, None]
+        squares, turn = scipy.linalg.eigh(gram(scaled))
+        better[:known] = np.maximum(squares[::-1], 0)
+        turned = turn[:, ::-1].T @ scaled
+        # Those without variance stay as given.
+        rows = orthonormalize(turned if known == len(values) else np.concatenate([turned, rows])[: len(values)])
+    return {
+        **found,
+        "explained_variance": better[:k],
+        "residual_norms": found["residual_norms"][:k],
+        "components": linalg.fix_signs(rows[:k].astype(like.dtype)),
+        "directions": rows.astype(like.dtype),
+        "outside": np.asarray(math.inf),
+    }
 
 
 def rayleigh_ritz(given: Array, product: Array) -> tuple[Array, Array, Array]:

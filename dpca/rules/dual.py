@@ -105,7 +105,8 @@ def dual_weights(gram: Array, n_components: int, dtype: DTypeLike) -> dict[str, 
     if n < 2:
         raise ValueError(f"{n} sample(s) have no variance: give at least 2")
     total = float(np.trace(gram))
-    values, vectors = linalg.leading_eigh(gram, min(n_components, n))
+    precise = working_dtype(dtype) == np.float64
+    values, vectors = linalg.leading_eigh(gram, min(n_components, n), precise=precise)
     # What is left of the directions without variance is rounding error, and not orthogonal.
     kept = int(np.count_nonzero(values > 4 * float(np.finfo(working_dtype(dtype)).eps) * total))
     return {

@@ -46,7 +46,8 @@ class StreamingCovariance(StreamingRule, Covariance):
     def _finish(self, state: State) -> dict[str, Array]:
         mean, covariance = self._covariance_lower(state)
         total, room = namespace(mean).linalg.trace(covariance), state.arrays["components"]
-        values, rows = linalg.leading_eigh(covariance, min(room.shape[-2], state.counts["n_samples"]))
+        k, precise = min(room.shape[-2], state.counts["n_samples"]), dtype_of(room) == np.float64
+        values, rows = linalg.leading_eigh(covariance, k, precise=precise)
         return {
             "mean": mean,
             "components": cast(rows, dtype_of(room)),

@@ -47,7 +47,7 @@ def test_measures_and_bounds_hold(seed, d, decay, steps, sizes):
     outside = np.linalg.eigvalsh(apart @ covariance @ apart)[-1]
     known = fit(RayleighRitz(v, x.mean(0) + 1, n_components=k, outside=float(outside)), x, 17)
     assert best <= known["optimum"] * (1 + 1e-9) + 1e-12
-    assert known["optimum"] <= found["optimum"]
+    assert known["optimum"] <= found["optimum"] * (1 + 1e-12)
 
 
 def test_the_bound_is_tight_for_the_whole_space_and_for_eigenvectors():
@@ -59,9 +59,9 @@ def test_the_bound_is_tight_for_the_whole_space_and_for_eigenvectors():
     leading = fit(RayleighRitz(vectors[:, ::-1][:, :4].T, x.mean(0), n_components=3), x)
     assert leading["coupling"] < 1e-6
     assert leading["optimum"] == pytest.approx(values[::-1][:3].sum(), rel=1e-6)
-    # The second and third directions alone: what they miss may be one direction better than theirs.
+    # The second and third directions alone: what they miss has one direction better than theirs, seen in the residuals.
     later = fit(RayleighRitz(vectors[:, ::-1][:, 1:3].T, x.mean(0), n_components=1), x)
-    assert later["optimum"] == pytest.approx(values.sum() - values[3] - values[4], rel=1e-6)
+    assert later["optimum"] == pytest.approx(values[-1], rel=1e-6)
 
 
 def test_with_a_bound_on_the_rest_what_is_missed_is_of_second_order():

@@ -1,0 +1,32 @@
+"""How many samples of a function of time count as independent."""
+
+from __future__ import annotations
+
+import numpy as np
+import scipy.fft
+
+from dpca.kernels.types import Array
+
+
+def independent_samples(values: Array, of: str) -> Array:
+    """Return the number (K,) of independent samples in functions of time (n, K), to tell their "mean" or "variance".
+
+    n_eff = n / (1 + 2 sum_j (1 - j / n) r_j), r_j being the autocorrelation, squared for a variance (Bayley &
+    Hammersley 1946; Bretherton, Widmann, Dymnikov, Wallace & Blade 1999, equations 30 and 31). The sum ends before the
+    first r_j + r_(j + 1) that is not positive, in even j: beyond, it holds nothing but noise (Geyer 1992, section 3.3).
+    Costs O(K n log n).
+    """
+    n = len(values)
+    x = values - values.mean(axis=0)
+    length = scipy.fft.next_fast_len(2 * n - 1, real=True)
+    products = scipy.fft.irfft(np.abs(scipy.fft.rfft(x, length, axis=0)) ** 2, length, axis=0)[:n]
+    # A constant is known from a single sample.
+    r = np.divide(products, products[0], out=np.ones_like(products), where=products[0] > 0)
+    if n % 2:
+        r = np.concatenate([r, np.zeros_like(r[:1])])
+    pairs = r[::2] + r[1::2]
+    counted = np.repeat(np.logical_and.accumulate(pairs > 0, axis=0), 2, axis=0)[:n]
+    r = np.where(counted, r[:n], 0) ** (1 if of == "mean" else 2)
+    summed = 2 * ((1 - np.arange(n) / n)[:, None] * r).sum(axis=0) - 1
+    count: Array = np.clip(n / np.maximum(summed, 1e-300), 1, n)
+    return count

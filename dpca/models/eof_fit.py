@@ -1,0 +1,238 @@
+"""How `EOF` is fitted: which places have data, what is subtracted and divided by, how gaps are filled, which passes."""
+
+from __future__ import annotations
+
+import warnings
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from dpca.engine.held_out import without
+from dpca.engine.source import Source
+from dpca.kernels.types import Array
+from dpca.models.anomalies import Anomalies, AnomalySource, GapError, SurveySource
+from dpca.models.calendar import Calendar, elapsed
+from dpca.models.convergence import ConvergenceWarning
+from dpca.models.fields import Field
+from dpca.models.gaps import Expected, FilledSource, InterpolatedSource
+from dpca.models.linear_model import LinearModel
+from dpca.models.passes import Passes
+from dpca.partition.whole import Whole
+from dpca.rules.survey import Survey
+from dpca.rules.watched import moved
+from dpca.storage.errors import DataError
+
+#: What becomes of places with some values missing.
+GAPS = ("drop", "interpolate", "iterate")
+# Bytes of the samples before and behind those that are interpolated.
+_MOST_HALO = 2**28
+# Filling by modes ends when these and their variances move by no more than these shares, or after so many fits.
+_MOVED, _CHANGED, _MOST_FITS = 1e-7, 1e-5, 100
+
+
+class GapWarning(UserWarning):
+    """Some places of a field miss some values, and are left out."""
+
+
+@dataclass
+class Fitted:
+    """What a fit found.
+
+    Attributes
+    ----------
+    model : LinearModel
+        Of the anomalies at places with data.
+    anomalies : Anomalies
+    n_used : int
+        Samples with data.
+    expected : Expected or None
+        What fills gaps, where modes do.
+    n_fits : int
+    """
+
+    model: LinearModel
+    anomalies: Anomalies
+    n_used: int
+    expected: Expected | None = None
+    n_fits: int = 1
+
+
+@dataclass
+class Fitting:
+    """One fit to a field.
+
+    Attributes
+    ----------
+    eof : EOF
+        Its parameters.
+    given : Field
+    calendar : Calendar
+    weights : array (*sample_shape) or None
+    running : dict
+        Client, checkpoints and progress of all passes.
+    """
+
+    eof: Any
+    given: Field
+    calendar: Calendar
+    weights: Array | None
+    running: dict[str, Any]
+    shift: Array = field(init=False)
+
+    def __post_init__(self) -> None:
+        source, n = self.given.source, self.given.source.shape[0]
+        self.shape = tuple(source.shape[1:])
+        self.groups, self.trend = self.calendar.groups(self.given.along, n), self.calendar.trend(self.given.along, n)
+        first = np.empty((1, *self.shape), source.dtype)
+        source.reader()((0, 1), tuple((0, length) for length in self.shape), first)
+        self.shift = first.ravel().astype(np.float64)
+
+    @property
+    def _wants_moments(self) -> bool:
+        return bool(self.eof.standardize or self.eof.detrend or self.eof.climatology is not None)
+
+    def run(self) -> Fitted:
+        """Fit; places with data are first taken to be those of the first sample, which the pass itself checks."""
+        places = np.flatnonzero(~np.isnan(self.shift))
+        if not self._wants_moments and places.size:
+            anomalies = Anomalies(places, self.shape, self._gain(places))
+            certain = self.given.source.dtype.kind != "f"
+            try:
+                return self._fitted(self._over(self.given.source, anomalies, certain=certain))
+            except GapError:
+                pass
+        return self._surveyed()
+
+    def _surveyed(self) -> Fitted:
+        source, eof = self.given.source, self.eof
+        found = self._survey(source, "survey")
+        there = found["empty"] == 0
+        n, some = int(there.sum()), found["count"] > 0
+        gappy = some & (found["count"] < (n if eof.gaps != "interpolate" else len(there)))
+        if not some.any():
+            raise DataError(f"{source.name} holds no value but NaN: there is nothing to analyze")
+        if n < 2:
+            raise DataError(f"only {n} of {len(there)} samples has values: a fit needs at least 2")
+        if gappy.any() and eof.gaps == "interpolate":
+            source = interpolated(source, self.given, int(found["run"][some].max()))
+            found = self._survey(source, "survey of what is filled") if self._wants_moments else found
+            return self._fitted(self._over(source, self._anomalies(found, np.flatnonzero(some))))
+        if not there.all():
+            source = without(source, np.flatnonzero(~there))
+            source.with_gaps = True
+            self.groups, self.trend = self.groups[there], self.trend[there]
+        if gappy.any() and eof.gaps == "iterate":
+            return self._iterated(source, found, np.flatnonzero(some))
+        if gappy.any():
+            warnings.warn(
+                f"{int(gappy.sum()):,} of {int(some.sum()):,} places with data miss some of {n:,} values and are left "
+                f"out: fill them by gaps='interpolate' or gaps='iterate', or select times and places beforehand",
+                GapWarning,
+                stacklevel=5,
+            )
+        if not (kept := np.flatnonzero(some & ~gappy)).size:
+            raise DataError(
+                f"no place of {source.name} has all of {n:,} values: fill them by gaps='interpolate' or "
+                f"gaps='iterate', or select times and places beforehand"
+            )
+        return self._fitted(self._over(source, self._anomalies(found, kept)))
+
+    def _survey(self, source: Source, stage: str) -> dict[str, Array]:
+        surveyed = SurveySource(source)
+        rule = Survey(self.groups, self.trend if self.calendar.detrend else None, np.nan_to_num(self.shift))
+        passes = Passes(surveyed, memory_budget=self.eof.memory_budget, **self.running)
+        return passes.over(Whole(tuple(surveyed.shape[1:])), rule, stage=stage)[0]
+
+    def _anomalies(self, found: dict[str, Array], places: Array) -> Anomalies:
+        """Return what the survey of a source without gaps says of these places."""
+        gain = self._gain(places)
+        if not self._wants_moments:
+            return Anomalies(places, self.shape, gain)
+        if self.eof.standardize:
+            deviation = np.sqrt(found["variance"][places])
+            gain = np.divide(1.0 if gain is None else gain, deviation, out=np.zeros(len(places)), where=deviation > 0)
+        slope = found["slope"][places] if self.calendar.detrend else None
+        return Anomalies(places, self.shape, gain, found["level"][:, places], slope)
+
+    def _gain(self, places: Array) -> Array | None:
+        return None if self.weights is None else self.weights.ravel()[places]
+
+    def _over(self, source: Source, anomalies: Anomalies, *, certain: bool = True) -> AnomalySource:
+        return AnomalySource(source, anomalies, self.groups, self.trend, certain)
+
+    def _fitted(self, source: AnomalySource, n_passes: int | None = None) -> Fitted:
+        model = self.eof._model(*source.shape, n_passes)
+        model.fit(source, **self.running)
+        return Fitted(model, source.anomalies, source.shape[0])
+
+    def _iterated(self, source: Source, found: dict[str, Array], places: Array) -> Fitted:
+        """Fit and fill in turns until both agree (Beckers & Rixen 2003, with the noise of Tipping & Bishop 1999)."""
+        slope = found["slope"][places] if self.calendar.detrend else None
+        known = Anomalies(places, self.shape, None, found["level"][:, places], slope)
+        fills = FilledSource(source, known, self.groups, self.trend, None)
+        before: LinearModel | None = None
+        for turn in range(1, _MOST_FITS + 1):
+            if self._wants_moments:
+                anomalies = self._anomalies(self._survey(fills, f"survey {turn}"), places)
+            else:
+                anomalies = replace(known, gain=self._gain(places))
+            found_now = self._fitted(self._over(fills, anomalies), 1)
+            model = found_now.model
+            done = before is not None and _settled(before, model)
+            if done:
+                break
+            before, fills = model, self._filled(source, found_now)
+        else:
+            warnings.warn(
+                f"gaps are filled by modes that still move after {_MOST_FITS} fits: ask for fewer modes, or leave out "
+                f"places and samples with few values",
+                ConvergenceWarning,
+                stacklevel=6,
+            )
+        last = self._fitted(self._over(fills, anomalies))
+        return replace(last, expected=_expected(last.model), n_fits=turn + 1)
+
+    def _filled(self, source: Source, found: Fitted) -> FilledSource:
+        return FilledSource(source, found.anomalies, self.groups, self.trend, _expected(found.model))
+
+
+def interpolated(source: Source, given: Field, longest: int) -> Source:
+    """Return a source whose gaps, of at most so many samples, are filled along time.
+
+    Raises
+    ------
+    DataError
+        If a gap is too long to read over.
+    """
+    halo = 2 * longest * int(np.prod(source.shape[1:])) * source.dtype.itemsize
+    if halo > _MOST_HALO:
+        raise DataError(
+            f"the longest gap of {source.name} lasts {longest:,} samples, and reading over it takes {halo / 1e6:,.0f} "
+            f"MB: use gaps='iterate', or leave out the places or samples with long gaps"
+        )
+    times = elapsed(given.along, source.shape[0], given.dim)
+    if not (np.diff(times) > 0).all():
+        raise DataError(f"the coordinate {given.dim!r} does not ascend: sort the samples, x.sortby({given.dim!r})")
+    return InterpolatedSource(source, times, longest)
+
+
+def longest_gap(source: Source, n: int) -> int:
+    """Return the most missing values in a row at any place that has one, by a pass over the source."""
+    surveyed = SurveySource(source)
+    rule = Survey(np.zeros(n, np.int64), None, np.zeros(surveyed.shape[1] - 2))
+    found = Passes(surveyed, client=None, memory_budget=None).over(Whole((surveyed.shape[1],)), rule)[0]
+    return int(found["run"][found["count"] > 0].max(initial=0))
+
+
+def _expected(model: LinearModel) -> Expected:
+    captured, d = float(model.explained_variance_.sum()), model.n_features_in_
+    noise = max(float(model.total_variance_) - captured, 0.0) / max(d - len(model.components_), 1)
+    floor = max(float(model.explained_variance_[0]), 1e-300) * 1e-12
+    return Expected(model.components_, model.mean_, noise / np.maximum(model.explained_variance_, floor))
+
+
+def _settled(before: LinearModel, after: LinearModel) -> bool:
+    _, share = moved(before.components_, after.components_, after.explained_variance_)
+    old, new = (float(model.explained_variance_.sum()) for model in (before, after))
+    return share <= _MOVED and abs(new - old) <= _CHANGED * max(new, 1e-300)

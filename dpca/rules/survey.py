@@ -1,0 +1,143 @@
+"""What is known of every attribute where values may be missing: means by groups of samples, trends, variances, gaps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from dpca.kernels.types import Array
+from dpca.rules.rule import Rule
+from dpca.rules.state import Layout, State
+
+# Sample numbers come as two columns of floating-point numbers, which hold integers up to 2^24 exactly.
+_PART = 2**20
+_BLOCK_ROWS = 64
+
+
+@dataclass(frozen=True, eq=False)
+class Survey(Rule):
+    """Regress every attribute on groups of samples and a trend, and count what is missing, in one pass.
+
+    A batch (m, d + 2) holds samples, NaN where a value is missing, and their numbers, see `numbered`. Least squares of
+    x = c_g + b t, g the group of a sample and t its place in time, has a closed form: with sums over all samples, n_g
+    of group g, S_g of x, T_g of t, b = (sum x t - sum_g S_g T_g / n_g) / (sum t^2 - sum_g T_g^2 / n_g) and c_g = (S_g -
+    b T_g) / n_g. All sums are of values less ``shift``, in float64. They merge; runs of missing values count across
+    what is merged, the second state after the first.
+
+    Parameters
+    ----------
+    groups : array (n,), integer
+        Of each sample, from 0 on.
+    trend : array (n,), float64, or None
+        Place in time, about -1 to 1.
+    shift : array (d,), float64
+        Near the values.
+
+    Notes
+    -----
+    Samples all of whose values are missing count nowhere. Results of ``finish``: ``level`` (n_groups, d), ``slope``
+    (d,) and ``variance`` (d,) of what is left (divisor n), float64 and exact where no value is missing; of other
+    attributes ``level`` is the mean of the values that are there, whatever the group, and ``slope`` 0. ``count`` (d,)
+    of the values that are there, ``run`` (d,), the most missing ones in a row, and ``empty`` (n,), integers. Costs
+    O(n d) time; state (n_groups + 7) d + n numbers.
+    """
+
+    groups: Array
+    trend: Array | None
+    shift: Array
+
+    mergeable = True
+
+    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        d = len(self.shift)
+        whole = dict.fromkeys(("count", "first", "last", "run"), ((d,), np.int64))
+        sums = {"sums": ((self._n_groups, d), float), "along": ((d,), float), "squares": ((d,), float)}
+        return {**whole, **sums, "empty": ((len(self.groups),), np.int8)}
+
+    @property
+    def _n_groups(self) -> int:
+        return int(self.groups.max()) + 1
+
+    def _take(self, state: State, batch: Array) -> None:
+        arrays, shift = state.arrays, self.shift.astype(batch.dtype)
+        for start in range(0, len(batch), _BLOCK_ROWS):
+            rows = batch[start : start + _BLOCK_ROWS]
+            numbers = (rows[:, -2] * _PART + rows[:, -1]).astype(np.int64)
+            x = rows[:, :-2] - shift
+            missing = np.isnan(x)
+            some = missing.any(axis=0)
+            if some.any():
+                x[missing] = 0
+                arrays["empty"][numbers] += missing.all(axis=1)
+                self._count_runs(state, missing, np.flatnonzero(some))
+            arrays["last"][~some] = 0
+            arrays["count"] += len(x) - missing.sum(axis=0)
+            groups = self.groups[numbers]
+            for group in np.unique(groups):
+                arrays["sums"][group] += x[groups == group].sum(axis=0, dtype=np.float64)
+            arrays["squares"] += np.einsum("ij,ij->j", x, x, dtype=np.float64)
+            if self.trend is not None:
+                arrays["along"] += self.trend[numbers] @ x
+            state.counts["n_samples"] += len(x)
+
+    def _count_runs(self, state: State, missing: Array, columns: Array) -> None:
+        first, last, run = (state.arrays[name][columns] for name in ("first", "last", "run"))
+        for number, row in enumerate(missing[:, columns], state.counts["n_samples"]):
+            last = (last + 1) * row
+            np.maximum(run, last, out=run)
+            first += (first == number) & row
+        for name, values in (("first", first), ("last", last), ("run", run)):
+            state.arrays[name][columns] = values
+
+    def merge(self, a: State, b: State) -> State:
+        """Return the state of both streams together, ``b`` after ``a``."""
+        ours, theirs, n_a, n_b = a.arrays, b.arrays, a.counts["n_samples"], b.counts["n_samples"]
+        joined = {
+            "run": np.maximum(np.maximum(ours["run"], theirs["run"]), ours["last"] + theirs["first"]),
+            "first": np.where(ours["first"] == n_a, n_a + theirs["first"], ours["first"]),
+            "last": np.where(theirs["last"] == n_b, n_b + ours["last"], theirs["last"]),
+        }
+        merged = super().merge(a, b)
+        merged.arrays.update(joined)
+        return merged
+
+    def _finish(self, state: State) -> dict[str, Array]:
+        arrays = state.arrays
+        there = arrays["empty"] == 0
+        n, groups = int(there.sum()), self.groups[there]
+        own = np.maximum(np.bincount(groups, minlength=self._n_groups), 1)[:, None]
+        sums, squares = arrays["sums"], arrays["squares"]
+        slope = np.zeros(len(self.shift))
+        within = squares - (sums**2 / own).sum(axis=0)
+        level = sums / own
+        if self.trend is not None:
+            t = self.trend[there]
+            times = np.bincount(groups, t, self._n_groups)[:, None]
+            spread = float(t @ t) - float((times**2 / own).sum())
+            # Times that do not vary within groups have no trend beside these.
+            if spread > 1e-12 * float(t @ t):
+                slope = (arrays["along"] - (sums * times / own).sum(axis=0)) / spread
+            level -= slope * times / own
+            within -= slope**2 * spread
+        gappy = arrays["count"] < n
+        level[:, gappy] = sums[:, gappy].sum(axis=0) / np.maximum(arrays["count"][gappy], 1)
+        slope[gappy] = 0
+        return {
+            "level": level + self.shift,
+            "slope": slope,
+            "variance": np.maximum(within, 0) / max(n, 1),
+            **{name: arrays[name] for name in ("count", "run", "empty")},
+        }
+
+    def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
+        """Bytes of temporary arrays: a block of samples, where it has none, and sums of the result."""
+        return (13 * min(n_rows, _BLOCK_ROWS) + 32 * (self._n_groups + 2)) * n_features
+
+
+def numbered(values: Array, first: int, out: Array) -> None:
+    """Write samples (m, d), the first of which has this number, and their numbers into ``out`` (m, d + 2)."""
+    out[:, :-2] = values
+    numbers = np.arange(first, first + len(values))
+    out[:, -2], out[:, -1] = numbers // _PART, numbers % _PART
