@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike
+from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.sampling import first_samples
 from dpca.engine.source import Source, check_finite
@@ -213,6 +214,12 @@ class TrajectoryPCA(StreamingPCA):
     def _superposed(self, basis: Any, superposition: Superposition) -> Superposed:
         scales = basis.scales if self.whiten else np.ones(len(basis.components))
         return Superposed(basis.partition, basis.mean, basis.components, scales, superposition)
+
+    def aligned(self, frames: Array) -> Array:
+        """Return frames (n, n_atoms, 3), held in memory, as they lie on the reference; float32, float64 for float64."""
+        check_is_fitted(self)
+        samples = self._of_this_shape(self._in_memory(frames))
+        return self._superposition.frames(self._superposition.rows_of(samples))
 
     @property
     def mean_structure_(self) -> Array:

@@ -1,4 +1,4 @@
-"""Frames of molecular trajectories (DCD, XTC, TRR, and what else MDAnalysis reads), one sample a frame.
+"""Frames of molecular trajectories (DCD, XTC, and what else MDAnalysis reads), one sample a frame.
 
 A file is read by its path, all atoms of it. An ``AtomGroup`` or ``Universe`` of MDAnalysis stands for its own atoms in
 all frames of its trajectory, as transformations that were added to it leave them.
@@ -27,15 +27,16 @@ from dpca.storage.readers.raw import ArrayReader
 #: Names of a frame's axes, and of the coordinate that holds masses.
 AXES, MASS = ("atom", "xyz"), "mass"
 
-# MDAnalysis's names of the formats that its readers open without a topology, by their first bytes from a place on
-_MAGIC = {(4, b"CORD"): "DCD", (0, b"\0\0\x07\xcb"): "XTC", (0, b"\0\0\x07\xc9"): "TRR"}
+# MDAnalysis's names of the formats that its readers open without a topology, by their first bytes from a place on.
+# TRR is left out: damaged files of it end the process (MDAnalysis 2.11).
+_MAGIC = {(4, b"CORD"): "DCD", (0, b"\0\0\x07\xcb"): "XTC"}
 
 
 class TrajectoryReader(ArrayReader):
     """Positions of atoms (n_frames, n_atoms, 3), float32, in angstrom.
 
-    Tasks open the files for themselves and read their own frames. MDAnalysis keeps a list of frames beside an XTC or
-    TRR file (``.NAME_offsets.npz``), where it may.
+    Tasks open the files for themselves and read their own frames. MDAnalysis keeps a list of frames beside an XTC
+    file (``.NAME_offsets.npz``), where it may.
 
     Parameters
     ----------
@@ -208,4 +209,4 @@ def _open(path: str, key: str | None, axes: Sequence[str] | None) -> TrajectoryR
     return TrajectoryReader(path, axes)
 
 
-FORMATS = (Format("trajectory (DCD, XTC, TRR)", _is_trajectory_file, _open),)
+FORMATS = (Format("trajectory (DCD, XTC)", _is_trajectory_file, _open),)

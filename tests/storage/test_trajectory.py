@@ -29,7 +29,7 @@ def universe(**given: Any) -> Any:
     return made
 
 
-@pytest.fixture(scope="module", params=["dcd", "xtc", "trr"])
+@pytest.fixture(scope="module", params=["dcd", "xtc"])
 def path(request: Any, tmp_path_factory: Any) -> Path:
     written: Path = tmp_path_factory.mktemp("trajectory") / f"a.{request.param}"
     made = universe()

@@ -141,9 +141,9 @@ def report_time(
 
         model = fitted(StreamingPCA(settings.modes, n_passes=settings.n_passes, random_state=settings.seed), HOLISTIC)
         scores = np.asarray(model.transform(stack).compute())
-        curves = {HOLISTIC: np.cumsum(model.explained_variance_ratio_)}
+        curves = {HOLISTIC: explained_curve(model)}
         for name, part in _parts(stack, settings).items():
-            curves[name] = _curve(fitted(part, name))
+            curves[name] = explained_curve(fitted(part, name))
         found = _Found(model, scores, *_times(stack), curves)
         _write_store(work.store, fingerprint, found, settings)
         # Before the store: a store under its final name always has its report.
@@ -193,9 +193,9 @@ def _parts(stack: Stack, settings: TimeSettings) -> dict[str, Any]:
     return found
 
 
-def _curve(model: Any) -> Array:
-    """Return the share of the variance that the first 1, 2, ... components of every part explain."""
-    variances = model.explained_variance_.reshape(-1, model.n_components_).sum(axis=0)
+def explained_curve(model: Any) -> Array:
+    """Return the share of the variance that the first components explain, of all parts of a fitted model."""
+    variances = model.explained_variance_.reshape(-1, model.explained_variance_.shape[-1]).sum(axis=0)
     curve: Array = np.cumsum(variances) / max(float(np.sum(model.total_variance_)), 1e-300)
     return curve
 
