@@ -136,6 +136,9 @@ class SurveySource(ComputedSource):
 
     def compute(self, values: Array, first: int, samples: tuple[int, int], region: Region, out: Array) -> None:
         """Fill a box, which is always that of whole samples."""
+        if values.dtype.kind == "f" and np.isinf(values).any():
+            number = samples[0] + int(np.isinf(values).reshape(len(values), -1).any(axis=1).argmax())
+            raise DataError(f"sample {number} of {self.name} holds an infinite value: mask it, or leave the sample out")
         numbered(values.reshape(len(values), -1), first, out)
 
 

@@ -36,7 +36,7 @@ from dpca.storage.progress import Progress, no_progress
 STREAMING = "streaming"
 # A batch of anomalies takes about so many bytes, and no fewer rows than an update does well with: of larger ones, which
 # cost no less, several are held at a time.
-_BATCH_BYTES, _FEWEST_ROWS, _BATCH_ROWS = 2**25, 129, 1024
+_BATCH_BYTES, _FEWEST_ROWS, _BATCH_ROWS = 2**25, 100, 1024
 
 
 @documented()
@@ -76,7 +76,7 @@ class EOF(BaseEstimator):  # type: ignore[misc]
     solver : str
         "streaming", by `StreamingPCA`; or a solver of `PCA`: "auto", "covariance", "dual", "randomized" and others.
     batch_size, oversampling : int, optional
-        Of the solver "streaming"; by default a batch takes 32 MiB in float32, but has 129 to 1,024 samples.
+        Of the solver "streaming"; by default a batch takes 32 MiB in float32, but has 100 to 1,024 samples.
     random_state : int, RandomState or None
         Seed of what is drawn at random.
     {memory_budget}

@@ -117,6 +117,8 @@ class FilledSource(ComputedSource):
         for i in np.flatnonzero(np.isnan(flat).sum(axis=1) > flat.shape[1] - len(places)):
             rows, here = flat[i : i + 1, places], slice(samples[0] + i, samples[0] + i + 1)
             missing = np.flatnonzero(np.isnan(rows[0]))
+            if missing.size == len(places):
+                continue  # nothing is known of this sample
             self.anomalies.of(rows, self.groups[here], self.trend[here], slice(None))
             if self.expected is None:
                 rows[0, missing] = 0

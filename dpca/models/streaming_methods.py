@@ -64,6 +64,8 @@ _COVARIANCE_BYTES = 24
 # Samples for each attribute that pay for its eigenproblem.
 _SAMPLES_SHARE = 3
 _BATCH_BYTES, _FEWEST_SAMPLES = 2**28, 100
+# Small batches are read several at a time: so many samples, which take no more bytes than this.
+_AT_ONCE, _BYTES_AT_ONCE = 256, 2**25
 #: What an estimator fills in.
 _FILLED = ("n_components", "center", "seed", "wide")
 
@@ -167,7 +169,8 @@ def make_rule(
         size = whole_number(batch_size, "batch_size", 1)
     sampled = sampled and isinstance(rule, IncrementalSVD) and rule.forgetting == 1
     watched = rule if n_samples is None else Watched(rule, n_samples)
-    return InBatches(Sampled(watched) if sampled else watched, size)
+    at_once = min(_AT_ONCE, max(1, _BYTES_AT_ONCE // (4 * n_features)))
+    return InBatches(Sampled(watched) if sampled else watched, size, at_once=at_once)
 
 
 def _seeded(rule: StreamingRule, seed: int) -> dict[str, Any]:

@@ -114,9 +114,9 @@ class CovarianceProduct(Rule):
         return min(_BLOCK_ROWS, max(_FEWEST_ROWS, _BATCH_BYTES // row_bytes))
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays: a block of some columns, the components, and four bases in ``finish``."""
+        """Bytes of temporary arrays: a block of some columns, the components, and six bases in ``finish``."""
         k, itemsize, columns = len(self.components), working_dtype(dtype).itemsize, min(n_features, COLUMNS)
-        return (min(n_rows, _BLOCK_ROWS) * (columns + k) + k * (columns + n_features)) * itemsize + 32 * k * n_features
+        return (min(n_rows, _BLOCK_ROWS) * (columns + k) + k * (columns + n_features)) * itemsize + 48 * k * n_features
 
 
 @dataclass(frozen=True, eq=False)
@@ -284,8 +284,9 @@ def refined(found: dict[str, Array], like: Array) -> dict[str, Array]:
         turned = turn[:, ::-1].T @ scaled
         # Those without variance stay as given.
         rows = orthonormalize(turned if known == len(values) else np.concatenate([turned, rows])[: len(values)])
+    kept = {name: array for name, array in found.items() if name != "product"}  # as large as all directions
     return {
-        **found,
+        **kept,
         "explained_variance": better[:k],
         "residual_norms": found["residual_norms"][:k],
         "components": linalg.fix_signs(rows[:k].astype(like.dtype)),

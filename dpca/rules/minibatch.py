@@ -12,7 +12,6 @@ from dpca.rules.rule import Wrapper
 from dpca.rules.state import Layout, State
 
 _HELD, _COUNT = "held_rows", "n_held"
-_ROWS_AT_ONCE = 256
 
 
 @dataclass(frozen=True)
@@ -31,10 +30,13 @@ class InBatches(Wrapper):
         Samples of one update.
     chain : bool
         Take the samples one batch after the other even where the rule could merge.
+    at_once : int
+        Samples that are best read at a time, where these are more than one batch.
     """
 
     size: int
     chain: bool = False
+    at_once: int = 256
     counts = (_COUNT,)
 
     @property
@@ -91,7 +93,7 @@ class InBatches(Wrapper):
 
     def batch_rows(self, dtype: DTypeLike) -> int:
         """Samples that an update does best with: several batches, so that few of them wait."""
-        return max(self.size, self.size * (_ROWS_AT_ONCE // self.size))
+        return max(self.size, self.size * (self.at_once // self.size))
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of temporary arrays."""

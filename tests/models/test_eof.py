@@ -230,8 +230,10 @@ def test_modes_fill_gaps_of_fields_that_they_explain() -> None:
     np.testing.assert_allclose(eof.eofs().reshape(3, -1), rows, atol=2e-3)
     np.testing.assert_allclose(eof.pcs(), series, atol=0.02 * series.std())
     np.testing.assert_allclose(eof.project(x), eof.pcs(), atol=1e-9)
-    dropped = EOF(3, gaps="iterate", solver="auto", detrend=True, standardize=True).fit(x)
-    assert dropped.n_places_ == LAT * LON
+    x[7] = np.nan
+    other = EOF(3, gaps="iterate", solver="auto", detrend=True, standardize=True).fit(x)
+    assert other.n_places_ == LAT * LON
+    assert np.flatnonzero(np.isnan(other.pcs()).all(axis=1)).tolist() == [7]
 
 
 @pytest.mark.parametrize("method", ["varimax", "promax"])
@@ -300,6 +302,16 @@ def relabelled(**changes: Any) -> xr.DataArray:
         (SST, {"weights": "area"}, "weights are 'area'"),
         (SST, {"weights": SST.lat.rename(lat="y")}, r"dims \('y',\)"),
         (SST, {"weights": SST.lat[:3] * 0 + 1}, "other coordinates"),
+        (
+            SST.where((SST.time != SST.time[3]) | SST.isnull(), np.inf),
+            {},
+            "sample 3 of the DataArray 'sst' holds a value that is not finite",
+        ),
+        (
+            SST.where(SST.time != SST.time[3], np.inf),
+            {"detrend": True},
+            "sample 3 of the DataArray 'sst' holds an infinite",
+        ),
         (SST, {"gaps": "guess"}, "gaps is 'guess': choose one of drop, interpolate, iterate"),
         (SST, {"solver": "best"}, "solver is 'best'"),
         (SST, {"climatology": "moon"}, "climatology is 'moon'"),
