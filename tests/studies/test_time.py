@@ -42,7 +42,7 @@ def test_an_elastic_network_is_what_its_modes_say() -> None:
 
 
 def test_a_vortex_moves_on() -> None:
-    frames = vortex_frames(3, 16)
+    frames = vortex_frames(3, 16, every=2)
     assert frames.shape == (3, 16, 16, 16)
     assert (frames >= 0).all()
     # Of two samples of one simulation the later ones are the same, however often it is looked at.
