@@ -1,4 +1,4 @@
-"""Frames of molecular trajectories (DCD, XTC, and what else MDAnalysis reads), one sample a frame.
+"""Frames of molecular trajectories (DCD, and through atoms of MDAnalysis what else it reads), one sample a frame.
 
 A file is read by its path, all atoms of it. An ``AtomGroup`` or ``Universe`` of MDAnalysis stands for its own atoms in
 all frames of its trajectory, as transformations that were added to it leave them.
@@ -27,16 +27,15 @@ from dpca.storage.readers.raw import ArrayReader
 #: Names of a frame's axes, and of the coordinate that holds masses.
 AXES, MASS = ("atom", "xyz"), "mass"
 
-# MDAnalysis's names of the formats that its readers open without a topology, by their first bytes from a place on.
-# TRR is left out: damaged files of it end the process (MDAnalysis 2.11).
-_MAGIC = {(4, b"CORD"): "DCD", (0, b"\0\0\x07\xcb"): "XTC"}
+# XTC and TRR are read through atoms only: some damaged files of them end the process (MDAnalysis 2.11).
+_DCD = b"CORD"
 
 
 class TrajectoryReader(ArrayReader):
     """Positions of atoms (n_frames, n_atoms, 3), float32, in angstrom.
 
-    Tasks open the files for themselves and read their own frames. MDAnalysis keeps a list of frames beside an XTC
-    file (``.NAME_offsets.npz``), where it may.
+    Tasks open the files for themselves and read their own frames. MDAnalysis keeps a list of frames beside XTC and
+    TRR files (``.NAME_offsets.npz``), where it may.
 
     Parameters
     ----------
@@ -149,15 +148,13 @@ def is_trajectory(x: Any) -> bool:
 def _opened(path: str) -> Any:
     name = os.path.basename(path)
     require("MDAnalysis", "molecules", f"'{name}'")
-    from MDAnalysis.coordinates.core import get_reader_for
+    from MDAnalysis.coordinates.DCD import DCDReader
 
     with _told(name):
-        known = _format(FileHead(path).first)
-        kind = get_reader_for(path, format=known)
-        # Before memory is taken for a claim: no frame of an atom takes less than a byte.
-        if not 0 < (claimed := kind.parse_n_atoms(path)) <= file_bytes(path):
+        # Before memory is taken for a claim.
+        if not 0 < 12 * (claimed := DCDReader.parse_n_atoms(path)) <= file_bytes(path):
             raise DataError(f"'{name}' claims {claimed:,} atoms, more than its bytes can hold: get it again")
-        return kind(path)
+        return DCDReader(path)
 
 
 def _read(
@@ -195,12 +192,8 @@ def _told(name: str) -> Iterator[None]:
         ) from error
 
 
-def _format(head: bytes) -> str | None:
-    return next((name for (at, magic), name in _MAGIC.items() if head[at:].startswith(magic)), None)
-
-
-def _is_trajectory_file(file: FileHead) -> bool:
-    return _format(file.first) is not None
+def _is_dcd(file: FileHead) -> bool:
+    return file.first[4:8] == _DCD
 
 
 def _open(path: str, key: str | None, axes: Sequence[str] | None) -> TrajectoryReader:
@@ -209,4 +202,4 @@ def _open(path: str, key: str | None, axes: Sequence[str] | None) -> TrajectoryR
     return TrajectoryReader(path, axes)
 
 
-FORMATS = (Format("trajectory (DCD, XTC)", _is_trajectory_file, _open),)
+FORMATS = (Format("trajectory (DCD)", _is_dcd, _open),)

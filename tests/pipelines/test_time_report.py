@@ -43,12 +43,12 @@ def served(scheduler: str) -> tuple[str, str]:
 
 
 def test_a_file_whose_time_is_not_first(tmp_path: Path, served: Any, capsys: Any) -> None:
-    field = xarray.DataArray(swinging((12, 14)), dims=("time", "lat", "lon"), name="t", coords={"time": T})
-    field.time.attrs["units"] = "days since 2001-01-01"
+    field = xarray.DataArray(swinging((12, 14)), dims=("time", "lat", "lon"), name="t", coords={"time": 24 * T})
+    field.time.attrs["units"] = "hours since 2001-01-01"
     field.transpose("lat", "time", "lon").to_netcdf(tmp_path / "t.nc", engine="scipy")
     argv = ("--source", str(tmp_path / "t.nc"), "--dim", "time", "--cell", "4", *served)
     report = report_of(tmp_path, *argv)
-    assert report["peaks_per"] == "days"
+    assert report["peaks_per"] == "day"
     np.testing.assert_allclose(report["peaks"], [1 / 3, 1 / 2, 1], atol=1 / T[-1])
     np.testing.assert_allclose(report["leading_ratios"], SHARES / 14, atol=0.01)
     curves = report["curves"]

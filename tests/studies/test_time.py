@@ -8,8 +8,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+import xarray
 
-from dpca import TrajectoryPCA
+from dpca import EOF, PCA, TrajectoryPCA
 from dpca.pipelines.reproduce_time import main
 from dpca.pipelines.studies.time import sections
 from dpca.pipelines.studies.time.elastic import network
@@ -41,7 +42,7 @@ def test_an_elastic_network_is_what_its_modes_say() -> None:
 
 
 def test_a_vortex_moves_on() -> None:
-    frames = vortex_frames(3, 16)
+    frames = vortex_frames(3, 16, every=2)
     assert frames.shape == (3, 16, 16, 16)
     assert (frames >= 0).all()
     # Of two samples of one simulation the later ones are the same, however often it is looked at.
@@ -56,6 +57,11 @@ def test_gaps_are_filled_by_straight_lines() -> None:
     np.testing.assert_allclose(filled(known), [[2, 1], [2, 1.75], [3.5, 2.5], [5, 3.25], [5, 4]])
     whole = filled(gaps)
     np.testing.assert_array_equal(whole[~np.isnan(gaps)], gaps[~np.isnan(gaps)])
+    # As EOF fills them where it reads.
+    field = xarray.DataArray(weather("temperature", 200, 20), dims=("day", "station"))
+    eof = EOF(3, dim="day", gaps="interpolate", solver="covariance").fit(field)
+    pca = PCA(3, solver="covariance").fit(filled(field.values))
+    np.testing.assert_allclose(eof.explained_variance_, pca.explained_variance_, rtol=1e-6)
     with pytest.raises(ValueError, match="no reading"):
         filled(np.full((3, 2), np.nan, np.float32))
 

@@ -43,6 +43,9 @@ _SHOWN, _MOVING = 4, 3
 # The thesis's cells of volumes and bands of images and volumes (Alakkari 2020, section 6.4.4).
 _CELL, _BAND, _LARGE_BAND, _LARGE = 10, 100, 1000, 100_000
 
+_SECONDS = {"year": 365.2425 * 86400, "day": 86400.0, "hour": 3600.0, "minute": 60.0, "second": 1.0}
+_STEPS = 13
+
 
 @dataclass(frozen=True)
 class TimeSettings:
@@ -201,12 +204,20 @@ def explained_curve(model: Any) -> Array:
 
 
 def _times(stack: Stack) -> tuple[Array, str]:
-    """Return the times of the samples and their unit: numbers of samples where none are known."""
+    """Return the times of the samples and their unit: numbers of samples where none are known.
+
+    Times since a date are told in the largest unit of which a step is a thirteenth or more: months in years.
+    """
     along = stack.coordinates
     found = None if along is None else along.arrays.get(along.dims[0])
     if found is None or found.values.dtype.kind not in "iuf" or found.values.ndim != 1:
         return np.arange(stack.n_samples, dtype=np.float64), ""
-    return found.values.astype(np.float64), found.attributes.get("units", "").split(" since ")[0]
+    times, (unit, _, since) = found.values.astype(np.float64), found.attributes.get("units", "").partition(" since ")
+    if not (since and (given := unit.strip().lower().removesuffix("s")) in _SECONDS and len(times) > 1):
+        return times, unit
+    step = _SECONDS[given] * float(np.abs(np.diff(times)).mean())
+    unit = next((name for name, seconds in _SECONDS.items() if step >= seconds / _STEPS), given)
+    return times * (_SECONDS[given] / _SECONDS[unit]), unit
 
 
 def _write_store(store: Place, fingerprint: str, found: _Found, settings: TimeSettings) -> None:

@@ -159,7 +159,7 @@ def elastic_section(trials: int) -> Section:
         found.frequencies,
         found.power,
         shares=model.explained_variance_ratio_,
-        unit="",
+        unit="1/ω₁",
     )
     return Section(
         [table],

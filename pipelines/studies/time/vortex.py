@@ -11,7 +11,7 @@ import scipy.fft
 from dpca.kernels.types import Array
 
 
-def vortex_frames(count: int = 99, size: int = 32, *, every: int = 2, seed: int = 0) -> Array:
+def vortex_frames(count: int = 99, size: int = 32, *, every: int = 8, seed: int = 0) -> Array:
     """Return the magnitude of vorticity (count, size, size, size), float32, of turbulence that is kept going.
 
     Incompressible Navier-Stokes equations in rotational form, by Fourier series without the upper third (Orszag 1971),
@@ -29,7 +29,7 @@ def vortex_frames(count: int = 99, size: int = 32, *, every: int = 2, seed: int 
     k2 = (k**2).sum(axis=0)
     inverse = 1 / np.where(k2 == 0, 1, k2)
     kept = (np.abs(k) < size / 3).all(axis=0) & (k2 > 0)
-    step, viscosity = 0.64 / size, 0.3 / size
+    step, viscosity = 0.64 / size, 1.6 / size
 
     def solenoidal(u: Array) -> Array:
         found: Array = kept * (u - k * ((k * u).sum(axis=0) * inverse))
@@ -46,7 +46,7 @@ def vortex_frames(count: int = 99, size: int = 32, *, every: int = 2, seed: int 
         return solenoidal(scipy.fft.rfftn(np.cross(to_space(u), vorticity(u), axis=0), axes=(1, 2, 3)))
 
     noise = scipy.fft.rfftn(rng.normal(size=(3, size, size, size)), axes=(1, 2, 3))
-    u = solenoidal(noise * k2 * np.exp(-k2 / 8))
+    u = solenoidal(noise * k2 * np.exp(-k2 / 4))
     u /= np.sqrt((to_space(u) ** 2).sum(axis=0).mean())
     decay = np.exp(-viscosity * k2 * step)
     frames = np.empty((count, size, size, size), np.float32)
