@@ -61,6 +61,15 @@ class Coordinate:
     attributes: Mapping[str, str]
 
 
+_LATITUDES = ("lat", "latitude", "nav_lat", "xlat")
+
+
+def is_latitude(name: str, attributes: Mapping[str, Any]) -> bool:
+    """Say whether a coordinate holds latitudes, by its name or by its attributes (CF conventions, section 4.1)."""
+    units = str(attributes.get("units", "")).lower()
+    return name.lower() in _LATITUDES or attributes.get("standard_name") == "latitude" or units == "degrees_north"
+
+
 @dataclass(frozen=True, eq=False)
 class Coordinates:
     """What the axes of an array are called, and what stands along them.
@@ -82,6 +91,12 @@ class Coordinates:
     def sample_axes(self) -> tuple[str, ...] | None:
         """Names of the axes of a sample where the first axis counts samples; see `dpca.storage.layout.named_axes`."""
         return named_axes(self.dims[1:])
+
+    @property
+    def northward(self) -> tuple[int, ...]:
+        """Axes along which latitudes ascend: a picture of it, whose first row is at the top, has the south there."""
+        found = [one for name, one in self.arrays.items() if one.dims[1:] == () and is_latitude(name, one.attributes)]
+        return tuple(self.dims.index(one.dims[0]) for one in found if one.dims and one.values[0] < one.values[-1])
 
     @property
     def stated(self) -> dict[str, str]:

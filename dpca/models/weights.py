@@ -8,12 +8,12 @@ import numpy as np
 
 from dpca.kernels.types import Array
 from dpca.models.labelled import Labels
+from dpca.storage.coordinates import is_latitude
 from dpca.storage.errors import DataError
 from dpca.storage.labelled import is_labelled
 
 #: The weights that follow from latitudes.
 COSLAT = "coslat"
-_NAMES = ("lat", "latitude", "nav_lat", "xlat")
 # A little beyond the poles, where grids of single precision put them.
 _POLE = 90.0001
 
@@ -60,7 +60,7 @@ def field_weights(weights: Any, labels: Labels | None, sample_shape: tuple[int, 
 def _root_of_cosine(labels: Labels | None) -> Any:
     """Return sqrt(cos(latitude)) as a ``DataArray`` (North, Bell, Cahalan & Moeng 1982, section 2)."""
     coords = {} if labels is None or labels.coords is None else dict(labels.coords.items())
-    found = [c for name, c in coords.items() if _is_latitude(str(name), c.attrs)]
+    found = [c for name, c in coords.items() if is_latitude(str(name), c.attrs)]
     if not found:
         raise DataError(
             f"weights are {COSLAT!r} but the samples have no latitudes: give an xarray.DataArray with a coordinate "
@@ -76,11 +76,6 @@ def _root_of_cosine(labels: Labels | None) -> Any:
             f"in degrees (attribute units='degrees_north')"
         )
     return np.sqrt(np.cos(np.deg2rad(lat)).clip(0, 1))
-
-
-def _is_latitude(name: str, attributes: Any) -> bool:
-    units = str(attributes.get("units", "")).lower()
-    return name.lower() in _NAMES or attributes.get("standard_name") == "latitude" or units == "degrees_north"
 
 
 def _in_order(weights: Any, labels: Labels | None, sample_shape: tuple[int, ...]) -> Any:

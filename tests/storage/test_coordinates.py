@@ -314,3 +314,14 @@ def test_a_damaged_coordinate_is_told_of_ours_and_left_out_of_others(tmp_path: P
     learned = PCA(2).fit(path).to_xarray()["components"]
     assert learned.dims == ("component", "lat", "lon")
     assert set(learned.coords) == {"component"}
+
+
+def test_along_which_axes_a_picture_would_have_the_south_at_the_top() -> None:
+    def northward(values: list[float], name: str = "lat", **attributes: str) -> tuple[int, ...]:
+        along = Coordinate((name,), np.array(values), attributes)
+        return Coordinates(("time", name, "x"), {name: along}, {}).northward
+
+    assert northward([-10, 0, 10]) == (1,)
+    assert northward([10, 0, -10]) == northward([3]) == ()
+    assert northward([0, 1], "y", units="degrees_north") == northward([0, 1], "y", standard_name="latitude") == (1,)
+    assert northward([0, 1], "y") == ()

@@ -30,6 +30,7 @@ def functions_and_spectra(
     *,
     shares: ArrayLike,
     unit: str = "",
+    since: str = "",
 ) -> Figure:
     """Each time function in a row, and the amplitude of its spectrum beside it (Alakkari 2020, figure 6.1).
 
@@ -44,6 +45,8 @@ def functions_and_spectra(
         Share of the variance of each.
     unit : str
         Of time.
+    since : str
+        Date that times count from.
     """
     t, y = np.asarray(times, np.float64), np.asarray(functions, np.float64)
     f, amplitude = np.asarray(frequencies, np.float64)[1:], np.sqrt(np.asarray(power, np.float64)[1:])
@@ -78,7 +81,8 @@ def functions_and_spectra(
             if row < k - 1:
                 axes.set_xticklabels([])
             else:
-                per = f"cycles per {unit or 'sample'}" if values is amplitude else f"time ({unit or 'samples'})"
+                told = f"{unit}s since {since}" if unit and since else f"time ({unit or 'samples'})"
+                per = f"cycles per {unit or 'sample'}" if values is amplitude else told
                 axes.set_xlabel(per, color=MUTED, fontsize=8.5, fontfamily=FONT, labelpad=4)
     return figure
 

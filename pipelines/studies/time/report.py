@@ -157,12 +157,13 @@ def report_time(
 
 @dataclass(frozen=True, eq=False)
 class _Found:
-    """What the report is made of; ``unit`` is that of ``times``."""
+    """What the report is made of; ``unit`` is that of ``times``, which count from ``since`` where that is known."""
 
     model: StreamingPCA
     scores: Array
     times: Array
     unit: str
+    since: str
     curves: dict[str, Array]
 
     def spectrum(self, segment: int | None) -> Any:
@@ -203,21 +204,21 @@ def explained_curve(model: Any) -> Array:
     return curve
 
 
-def _times(stack: Stack) -> tuple[Array, str]:
-    """Return the times of the samples and their unit: numbers of samples where none are known.
+def _times(stack: Stack) -> tuple[Array, str, str]:
+    """Return the times of the samples, their unit, and the date that they count from: numbers where none are known.
 
     Times since a date are told in the largest unit of which a step is a thirteenth or more: months in years.
     """
     along = stack.coordinates
     found = None if along is None else along.arrays.get(along.dims[0])
     if found is None or found.values.dtype.kind not in "iuf" or found.values.ndim != 1:
-        return np.arange(stack.n_samples, dtype=np.float64), ""
+        return np.arange(stack.n_samples, dtype=np.float64), "", ""
     times, (unit, _, since) = found.values.astype(np.float64), found.attributes.get("units", "").partition(" since ")
     if not (since and (given := unit.strip().lower().removesuffix("s")) in _SECONDS and len(times) > 1):
-        return times, unit
+        return times, unit, ""
     step = _SECONDS[given] * float(np.abs(np.diff(times)).mean())
     unit = next((name for name, seconds in _SECONDS.items() if step >= seconds / _STEPS), given)
-    return times * (_SECONDS[given] / _SECONDS[unit]), unit
+    return times * (_SECONDS[given] / _SECONDS[unit]), unit, since.strip().removesuffix(" 00:00:00")
 
 
 def _write_store(store: Place, fingerprint: str, found: _Found, settings: TimeSettings) -> None:
@@ -271,11 +272,14 @@ def _write_report(folder: Place, stack: Stack, found: _Found, settings: TimeSett
 def _figures(stack: Stack, found: _Found, spectra: Any, unit: str) -> tuple[dict[str, Any], dict[str, tuple[str, str]]]:
     model, axes = found.model, stack.axes[1:]
     shares = model.explained_variance_ratio_
-    modes = model.components_.reshape(-1, *stack.sample_shape)
+    along = stack.coordinates
+    # The north is at the top of a map.
+    turned = () if along is None else along.northward
+    modes = np.flip(model.components_.reshape(-1, *stack.sample_shape), turned)
     times = found.times if unit or not found.unit else np.arange(stack.n_samples)
     figures: dict[str, Any] = {
         "time_functions": functions_and_spectra(
-            times, found.scores, spectra.frequencies, spectra.power, shares=shares, unit=unit
+            times, found.scores, spectra.frequencies, spectra.power, shares=shares, unit=unit, since=found.since
         ),
         "modes": eigenfaces(modes, axes=axes, explained_variance_ratio=shares, by_sign=True),
     }
@@ -309,6 +313,7 @@ def _figures(stack: Stack, found: _Found, spectra: Any, unit: str) -> tuple[dict
     places = np.linspace(0, stack.n_samples - 1, min(_SHOWN, stack.n_samples)).round().astype(int)
     frames = np.stack([np.asarray(stack.samples[int(place)]) for place in places]).astype(np.float64)
     rebuilt = model.inverse_transform(found.scores[places])
+    frames, rebuilt = np.flip(frames, turned), np.flip(rebuilt, turned)
     limits = (float(frames.min()), float(frames.max()))
     if limits[0] < limits[1]:
         names = [f"{found.times[place]:g} {found.unit}".strip() for place in places]
