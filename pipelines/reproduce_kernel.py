@@ -8,6 +8,7 @@ folder are left out, and named.
   usps-steps    figure 4: eigenvalues once a pass, or before every step
   mnist         table 2: all of MNIST, one pass, gains by the tuner (four minutes)
   patches       figures 6 and 8, left: windows of a noisy photograph
+  faces         figures 6, right, and 9: faces at three times the resolution
   digits        noisy USPS digits by linear and by kernel components
   clustering    figure 10: spectral clustering of all USPS digits
   motion        figure 11: motion capture without its noise

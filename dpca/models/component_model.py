@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 import numpy as np
@@ -12,12 +12,9 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpca.kernels.types import Array
 from dpca.models.estimator import Estimator
-from dpca.models.labelled import Labels, as_dataset, given_to_fit, given_to_model, taken_in
+from dpca.models.labelled import Labels, as_dataset
 from dpca.models.likelihood import Likelihood, log_likelihoods
-from dpca.models.samples import dense_samples
 from dpca.representation.linear import LinearRepresentation
-from dpca.rules.state import State
-from dpca.storage.labelled import is_labelled
 
 
 class ComponentModel(Estimator):
@@ -38,25 +35,7 @@ class ComponentModel(Estimator):
         """The mean and the components: what tasks are sent."""
 
     _target: dict[str, Any] | None = None  # what was asked for as a target of quality, and what is reached
-    _states: list[State] | None = None  # of what partial_fit has seen, one for each partition
     _looked_at: Array | None = None  # the components that were known before, where they are found only when asked for
-
-    def _in_memory(self, X: Any) -> Array:
-        return dense_samples(self, X, reset=False)
-
-    def _batch(self, X: Any, sample_dim: str | Sequence[str] | None) -> Array:
-        """Return samples for ``partial_fit``, held in memory, checked; the first ones give the model their labels."""
-        fresh = self._states is None
-        labels: Labels | None
-        if is_labelled(X):
-            known = None if fresh else self._labels
-            samples, labels = taken_in(X, sample_dim) if known is None else given_to_model(X, known)
-            X = samples.values
-        else:
-            X, labels = given_to_fit(X, sample_dim)
-        if fresh:
-            self._labels = labels
-        return dense_samples(self, X, reset=fresh)
 
     def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
         """Set what every model knows from what a store holds or a fit of n samples found."""

@@ -21,14 +21,16 @@ from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import FoldReport
 from dpca.engine.source import Source, check_numeric, opened
 from dpca.kernels.types import Array
-from dpca.models.labelled import Labels, given_to_fit, given_to_model, scores_given
+from dpca.models.labelled import Labels, given_to_fit, given_to_model, scores_given, taken_in
 from dpca.models.parameters import check_parameters
 from dpca.models.rank_choice import CHOICES
+from dpca.models.samples import dense_samples
 from dpca.models.store import ESTIMATORS, Kept, StoredModel, load_any, save_model
 from dpca.models.streaming_methods import describe_option
 from dpca.representation.base import Representation
 from dpca.representation.lazy import as_lazy, default_client, is_lazy, map_samples
 from dpca.representation.reconstruction import samples_of
+from dpca.rules.state import State
 from dpca.storage.errors import DataError
 from dpca.storage.labelled import is_labelled
 from dpca.storage.network import use_storage_options
@@ -65,6 +67,7 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     sample_shape_: tuple[int, ...]
     fit_report_: FoldReport
 
+    _states: list[State] | None = None  # of what partial_fit has seen, one for each partition
     _labels: Labels | None = None  # of the samples of the fit, where xarray named them
     _key: str | None = None  # which array of a file they were
 
@@ -80,9 +83,9 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     def _fit(self, X: Any, **running: Any) -> None:
         """Learn; ``running`` are the client, the checkpoints and the progress of all folds that this takes."""
 
-    @abstractmethod
     def _in_memory(self, X: Any) -> Array:
         """Return samples to be mapped that are held in memory, checked."""
+        return dense_samples(self, X, reset=False)
 
     @property
     @abstractmethod
@@ -186,6 +189,20 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
         self._fit(X, client=client or default_client(), checkpoints=checkpoints, progress=progress)
         self._labels, self._key = labels, key
         return self
+
+    def _batch(self, X: Any, sample_dim: str | Sequence[str] | None) -> Array:
+        """Return samples for ``partial_fit``, held in memory, checked; the first ones give the model their labels."""
+        fresh = self._states is None
+        labels: Labels | None
+        if is_labelled(X):
+            known = None if fresh else self._labels
+            samples, labels = taken_in(X, sample_dim) if known is None else given_to_model(X, known)
+            X = samples.values
+        else:
+            X, labels = given_to_fit(X, sample_dim)
+        if fresh:
+            self._labels = labels
+        return dense_samples(self, X, reset=fresh)
 
     def _seed(self) -> int:
         """Return a seed of this fit, from what scikit-learn takes for one."""

@@ -18,10 +18,8 @@ from dpca.kernels.types import Array
 from dpca.models.estimator import Estimator
 from dpca.models.going_on import WhereStateIsKept
 from dpca.models.kernel_methods import Found, check_found
-from dpca.models.labelled import given_to_fit
 from dpca.models.landmarks import default_gamma
 from dpca.models.parameters import check_parameters, check_states_fit
-from dpca.models.samples import dense_samples
 from dpca.models.store import Kept, StoredModel
 from dpca.models.streaming_methods import describe_option, restore_option
 from dpca.representation.kernel import KernelRepresentation
@@ -37,7 +35,7 @@ _ARRAYS: dict[str, tuple[str, ...]] = {
     "eigenvalues": ("component",),
 }
 _NUMBERS = ("gamma", "inverse_gamma", "total", "residual", "captured_bound")
-_FOUND = {f"{name}_" for name in (*_ARRAYS, *_NUMBERS, "n_components")}
+_FOUND = {"_basis", *(f"{name}_" for name in (*_ARRAYS, *_NUMBERS, "n_components"))}
 
 
 class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[misc]
@@ -46,8 +44,6 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
     scores_kind: ClassVar[str] = KernelRepresentation.scores_kind
     measures_ssim: ClassVar[bool] = False
     report_title: ClassVar[str] = "Kernel components"
-
-    _states: Any = None
 
     # -- learning
 
@@ -103,8 +99,7 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
             check_parameters(self)
             if self.method != "nystrom":
                 raise DataError(f"method is {self.method!r}, which needs all samples at once: use method='nystrom'")
-            X, self._labels = given_to_fit(X, sample_dim, None)
-        x = dense_samples(self, X, reset=fresh)
+        x = self._batch(X, sample_dim)
         rows = np.ascontiguousarray(x.reshape(len(x), -1))
         if fresh:
             n = len(x) if isinstance(self.landmarks, str) else None
@@ -143,29 +138,21 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
     def _go_on(self, state: Any) -> None:
         """Keep a state, from which `__getattr__` finds what is asked for."""
         self._states, self.n_samples_seen_ = [state], state.counts["n_samples"]
-        for name in ("_basis", *_FOUND):
+        for name in _FOUND:
             self.__dict__.pop(name, None)
 
     def __getattr__(self, name: str) -> Any:
         if name in _FOUND and self._states:
-            self._find()
+            found = Found(self._rule.to_landmarks, guarded(self._rule.finish, "X")(self._states[0].copy()))
+            self._settle(found, self.sample_shape_, self.n_samples_seen_)
         return object.__getattribute__(self, name)
 
-    def _find(self) -> None:
-        found = Found(self._rule.to_landmarks, guarded(self._rule.finish, "X")(self._states[0].copy()))
-        self._settle(found, self.sample_shape_, self.n_samples_seen_)
-
     # -- using
-
-    def _in_memory(self, X: Any) -> Array:
-        return dense_samples(self, X, reset=False)
 
     @property
     def basis_(self) -> KernelRepresentation:
         """The landmarks and the coefficients: what tasks are sent."""
         check_is_fitted(self)
-        if "_basis" not in vars(self):
-            self._find()
         basis: KernelRepresentation = self._basis
         return basis
 

@@ -19,9 +19,9 @@ OUT_OF_RANGE = "the kernels of these samples leave the range of numbers: divide 
 # Samples that landmarks are chosen from: of a hundredth of a stack in 20 groups, all groups are among them. Fewer where
 # they would take more bytes than this, or than a quarter of what a task may take.
 _POOL, _POOL_BYTES = 2**14, 2**30
-# And fewer where the choice would cost as much as the pass: so large a share of the samples does not, nor do so many
-# kernels with landmarks, which take a moment.
-_POOL_SHARE, _POOL_KERNELS = 16, 2**21
+# And fewer where the choice would cost as much as the pass: a sixteenth of the samples does not, nor do two million
+# kernels with landmarks, which take a moment. But at least 8 for each landmark: of fewer there is little to choose.
+_POOL_SHARE, _POOL_KERNELS, _POOL_EACH = 16, 2**21, 8
 #: Samples drawn beside, on which the bound of a fit is sharpened: their kernels with each other take 8 MB.
 HELD_OUT = 1000
 
@@ -42,7 +42,7 @@ def draw(source: Source, count: int, rng: np.random.Generator) -> Array:
 def pool_size(source: Source, n_landmarks: int, itemsize: int, budget: int) -> int:
     """Return how many samples landmarks are chosen from."""
     n, each = source.shape[0], itemsize * (2 * math.prod(source.shape[1:]) + n_landmarks)
-    cheap = max(n // _POOL_SHARE, _POOL_KERNELS // n_landmarks)
+    cheap = max(n // _POOL_SHARE, _POOL_KERNELS // n_landmarks, _POOL_EACH * n_landmarks)
     return min(n, max(n_landmarks, min(_POOL, cheap, min(_POOL_BYTES, budget // 4) // each)))
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -20,8 +19,6 @@ _DIVERGED = 1e6
 _BLOCK = 64
 # What goes from pass to pass, beside the number of updates.
 _KEPT = ("expansion", "rows", "derivatives", "log_gains")
-# Kernel rows that are copied at once.
-_ROWS_AT_ONCE = 8 * _BLOCK
 
 
 @dataclass(frozen=True, eq=False)
@@ -238,34 +235,3 @@ def begin(expansion: Array, rows: Array) -> dict[str, Array]:
         "log_gains": zeros[:, 0],
         "n_updates": np.zeros(()),
     }
-
-
-def passes(
-    kernel: Array, gains: Gains, expansion: Array, seed: int, *, each_step: bool = False
-) -> Iterator[dict[str, Array]]:
-    """Yield the result of `KernelHebbian` after each pass over a kernel matrix, endlessly.
-
-    Parameters
-    ----------
-    kernel : array (l, l)
-        Symmetric; centered, unless its samples are not to be.
-    gains : Gains
-    expansion : array (r, l)
-        A_1.
-    seed : int
-        Of the orders: the samples are permuted anew before each pass.
-    each_step : bool
-        As in `KernelHebbian`.
-
-    Notes
-    -----
-    A pass costs O(l^2 (r + 64)) operations.
-    """
-    rng, found = np.random.default_rng(seed), begin(expansion, expansion @ kernel)
-    while True:
-        rule = KernelHebbian(gains, rng.permutation(len(kernel)), found, each_step=each_step)
-        state = rule.init(len(kernel), float)
-        for first in range(0, len(kernel), _ROWS_AT_ONCE):
-            rule.update(state, kernel[rule.order[first : first + _ROWS_AT_ONCE]])
-        found = rule.finish(state)
-        yield found

@@ -4,8 +4,8 @@
 
 On MNIST with the kernel exp(-|x - y|^2 / (2 10.5^2)) of pixels in 0..1, 50 components. Günter, Schraudolph &
 Vishwanathan 2007 measure the error of the kernel matrix (equation 38), for which all of its entries are needed: here a
-side's error is what is left of the trace of the matrix, which its eigenvalues give exactly. The section
-"mnist-methods" of `pipelines/reproduce_kernel.py` computes theirs.
+side's error is what is left of the trace of the matrix, which its eigenvalues give exactly. `errors` in
+`pipelines/studies/kernel/mnist.py` computes theirs.
 """
 
 from __future__ import annotations

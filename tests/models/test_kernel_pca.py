@@ -9,6 +9,7 @@ import dask.array as da
 import numpy as np
 import pytest
 import scipy.linalg
+import xarray as xr
 import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -215,6 +216,14 @@ def test_batches_and_merges_in_any_order_are_one_fit() -> None:
     ):
         with pytest.raises(DataError, match=says):
             refused()
+
+
+def test_batches_may_have_names() -> None:
+    named = xr.DataArray(X.reshape(90, 2, 4), dims=("time", "y", "x"))
+    model = KernelPCA(2, n_landmarks=20, random_state=0).partial_fit(named[:50]).partial_fit(named[50:])
+    scores = model.transform(named)
+    assert (scores.dims, model.n_samples_seen_) == (("time", "component"), 90)
+    np.testing.assert_array_equal(scores, model.transform(named.values))
 
 
 # -- stores

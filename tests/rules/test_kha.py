@@ -7,8 +7,9 @@ import itertools
 import numpy as np
 import pytest
 
+from dpca.pipelines.studies.kernel.courses import passes
 from dpca.rules.gains import VARIANTS, gains_of, tune
-from dpca.rules.kha import KernelHebbian, begin, passes
+from dpca.rules.kha import KernelHebbian, begin
 from dpca.rules.rule import DivergedError
 from tests.rules.streams import fold
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from dpca.pipelines.studies.kernel.clustering import clustering_section
 from dpca.pipelines.studies.kernel.denoising import digits_section, patches_section
+from dpca.pipelines.studies.kernel.faces import faces_section
 from dpca.pipelines.studies.kernel.mnist import table_section
 from dpca.pipelines.studies.kernel.motion import motion_section
 from dpca.pipelines.studies.kernel.section import Section
@@ -18,6 +19,7 @@ SECTIONS: dict[str, Callable[..., Section]] = {
     "usps-steps": steps_section,
     "mnist": table_section,
     "patches": patches_section,
+    "faces": faces_section,
     "digits": digits_section,
     "clustering": clustering_section,
     "motion": motion_section,

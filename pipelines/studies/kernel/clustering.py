@@ -12,12 +12,11 @@ from sklearn.cluster import KMeans
 from dpca import metrics
 from dpca.kernels.types import Array
 from dpca.models.spectral_clustering import SpectralClustering
-from dpca.pipelines.studies.kernel.courses import Course, Problem, Variant, curves, gaussian
+from dpca.pipelines.studies.kernel.courses import Course, Problem, Variant, curves, gaussian, passes
 from dpca.pipelines.studies.kernel.section import Section
 from dpca.pipelines.studies.kernel.usps import SIGMA, digits
 from dpca.pipelines.studies.reproduction.data import Setting
 from dpca.report.page import DataTable
-from dpca.rules.kha import passes
 from dpca.rules.rule import DivergedError
 
 CLUSTERS, PASSES = 10, 30

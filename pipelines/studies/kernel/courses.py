@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -16,11 +16,13 @@ from dpca.kernels.types import Array
 from dpca.pipelines.studies.convergence.plots import convergence_curves
 from dpca.report.page import DataTable
 from dpca.rules.gains import Gains, gains_of
-from dpca.rules.kha import passes
+from dpca.rules.kha import KernelHebbian, begin
 from dpca.rules.rule import DivergedError
 
 _NAMES = {"constant": "KHA", "smd*": "KHA-SMD*", "smd": "KHA-SMD"}
 _EMPHASIZED = "KHA/et*"
+# Kernel rows that are copied at once.
+_ROWS_AT_ONCE = 512
 
 
 @dataclass(frozen=True)
@@ -49,6 +51,11 @@ class Variant:
     def label(self) -> str:
         """Name in figures."""
         return _NAMES.get(self.name, f"KHA/{self.name}") + (" (i)" if self.each_step else "")
+
+    @property
+    def gain(self) -> float:
+        """What is tuned last: mu, or eta where there is none."""
+        return self.meta or self.eta
 
     def gains(self, n_samples: int) -> Gains:
         """Return its gains for so many samples a pass."""
@@ -121,6 +128,37 @@ def run(problem: Problem, variant: Variant, trials: int, n_passes: int) -> Cours
         except DivergedError:
             continue
     return Course(variant, excess, (time.process_time() - began) / trials)
+
+
+def passes(
+    kernel: Array, gains: Gains, expansion: Array, seed: int, *, each_step: bool = False
+) -> Iterator[dict[str, Array]]:
+    """Yield the result of `KernelHebbian` after each pass over a kernel matrix, endlessly.
+
+    Parameters
+    ----------
+    kernel : array (l, l)
+        Symmetric; centered, unless its samples are not to be.
+    gains : Gains
+    expansion : array (r, l)
+        A_1.
+    seed : int
+        Of the orders: the samples are permuted anew before each pass.
+    each_step : bool
+        As in `KernelHebbian`.
+
+    Notes
+    -----
+    A pass costs O(l^2 (r + 64)) operations.
+    """
+    rng, found = np.random.default_rng(seed), begin(expansion, expansion @ kernel)
+    while True:
+        rule = KernelHebbian(gains, rng.permutation(len(kernel)), found, each_step=each_step)
+        state = rule.init(len(kernel), float)
+        for first in range(0, len(kernel), _ROWS_AT_ONCE):
+            rule.update(state, kernel[rule.order[first : first + _ROWS_AT_ONCE]])
+        found = rule.finish(state)
+        yield found
 
 
 def centered(kernel: Array) -> Array:

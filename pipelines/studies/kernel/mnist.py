@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 import scipy.linalg
@@ -19,9 +18,11 @@ from dpca.rules.gains import tune
 from dpca.rules.kha import KernelHebbian, begin
 
 COMPONENTS, SIGMA = 50, 10.2
-_LANDMARKS, _DECAY = 1000, 0.05
+_LANDMARKS, DECAY = 1000, 0.05
 # Divergence shows within 1 % of the samples (section 5.2), for KHA/et here within 2 %.
 _TUNED_STEPS = 1280
+# Orders in which gains are tuned: at the edge of divergence it is the order that decides.
+_ORDERS = 5
 _BLOCK = 2000
 #: Table 2: reconstruction error and gain, hours of the KHA itself.
 THEIRS = {
@@ -32,6 +33,8 @@ THEIRS = {
     "smd": (404.06, 0.05, "64:39"),
 }
 _NOTES = (
+    f"Gains by algorithm 2; ours are the median (least to largest) of {_ORDERS} orders of the samples, which decide at "
+    "the edge of divergence. Errors are those of the first order with that gain.",
     "Theirs: kernel rows of all samples. Ours: features of 1,000 landmarks, measured against all of the kernel matrix.",
     "The source does not print sigma: 10.2 fits its error of KHA/et*, and of its start, 3341.7, which lost its point.",
 )
@@ -47,24 +50,20 @@ class Features:
     values: Array
     variances: Array
 
-    @cached_property
-    def order(self) -> Array:
-        """Random order of the one pass."""
-        return np.random.default_rng(0).permutation(len(self.values))
-
     def start(self) -> dict[str, Array]:
         """Return where all variants begin."""
         n = len(self.values)
         expansion = np.random.default_rng(1).normal(0, 1 / np.sqrt(COMPONENTS * n), (COMPONENTS, n))
         return begin(expansion, expansion.astype(np.float32) @ self.values)
 
-    def run(self, variant: Variant, start: dict[str, Array], n_steps: int | None = None) -> Array:
-        """Return the rows W (r, m) after a pass, or its first steps."""
+    def run(self, variant: Variant, start: dict[str, Array], seed: int, n_steps: int | None = None) -> Array:
+        """Return the rows W (r, m) after a pass in a random order, or its first steps."""
         n = len(self.values)
-        rule = KernelHebbian(variant.gains(n), self.order, start, self.variances, each_step=True)
+        order = np.random.default_rng(seed).permutation(n)
+        rule = KernelHebbian(variant.gains(n), order, start, self.variances, each_step=True)
         state = rule.init(len(self.variances), float)
         for first in range(0, n if n_steps is None else n_steps, _TUNED_STEPS):
-            rule.update(state, self.values[self.order[first : first + _TUNED_STEPS]])
+            rule.update(state, self.values[order[first : first + _TUNED_STEPS]])
         return state.arrays["rows"]
 
 
@@ -121,26 +120,25 @@ def table_section(setting: Setting, n_passes: int = 1) -> Section:
     space = features(x, SIGMA)
     start = space.start()
     mapped = time.process_time() - began
-    variants, seconds = tuned(space, start), {}
-    rows = {}
-    for variant in variants:
+    variants, rows, seconds = usual(space, start), {}, {}
+    for name, (variant, seed, _) in variants.items():
         began = time.process_time()
-        rows[variant.name] = space.run(variant, start)
-        seconds[variant.name] = time.process_time() - began
+        rows[name] = space.run(variant, start, seed)
+        seconds[name] = time.process_time() - began
     best = np.eye(COMPONENTS, len(space.variances))
     ours = errors(x, SIGMA, [space.values @ w.T.astype(np.float32) for w in (start["rows"], best, *rows.values())])
     found = dict(zip(rows, ours[2:], strict=True))
     lines = [
         (
             variant.label,
-            f"{THEIRS[variant.name][1]:g}",
-            f"{variant.meta or variant.eta:g}",
-            f"{THEIRS[variant.name][0]:.2f}",
-            f"{found[variant.name]:.2f}",
-            THEIRS[variant.name][2],
-            f"{seconds[variant.name]:.1f} s",
+            f"{THEIRS[name][1]:g}",
+            f"{variant.gain:g} ({min(gains):g} to {max(gains):g})",
+            f"{THEIRS[name][0]:.2f}",
+            f"{found[name]:.2f}",
+            THEIRS[name][2],
+            f"{seconds[name]:.1f} s",
         )
-        for variant in variants
+        for name, (variant, _, gains) in variants.items()
     ]
     notes = (
         *_NOTES,
@@ -148,24 +146,36 @@ def table_section(setting: Setting, n_passes: int = 1) -> Section:
         f"Features took {mapped:.1f} s of processor time.",
     )
     head = ("variant", "gain, theirs", "gain, ours", "error, theirs", "error, ours", "hours, theirs", "CPU s, ours")
-    numbers = {"errors": found, "start": ours[0], "best": ours[1], "gains": {v.name: v.meta or v.eta for v in variants}}
+    tuned_to = {name: gains for name, (_, _, gains) in variants.items()}
+    numbers = {"errors": found, "start": ours[0], "best": ours[1], "gains": tuned_to}
     return Section([DataTable("MNIST, 60,000 digits, one pass", head, lines, notes)], {}, {}, {"mnist": numbers})
 
 
-def tuned(space: Features, start: dict[str, Array]) -> list[Variant]:
-    """Return the variants of table 2 with gains by algorithm 2: eta first, and then mu with that eta."""
+def tuned(space: Features, start: dict[str, Array], seed: int) -> dict[str, Variant]:
+    """Return the variants of table 2 with gains by algorithm 2 in one order: eta first, and then mu with that eta."""
     variants: dict[str, Variant] = {}
     for name, other in {"t": None, "et*": None, "smd*": "et*", "et": None, "smd": "et"}.items():
-        tau = 1.0 if name in ("et", "smd") else _DECAY
+        tau = 1.0 if name in ("et", "smd") else DECAY
 
         def variant(gain: float, name: str = name, other: str | None = other, tau: float = tau) -> Variant:
             if other is None:
                 return Variant(name, gain, tau, each_step=True)
             return Variant(name, variants[other].eta, tau, gain, each_step=True)
 
-        gain = tune(lambda gain: space.run(variant(gain), start, _TUNED_STEPS))
+        gain = tune(lambda gain: space.run(variant(gain), start, seed, _TUNED_STEPS))
         variants[name] = variant(gain)
-    return list(variants.values())
+    return variants
+
+
+def usual(space: Features, start: dict[str, Array]) -> dict[str, tuple[Variant, int, list[float]]]:
+    """Return each variant as it is tuned in the median of some orders, the first such order, and the gains of all."""
+    orders = [tuned(space, start, seed) for seed in range(_ORDERS)]
+    found = {}
+    for name in orders[0]:
+        gains = [variants[name].gain for variants in orders]
+        seed = gains.index(sorted(gains)[_ORDERS // 2])
+        found[name] = orders[seed][name], seed, gains
+    return found
 
 
 def _gaussian(x: Array, y: Array, sigma: float) -> Array:

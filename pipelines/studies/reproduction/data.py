@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from dpca.kernels.types import Array
+from dpca.storage.images import decode
 from dpca.storage.ingest import ingest
 from dpca.storage.progress import Progress, no_progress
 from dpca.storage.readers import open_reader
@@ -61,8 +62,15 @@ class Setting:
 
     def faces(self) -> Stack:
         """Labeled Faces in the Wild, deep-funneled, in random order (seed 0), as a stack in the workspace."""
+        return ingest(self._faces(), self.workspace / "lfw.zarr", progress=self.progress)
+
+    def some_faces(self, count: int) -> Array:
+        """The first of them, (count, 250, 250, 3) uint8, decoded anew."""
+        payloads = self._faces().fetch(range(count))
+        return np.stack([decode(payload) for payload in payloads if isinstance(payload, bytes)])
+
+    def _faces(self) -> Permuted:
         tars = sorted(self.data.glob("lfw-deepfunneled*.tar"))
         if not tars:
             raise MissingData(f"the deep-funneled LFW images are needed as '{self.data}/lfw-deepfunneled*.tar'")
-        reader = Permuted(open_reader(tars), seed=0)
-        return ingest(reader, self.workspace / "lfw.zarr", progress=self.progress)
+        return Permuted(open_reader(tars), seed=0)
