@@ -113,13 +113,17 @@ class ComputedSource(DerivedSource):
 
     def reader(self) -> Reader:
         """Open the other source in the calling process."""
-        read_box = self.source.reader()
+        read_box, held = self.source.reader(), np.empty((0,), self.source.dtype)
 
         def read(samples: tuple[int, int], region: Region, out: Array) -> None:
+            nonlocal held
             (start, stop), box, step = samples, self.needed(region), self.read_rows(region)
             lengths = tuple(b - a for a, b in box)
             rows = (min(step, stop - start) - 1) * self.stride + 1 + self.before + self.behind
-            buffer = np.empty((rows, *lengths), self.source.dtype)
+            if held.shape[1:] != lengths or len(held) < rows:
+                # New pages cost a third of what reading does.
+                held = np.empty((rows, *lengths), self.source.dtype)
+            buffer = held
             # From one whole chunk to the next, so that none is decoded twice but for what lies before and behind.
             edges = [start, *range((start // step + 1) * step, stop, step), stop]
             for a, b in itertools.pairwise(edges):
