@@ -57,8 +57,8 @@ def simulations_section(trials: int) -> Section:
         "not free, and of batches of 10, where the thesis takes 5: the ranks of the rules compare, not the digits.",
         *(ranking(name, pairs) for name, pairs in columns.items()),
         "The step size of similarity matching and the reading of accelerated rules are as in the study of streaming "
-        "rules; the thesis does not say in which order its samples came. Rules that accelerate lose most where "
-        "samples that follow each other are alike. The default keeps 60 more directions than it is asked for.",
+        "rules; the thesis does not say in which order its samples came. The default keeps 60 more directions than it "
+        "is asked for.",
     ]
     table = on_page("Table 6.4: simulations, first five modes", columns, notes, "{:.2f}".format)
     return Section([table], {}, {}, {"simulations": numbers_of(columns)})
