@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 import zipfile
 from collections.abc import Callable
 from pathlib import Path
@@ -92,6 +93,22 @@ def _video(codec: str, suffix: str) -> Callable[[Path], Path]:
     return make
 
 
+def _dcd(path: Path) -> Path:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of what a trajectory in memory lacks
+        import MDAnalysis
+
+        atoms = (
+            MDAnalysis.Universe.empty(20, trajectory=True)
+            .load_new(_values().reshape(12, -1)[:, :60].reshape(12, 20, 3))
+            .atoms
+        )
+        with MDAnalysis.Writer(str(path / "s.dcd"), 20) as file:
+            for _ in atoms.universe.trajectory:
+                file.write(atoms)
+    return path / "s.dcd"
+
+
 def _npz(save: Callable[..., None]) -> Callable[[Path], Path]:
     def make(path: Path) -> Path:
         save(path / "s.npz", images=_values(), labels=np.arange(12))
@@ -177,6 +194,7 @@ FORMATS: dict[str, Callable[[Path], Path]] = {
     "gzipped IDX": _idx(".gz"),
     "MP4": _video("mpeg4", "mp4"),
     "Matroska": _video("ffv1", "mkv"),
+    "DCD": _dcd,
     "netCDF-3": _netcdf3,
     "NIfTI": _nifti(""),
     "gzipped NIfTI": _nifti(".gz"),
