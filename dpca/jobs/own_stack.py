@@ -16,6 +16,7 @@ from dpca.storage.ingest import content_of, ingest, is_made_of
 from dpca.storage.inherited import Inherited
 from dpca.storage.layout import axes_for
 from dpca.storage.objects import Place
+from dpca.storage.outputs import WORK_SUFFIX
 from dpca.storage.progress import Progress
 from dpca.storage.readers import Reader
 from dpca.storage.stack import Stack, open_stack
@@ -71,6 +72,9 @@ def own_stack(
         else:
             work.mark_done(_CHECKED)
     if serves:
+        # A run that died between the last step of the ingest and its end left a work folder, published otherwise.
+        if (left := target.with_name(target.name + WORK_SUFFIX)).exists():
+            remove_tree(left)
         return open_stack(target), NOTHING
     if not target.exists():
         say(f"ingest {len(given):,} samples from {given.name}")

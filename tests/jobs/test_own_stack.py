@@ -120,6 +120,15 @@ def test_the_next_settings_take_over_what_a_fit_that_failed_had_ingested(made: M
     assert not output.with_name("out.zarr.partial").exists()
 
 
+def test_what_a_killed_ingest_left_is_removed_when_the_job_goes_on(source: Path, output: Path) -> None:
+    fail(source, output)
+    left = next(output.with_name("out.zarr.partial").glob("store-*/stack")).with_name("stack.partial")
+    left.mkdir()
+    (left / "lock").touch()
+    assert not ingests(fail(source, output))
+    assert not left.exists()
+
+
 def test_an_unfinished_job_that_holds_more_than_what_it_ingested_is_not_taken_over(
     source: Path, tmp_path: Path, output: Path
 ) -> None:
