@@ -7,6 +7,7 @@ folder are left out, and named.
   usps-rbf      figures 2 and 3, right: USPS digits, Gaussian kernel
   usps-steps    figure 4: eigenvalues once a pass, or before every step
   mnist         table 2: all of MNIST, one pass, gains by the tuner (four minutes)
+  mnist-methods landmarks beside scikit-learn: the error of all of MNIST's kernel matrix
   patches       figures 6 and 8, left: windows of a noisy photograph
   faces         figures 6, right, and 9: faces at three times the resolution
   digits        noisy USPS digits by linear and by kernel components

@@ -9,6 +9,7 @@ from dpca.pipelines.studies.kernel.denoising import digits_section, patches_sect
 from dpca.pipelines.studies.kernel.faces import faces_section
 from dpca.pipelines.studies.kernel.mnist import table_section
 from dpca.pipelines.studies.kernel.motion import motion_section
+from dpca.pipelines.studies.kernel.one_pass import methods_section
 from dpca.pipelines.studies.kernel.section import Section
 from dpca.pipelines.studies.kernel.usps import linear_section, rbf_section, steps_section
 from dpca.pipelines.studies.reproduction.data import Setting
@@ -18,6 +19,7 @@ SECTIONS: dict[str, Callable[..., Section]] = {
     "usps-rbf": rbf_section,
     "usps-steps": steps_section,
     "mnist": table_section,
+    "mnist-methods": methods_section,
     "patches": patches_section,
     "faces": faces_section,
     "digits": digits_section,
