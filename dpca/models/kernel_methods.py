@@ -25,6 +25,8 @@ from dpca.storage.errors import DataError
 # Asymmetry of a kernel matrix, and negative eigenvalues of the kernels of landmarks, that are more than rounding, as
 # shares of the largest entry or eigenvalue.
 _ASYMMETRY, _NEGATIVE = 1e-5, 1e-4
+# Rounding of kernels, as a share of what samples differ in, that leaves two digits of an eigenvalue.
+_ROUNDED = 1e-3
 
 
 @dataclass(frozen=True)
@@ -154,6 +156,11 @@ def check_found(results: dict[str, Array], k: int) -> None:
         )
     if not all(np.isfinite(array).all() for array in results.values()):
         raise DataError(OUT_OF_RANGE)
+    if float(results["eigenvalues"][0]) > 0 and (rounded := float(results["rounding"])) > _ROUNDED:
+        raise DataError(
+            f"rounding is {rounded:.1e} of what the kernels of these samples differ in: subtract the mean of all "
+            f"samples, or give them as float64"
+        )
     rank = int(np.count_nonzero(results["eigenvalues"] > np.finfo(np.float32).eps * float(results["total"])))
     if rank < k:
         raise DataError(

@@ -21,6 +21,8 @@ from dpca.rules.state import Layout, State
 
 #: Eigenvalues of the kernels of landmarks below this share of the largest count as 0.
 _RANK = 1e-6
+# Rounding of kernels adds eigenvalues of less than so many times itself.
+_ROUNDING = 4
 # Standard errors that the estimate of a bound stays on the safe side.
 _ERRORS = 3.0
 
@@ -82,24 +84,38 @@ def degree_weights(to_landmarks: KernelMap, mean: Array, n_samples: int) -> Arra
 
     The sum of the kernels of x with all samples is k(x, Z) K_ZZ^+ (sum over samples of k(Z, x_j)).
     """
-    root, _ = root_of(to_landmarks.own())
+    root, _ = root_of(to_landmarks.own(), to_landmarks.points.dtype)
     weights: Array = root @ (root.T @ (n_samples * mean))
     return weights
 
 
-def root_of(kernels: Array) -> tuple[Array, float]:
+def root_of(kernels: Array, dtype: DTypeLike = np.float64) -> tuple[Array, float]:
     """Return W (m, r) with W W^T = K^+ of kernels (m, m), and the least eigenvalue as a share of the largest magnitude.
 
-    Of the eigenvalues those above 1e-6 of the largest count; W is a column of zeros where none is positive. Costs
-    O(m^3) time.
+    The eigenvalues are those of the centered kernels: beside a mean far from 0 in feature space, what samples differ in
+    would not count. Those count that are above 1e-6 of the largest, and more than the rounding of kernels of a type;
+    the mean's own direction is added. W is a column of zeros where nothing counts. Costs O(m^3) time.
     """
-    values, vectors = scipy.linalg.eigh(kernels, check_finite=False, overwrite_a=True, driver="evd")
-    kept = values > max(_RANK * values[-1], 0.0)
-    largest = max(values[-1], -values[0])
-    least = float(values[0] / largest) if largest > 0 else 0.0
-    if not kept.any():
-        return np.zeros((len(values), 1)), least
-    return vectors[:, kept] / np.sqrt(values[kept]), least
+    m, mean = len(kernels), kernels.mean(axis=0)
+    centered = kernels - mean
+    centered -= centered.mean(axis=1)[:, None]
+    values, vectors = scipy.linalg.eigh(centered, check_finite=False, overwrite_a=True, driver="evd")
+    # Kernels are rounded in their type.
+    rounding = _ROUNDING * float(np.finfo(dtype).eps) * float(np.abs(kernels.diagonal()).sum())
+    least_kept, far = max(_RANK * values[-1], rounding), m * float(mean.mean())
+    kept = values > least_kept
+    root = vectors[:, kept] / np.sqrt(values[kept])
+    root -= root.mean(axis=0)  # 0 but for rounding, which a mean far from 0 would multiply
+    # What the mean has outside of the others' span: orthogonal to it in feature space, which takes two rounds.
+    beside = 1 / m - root @ (root.T @ mean)
+    beside -= root @ (root.T @ (kernels @ beside))
+    square = float(beside @ kernels @ beside)
+    if m * square > max(_RANK * far, least_kept):
+        root = np.column_stack([root, beside / np.sqrt(square)])
+    lowest = min(values[0], m * square)
+    largest = max(values[-1], far, -lowest)
+    least = float(lowest / largest) if largest > 0 else 0.0
+    return root if root.shape[1] else np.zeros((m, 1)), least
 
 
 @dataclass(frozen=True)
@@ -126,7 +142,7 @@ class KernelComponents(Mapped):
     are k(x, Z) coefficients - offset; ``mean_coefficients`` (m,): those of the mean in the span; ``landmark_scores``
     (m, k); ``total`` (): the sum of all eigenvalues, from above; ``residual`` (): the part of it outside of the span;
     ``captured_bound`` (): the least share of what the best components capture that these do; ``least`` (): see
-    `root_of`.
+    `root_of`; ``rounding`` (): what kernels are rounded by, as a share of the total.
     """
 
     n_components: int
@@ -151,24 +167,29 @@ class KernelComponents(Mapped):
         n, kernels = state.counts["n_samples"], self.to_landmarks.own()
         trace = float(kernels.trace() if self.to_landmarks.kernel.name == "precomputed" else state.arrays["trace"])
         found = self.rule.finish(State({name: to_numpy(a) for name, a in state.arrays.items()}, state.counts))
-        root, least = root_of(kernels.copy())
+        root, least = root_of(kernels, self.to_landmarks.points.dtype)
         scatter = root.T @ found["covariance"] @ root * (n - 1)
         within = float(scatter.trace())
-        mean = root.T @ found["mean"]
-        residual = max(trace - n * float(mean @ mean) - within, 0.0)
+        # Of a mean far from 0 in feature space only what it has beside that of the landmarks is exact.
+        middle = np.full(len(kernels), float(self.rule.center) / len(kernels))
+        own = kernels @ middle
+        moved, spread = root.T @ (found["mean"] - own), trace + n * float(middle @ (own - 2 * found["mean"]))
+        residual = max(spread - n * float(moved @ moved) - within, 0.0)
         values, rows = linalg.leading_eigh(scatter, min(self.n_components, len(scatter)))
         coefficients = root @ rows.T
+        rounding = float(np.finfo(self.to_landmarks.points.dtype).eps) * trace
         captured, bounded = float(values.sum()), self._largest_left(root, residual, len(values), n)
         return {
             "eigenvalues": values,
             "coefficients": coefficients,
             "offset": found["mean"] @ coefficients,
-            "mean_coefficients": root @ mean,
+            "mean_coefficients": middle + root @ moved,
             "landmark_scores": (kernels - found["mean"]) @ coefficients,
             "total": np.asarray(within + residual),
             "residual": np.asarray(residual),
             "captured_bound": np.asarray(captured / (captured + bounded) if captured > 0 else 1.0),
             "least": np.asarray(least),
+            "rounding": np.asarray(rounding / (within + residual) if within + residual > 0 else 0.0),
         }
 
     def _largest_left(self, root: Array, residual: float, k: int, n: int) -> float:

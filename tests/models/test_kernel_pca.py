@@ -92,6 +92,22 @@ def test_single_precision_is_as_good_as_it_can_be(kernel: str) -> None:
     np.testing.assert_allclose(aligned(ours.transform(X), scores), scores, atol=1e-4 * np.abs(scores).max())
 
 
+@every_kernel
+@pytest.mark.parametrize("how", [{"method": "exact"}, {"n_landmarks": 40}], ids=["exact", "all landmarks"])
+def test_samples_far_from_0_lose_nothing(kernel: str, how: dict[str, Any]) -> None:
+    far = X[:40, :3] + 3000.0
+    reference = Reference(2, kernel=kernel, eigen_solver="dense", **KERNELS[kernel]).fit(far)
+    model = KernelPCA(2, kernel=kernel, random_state=0, **how, **KERNELS[kernel]).fit(far)
+    np.testing.assert_allclose(model.eigenvalues_, reference.eigenvalues_, rtol=1e-5)
+    scores = reference.transform(far)
+    np.testing.assert_allclose(aligned(model.transform(far), scores), scores, atol=1e-5 * np.abs(scores).max())
+    whole = centered(pairwise_kernels(far, metric=kernel, **KERNELS[kernel])).trace()
+    np.testing.assert_allclose(model.total_, whole, rtol=1e-5)
+    if kernel != "rbf" and "n_landmarks" in how:
+        with pytest.raises(DataError, match="subtract the mean of all samples, or give them as float64"):
+            KernelPCA(2, kernel=kernel, random_state=0, **how, **KERNELS[kernel]).fit(far.astype(np.float32))
+
+
 def test_a_precomputed_kernel_is_the_kernel() -> None:
     k = pairwise_kernels(X, metric="rbf", gamma=0.02)
     ours = KernelPCA(3, kernel="precomputed", method="exact").fit(k)
