@@ -161,7 +161,7 @@ def check_found(results: dict[str, Array], k: int) -> None:
             f"rounding is {rounded:.1e} of what the kernels of these samples differ in: subtract the mean of all "
             f"samples, or give them as float64"
         )
-    rank = int(np.count_nonzero(results["eigenvalues"] > np.finfo(np.float32).eps * float(results["total"])))
+    rank = int(np.count_nonzero(results["eigenvalues"] > float(np.finfo(np.float32).eps) * float(results["total"])))
     if rank < k:
         raise DataError(
             f"n_components is {k} but the samples vary along {rank} directions of feature space only: ask for at most "

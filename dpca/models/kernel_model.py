@@ -54,7 +54,10 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
         for name in _ARRAYS.keys() - {"landmarks"}:
             setattr(self, f"{name}_", results[name])
         self.landmarks_, self.gamma_ = found.to_landmarks.points, kernel.gamma
-        self.inverse_gamma_ = float(self.inverse_gamma or default_gamma(self.landmark_scores_, "inverse_gamma"))
+        # A single landmark has no width of its own: that of two samples at the root of the variance does for it.
+        spread = np.sqrt(self.eigenvalues_ / n) * [[-1], [1]]
+        scores = self.landmark_scores_ if len(self.landmark_scores_) > 1 else spread
+        self.inverse_gamma_ = float(self.inverse_gamma or default_gamma(scores, "inverse_gamma"))
         for name in ("total", "residual", "captured_bound"):
             setattr(self, f"{name}_", float(results[name]))
         self._know(sample_shape, n)
@@ -143,6 +146,8 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
 
     def __getattr__(self, name: str) -> Any:
         if name in _FOUND and self._states:
+            if self.n_samples_seen_ < 2:
+                raise DataError("1 sample has no variance: give at least 2 to partial_fit")
             found = Found(self._rule.to_landmarks, guarded(self._rule.finish, "X")(self._states[0].copy()))
             self._settle(found, self.sample_shape_, self.n_samples_seen_)
         return object.__getattribute__(self, name)

@@ -215,8 +215,16 @@ class KernelPCA(KernelModel):
             return min(wanted, wanted if n is None else n), given
         if count is not None:
             raise DataError(f"n_landmarks is {count!r} but the landmarks are given: leave it out")
-        points = np.asarray(given)
-        if points.dtype.kind not in "buif" or points.ndim < 2 or (shape and points.shape[1:] != shape):
+        try:
+            points = np.asarray(given)
+        except ValueError as error:
+            raise DataError(f"landmarks are no array ({error}): give numbers of (n_landmarks, *{shape})") from error
+        if (
+            points.dtype.kind not in "buif"
+            or points.ndim < 2
+            or not points.size
+            or (shape and points.shape[1:] != shape)
+        ):
             raise DataError(f"landmarks are {points.dtype} of {points.shape}: give numbers of (n_landmarks, *{shape})")
         if not np.isfinite(points).all():
             raise DataError("landmarks hold NaN or infinity: give finite ones")

@@ -60,6 +60,7 @@ class SpectralClustering(ClusterMixin, BaseEstimator):  # type: ignore[misc]
         """Cluster samples (n_samples, *sample_shape): numpy, Dask, Zarr, a stack or its path; see `KernelPCA.fit`."""
         shared = ("gamma", "n_landmarks", "landmarks", "random_state", "memory_budget")
         model = KernelPCA(self.n_clusters, **{name: getattr(self, name) for name in shared})
+        whole_number(self.n_init, "n_init", 1)
         source = varied_source(self, X)
         if whole_number(self.n_clusters, "n_clusters", 1) > source.shape[0]:
             raise DataError(

@@ -108,6 +108,17 @@ def test_samples_far_from_0_lose_nothing(kernel: str, how: dict[str, Any]) -> No
             KernelPCA(2, kernel=kernel, random_state=0, **how, **KERNELS[kernel]).fit(far.astype(np.float32))
 
 
+def test_one_landmark_and_values_beyond_single_precision_are_ordinary() -> None:
+    line = X[:20, :1]
+    whole = ((line - line.mean()) ** 2).sum()
+    model = KernelPCA(1, kernel="linear", random_state=0).fit(line)
+    assert model.landmarks_.shape == (1, 1)
+    np.testing.assert_allclose(model.eigenvalues_, [whole])
+    assert np.isfinite(model.inverse_transform(model.transform(line))).all()
+    huge = KernelPCA(1, kernel="linear", random_state=0).fit(line * 1e30)
+    np.testing.assert_allclose(huge.eigenvalues_, [whole * 1e60])
+
+
 def test_a_precomputed_kernel_is_the_kernel() -> None:
     k = pairwise_kernels(X, metric="rbf", gamma=0.02)
     ours = KernelPCA(3, kernel="precomputed", method="exact").fit(k)
@@ -376,6 +387,13 @@ def test_parameters_that_cannot_be(options: dict[str, Any], says: str) -> None:
 
 
 def test_samples_that_cannot_be() -> None:
+    with pytest.raises(DataError, match="give at least 2 to partial_fit"):
+        KernelPCA(1, landmarks=X[:5], gamma=1.0).partial_fit(X[:1]).transform(X)
+    for landmarks in ([[1, 2], [3]], X[:0]):
+        with pytest.raises(DataError, match="give numbers of"):
+            KernelPCA(1, landmarks=landmarks).fit(X)
+    with pytest.raises(DataError, match="n_init is 0"):
+        SpectralClustering(2, n_init=0).fit(X)
     k = X @ X.T
     odd = k.copy()
     odd[3, 4] += 1
