@@ -257,7 +257,7 @@ def opened(x: Any, key: str | None = None) -> Any:
     Raises
     ------
     DataError
-        If there is nothing, no obvious array, a group that is no folder, or what must be ingested, see `open_rows`.
+        If there is nothing, no obvious array, a group that is no folder, what must be ingested, or masked values.
     StoreError
         If a path holds nothing readable.
     """
@@ -273,6 +273,11 @@ def opened(x: Any, key: str | None = None) -> Any:
     if isinstance(x, str | os.PathLike):
         path = os.fspath(x)
         return open_stack(f"{path}/{key}" if key else path) if is_zarr(path) else DaskSource(*open_rows(path, key))
+    if isinstance(x, da.Array) and isinstance(x._meta, np.ma.MaskedArray):
+        raise DataError(
+            f"a Dask array of {x.shape} is masked, and masked values are no data: fill them first, "
+            f"dask.array.ma.filled(x, value)"
+        )
     return x
 
 

@@ -114,15 +114,20 @@ class AnomalySource(ComputedSource):
         if not self.certain and values.dtype.kind == "f":
             with_data = int(np.diff(np.searchsorted(places, [begin, begin + flat.shape[1]]))[0])
             if np.count_nonzero(np.isnan(flat)) != len(flat) * (flat.shape[1] - with_data):
-                raise GapError(f"{self.name} misses values at other places in samples {samples[0]} to {samples[1] - 1}")
+                raise self._gap(samples)
         if b - a == flat.shape[1]:
             np.copyto(out, flat)
         elif flat.dtype == out.dtype:
             np.take(flat, places[a:b] - begin, axis=1, out=out, mode="clip")  # other modes buffer what they write
         else:
             np.copyto(out, flat[:, places[a:b] - begin])
+        if not self.certain and np.isnan(out.max()):  # of places elsewhere as many have values
+            raise self._gap(samples)
         here = slice(*samples)
         self.anomalies.of(out, self.groups[here], self.trend[here], slice(a, b))
+
+    def _gap(self, samples: tuple[int, int]) -> GapError:
+        return GapError(f"{self.name} misses values at other places in samples {samples[0]} to {samples[1] - 1}")
 
 
 class SurveySource(ComputedSource):

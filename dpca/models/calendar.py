@@ -79,9 +79,41 @@ class Calendar:
         placed: Array = (elapsed(along, n, self.dim) - self.origin) / self.unit
         return placed
 
+    def given(self, along: Any, rows: Array, fitted: Any) -> tuple[Array, Array]:
+        """Return the groups and places of time functions (m, k) that were given, and stand along this.
+
+        Raises
+        ------
+        DataError
+            If they are on another line than those of the fit, or fewer or more where they have its times.
+        """
+        self.check(along, fitted)
+        groups, trend = self.groups(along, len(rows)), self.trend(along, len(rows))
+        if {len(groups), len(trend)} != {len(rows)}:
+            raise DataError(
+                f"{len(rows)} time functions without names stand at the times of the fit, which had "
+                f"{max(len(groups), len(trend))}: give all of them, or a DataArray with the coordinate {self.dim!r}"
+            )
+        return groups, trend
+
+    def check(self, along: Any, fitted: Any, *, always: bool = False) -> None:
+        """Refuse what is not on the line of the trend as ``fitted`` is; with ``always``, also numbers of samples.
+
+        Raises
+        ------
+        DataError
+        """
+        here, there = _kind(along), _kind(fitted)
+        if self.detrend and (here != there or (always and along is None)):
+            wanted = "a coordinate" if fitted is None else there
+            raise DataError(
+                f"the fit subtracted a trend and these samples have {here} along {self.dim!r}, the fit {there}: fit "
+                f"and project an xarray.DataArray with {wanted} there"
+            )
+
 
 def elapsed(along: Any, n: int, dim: str) -> Array:
-    """Return times (n,), float64, dates in days; the numbers of samples where there is no coordinate.
+    """Return times (n,), float64, dates and lengths of time in days; numbers of samples where there is no coordinate.
 
     Raises
     ------
@@ -93,6 +125,8 @@ def elapsed(along: Any, n: int, dim: str) -> Array:
     values = np.asarray(along)
     if values.dtype.kind == "M":
         days: Array = (values - np.datetime64(0, "s")) / np.timedelta64(1, "D")
+    elif values.dtype.kind == "m":
+        days = values / np.timedelta64(1, "D")
     elif values.dtype.kind in "iuf":
         days = values.astype(np.float64)
     elif values.dtype.kind == "O" and hasattr(values[0], "calendar"):
@@ -104,6 +138,18 @@ def elapsed(along: Any, n: int, dim: str) -> Array:
     if not np.isfinite(days).all():
         raise DataError(f"the coordinate {dim!r} holds values that are not finite: leave these samples out")
     return days
+
+
+def _kind(along: Any) -> str:
+    if along is None:
+        return "no coordinate"
+    values = np.asarray(along)
+    calendar = getattr(values.flat[0], "calendar", "") if values.dtype.kind == "O" else ""
+    if values.dtype.kind == "M" or calendar in ("standard", "gregorian", "proleptic_gregorian"):
+        return "dates"
+    if calendar:
+        return f"dates of the calendar {calendar!r}"
+    return "lengths of time" if values.dtype.kind == "m" else "numbers"
 
 
 def _parts(along: Any, dim: str, climatology: str) -> Array:
@@ -119,4 +165,6 @@ def _parts(along: Any, dim: str, climatology: str) -> Array:
             f"climatology is {climatology!r} but the coordinate {dim!r} holds {along.dtype} values: give it dates, "
             f"or climatology=None"
         ) from error
+    if (lacking := np.asarray(along.isnull())).any():
+        raise DataError(f"sample {int(lacking.argmax())} has no date along {dim!r}: leave it out")
     return found

@@ -17,7 +17,7 @@ from dpca.models.anomalies import AnomalySource, projected
 from dpca.models.calendar import Calendar
 from dpca.models.docs import documented
 from dpca.models.eof_fit import GAPS, Fitting, interpolated, longest_gap
-from dpca.models.fields import MODE, Field, on_grid, scale_of
+from dpca.models.fields import MODE, Field, on_grid, scale_of, series_given
 from dpca.models.gaps import FilledSource
 from dpca.models.linear_model import LinearModel
 from dpca.models.parameters import check_parameters, whole_number
@@ -252,11 +252,7 @@ class EOF(BaseEstimator):  # type: ignore[misc]
         given = Field.of(X, self.dim, key, self._given.labels if is_labelled(X) else None)
         if given.source.shape[1:] != self.sample_shape_:
             raise DataError(f"samples have shape {given.source.shape[1:]} but the fit had {self.sample_shape_}")
-        if given.along is None and self._calendar.detrend:
-            raise DataError(
-                f"the fit subtracted a trend and these samples have no coordinate along {given.dim!r}: give an "
-                f"xarray.DataArray with one"
-            )
+        self._calendar.check(given.along, self._given.along, always=True)
         return given.series(self._projected(given), self._attributes(True))
 
     def reconstruct(self, pcs: Any = None, n_modes: int | None = None) -> Any:
@@ -277,14 +273,11 @@ class EOF(BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "model_")
         pcs = self.pcs() if pcs is None else pcs
         k = len(self.explained_variance_) if n_modes is None else whole_number(n_modes, "n_modes", 1)
-        named = is_labelled(pcs)
-        values = np.asarray(pcs.transpose(self._given.dim, MODE) if named else pcs)
-        if values.ndim != 2 or values.shape[1] < k:
-            raise DataError(
-                f"time functions have shape {values.shape}: give (n_samples, n_modes) of at least {k} modes"
-            )
-        along = pcs.coords.get(self._given.dim) if named else self._given.along
-        groups, trend = (f(along, len(values)) for f in (self._calendar.groups, self._calendar.trend))
+        named, dim = is_labelled(pcs), self._given.dim
+        values = series_given(pcs, dim, k)
+        groups, trend = self._calendar.given(
+            pcs.coords.get(dim) if named else self._given.along, values, self._given.along
+        )
         rows = values[:, :k] @ self.model_.components_[:k] + self.model_.mean_.astype(values.dtype)
         field = self._anomalies.placed(self._anomalies.back(rows, groups, trend))
         labels = self._given.labels

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import dataclass
 from typing import Any
 
@@ -51,7 +52,7 @@ class Field:
         """
         if not is_labelled(X):
             X, found = given_to_fit(X, None, key)
-            source = as_source(X)
+            source = copy.copy(as_source(X))  # the caller's own takes no gaps elsewhere
             coordinates = None if found is None else getattr(X, "coordinates", None)
             along = None if coordinates is None else as_coords(coordinates).get(coordinates.dims[0])
             labelled, own = None, dim if coordinates is None else coordinates.dims[0]
@@ -93,6 +94,27 @@ def on_grid(maps: Array, labels: Labels | None, name: str, attrs: Any = None) ->
     found = xarray.DataArray(maps, dims=(MODE, *labels.dims), name=name, attrs=attrs)
     found = found.assign_coords({MODE: np.arange(1, len(maps) + 1)})
     return found if labels.coords is None else found.assign_coords(labels.coords)
+
+
+def series_given(pcs: Any, dim: str, k: int) -> Array:
+    """Return given time functions (n, k or more), a ``DataArray`` or an array, in memory.
+
+    Raises
+    ------
+    DataError
+        For other dims, fewer modes, or others than the first k, where these have numbers.
+    """
+    if named := is_labelled(pcs):
+        if {*labelled_array(pcs).dims} != {dim, MODE}:
+            raise DataError(f"time functions have the dims {pcs.dims}: give {(dim, MODE)}")
+        pcs = pcs.transpose(dim, MODE)
+    values = np.asarray(pcs)
+    if values.ndim != 2 or values.shape[1] < k:
+        raise DataError(f"time functions have shape {values.shape}: give (n_samples, n_modes) of at least {k} modes")
+    if named and MODE in pcs.coords and (pcs[MODE][:k] != np.arange(1, k + 1)).any():
+        found = ", ".join(map(str, pcs[MODE].values))
+        raise DataError(f"time functions are those of the modes {found}: give 1 to {k}, in this order")
+    return values
 
 
 def scale_of(eigenvalues: Array, scaling: int) -> Array:

@@ -158,7 +158,10 @@ class TrajectoryPCA(StreamingPCA):
                 raise DataError(f"reference is {self.reference!r}: give 'mean', 'first' or positions (n_atoms, 3)")
             positions = first()
         else:
-            positions = np.asarray(self.reference)
+            try:
+                positions = np.asarray(self.reference)
+            except ValueError as error:  # rows of several lengths
+                raise DataError(f"reference is no array ({one_line(error)}): give positions (n_atoms, 3)") from error
             if positions.shape != tuple(shape) or positions.dtype.kind not in "iuf":
                 raise DataError(
                     f"reference is {positions.dtype} of {positions.shape} and frames are {tuple(shape)}: give "
@@ -230,7 +233,9 @@ class TrajectoryPCA(StreamingPCA):
     @property
     def modes_(self) -> Array:
         """How atoms move for a score of 1 (n_components, n_atoms, 3), in the units of the frames."""
-        modes: Array = self._superposition.frames(self.components_.reshape(-1, *self.sample_shape_).copy())
+        # A score that was whitened counts standard deviations.
+        rows = self.components_ * self.basis_.scales[:, None].astype(self.components_.dtype)
+        modes: Array = self._superposition.frames(rows.reshape(-1, *self.sample_shape_))
         return modes
 
     def _each_sample(

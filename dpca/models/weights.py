@@ -9,7 +9,7 @@ import numpy as np
 from dpca.kernels.types import Array
 from dpca.models.labelled import Labels
 from dpca.storage.coordinates import is_latitude
-from dpca.storage.errors import DataError
+from dpca.storage.errors import DataError, one_line
 from dpca.storage.labelled import is_labelled
 
 #: The weights that follow from latitudes.
@@ -43,11 +43,16 @@ def field_weights(weights: Any, labels: Labels | None, sample_shape: tuple[int, 
     if is_labelled(weights):
         weights = _in_order(weights, labels, sample_shape)
     try:
-        found = np.broadcast_to(np.asarray(weights, np.float64), sample_shape)
-    except (TypeError, ValueError) as error:
-        shape = np.shape(weights)
+        values = np.asarray(weights)
+    except ValueError as error:  # rows of several lengths
+        raise DataError(f"weights are no array ({one_line(error)}): give one for each place") from error
+    if values.dtype.kind not in "biuf":
+        raise DataError(f"weights hold {values.dtype} values: give real numbers")
+    try:
+        found = np.broadcast_to(values.astype(np.float64), sample_shape)
+    except ValueError as error:
         raise DataError(
-            f"weights have shape {shape} but a sample has {sample_shape}: give one for each place"
+            f"weights have shape {values.shape} but a sample has {sample_shape}: give one for each place"
         ) from error
     found = np.where(np.isnan(found), 0.0, found)
     if not (np.isfinite(found).all() and (found >= 0).all()):

@@ -61,7 +61,7 @@ class Dynamics(Modes):
 
         In the order of the functions that `dmd` was given: what ``inverse_transform`` of an unwhitened model takes.
         """
-        since = np.asarray(times, np.float64)[:, None] - self.start
+        since = np.atleast_1d(np.asarray(times, np.float64))[:, None] - self.start
         functions: Array = ((np.exp(since * self.rates) * self.amplitudes) @ self.coefficients).real
         return functions
 
@@ -128,6 +128,8 @@ def dmd(
         following = values[1:].T @ right[:m].T / sizes[:m]
         eigenvalues, vectors = np.linalg.eig(left[:, :m].T @ following)
         lasting = np.abs(eigenvalues) > np.finfo(np.float64).eps  # others are gone after a step
+        if not lasting.any():
+            raise DataError("what the scores hold is gone after a sample, so nothing lasts: give a longer record")
         rates = np.log(eigenvalues[lasting].astype(np.complex128)) / given.step
         return _settled(given, values, rates, (following @ vectors[:, lasting]).T)
     rates, coefficients, settled = fit_exponentials(values, given.times, m)

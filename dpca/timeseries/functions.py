@@ -167,9 +167,14 @@ def times_of(given: Any, n: int, along: Array | None) -> Array:
     DataError
         If what was given is no step, or no ascending times.
     """
-    if given is None and (along is None or along.dtype.kind in "USb" or not _ascending(_numbers(along))):
-        return np.arange(n, dtype=np.float64)
-    times = _numbers(np.asarray(along if given is None else given))
+    found = None if along is None else _numbers(along)
+    if given is None:
+        return np.arange(n, dtype=np.float64) if found is None or not _ascending(found) else found
+    times = _numbers(np.asarray(given))
+    if times is None:
+        raise DataError(
+            f"time holds {np.asarray(given).dtype} values: give the step between two samples, or their times or dates"
+        )
     if times.ndim == 0:
         if not 0 < times < math.inf:
             raise DataError(f"time is {given!r}: give the step between two samples, a positive number")
@@ -179,14 +184,20 @@ def times_of(given: Any, n: int, along: Array | None) -> Array:
     return times
 
 
-def _numbers(times: Array) -> Array:
-    """Return times as float64: dates in days since the first one."""
-    if times.dtype.kind in "Mm":
-        since: Array = times - times[:1] if times.ndim else times
+def _numbers(times: Array) -> Array | None:
+    """Return times as float64, dates in days since the first one; None for what is neither number nor time."""
+    if times.dtype.kind == "M" and times.ndim:
+        return np.asarray((times - times[:1]) / np.timedelta64(1, "D"))
+    if times.dtype.kind == "m":
+        since = times - times[:1] if times.ndim else times
         return np.asarray(since / np.timedelta64(1, "D"))
-    if times.dtype.kind == "O":  # dates of a calendar of cftime
-        return np.array([(time - times[0]) / _DAY for time in times])
-    return times.astype(np.float64)
+    if times.dtype.kind == "O":  # a length of time, or dates of a calendar of cftime
+        try:
+            apart = [time - times[0] for time in times] if times.ndim else [times.item()]
+            return np.array([length / _DAY for length in apart], np.float64).reshape(times.shape)
+        except TypeError:
+            return None
+    return times.astype(np.float64) if times.dtype.kind in "biuf" else None
 
 
 def _ascending(times: Array) -> bool:

@@ -88,10 +88,9 @@ def spectrum(
     length = n if segment is None else whole_number(segment, "segment", 4)
     if length > n:
         raise DataError(f"segment is {length:,} samples but the record has only {n:,}: give at most that")
+    rate = 1 / given.step
     try:
-        frequencies, power = scipy.signal.welch(
-            given.values, 1 / given.step, window, nperseg=length, detrend=detrend, axis=0
-        )
+        frequencies, power = scipy.signal.welch(given.values, rate, window, nperseg=length, detrend=detrend, axis=0)
     except ValueError as error:
         raise DataError(
             f"window is {window!r} and detrend {detrend!r} ({error}): give a window of scipy.signal, and 'constant', "

@@ -229,6 +229,13 @@ def test_dask_arrays_of_unknown_length() -> None:
         as_source(lazy[lazy[:, 0] > 100])
 
 
+def test_masked_values_are_no_data() -> None:
+    masked = np.ma.masked_greater(VALUES[:, 0, :, 0], 100)
+    for x in (masked, da.from_array(masked, chunks=10), da.ma.masked_greater(da.from_array(masked.data), 100)):
+        with pytest.raises(DataError, match="fill them first"):
+            as_source(x)
+
+
 @pytest.mark.parametrize("made", ["our stack", "zarr 2", "zarr 3, one sample a chunk"])
 @pytest.mark.parametrize("n_threads", [1, 3, 8])
 def test_several_threads_read_what_one_does(tmp_path: Path, made: str, n_threads: int) -> None:

@@ -15,9 +15,10 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpca import EOF
+from dpca import EOF, PCA
 from dpca.models import GapWarning
 from dpca.storage import DataError
+from dpca.timeseries import lagged
 
 N, LAT, LON = 72, 7, 9
 SMALL_BATCHES = {"batch_size": 5, "oversampling": 10, "n_passes": 3}
@@ -205,6 +206,22 @@ def test_places_with_gaps_are_left_out_and_counted() -> None:
     assert eof.n_samples_seen_ == N - 1
 
 
+def test_a_gap_beside_a_value_over_land_is_still_a_gap() -> None:
+    x = SST.copy(deep=True)
+    (land, *_), (sea, *_) = (np.argwhere(there.reshape(LAT, LON)) for there in (~SEA, SEA))
+    x[3, *land], x[3, *sea] = 280.0, np.nan  # as many values as in any other sample
+    with pytest.warns(GapWarning, match="2 of "):
+        eof = EOF(2, solver="auto").fit(x)
+    assert eof.n_places_ == SEA.sum() - 1
+
+
+def test_a_source_of_ones_own_takes_gaps_from_eof_only() -> None:
+    source = lagged(SST.values, 2)
+    EOF(2).fit(source)
+    with pytest.raises(DataError, match="sample 0 of the array holds a value that is not finite"):
+        PCA(2).fit(source)
+
+
 @pytest.mark.parametrize("chunks", [None, {"time": 11, "lat": 4}])
 def test_gaps_between_values_are_filled_along_time(chunks: Any) -> None:
     x = with_gaps(0.15)
@@ -298,6 +315,9 @@ def relabelled(**changes: Any) -> xr.DataArray:
         (SST.values, {"weights": "coslat"}, "no latitudes"),
         (SST, {"weights": -COSLAT}, "weights go from -"),
         (SST, {"weights": COSLAT[:3, :2]}, r"weights have shape \(3, 2\)"),
+        (SST, {"weights": [1, [2, 3]]}, "weights are no array"),
+        (SST, {"weights": 1j * COSLAT}, "weights hold complex128 values"),
+        (relabelled(time=SST.time.where(SST.time != SST.time[3])), {"climatology": "season"}, "sample 3 has no date"),
         (SST, {"weights": 0 * COSLAT}, "0 everywhere"),
         (SST, {"weights": "area"}, "weights are 'area'"),
         (SST, {"weights": SST.lat.rename(lat="y")}, r"dims \('y',\)"),
@@ -330,6 +350,12 @@ def test_what_makes_no_sense_is_one_sentence(x: Any, options: dict[str, Any], se
     assert "\n" not in str(told.value)
 
 
+def test_trends_along_lengths_of_time() -> None:
+    days = SST.time - SST.time[0]
+    found, known = (EOF(2, detrend=True).fit(SST.assign_coords(time=t)) for t in (days, SST.time))
+    np.testing.assert_allclose(found.explained_variance_, known.explained_variance_, rtol=1e-9)
+
+
 def test_what_does_not_go_with_a_fit_is_refused() -> None:
     eof = EOF(2, detrend=True, climatology="month").fit(SST[:11])
     with pytest.raises(DataError, match="belongs to month 12"):
@@ -340,6 +366,15 @@ def test_what_does_not_go_with_a_fit_is_refused() -> None:
         EOF(2, detrend=True).fit(SST.values).project(SST.values)
     with pytest.raises(DataError, match="samples have shape"):
         EOF(2).fit(SST.values).project(SST.values[:, :3])
+    numbered = relabelled(time=np.arange(N))
+    for fitted, other, sentence in (
+        (SST.values, SST, "samples have dates along 'time', the fit no coordinate"),
+        (numbered, SST, "samples have dates along 'time', the fit numbers"),
+        (SST, numbered, "samples have numbers along 'time', the fit dates"),
+        (SST, SST.convert_calendar("noleap"), "dates of the calendar 'noleap' along 'time', the fit dates"),
+    ):
+        with pytest.raises(DataError, match=sentence):
+            EOF(2, detrend=True).fit(fitted).project(other)
     x = SST.copy(deep=True)
     x[3, *np.argwhere(SEA.reshape(LAT, LON))[0]] = np.nan
     with pytest.raises(DataError, match="sample 3 of the DataArray 'sst'"):
@@ -351,6 +386,10 @@ def test_what_does_not_go_with_a_fit_is_refused() -> None:
         (lambda: eof.rule_n(level=95), "level is 95"),
         (lambda: eof.bootstrap(block_length=100), "block_length is 100"),
         (lambda: eof.reconstruct(np.zeros((3, 1))), "at least 2 modes"),
+        (lambda: eof.reconstruct(np.zeros((3, 2))), "the times of the fit, which had 11"),
+        (lambda: eof.reconstruct(eof.pcs()[3]), r"dims \('mode',\): give \('time', 'mode'\)"),
+        (lambda: eof.reconstruct(eof.pcs()[:, ::-1]), "modes 2, 1: give 1 to 2, in this order"),
+        (lambda: eof.reconstruct(eof.pcs().to_dataset()), "a Dataset was given"),
     ):
         with pytest.raises(DataError, match=sentence):
             call()

@@ -119,6 +119,8 @@ def test_a_stored_model_keeps_its_reference(frames: np.ndarray, tmp_path: Path, 
     np.testing.assert_allclose(scores, found.transform(frames[:7]), atol=1e-3)
     if whiten:
         np.testing.assert_allclose(again.transform(frames).std(axis=0, ddof=1), 1, rtol=1e-3)
+    moved_by_1 = np.diff(again.inverse_transform(np.eye(4, 3, k=-1)[:2]), axis=0)[0]
+    np.testing.assert_allclose(again.modes_[0], moved_by_1, atol=1e-4)
     np.testing.assert_allclose(again.transform(again.inverse_transform(scores)), scores, atol=1e-3)
 
 

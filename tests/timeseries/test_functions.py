@@ -105,7 +105,9 @@ def test_what_time_is() -> None:
     assert steps(np.datetime64("2000-01-01T00") + 6 * np.arange(4) * np.timedelta64(1, "h")) == 0.25
     assert steps([cftime.DatetimeNoLeap(2000, 2, 27) + timedelta(i) for i in range(4)]) == 1
     assert steps(np.arange(4) * 0.1) == pytest.approx(0.1)
-    assert steps(list("abcd")) == steps([3, 2, 1, 0]) == 1
+    assert steps(list("abcd")) == steps(np.array(list("abcd"), object)) == steps([3, 2, 1, 0]) == 1
+    for hour in (timedelta(hours=1), np.timedelta64(1, "h")):
+        assert time_functions(SCORES, MODEL, hour).step == pytest.approx(1 / 24)
     assert time_functions(SCORES, MODEL, np.arange(N) / 3).step == pytest.approx(1 / 3)
 
 
@@ -119,6 +121,10 @@ GIVEN: dict[str, tuple[Callable[[], object], str]] = {
         r"the times of the 120 samples lie 1 to .* apart: interpolate the field to even steps, or give time=STEP",
     ),
     "descending": (lambda: timeseries.dmd(SCORES, time=-np.arange(N)), "give the step, or an ascending time for each"),
+    "no time": (lambda: timeseries.spectrum(SCORES, time="day"), "time holds <U3 values: give the step between two"),
+    "no times": (lambda: timeseries.spectrum(SCORES, time=[None] * N), "time holds object values: give the step"),
+    "uneven spectrum": (lambda: timeseries.spectrum(SCORES, time=np.arange(N) ** 1.1), "^the times of the 120 samples"),
+    "gone": (lambda: timeseries.dmd(np.eye(3, 1)), "what the scores hold is gone after a sample"),
     "no step": (lambda: timeseries.dmd(SCORES, time=0), "time is 0: give the step between two samples"),
     "long segment": (
         lambda: timeseries.spectrum(SCORES, segment=121),
