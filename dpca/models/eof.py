@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import KW_ONLY, dataclass
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import dask.array as da
 import numpy as np
@@ -16,8 +16,9 @@ from dpca.models import significance
 from dpca.models.anomalies import AnomalySource, projected
 from dpca.models.calendar import Calendar
 from dpca.models.docs import documented
-from dpca.models.eof_fit import GAPS, Fitting, interpolated, longest_gap
-from dpca.models.fields import MODE, Field, on_grid, scale_of, series_given
+from dpca.models.eof_fit import GAPS, Fitted, Fitting, interpolated, longest_gap
+from dpca.models.eof_store import StoredEOF
+from dpca.models.fields import MODE, Field, Names, on_grid, scale_of, series_given
 from dpca.models.gaps import FilledSource
 from dpca.models.linear_model import LinearModel
 from dpca.models.parameters import check_parameters, whole_number
@@ -41,7 +42,7 @@ _BATCH_BYTES, _FEWEST_ROWS, _BATCH_ROWS = 2**25, 100, 1024
 
 @documented()
 @dataclass(eq=False, repr=False)
-class EOF(BaseEstimator):  # type: ignore[misc]
+class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
     """Empirical orthogonal functions of a field in time (Lorenz 1956; Hannachi, Jolliffe & Stephenson 2007).
 
     Places without data are found and left out, the field's mean (or climatology, and trend) is subtracted, each place
@@ -100,7 +101,8 @@ class EOF(BaseEstimator):  # type: ignore[misc]
     -----
     A pass over the data costs what `StreamingPCA` does for as many values as there are at places with data. A survey
     comes before where ``standardize``, ``detrend`` or ``climatology`` ask for statistics, or some values are missing.
-    Filling by modes takes a pass for each of some tens of fits.
+    Filling by modes takes a pass for each of some tens of fits. What `save` writes has the time functions where `pcs`
+    was called before; samples are not kept.
     {where}
 
     Examples
@@ -114,6 +116,8 @@ class EOF(BaseEstimator):  # type: ignore[misc]
     >>> eof.eofs().dims, eof.pcs().dims
     (('mode', 'lat', 'lon'), ('time', 'mode'))
     """
+
+    store_kind: ClassVar[str] = "eof"
 
     n_modes: int
     _: KW_ONLY
@@ -179,14 +183,7 @@ class EOF(BaseEstimator):  # type: ignore[misc]
         weights = field_weights(self.weights, given.labels, tuple(shape))
         running = {"client": client or default_client(), "checkpoints": checkpoints, "progress": progress}
         found = Fitting(self, given, calendar, weights, running).run()
-        self.model_, self._anomalies, self._expected = found.model, found.anomalies, found.expected
-        self._given, self._calendar = given, calendar
-        self._pcs: Array | None = None
-        self.explained_variance_ = found.model.explained_variance_
-        self.explained_variance_ratio_ = found.model.explained_variance_ratio_
-        self.total_variance_, self.captured_bound_ = found.model.total_variance_, found.model.captured_bound_
-        self.n_samples_seen_, self.n_places_ = found.n_used, len(found.anomalies.places)
-        self.sample_shape_ = tuple(shape)
+        self._learned(found, given, calendar, n)
         return self
 
     def eofs(self, scaling: int = 0) -> Any:
@@ -223,6 +220,8 @@ class EOF(BaseEstimator):  # type: ignore[misc]
         """
         check_is_fitted(self, "model_")
         if self._pcs is None:
+            if not isinstance(self._given, Field):
+                raise DataError("this store has no time functions, as save() came before pcs(): project() the samples")
             found = self._projected(self._given)
             self._pcs = np.asarray(found.compute() if isinstance(found, da.Array) else found)
         scaled = self._pcs * self._scale(scaling).astype(self._pcs.dtype)
@@ -317,6 +316,15 @@ class EOF(BaseEstimator):  # type: ignore[misc]
         return significance.bootstrap(self._used_pcs(), n_trials, level, block_length, self._seed())
 
     # -- inside
+
+    def _learned(self, found: Fitted, given: Names, calendar: Calendar, n: int, pcs: Array | None = None) -> None:
+        self.model_, self._anomalies, self._expected = found.model, found.anomalies, found.expected
+        self._given, self._calendar, self._n_given, self._pcs = given, calendar, n, pcs
+        self.explained_variance_ = found.model.explained_variance_
+        self.explained_variance_ratio_ = found.model.explained_variance_ratio_
+        self.total_variance_, self.captured_bound_ = found.model.total_variance_, found.model.captured_bound_
+        self.n_samples_seen_, self.n_places_ = found.n_used, len(found.anomalies.places)
+        self.sample_shape_ = found.anomalies.sample_shape
 
     def _check(self) -> None:
         check_parameters(self)

@@ -191,10 +191,10 @@ class Fitting:
                 stacklevel=6,
             )
         last = self._fitted(self._over(fills, anomalies))
-        return replace(last, expected=_expected(last.model), n_fits=turn + 1)
+        return replace(last, expected=expected_by(last.model), n_fits=turn + 1)
 
     def _filled(self, source: Source, found: Fitted) -> FilledSource:
-        return FilledSource(source, found.anomalies, self.groups, self.trend, _expected(found.model))
+        return FilledSource(source, found.anomalies, self.groups, self.trend, expected_by(found.model))
 
 
 def interpolated(source: Source, given: Field, longest: int) -> Source:
@@ -225,7 +225,8 @@ def longest_gap(source: Source, n: int) -> int:
     return int(found["run"][found["count"] > 0].max(initial=0))
 
 
-def _expected(model: LinearModel) -> Expected:
+def expected_by(model: LinearModel) -> Expected:
+    """Return what the modes of a model expect where values are missing."""
     captured, d = float(model.explained_variance_.sum()), model.n_features_in_
     noise = max(float(model.total_variance_) - captured, 0.0) / max(d - len(model.components_), 1)
     floor = max(float(model.explained_variance_[0]), 1e-300) * 1e-12

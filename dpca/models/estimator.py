@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import math
-import os
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from inspect import signature
 from typing import Any, ClassVar, Self
 
@@ -14,7 +13,6 @@ from numpy.typing import DTypeLike
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils._set_output import _get_output_config
-from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.boundary import guarded
 from dpca.engine.checkpoint import Checkpoints
@@ -25,7 +23,7 @@ from dpca.models.labelled import Labels, given_to_fit, given_to_model, scores_gi
 from dpca.models.parameters import check_parameters
 from dpca.models.rank_choice import CHOICES
 from dpca.models.samples import dense_samples
-from dpca.models.store import ESTIMATORS, Kept, StoredModel, load_any, save_model
+from dpca.models.storable import Storable
 from dpca.models.streaming_methods import describe_option
 from dpca.representation.base import Representation
 from dpca.representation.lazy import as_lazy, default_client, is_lazy, map_samples
@@ -33,23 +31,17 @@ from dpca.representation.reconstruction import samples_of
 from dpca.rules.state import State
 from dpca.storage.errors import DataError
 from dpca.storage.labelled import is_labelled
-from dpca.storage.network import use_storage_options
 from dpca.storage.progress import Progress, no_progress
 
 #: Parameters that stores of earlier versions do not state: stores state them only where they are given.
 LATER = ("flatten", "whiten", "keep_state", "track_scores")
 
 
-class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class Estimator(ABC, Storable, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Base of all estimators.
 
-    A subclass learns (`_fit`), has a ``basis_``, and says what a store keeps of it (`_kept`) and how it comes back
-    (`_from_store`).
+    A subclass learns (`_fit`), has a ``basis_``, and is `Storable`.
     """
-
-    #: What stores of it state to be, and the newest version of them that is read.
-    store_kind: ClassVar[str]
-    store_version: ClassVar[int] = 1
 
     #: What a store of the scores calls itself.
     scores_kind: ClassVar[str]
@@ -68,13 +60,7 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     fit_report_: FoldReport
 
     _states: list[State] | None = None  # of what partial_fit has seen, one for each partition
-    _labels: Labels | None = None  # of the samples of the fit, where xarray named them
     _key: str | None = None  # which array of a file they were
-
-    def __init_subclass__(cls, **options: Any) -> None:
-        super().__init_subclass__(**options)
-        if "store_kind" in vars(cls):
-            ESTIMATORS[cls.store_kind] = cls
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "n_samples_seen_")
@@ -91,21 +77,6 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     @abstractmethod
     def basis_(self) -> Representation:
         """What maps samples to scores and back: what tasks are sent."""
-
-    @abstractmethod
-    def _kept(self) -> Kept:
-        """Return what a store holds of this model."""
-
-    @classmethod
-    @abstractmethod
-    def _from_store(cls, stored: StoredModel) -> Self:
-        """Return the model that a store holds.
-
-        Raises
-        ------
-        KeyError, TypeError, ValueError
-            If what it states makes no sense.
-        """
 
     # -- learning
 
@@ -339,50 +310,3 @@ class Estimator(ABC, TransformerMixin, BaseEstimator):  # type: ignore[misc]
         if "n_components" in parameters and not given.keys() & set(CHOICES):
             given["n_components"] = self.get_params()["n_components"]
         return {name: describe_option(value) for name, value in given.items()}
-
-    # -- keeping
-
-    def save(
-        self,
-        path: str | os.PathLike[str],
-        *,
-        overwrite: bool = False,
-        storage_options: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Write the model to a Zarr group, which appears under ``path`` only when it is whole; see `load`.
-
-        Parameters
-        ----------
-        path : path-like or URL
-        overwrite : bool
-            Whether another store may be replaced.
-        storage_options : mapping, optional
-            How ``path`` is reached where it is in an object store, see `dpca.storage.use_storage_options`.
-
-        Raises
-        ------
-        StoreError
-            If ``path`` exists and is something else, unless it may be replaced (``overwrite``).
-        """
-        check_is_fitted(self)
-        use_storage_options(storage_options, path)
-        save_model(self, path, overwrite=overwrite)
-
-    @classmethod
-    def load(cls, path: str | os.PathLike[str], *, storage_options: Mapping[str, Any] | None = None) -> Self:
-        """Read a model that `save` wrote; nothing in it is executed.
-
-        Parameters
-        ----------
-        path : path-like or URL
-        storage_options : mapping, optional
-            How ``path`` is reached where it is in an object store, see `dpca.storage.use_storage_options`.
-
-        Raises
-        ------
-        StoreError
-            If there is no such model, or it is damaged or comes from a newer version.
-        """
-        use_storage_options(storage_options, path)
-        model: Self = load_any(path, cls)
-        return model

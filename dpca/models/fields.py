@@ -19,27 +19,49 @@ MODE = "mode"
 
 
 @dataclass(frozen=True, eq=False)
-class Field:
+class Names:
+    """What samples along one dim, and the places of each, are called.
+
+    Attributes
+    ----------
+    labels : Labels or None
+        Of samples whose dims have names.
+    labelled : Labelled or None
+        The samples, where they came as a ``DataArray``; from a store, one with their coordinates.
+    along : xarray.DataArray or None
+        The coordinate of the samples.
+    dim : str
+    """
+
+    labels: Labels | None
+    labelled: Labelled | None
+    along: Any
+    dim: str
+
+    def series(self, values: Any, attrs: Any = None) -> Any:
+        """Return time functions (n, k), as a ``DataArray`` where samples have names."""
+        if self.labels is None:
+            return values
+        import xarray  # whoever named the samples has it
+
+        numbers = {MODE: np.arange(1, values.shape[1] + 1)}
+        if self.labelled is not None:
+            return self.labelled.result(values, (MODE,), "pcs", attrs).assign_coords(numbers)
+        coords = numbers if self.along is None else {**numbers, self.dim: self.along}
+        return xarray.DataArray(values, coords, (self.dim, MODE), "pcs", attrs)
+
+
+@dataclass(frozen=True, eq=False)
+class Field(Names):
     """Samples along one dim.
 
     Attributes
     ----------
     source : Source
         NaN stands for missing values in it.
-    labels : Labels or None
-        Of samples whose dims have names.
-    labelled : Labelled or None
-        The samples, where they came as a ``DataArray``.
-    along : xarray.DataArray or None
-        The coordinate of the samples.
-    dim : str
     """
 
     source: Source
-    labels: Labels | None
-    labelled: Labelled | None
-    along: Any
-    dim: str
 
     @classmethod
     def of(cls, X: Any, dim: str, key: str | None, labels: Labels | None = None) -> Field:
@@ -70,19 +92,7 @@ class Field:
                 raise DataError(f"{called(x)} has the dims {x.dims}: leave out all but {dim!r} and those of the fit")
             source, along = labelled.source(found), x.coords.get(dim)
         source.with_gaps = True
-        return cls(source, found, labelled, along, own)
-
-    def series(self, values: Any, attrs: Any = None) -> Any:
-        """Return time functions (n, k), as a ``DataArray`` where samples have names."""
-        if self.labels is None:
-            return values
-        import xarray  # whoever named the samples has it
-
-        numbers = {MODE: np.arange(1, values.shape[1] + 1)}
-        if self.labelled is not None:
-            return self.labelled.result(values, (MODE,), "pcs", attrs).assign_coords(numbers)
-        coords = numbers if self.along is None else {**numbers, self.dim: self.along}
-        return xarray.DataArray(values, coords, (self.dim, MODE), "pcs", attrs)
+        return cls(found, labelled, along, own, source)
 
 
 def on_grid(maps: Array, labels: Labels | None, name: str, attrs: Any = None) -> Any:

@@ -12,7 +12,7 @@ import numpy as np
 import zarr
 
 from dpca.kernels.pixels import Pixels
-from dpca.models.store import load_any
+from dpca.models.store import basis_of, load_any
 from dpca.representation.base import Representation
 from dpca.representation.reconstruction import check_stated_model, leading_scores, samples_of
 from dpca.storage.disk import there_is
@@ -121,9 +121,10 @@ def open_scores(
             )
     estimator = load_any(model) if isinstance(model, str | os.PathLike) else model
     array = open_array(os.path.join(path, "scores"))
-    check_match(path, facts, array.shape, estimator.basis_)
+    basis = basis_of(estimator)
+    check_match(path, facts, array.shape, basis)
     low, high = map(float, facts["data_range"])
-    level = estimator.basis_.leading(n_components).score_shape[-1]
+    level = basis.leading(n_components).score_shape[-1]
     return Scores(os.fspath(path), estimator, level, Pixels(np.dtype(facts["dtype"]), (low, high)), array)
 
 

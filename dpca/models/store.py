@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any
@@ -16,7 +16,7 @@ from dpca.models.labelled import Labels
 from dpca.representation.base import Representation, array_digest
 from dpca.storage.arrays import create_array, create_root, write_shard
 from dpca.storage.coordinates import Coordinates, write_coordinates
-from dpca.storage.errors import StoreError, one_line
+from dpca.storage.errors import DataError, StoreError, one_line
 from dpca.storage.layout import Layout
 from dpca.storage.reading import open_array, open_group, read_into, root_facts
 from dpca.storage.workspace import Workspace, fingerprint_of
@@ -42,12 +42,15 @@ class Kept:
         Of the format.
     identity : sequence, optional
         Which of the facts tell two models apart that have the same arrays; default all.
+    beside : Coordinates, optional
+        Those of what is no axis of a sample, such as the times of the fit.
     """
 
     arrays: Mapping[str, tuple[Array, Sequence[str]]]
     facts: Mapping[str, Any]
     version: int
     identity: Sequence[Any] | None = None
+    beside: Coordinates | None = None
 
 
 class StoredModel:
@@ -65,6 +68,16 @@ class StoredModel:
         self._path, self.facts = path, facts
         self.sample_shape = tuple(map(int, facts["sample_shape"]))
         self.n_components, self.n_samples = int(facts["n_components"]), int(facts["n_samples_seen"])
+
+    def within(self, fact: str) -> StoredModel:
+        """Return the model that a fact describes, whose arrays lie among those of this one."""
+        return StoredModel(self._path, self.facts[fact])
+
+    def labels(self, fact: str, shape: Sequence[int]) -> Labels | None:
+        """Return the labels of axes of these lengths that a fact states, None where there is no such fact."""
+        if fact not in self.facts:
+            return None
+        return Labels.stored(self.facts[fact], open_group(os.path.join(self._path, _ALONG)), shape)
 
     def arrays(self, shapes: Mapping[str, tuple[int, ...]], *, integers: Sequence[str] = ()) -> dict[str, Array]:
         """Read arrays of these shapes: of floating-point numbers, but for ``integers``.
@@ -99,7 +112,7 @@ def save_model(model: Any, path: str | os.PathLike[str], *, overwrite: bool = Fa
     """
     kept: Kept = model._kept()
     digests = {name: array_digest(values) for name, (values, _) in kept.arrays.items()}
-    facts, along = _labels(model)
+    facts, along = _labels(model, kept)
     beside = [facts, *([name, c.values.tolist()] for name, c in along.arrays.items())] if along else []
     fingerprint = fingerprint_of(model.store_kind, kept.version, digests, *(kept.identity or [kept.facts]), *beside)
     with Workspace(path, kind=model.store_kind, fingerprint=fingerprint, overwrite=overwrite) as work:
@@ -115,18 +128,18 @@ def write_model(
 
     The group states ``stated``, too.
 
-    An array whose first axis counts components is cut into chunks of one component, as many a shard as fit 64 MiB.
-    One of values in a row, of the state of a fit, is cut into chunks of 64 MiB.
+    An array whose first axis counts components or groups is cut into chunks of one of these, as many a shard as fit
+    64 MiB. One of values in a row, of the state of a fit, is cut into chunks of 64 MiB.
     """
     kept: Kept = model._kept()
-    labels, along = _labels(model)
+    labels, along = _labels(model, kept)
     facts = {**kept.facts, **labels, **stated}
     group = create_root(store, kind=model.store_kind, version=kept.version, fingerprint=fingerprint, **facts)
     if along is not None:
         write_coordinates(group.require_group(_ALONG), along)
     for name, (values, axes) in kept.arrays.items():
         chunks, shards = values.shape, values.shape
-        if axes[0].endswith("component") and values.ndim > 1:
+        if axes[0].endswith(("component", "group")) and values.ndim > 1:
             rows = max(1, min(len(values), 2**26 // max(1, values[0].nbytes)))
             chunks, shards = (1, *values.shape[1:]), (rows, *values.shape[1:])
         elif axes[0].endswith("_value"):
@@ -146,9 +159,9 @@ def load_any(path: str | os.PathLike[str], only: type[Any] | None = None) -> Any
     """
     estimator, facts = _found(path, only)
     try:
-        model = estimator._from_store(StoredModel(path, facts))
-        if _LABELS in facts:
-            model._labels = Labels.stored(facts[_LABELS], open_group(os.path.join(path, _ALONG)), model.sample_shape_)
+        model = estimator._from_store(stored := StoredModel(path, facts))
+        if (labels := stored.labels(_LABELS, model.sample_shape_)) is not None:
+            model._labels = labels
         return model
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(path, str(error)) from error
@@ -170,8 +183,21 @@ def stored_basis(model: str, fingerprint: str, n_components: int | None = None) 
     """
     if model_fingerprint(model) != fingerprint:
         raise StoreError(f"the model at '{model}' was replaced while it was used: run the same command again")
-    basis: Representation = load_any(model).basis_
-    return basis.leading(n_components)
+    return basis_of(load_any(model)).leading(n_components)
+
+
+def basis_of(model: Any) -> Representation:
+    """Return what maps samples to scores and back.
+
+    Raises
+    ------
+    DataError
+        For a model of which stores of scores cannot be made.
+    """
+    if not hasattr(type(model), "basis_"):
+        raise DataError(f"a model of kind {model.store_kind} makes no stores of scores: load it, and call its methods")
+    basis: Representation = model.basis_
+    return basis
 
 
 def plain(value: Any) -> Any:
@@ -181,11 +207,14 @@ def plain(value: Any) -> Any:
     return value if value is None or isinstance(value, str | int | float | bool) else None
 
 
-def _labels(model: Any) -> tuple[dict[str, Any], Coordinates | None]:
+def _labels(model: Any, kept: Kept) -> tuple[dict[str, Any], Coordinates | None]:
     """Return what a store states of the labels of samples, and the coordinates that it keeps; nothing without any."""
     labels: Labels | None = model._labels
     along = None if labels is None else labels.kept(model.sample_shape_)
-    return ({}, None) if labels is None or along is None else ({_LABELS: labels.facts(along)}, along)
+    if labels is None or along is None:
+        return {}, kept.beside
+    beside = {} if kept.beside is None else kept.beside.arrays
+    return {_LABELS: labels.facts(along)}, replace(along, arrays={**beside, **along.arrays})
 
 
 def _found(path: str | os.PathLike[str], only: type[Any] | None = None) -> tuple[type[Any], dict[str, Any]]:

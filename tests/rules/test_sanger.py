@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from streams import fit, fold, leading, planted
 
+from dpca.pipelines.studies.kernel.courses import passes
 from dpca.rules.gains import gains_of
-from dpca.rules.kha import passes
 from dpca.rules.oja import OjaSubspace, Sanger
 from dpca.rules.schedules import Constant, Delayed
 
