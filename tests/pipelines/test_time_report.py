@@ -67,6 +67,9 @@ def test_a_file_whose_time_is_not_first(tmp_path: Path, served: Any, capsys: Any
     assert "nothing to do" in capsys.readouterr().out
     assert main([*argv, "--output", str(tmp_path / "b.zarr"), "--dim", "day"]) == 3
     assert "--dim 'day' is none of the dims lat, time, lon" in capsys.readouterr().err
+    assert main([*argv, "--output", str(tmp_path / "b.zarr"), "--segment", "97"]) == 3
+    assert "segment is 97 samples but the record has only 96" in capsys.readouterr().err
+    assert not [path for path in tmp_path.iterdir() if path.name.startswith("b.")]
 
 
 @pytest.mark.usefixtures("small_pictures")

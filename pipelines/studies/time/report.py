@@ -121,6 +121,9 @@ def report_time(
     """
     folder = report_folder(output)
     check_output(output, given, report=folder)
+    # What is wrong with the segment is told before any pass.
+    n = given.n_samples if isinstance(given, Stack) else len(given)
+    spectrum(np.zeros((n, 1)), segment=settings.segment)
     inherited = inherited_of(given, reading or {})
     fingerprint = _fingerprint(given, settings, reading)
     with Workspace(output, kind=KIND, fingerprint=fingerprint, overwrite=overwrite, inherited=inherited) as work:
