@@ -8,6 +8,7 @@ from dpca.models.convergence import ConvergenceWarning, OrderWarning
 from dpca.models.eof import EOF
 from dpca.models.eof_fit import GapWarning
 from dpca.models.kernel_pca import KernelPCA
+from dpca.models.patch_cascade import PatchCascade
 from dpca.models.patch_pca import PatchPCA
 from dpca.models.pca import PCA
 from dpca.models.scores import open_scores
@@ -25,6 +26,7 @@ __all__ = [
     "GapWarning",
     "KernelPCA",
     "OrderWarning",
+    "PatchCascade",
     "PatchPCA",
     "SpectralClustering",
     "StreamingPCA",

@@ -32,21 +32,13 @@ class PatchRepresentation(Representation):
     grid : PatchGrid
     mean : array (n_features,)
     components : array (n_components, n_features)
-    scales : array (n_components,), optional
-        Scores are divided by these; default 1.
     """
 
     grid: PatchGrid
     mean: Array
     components: Array
-    scales: Array | None = None
 
     scores_kind: ClassVar[str] = "patch-scores"  # type: ignore[misc]
-
-    @property
-    def keeps_units(self) -> bool:  # type: ignore[override]
-        """Whether scores are in the units of the samples."""
-        return self.scales is None
 
     @property
     def sample_shape(self) -> tuple[int, ...]:
@@ -79,8 +71,7 @@ class PatchRepresentation(Representation):
     def fingerprint(self) -> str:
         """Return the hash of the patches, the mean and the components."""
         grid = [list(lengths) for lengths in (self.grid.sample_shape, self.grid.patch_shape, self.grid.stride)]
-        arrays = [self.mean, self.components, *([] if self.scales is None else [self.scales])]
-        return fingerprint_of(self.scores_kind, grid, *map(array_digest, arrays))
+        return fingerprint_of(self.scores_kind, grid, *map(array_digest, (self.mean, self.components)))
 
     def work_bytes(self, n_rows: int, dtype: DTypeLike, *, pixels: bool = False) -> int:
         """Bytes of temporary arrays, as `Representation.work_bytes`."""
@@ -90,15 +81,13 @@ class PatchRepresentation(Representation):
         return results + blocks + 2 * self.components.size * work.itemsize
 
     def _leading(self, n_components: int) -> Self:
-        scales = None if self.scales is None else self.scales[:n_components]
-        return replace(self, components=self.components[:n_components], scales=scales)
+        return replace(self, components=self.components[:n_components])
 
     def _encode(self, samples: Array) -> Array:
         """Return (x - mean) V^T of every patch x. Costs 2 n p d k operations."""
         dtype, k = self.score_dtype(samples.dtype), len(self.components)
         scores, mean = np.empty((len(samples), *self.score_shape), dtype), self.mean.astype(dtype)
-        rows = self.components if self.scales is None else self.components / self.scales[:, None]
-        filters = rows.astype(dtype).T
+        filters = self.components.astype(dtype, copy=False).T
         for box, patches in self.grid.rows(samples):
             x = linalg.scratch("values", patches.shape, dtype)
             # Together faster than one call that converts and subtracts.
@@ -109,8 +98,7 @@ class PatchRepresentation(Representation):
 
     def _decode(self, scores: Array, pixels: Pixels | None) -> Array:
         dtype, grid = self.decoded_dtype(scores.dtype), self.grid
-        scales = 1 if self.scales is None else self.scales[:, None]
-        filters, k = (self.components * scales).astype(dtype), len(self.components)
+        filters, k = self.components.astype(dtype, copy=False), len(self.components)
         samples = np.zeros((len(scores), *grid.sample_shape), dtype)
         for box in grid.boxes(len(scores)):
             grid.add(scores[box].reshape(-1, k).astype(dtype, copy=False) @ filters, box, samples)
