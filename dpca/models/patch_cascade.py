@@ -108,8 +108,9 @@ class PatchCascade(Estimator):
     # -- learning
 
     def _fit(self, X: Any, **running: Any) -> None:
-        source, random, layers = varied_source(self, X), np.random.default_rng(self._seed()), []
-        self.explained_variance_ = []
+        source, random = varied_source(self, X), np.random.default_rng(self._seed())
+        layers: list[PatchRepresentation] = []
+        self.explained_variance_: list[Array] = []
         for j, rule, given in self._layers(source, source.axes, layers):
             passes = Passes(given, memory_budget=self.memory_budget, **running)
             (found,) = passes.over(Whole(tuple(given.shape[1:])), rule, stage=f"layer {j + 1}")
@@ -148,7 +149,7 @@ class PatchCascade(Estimator):
 
     def _counts(self) -> list[int]:
         """Return the components of each layer, with all parameters checked that need no samples."""
-        counts = self.n_components
+        counts: Any = self.n_components
         if not isinstance(counts, Sequence) or isinstance(counts, str) or not counts:
             raise DataError(f"n_components is {counts!r}: give a sequence of positive integers, one for each layer")
         whole_number(self.pool, "pool", 1)
