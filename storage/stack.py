@@ -34,9 +34,10 @@ from dpca.storage.coordinates import Coordinates, beside, coordinates_in, dims_o
 from dpca.storage.errors import DataError, StoreError, one_line
 from dpca.storage.layout import CHANNEL, MAX_CHUNK, SAMPLE, axes_for, named_axes, stacked_axes
 from dpca.storage.network import use_storage_options
+from dpca.storage.numbered import Numbered
 from dpca.storage.objects import absolute
 from dpca.storage.ranges import checked_range, found_range, type_range
-from dpca.storage.reading import array_in, open_group, open_node, root_facts
+from dpca.storage.reading import array_in, model_of, open_group, open_node, root_facts
 from dpca.storage.workspace import fingerprint_of
 
 STACK_KIND = "stack"
@@ -132,10 +133,15 @@ class Stack:
         return fingerprint_of(content)
 
     @cached_property
-    def names(self) -> np.ndarray[Any, Any]:
-        """Name of every sample, numpy strings of shape (n_samples,); its index where the array is foreign."""
+    def names(self) -> Numbered | np.ndarray[Any, Any]:
+        """Name of every sample, numpy strings of shape (n_samples,); its number where it has no name of its own.
+
+        Of a virtual stack it makes each name when that is asked for.
+        """
         if self._group is None:
             return np.arange(self.n_samples).astype(np.dtypes.StringDType())
+        if model_of(self.samples) is not None:
+            return Numbered(self.n_samples)
         return self._column(self._group, "name")
 
     @cached_property

@@ -158,7 +158,7 @@ def _too_large(sizes: Mapping[str, Any], *, cells: bool) -> str | None:
     )
 
 
-def quality_numbers(names: Array, quality: Mapping[str, Array], ssim: bool) -> dict[str, Any]:
+def quality_numbers(names: Sequence[str] | Array, quality: Mapping[str, Array], ssim: bool) -> dict[str, Any]:
     """Return what a report says of the errors of samples with these names; ``ssim`` says that it was measured."""
     mean = quality["mse"].mean()
     numbers: dict[str, Any] = {"mse": float(mean), "psnr": float(psnr_from_mse(mean))}
@@ -218,7 +218,7 @@ def _figures(
 def pictured(
     originals: Mapping[int, Any],
     rebuilt: Array,
-    names: Array,
+    names: Sequence[str] | Array,
     ssim: Array | None,
     bounds: tuple[float, float],
     axes: Sequence[str],
