@@ -144,6 +144,13 @@ class Stack:
             return Numbered(self.n_samples)
         return self._column(self._group, "name")
 
+    def names_at(self, indices: Sequence[int]) -> list[str]:
+        """Return the names of some samples; those of the others are not read beyond the chunks that these are in."""
+        if self._group is None:
+            return [str(index) for index in indices]
+        stored = array_in(self._group, "name")
+        return [str(stored[index]) for index in indices]
+
     @cached_property
     def labels(self) -> np.ndarray[Any, Any] | None:
         """Label of every sample, shape (n_samples,), or None where the source had none."""
