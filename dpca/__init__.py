@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpca import analysis, metrics, timeseries
+    from dpca import analysis, metrics, timeseries, torch
     from dpca.jobs.follow import follow
     from dpca.models import (
         EOF,
@@ -36,6 +36,7 @@ __all__ = [
     "open_compressed",
     "open_scores",
     "timeseries",
+    "torch",
 ]
 __version__ = "0.1.0"
 
@@ -44,7 +45,7 @@ def __getattr__(name: str) -> Any:
     # On first use: the libraries behind them take seconds to import, in which a program would not be its own yet.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = name in ("analysis", "metrics", "timeseries")
+    module = name in ("analysis", "metrics", "timeseries", "torch")
     room = "dpca.jobs.follow" if name == "follow" else "dpca.models"
     found = import_module(f"dpca.{name}") if module else getattr(import_module(room), name)
     globals()[name] = found

@@ -32,6 +32,7 @@ CALLS: dict[str, set[str]] = {
     "models": {"kernels", "rules", "partition", "engine", "representation", "storage", "choices"},
     "analysis": {"kernels", "engine", "representation", "models", "storage"},
     "timeseries": {"kernels", "rules", "engine", "representation", "models", "storage"},
+    "torch": {"storage"},
     "report": {"storage"},
     "jobs": {
         *("kernels", "partition", "engine", "codec", "representation"),
