@@ -34,6 +34,7 @@ CALLS: dict[str, set[str]] = {
     "timeseries": {"kernels", "rules", "engine", "representation", "models", "storage"},
     "plots": {"kernels", "engine", "representation", "models", "storage", "metrics", "choices"},
     "report": {"plots", "storage"},
+    "torch": {"storage"},
     "jobs": {
         *("kernels", "partition", "engine", "codec", "representation"),
         *("models", "plots", "report", "storage", "metrics", "choices"),
