@@ -147,6 +147,8 @@ class Stack:
         """Return the names of some samples; those of the others are not read beyond the chunks that these are in."""
         if self._group is None:
             return [str(index) for index in indices]
+        if model_of(self.samples) is not None:
+            return Numbered(self.n_samples)[np.asarray(indices)]  # type: ignore[no-any-return]
         stored = array_in(self._group, "name")
         return [str(stored[index]) for index in indices]
 
