@@ -150,7 +150,7 @@ class Strands:
         strand = _Strand(work, s, start, stop, before, start)
         if self._merges and (found := work.load(s)):
             strand.at, strand.reached = stop, (found, 0)
-        elif self.scheme is None and (found := work.load(s, part=True)):
+        elif found := work.load(s, part=True):
             strand.at, strand.reached = found.pop().counts["at"], (found, 0)
         strand.kept_at = strand.at
         if strand.at > start:
@@ -165,10 +165,9 @@ class Strands:
         if watch is not None:
             n = self._n_seen(strands)
             rows = math.ceil((watch.until(n) - n) / len(live))
-            if watch.exact:
-                most = rows
-            elif watch.most is not None:
-                most = math.ceil((watch.most - n) / len(live))
+            most = rows if watch.exact else most
+            if watch.most is not None:
+                most = min(most, math.ceil((watch.most - n) / len(live)))
         ends = {s: self._end(s, at, rows, most) for s, at in live.items()}
         graph = {}
         for key, strand in strands.items():

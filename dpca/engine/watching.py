@@ -60,8 +60,11 @@ class Watch(ABC):
 
     #: Samples after which no more are taken, if any.
     most: int | None = None
-    #: Whether links end inside chunks, which are then read twice.
-    exact: bool = False
+
+    @property
+    def exact(self) -> bool:
+        """Whether the next link may end inside a chunk, which is then read twice."""
+        return False
 
     @abstractmethod
     def until(self, n_samples: int) -> int:
@@ -82,7 +85,11 @@ class Marks(Watch):
 
     marks: Sequence[int]
     seen: Callable[[Look], None]
-    exact: bool = True
+
+    @property
+    def exact(self) -> bool:
+        """A mark is a mark."""
+        return True
 
     def until(self, n_samples: int) -> int:
         """Return the next mark."""
@@ -100,8 +107,8 @@ class Marks(Watch):
 class Pace:
     """How long the links of a fold are, so that looks come early, now and then, and take little of the time.
 
-    The first looks come after 16, 64, 256 and 1,024 samples, further ones each ``every`` seconds, but rarely enough to
-    take a twentieth of the time: the cost of each is measured.
+    The first looks come after 16, 64, 256 and 1,024 samples, inside chunks if need be; further ones each ``every``
+    seconds, but rarely enough to take a twentieth of the time: the cost of each is measured.
 
     Parameters
     ----------
@@ -144,6 +151,11 @@ class Pace:
         left = min(self._due, self.began + self.max_seconds - self._cost) - now
         rows = min(max(int(self._rate * max(left, _SHORTEST)), 1), max(_MOST_LONGER * self._rows, 1))
         return min(n_samples + rows, early or 2**62)
+
+    @property
+    def is_early(self) -> bool:
+        """Whether the link that has begun ends with one of the first looks."""
+        return self._early(self._link[0]) is not None
 
     def arrived(self, n_samples: int) -> bool:
         """Note that a link has ended; return whether there should be a look."""

@@ -6,6 +6,7 @@ from dpca.jobs.append import Appended, append_store
 from dpca.jobs.compression import Compressed, CompressionSettings, compress, find_done
 from dpca.jobs.encode import encode_store
 from dpca.jobs.fit import Fitted, fit_store
+from dpca.jobs.live import read_live
 from dpca.jobs.reconstruct import reconstruct_store
 from dpca.jobs.transform import transform_store
 from dpca.storage.input import open_input
@@ -21,6 +22,7 @@ __all__ = [
     "find_done",
     "fit_store",
     "open_input",
+    "read_live",
     "reconstruct_store",
     "transform_store",
 ]

@@ -148,11 +148,13 @@ class Estimator(ABC, Storable, TransformerMixin, BaseEstimator):  # type: ignore
         callback : callable (dpca.Progress), optional
             Is shown the model so far: after 16, 64, 256 and 1,024 samples, then each second, but rarely enough to take
             a twentieth of the time, and in the end. Where it returns True the fit ends there, and an exception ends it,
-            too. The result does not depend on being watched. Chunks are read whole, and rules whose rounding depends on
-            their batches take these whole: there the first look comes later.
+            too. The result does not depend on being watched. Rules whose rounding depends on their batches take these
+            whole: there the first look comes later. The solver "dual" of `PCA` has components only in the end, "power"
+            in its last pass.
         max_seconds, max_samples : float and int, optional
             Budgets: when one is used up, the fit ends with a model of the samples so far, ``n_samples_seen_`` of them;
-            not before there is a model. With ``checkpoints`` the same fit, with more to spend, goes on from there.
+            not before there is a model. With ``checkpoints`` the same fit goes on from there, with as much to spend
+            again.
 
         Warns
         -----

@@ -29,6 +29,11 @@ class _Links(Watch):
         """Return when to stop next."""
         return self.pace.until(n_samples)
 
+    @property
+    def exact(self) -> bool:
+        """Whether the next link may end inside a chunk: there is to be something to see at once."""
+        return self.pace.is_early
+
     def look(self, look: Look) -> None:
         """Nothing: who iterates looks."""
 

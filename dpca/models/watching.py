@@ -110,6 +110,8 @@ class Watching:
     """Whether that is of all samples."""
     n_samples: int = field(default=0, init=False)
     """Of the stack, once it is known."""
+    most: int | None = field(default=None, init=False)
+    """Samples after which the fit ends, once it is known where it goes on."""
 
     def __post_init__(self) -> None:
         self.pace = Pace(math.inf if self.callback is None else EVERY, self.max_seconds)
@@ -183,7 +185,13 @@ class Watching:
 
     def is_over(self, n_samples: int) -> bool:
         """Say whether a budget is used up."""
-        return self.pace.is_over or (self.max_samples is not None and n_samples >= self.max_samples)
+        return self.pace.is_over or (self.most is not None and n_samples >= self.most)
+
+    def most_from(self, n_samples: int) -> int | None:
+        """Return after how many samples the fit ends, which began, or went on, at ``n_samples``."""
+        if self.most is None and self.max_samples is not None:
+            self.most = n_samples + self.max_samples
+        return self.most
 
     def _model(self, settle: Callable[[Any], None]) -> Any:
         model = copy.copy(self.estimator)
@@ -213,12 +221,15 @@ class _FoldWatch(Watch):
     settle: Callable[[Any, Any, int], None]
     n_samples: int
 
-    def __post_init__(self) -> None:
-        self.most = self.watching.max_samples
-
     def until(self, n_samples: int) -> int:
         """Return when to stop next."""
+        self.most = self.watching.most_from(n_samples)
         return self.watching.pace.until(n_samples)
+
+    @property
+    def exact(self) -> bool:
+        """Whether the next link may end inside a chunk: there is to be something to see at once."""
+        return self.watching.pace.is_early
 
     def look(self, look: Look) -> None:
         """Look, where it is time; end the fit where it is over and there is a model.
