@@ -136,6 +136,23 @@ def add_compress(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_budget(parser: argparse.ArgumentParser) -> None:
+    """Add how a fit is watched, and when it ends before it is done."""
+    group = parser.add_argument_group("watching", "A fit can be looked at, and ended, before it has seen all samples.")
+    group.add_argument(
+        "--live",
+        metavar="PATH",
+        help="keep the model so far in this store, whole at any moment, for pages and programs that look at it",
+    )
+    group.add_argument(
+        "--max-seconds",
+        type=positive_number,
+        metavar="S",
+        help="end after S seconds with the model so far, at --live; the same command goes on from there",
+    )
+    group.add_argument("--max-samples", type=positive, metavar="N", help="end after N samples more, likewise")
+
+
 def add_overwrite(parser: argparse.ArgumentParser) -> None:
     """Allow replacing an old output."""
     parser.add_argument(

@@ -14,6 +14,7 @@ from dpca import __version__
 from dpca.cli.arguments import (
     GOES_ON,
     SOURCES,
+    add_budget,
     add_cluster_options,
     add_compress,
     add_goals,
@@ -183,6 +184,7 @@ def _parser() -> argparse.ArgumentParser:
         model="model to make",
     )
     add_model_options(fit, required=True)
+    add_budget(fit)
 
     transform = command(
         "transform",

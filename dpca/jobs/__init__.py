@@ -6,6 +6,7 @@ from dpca.jobs.append import Appended, append_store
 from dpca.jobs.compression import Compressed, compress, find_done
 from dpca.jobs.encode import encode_store
 from dpca.jobs.fit import Fitted, fit_store
+from dpca.jobs.live import read_live
 from dpca.jobs.plan import JobPlan, plan_job
 from dpca.jobs.reconstruct import reconstruct_store
 from dpca.jobs.settings import CompressionSettings
@@ -27,6 +28,7 @@ __all__ = [
     "fit_store",
     "open_input",
     "plan_job",
+    "read_live",
     "reconstruct_store",
     "transform_store",
 ]
