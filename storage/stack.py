@@ -138,6 +138,11 @@ class Stack:
             return np.arange(self.n_samples).astype(np.dtypes.StringDType())
         return self._column(self._group, "name")
 
+    @property
+    def name_array(self) -> zarr.Array[Any] | None:
+        """Names of the samples as they are stored, for those that want few; None where the array is foreign."""
+        return None if self._group is None else array_in(self._group, "name")
+
     @cached_property
     def labels(self) -> np.ndarray[Any, Any] | None:
         """Label of every sample, shape (n_samples,), or None where the source had none."""

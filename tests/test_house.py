@@ -37,7 +37,8 @@ CALLS: dict[str, set[str]] = {
         *("kernels", "partition", "engine", "codec", "representation"),
         *("models", "report", "storage", "metrics", "choices"),
     },
-    "cli": {"kernels", "engine", "models", "report", "jobs", "storage", "choices"},
+    "explore": {"kernels", "representation", "models", "analysis", "report", "storage", "choices"},
+    "cli": {"kernels", "engine", "models", "report", "jobs", "explore", "storage", "choices"},
 }
 # Programs and studies may use all of the library; nothing uses them.
 CALLS["pipelines"] = set(CALLS)

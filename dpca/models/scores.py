@@ -36,18 +36,20 @@ class Scores:
         Components that are used where nothing else is said.
     pixels : Pixels
         Type of the original stack, and its smallest and largest possible value.
+    array : zarr.Array
+        Scores (n_samples, ..., k) as they are stored.
     """
 
     path: str
     model: Any
     n_components: int
     pixels: Pixels
-    _array: zarr.Array[Any]
+    array: zarr.Array[Any]
 
     @property
     def scores(self) -> da.Array:
         """Scores (n_samples, ..., n_components), lazy."""
-        return leading_scores(self._array, self.n_components)
+        return leading_scores(self.array, self.n_components)
 
     def stack(self, n_components: int | None = None) -> da.Array:
         """Return the samples that the scores stand for, as they were: in the original's dtype, rounded and clipped.
@@ -69,7 +71,7 @@ class Scores:
             If there are not so many components.
         """
         level = self.n_components if n_components is None else n_components
-        lazy: da.Array = samples_of(self.model.basis_, self._array, level, self.pixels)
+        lazy: da.Array = samples_of(self.model.basis_, self.array, level, self.pixels)
         return lazy
 
 
