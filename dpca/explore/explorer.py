@@ -15,7 +15,7 @@ from dpca.explore.decoders import Decoder, OfModel
 from dpca.explore.originals import Names, Originals
 from dpca.kernels.pixels import Pixels
 from dpca.kernels.types import Array
-from dpca.report.panels import centered, difference, intensity, panel, readable_gain, signed, thinned
+from dpca.plots.panels import centered, difference, intensity, panel, readable_gain, signed, thinned
 from dpca.storage.errors import DataError
 from dpca.storage.layout import CHANNEL, axes_for
 
@@ -323,7 +323,7 @@ class Explorer:
 def _eigenimage(vector: Array, facts: Facts, cells: tuple[int, ...] | None, plane: int | None) -> Array:
     values = panel(facts.plane(vector, facts.n_planes // 2 if plane is None else plane), facts.plane_axes)
     if cells is not None and values.ndim > 1 and len(cells) > 1:
-        from dpca.report.panels import align_signs
+        from dpca.plots.panels import align_signs
 
         values = align_signs(values, (cells[-2], cells[-1]))
     values = thinned(values, EIGENIMAGE)

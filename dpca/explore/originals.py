@@ -14,7 +14,7 @@ import zarr
 from dpca.kernels.types import Array
 from dpca.storage.disk import there_is
 from dpca.storage.errors import StoreError
-from dpca.storage.reading import read_into
+from dpca.storage.reading import model_of, read_into
 from dpca.storage.stack import Stack
 
 # Samples beside one that was read stay in memory, up to so many bytes: they came out of the same chunk.
@@ -33,7 +33,9 @@ class Originals:
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
-        chunk, sample = stack.samples.chunks[0], max(1, stack.nbytes // max(1, stack.n_samples))
+        # Samples that are made when they are read come one by one.
+        chunk = stack.samples.chunks[0] if model_of(stack.samples) is None else 1
+        sample = max(1, stack.nbytes // max(1, stack.n_samples))
         # A block never takes a part of a chunk that another takes again, unless one is too large to be kept.
         self._rows = max(1, min(chunk, _KEPT_BYTES // (2 * sample)))
         self._kept: OrderedDict[int, Array] = OrderedDict()
