@@ -134,6 +134,8 @@ class PageServer:
         if self._thread.is_alive():
             self._loop.call_soon_threadsafe(self._loop.stop)
             self._thread.join(_END)
+        else:
+            self._loop.close()
         self._socket.close()
 
     async def ready(self) -> None:
