@@ -26,6 +26,7 @@ from dpca.cli.arguments import (
     add_storage_option,
     cell_lengths,
     counts,
+    natural,
     positive,
     positive_number,
 )
@@ -47,6 +48,7 @@ Principal component analysis of image and volume stacks of any size.
   dpca plan faces.zarr --workers 1,8                    how long that takes, and how much memory
   dpca job run nightly.toml                             what a file asks for, by a scheduler
   dpca append small.zarr more/                          more samples, under the same components
+  dpca explore faces.zarr                               look at it on a local page
   dpca watch run.zarr modes.zarr --components 9         components of a stack that is still being written
   dpca verify again.zarr                                every chunk against its checksum
 
@@ -262,6 +264,30 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--sample", type=positive, metavar="N", help="try N samples (default: 100 images, or 64 MiB)")
     compare.add_argument("--plot", metavar="FILE", help="draw bytes against error into this PNG file")
     compare.add_argument("--json", action="store_true", help="print a line of JSON for each codec and setting")
+
+    explore = command(
+        "explore",
+        "explore:explore",
+        "show a stack, a model, scores or a compressed store on a local page",
+        "dpca explore lfw.zarr                          and a fit to it, while it runs\n"
+        "         dpca explore lfw.zarr --model model.zarr\n"
+        "         dpca explore out.zarr --stack lfw.zarr",
+        path="store to look at",
+    )
+    explore.add_argument("--stack", metavar="STACK", help="what scores, a model or a compressed store were made from")
+    explore.add_argument("--model", metavar="MODEL", help="of the stack, or what the scores were made with")
+    explore.add_argument(
+        "--components",
+        type=positive,
+        default=20,
+        metavar="K",
+        help="fit so many to a stack without a model (default: %(default)s)",
+    )
+    explore.add_argument(
+        "--host", default="localhost", help="address to serve at; others than this machine's own take a token"
+    )
+    explore.add_argument("--port", type=natural, default=0, metavar="N", help="default: a free one")
+    add_range_option(explore, "as the stack states it")
 
     watch = command(
         "watch",

@@ -30,6 +30,7 @@ NOT_RUN = {
     "python3 -m venv": "makes an environment; continuous integration runs the line with the tests",
     "dask scheduler": "runs until it is stopped; tests/cli/test_given_cluster.py runs it",
     "dask worker": "runs on other machines; tests/cli/test_given_cluster.py runs it here",
+    "dpca explore": "serves until it is stopped; tests/explore/test_command.py runs it",
     "dpca compress /shared/": "has the address of another machine",
     "python pipelines/lsun_streaming.py": "needs LMDB files of LSUN; tests/pipelines/test_lsun_streaming.py runs it",
     "python pipelines/convergence_report.py": "takes a minute; tests/pipelines/test_convergence_report.py runs it",
