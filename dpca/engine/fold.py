@@ -99,8 +99,8 @@ def fold(
         At a value that is not finite.
     """
     if (stand_in := rehearsal()) is not None:
-        found, planned = stand_in.fold(rule, source, partition, scheme, stage)
-        return found, FoldReport(planned, 0.0, 0, note)
+        guessed, planned = stand_in.fold(rule, source, partition, scheme, stage)
+        return guessed, FoldReport(planned, 0.0, 0, note)
     folding = iter_fold(
         rule,
         source,
