@@ -31,6 +31,7 @@ autodoc_typehints = "none"  # numpydoc's sections state types, with shapes
 numpydoc_show_class_members = False  # autodoc lists them
 numpydoc_class_members_toctree = False
 autosummary_generate = False
+autodoc_mock_imports = ["torch"]  # an extra of gigabytes
 
 myst_heading_anchors = 3
 myst_enable_extensions = ["substitution"]

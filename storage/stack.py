@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import math
 import os
-import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -27,12 +26,13 @@ from typing import Any
 import numpy as np
 import zarr
 from zarr.core.buffer import default_buffer_prototype
-from zarr.errors import BaseZarrError
 
 from dpca.storage import cf
-from dpca.storage.coordinates import Coordinates, beside, coordinates_in, dims_of
+from dpca.storage.batches import Batches, batches_of
+from dpca.storage.choosing import chosen_array, is_in_order
+from dpca.storage.coordinates import Coordinates, coordinates_in, dims_of
 from dpca.storage.errors import DataError, StoreError, one_line
-from dpca.storage.layout import CHANNEL, MAX_CHUNK, SAMPLE, axes_for, named_axes, stacked_axes
+from dpca.storage.layout import CHANNEL, MAX_CHUNK, SAMPLE, axes_for, named_axes
 from dpca.storage.network import use_storage_options
 from dpca.storage.numbered import Numbered
 from dpca.storage.objects import absolute
@@ -45,7 +45,6 @@ STACK_VERSION = 1
 #: What a stack states to be made from that grew sample by sample, see `dpca.storage.appending`.
 APPENDED = "appended samples"
 
-_PREFERRED = ("samples", "images", "data")
 _KINDS = "buif"  # numpy's letters for truth values, integers and floats
 
 
@@ -144,6 +143,15 @@ class Stack:
             return Numbered(self.n_samples)
         return self._column(self._group, "name")
 
+    def names_at(self, indices: Sequence[int]) -> list[str]:
+        """Return the names of some samples; those of the others are not read beyond the chunks that these are in."""
+        if self._group is None:
+            return [str(index) for index in indices]
+        if model_of(self.samples) is not None:
+            return Numbered(self.n_samples)[np.asarray(indices)]  # type: ignore[no-any-return]
+        stored = array_in(self._group, "name")
+        return [str(stored[index]) for index in indices]
+
     @cached_property
     def labels(self) -> np.ndarray[Any, Any] | None:
         """Label of every sample, shape (n_samples,), or None where the source had none."""
@@ -172,6 +180,53 @@ class Stack:
             return None
         found = coordinates_in(group, dims, self.shape, self.samples.attrs.asdict())
         return found and found.arranged(range(len(dims)), self.axes[1:])
+
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        labels: Any = None,
+        shuffle: int | None = None,
+        epoch: int = 0,
+        part: tuple[int, int] = (0, 1),
+        start: int = 0,
+        standardize: tuple[Any, Any] | None = None,
+    ) -> Batches:
+        """Return the samples in batches, for something that trains on them; nothing is read before they are iterated.
+
+        Parameters
+        ----------
+        batch_size : int
+            Samples of a batch; the last one of a part may be shorter.
+        labels : array_like (n_samples, ...), optional
+            What batches come with, such as ``stack.labels``; ``np.arange(n_samples)`` numbers the samples.
+        shuffle : int, optional
+            Seed of a random order: whole chunks are drawn, and the samples of 32 MiB of chunks, at least 4 of them, are
+            mixed. Default: the order of the store.
+        epoch : int
+            Another one is another random order.
+        part : (int, int)
+            Which part of the samples, and of how many: rank and world size. Every sample is in one part, and parts
+            differ by at most one sample, so by at most one batch.
+        start : int
+            Batches to leave out at the beginning, to go on where a run was stopped.
+        standardize : (mean, deviation), optional
+            Subtract the one and divide by the other, numbers or arrays that broadcast to a sample; what has deviation 0
+            is divided by 1. Batches are float32 then, float64 for values of more than 2 bytes that are not float32.
+
+        Returns
+        -------
+        Batches
+            An iterable of arrays (m, *sample_shape) of their own, or of (array, labels).
+
+        Raises
+        ------
+        DataError
+            For arguments that do not fit the samples.
+        """
+        last = CHANNEL in self.axes[-1:]
+        given = {"labels": labels, "shuffle": shuffle, "epoch": epoch, "part": part, "start": start}
+        return batches_of(self.samples, batch_size, channels_last=last, standardize=standardize, **given)
 
     def _column(self, group: zarr.Group, name: str) -> np.ndarray[Any, Any]:
         return np.asarray(array_in(group, name)[...])
@@ -226,11 +281,11 @@ def open_stack(
         facts = root_facts(node)
         if facts:
             return _open_ours(where, node, facts, data_range, axes)
-        samples, array_path, ome = _choose(where, node)
+        samples, array_path, ome = chosen_array(where, node)
     else:
         samples, array_path, ome = node, where, None
     _check_samples(where, samples, decoded)
-    moved = ome is not None and axes is None and not _in_order(ome, samples.shape)
+    moved = ome is not None and axes is None and not is_in_order(ome, samples.shape)
     if moved and decoded:
         raise DataError(
             f"'{where}' has the axes {ome} of lengths {samples.shape}, and samples must come first, channels last: "
@@ -293,59 +348,6 @@ def _open_ours(
         _fingerprint=fingerprint,
         _group=group,
     )
-
-
-def _in_order(axes: Sequence[str], shape: Sequence[int]) -> bool:
-    """Whether samples are counted by the first axis, channels by the last, and no other axis of OME-Zarr is idle."""
-    idle = any(n == 1 and axis not in ("y", "x") for axis, n in zip(axes[1:], shape[1:], strict=True))
-    return axes[0] == SAMPLE and CHANNEL not in axes[:-1] and not idle
-
-
-def _choose(where: str, group: zarr.Group) -> tuple[zarr.Array[Any], str, tuple[str, ...] | None]:
-    """Return the array that is meant, its path, and the names of all its axes where the group states them."""
-    if (ome := _of_ome(where, group)) is not None:
-        return ome
-    try:
-        with warnings.catch_warnings():
-            # files in the folder that are not Zarr's are no concern of a reader
-            warnings.simplefilter("ignore")
-            known = dict(group.arrays())
-            others = beside(array.attrs.asdict() for array in known.values())
-            arrays = {name: array for name, array in known.items() if array.ndim >= 2 and name not in others}
-    except (OSError, ValueError, TypeError, KeyError, BaseZarrError) as error:
-        raise StoreError(
-            f"'{where}' cannot be read as a Zarr group ({one_line(error)}): give one array's path"
-        ) from error
-    found = [next(iter(arrays))] if len(arrays) == 1 else [name for name in _PREFERRED if name in arrays]
-    if not found:
-        listed = ", ".join(sorted(arrays)) or "none"
-        raise DataError(
-            f"'{where}' is a Zarr group with no obvious stack (arrays of two or more axes: {listed}): "
-            f"give '{where}/<array>'"
-        )
-    return array_in(group, found[0]), f"{where.rstrip('/')}/{found[0]}", None
-
-
-def _of_ome(where: str, group: zarr.Group) -> tuple[zarr.Array[Any], str, tuple[str, ...]] | None:
-    """Return the highest resolution of an image of OME-Zarr (0.1 to 0.5), None for other groups."""
-    stated: Any = group.attrs.asdict()
-    stated = stated.get("ome", stated)
-    if not isinstance(stated, dict) or not stated.get("multiscales"):
-        return None
-    try:
-        image = stated["multiscales"][0]
-        path = str(image["datasets"][0]["path"])
-        # dicts since version 0.4, letters in 0.3, and always these five before
-        names = [one["name"] if isinstance(one, dict) else one for one in image.get("axes", "tczyx")]
-        if path.startswith("/") or ".." in path.split("/") or not all(isinstance(name, str) for name in names):
-            raise ValueError(f"its first dataset is {path[:40]!r}, its axes are {str(names)[:40]}")
-        array = array_in(group, path)
-        if len(names) != array.ndim or len(set(names)) != array.ndim:
-            raise ValueError(f"its axes are {str(names)[:40]} and its array has the shape {array.shape}")
-    except (KeyError, IndexError, TypeError, AttributeError, ValueError) as error:
-        raise DataError(f"'{where}' is no whole OME-Zarr image ({one_line(error)}): give '{where}/<array>'") from error
-    axes = stacked_axes(names, array.shape) or (SAMPLE, *names[1:])
-    return array, f"{where.rstrip('/')}/{path}", axes
 
 
 def _check_samples(where: str, samples: zarr.Array[Any], decoded: bool) -> None:

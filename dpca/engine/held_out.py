@@ -9,9 +9,10 @@ import numpy as np
 from dpca.engine.derived import DerivedSource
 from dpca.engine.sampling import spread_samples
 from dpca.engine.source import DaskSource, Reader, Source
-from dpca.engine.windows import WINDOW_BYTES, chunk_edges, windowed_reader
+from dpca.engine.windows import edges_of, windowed_reader
 from dpca.kernels.types import Array
 from dpca.storage.errors import DataError
+from dpca.storage.windows import WINDOW_BYTES, windows_in_order
 
 #: About so many samples are held out at most: their mean error is known to half a percent where that of single samples
 #: varies by half.
@@ -108,9 +109,9 @@ class RemainingSource(DerivedSource):
 
     def reader(self) -> Reader:
         """Open the source in the calling process."""
-        edges = chunk_edges(self.source)
+        edges = edges_of(self.source)
         size = max(1, self.window_rows // self.chunks[0])
-        windows = [np.arange(i, min(i + size, len(edges) - 1)) for i in range(0, len(edges) - 1, size)]
+        windows, _ = windows_in_order(edges, size)
         bounds = np.append(edges[:-1:size], edges[-1])
         cuts = np.searchsorted(self.left_out, bounds)
         lengths = np.diff(bounds) - np.diff(cuts)

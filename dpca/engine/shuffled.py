@@ -10,11 +10,8 @@ import numpy as np
 
 from dpca.engine.derived import DerivedSource
 from dpca.engine.source import DaskSource, Reader, Source
-from dpca.engine.windows import WINDOW_BYTES, chunk_edges, windowed_reader
-from dpca.kernels.types import Array
-
-# Chunks that are mixed with each other are at least so many.
-_LEAST_CHUNKS = 4
+from dpca.engine.windows import edges_of, windowed_reader
+from dpca.storage.windows import WINDOW_BYTES, drawn_windows, sample_order, window_chunks
 
 
 class ShuffledSource(DerivedSource):
@@ -41,9 +38,9 @@ class ShuffledSource(DerivedSource):
     def reader(self) -> Reader:
         """Open the source in the calling process; one window of it is held from one call to the next."""
         size = max(1, self.window_rows // self.chunks[0])
-        windows, lengths = drawn_windows(chunk_edges(self.source), size, self.seed)
+        windows, lengths = drawn_windows(edges_of(self.source), size, (self.seed,))
         return windowed_reader(
-            self.source, windows, lengths, lambda number: sample_order(lengths[number], self.seed, number)
+            self.source, windows, lengths, lambda number: sample_order(lengths[number], (self.seed,), number)
         )
 
 
@@ -60,31 +57,12 @@ def shuffle(source: Source, seed: int, window_bytes: int = WINDOW_BYTES) -> Sour
 def _shuffled_dask(x: da.Array, seed: int, window_bytes: int) -> da.Array:
     edges = np.append(0, np.cumsum(x.chunks[0]))
     size = window_chunks(max(x.chunks[0]) * math.prod(x.shape[1:]) * x.dtype.itemsize, window_bytes)
-    windows, lengths = drawn_windows(edges, size, seed)
+    windows, lengths = drawn_windows(edges, size, (seed,))
     drawn_chunks = da.concatenate([x[edges[c] : edges[c + 1]] for c in itertools.chain.from_iterable(windows)])
     joined = drawn_chunks.rechunk({0: tuple(lengths)})
     mixed = []
     for i, length in enumerate(lengths):
-        order = sample_order(length, seed, i)
+        order = sample_order(length, (seed,), i)
         mixed.append(joined.blocks[i].map_blocks(np.take, order, axis=0, meta=np.empty((0,) * x.ndim, x.dtype)))
     whole: da.Array = da.concatenate(mixed)
     return whole
-
-
-def window_chunks(chunk_bytes: int, window_bytes: int) -> int:
-    """Chunks of a window."""
-    return max(_LEAST_CHUNKS, window_bytes // max(1, chunk_bytes))
-
-
-def drawn_windows(edges: Array, size: int, seed: int) -> tuple[list[Array], list[int]]:
-    """Return the chunks of each window, and its samples; ``edges`` say where chunks begin and the last one ends."""
-    drawn = np.random.default_rng((seed, 0)).permutation(len(edges) - 1)
-    # In a window chunks are read in the order of the store, neighbors at once.
-    windows = [np.sort(drawn[i : i + size]) for i in range(0, len(drawn), size)]
-    return windows, [int((edges[w + 1] - edges[w]).sum()) for w in windows]
-
-
-def sample_order(n_samples: int, seed: int, window: int) -> Array:
-    """Return the order of the samples inside a window."""
-    order: Array = np.random.default_rng((seed, 1, window)).permutation(n_samples)
-    return order

@@ -8,6 +8,8 @@ from dpca.models.convergence import ConvergenceWarning, OrderWarning
 from dpca.models.eof import EOF
 from dpca.models.eof_fit import GapWarning
 from dpca.models.kernel_pca import KernelPCA
+from dpca.models.patch_cascade import PatchCascade
+from dpca.models.patch_pca import PatchPCA
 from dpca.models.pca import PCA
 from dpca.models.scores import open_scores
 from dpca.models.spectral_clustering import SpectralClustering
@@ -24,6 +26,8 @@ __all__ = [
     "GapWarning",
     "KernelPCA",
     "OrderWarning",
+    "PatchCascade",
+    "PatchPCA",
     "SpectralClustering",
     "StreamingPCA",
     "TrajectoryPCA",

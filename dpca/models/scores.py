@@ -12,9 +12,11 @@ import numpy as np
 import zarr
 
 from dpca.kernels.pixels import Pixels
+from dpca.kernels.types import Array
 from dpca.models.store import basis_of, load_any
 from dpca.representation.base import Representation
 from dpca.representation.reconstruction import check_stated_model, leading_scores, samples_of
+from dpca.storage.batches import Batches, batches_of
 from dpca.storage.disk import there_is
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.network import use_storage_options
@@ -71,6 +73,68 @@ class Scores:
         level = self.n_components if n_components is None else n_components
         lazy: da.Array = samples_of(self.model.basis_, self._array, level, self.pixels)
         return lazy
+
+    def batches(
+        self,
+        batch_size: int,
+        *,
+        n_components: int | None = None,
+        labels: Any = None,
+        shuffle: int | None = None,
+        epoch: int = 0,
+        part: tuple[int, int] = (0, 1),
+        start: int = 0,
+        standardize: bool | tuple[Any, Any] = False,
+    ) -> Batches:
+        """Return the scores in batches, for something that trains on them; nothing is read before they are iterated.
+
+        Scores of cells are small images (rows, columns, components): with components in the place of channels.
+
+        Parameters
+        ----------
+        batch_size, labels, shuffle, epoch, part, start
+            As for `dpca.storage.Stack.batches`.
+        n_components : int, optional
+            Use only so many of the first components, up to all that are stored; default that of this object. Chunks
+            that hold only others are not read.
+        standardize : bool or (mean, deviation)
+            Whether to divide each score by its standard deviation among the samples of the fit, which the model knows
+            (``explained_variance_``; their mean is 0), so that no pass is needed, and other samples are treated as
+            those were. Shared components have one deviation for all cells of a shape. Or what to subtract, and to
+            divide by.
+
+        Returns
+        -------
+        Batches
+            An iterable of arrays (m, ..., n_components) of their own, or of (array, labels).
+
+        Raises
+        ------
+        DataError
+            For arguments that do not fit the scores, or a model that does not know their deviations.
+        """
+        level = self.model.basis_.leading(self.n_components if n_components is None else n_components).score_shape[-1]
+        moments = None if isinstance(standardize, bool) else standardize
+        if standardize is True:
+            moments = 0.0, self._deviations()[..., :level]
+        given = {"labels": labels, "shuffle": shuffle, "epoch": epoch, "part": part, "start": start}
+        images = self._array.ndim > 2
+        return batches_of(
+            self._array, batch_size, n_components=level, channels_last=images, standardize=moments, **given
+        )
+
+    def _deviations(self) -> Array:
+        """Return the standard deviation of each score among the samples of the fit."""
+        shape, variances = self._array.shape[1:], getattr(self.model, "explained_variance_", None)
+        if variances is None:
+            raise DataError(
+                f"a model of kind {self.model.store_kind} does not know the deviations of its scores: give "
+                f"standardize=(mean, deviation)"
+            )
+        if getattr(self.model, "whiten", False):
+            return np.ones(shape)
+        deviations: Array = np.sqrt(np.maximum(variances, 0)).reshape(shape)
+        return deviations
 
 
 def open_scores(

@@ -194,9 +194,9 @@ def basis_of(model: Any) -> Representation:
     DataError
         For a model of which stores of scores cannot be made.
     """
-    if not hasattr(type(model), "basis_"):
+    basis: Representation | None = model.basis_ if hasattr(type(model), "basis_") else None
+    if basis is None or not basis.decodes:
         raise DataError(f"a model of kind {model.store_kind} makes no stores of scores: load it, and call its methods")
-    basis: Representation = model.basis_
     return basis
 
 

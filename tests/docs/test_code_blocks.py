@@ -36,10 +36,11 @@ NOT_RUN = {
     "python pipelines/partition_report.py": "takes a minute; tests/pipelines/test_partition_report.py runs it",
     "python pipelines/time_report.py": "is run by tests/pipelines/test_time_report.py",
     "python pipelines/reproduce_time.py": "takes minutes; tests/studies/test_time.py runs less",
+    "python pipelines/reproduce_rednet.py": "needs LFW; tests/pipelines/test_reproduce_rednet.py runs it on less",
     "python pipelines/reproduce_streaming.py": "takes hours; tests/pipelines/test_reproduce_streaming.py runs less",
 }
 #: Commands that need no cluster.
-ALONE = {"info", "watch", "compare", "virtual"}
+ALONE = {"info", "watch", "compare", "plan", "virtual"}
 
 
 def _array(path: Path, values: np.ndarray[Any, Any]) -> None:

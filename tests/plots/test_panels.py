@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpca.report.panels import NEUTRAL, align_signs, centered, difference, intensity, panel, readable_gain, thinned
+from dpca.plots.panels import NEUTRAL, align_signs, centered, difference, intensity, panel, readable_gain, thinned
 
 
 @pytest.mark.parametrize(

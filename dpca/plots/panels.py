@@ -18,6 +18,9 @@ from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
 NEUTRAL = 0.5
 """The grey that stands for zero in differences and eigenvectors."""
+NO_DATA = (0.91, 0.85, 0.65)
+"""The sand that stands for values that are missing: no gray is free in a photograph."""
+_NOTHING = 0.73
 _POSITIVE, _NEGATIVE = np.array([0.10, 0.32, 0.55]), np.array([0.66, 0.20, 0.10])
 
 
@@ -85,31 +88,53 @@ def readable_gain(differences: Sequence[NDArray[np.float64]], data_range: tuple[
     One gain serves a whole picture, so that a paler panel is a smaller error.
     """
     low, high = float(data_range[0]), float(data_range[1])
-    extent = max((float(np.percentile(np.abs(values), 99)) for values in differences if values.size), default=0.0)
+    finite = [values[np.isfinite(values)] for values in differences]
+    extent = max((float(np.percentile(np.abs(values), 99)) for values in finite if values.size), default=0.0)
     if extent == 0:
         return 1
     wanted = NEUTRAL * (high - low) / extent
     return max((step for step in (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000) if step <= wanted), default=1)
 
 
-def centered(values: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Scale an eigenvector for display: zero and NaN to grey, the 99.5th percentile to full contrast."""
-    clean = np.nan_to_num(values, nan=0.0)
-    extent = float(np.percentile(np.abs(clean), 99.5)) or float(np.abs(clean).max())
-    return np.clip(NEUTRAL + NEUTRAL * clean / (extent or 1.0), 0.0, 1.0)
+def extent_of(pictures: Sequence[NDArray[np.float64]]) -> float:
+    """Return the magnitude that is shown in full contrast: the 99.5th percentile of all, 1 where all is zero."""
+    magnitudes = [np.abs(values[np.isfinite(values)]) for values in pictures]
+    together = np.concatenate([part.ravel() for part in magnitudes]) if magnitudes else np.empty(0)
+    if not together.size:
+        return 1.0
+    return float(np.percentile(together, 99.5)) or float(together.max()) or 1.0
+
+
+def centered(values: NDArray[np.float64], extent: float | None = None) -> NDArray[np.float64]:
+    """Scale an eigenvector for display: zero and NaN to grey, ``extent`` to full contrast, see `extent_of`."""
+    extent = extent_of([values]) if extent is None else extent
+    return np.clip(NEUTRAL + NEUTRAL * np.nan_to_num(values, nan=0.0) / extent, 0.0, 1.0)
 
 
 def signed(values: NDArray[np.float64], extent: float | None = None) -> NDArray[np.float64]:
-    """Color an image (H, W) by sign, (H, W, 3) in 0..1: zero is white, positive blue, negative red.
+    """Color an image (H, W) by sign, (H, W, 3) in 0..1: zero is white, positive blue, negative red, NaN gray.
 
-    Full color is for ``extent``, by default the 99.5th percentile of the magnitudes.
+    Full color is for ``extent``, by default that of `extent_of`.
     """
-    clean = np.nan_to_num(values, nan=0.0)
-    if extent is None:
-        extent = float(np.percentile(np.abs(clean), 99.5)) or float(np.abs(clean).max()) or 1.0
+    extent = extent_of([values]) if extent is None else extent
+    missing, clean = np.isnan(values), np.nan_to_num(values, nan=0.0)
     strength = np.clip(np.abs(clean) / extent, 0.0, 1.0)[..., None]
     colored: NDArray[np.float64] = 1 - strength * (1 - np.where(clean[..., None] < 0, _NEGATIVE, _POSITIVE))
+    colored[missing] = _NOTHING
     return colored
+
+
+def strongest(volume: ArrayLike, axis: int = 0) -> NDArray[np.float64]:
+    """Project a volume along an axis, and along the first one until two are left.
+
+    Of each line the value farthest from 0 is taken, with its sign; NaN where all are NaN.
+    """
+    values, along = np.asarray(volume, np.float64), axis
+    while values.ndim > 2:
+        places = np.where(np.isnan(values), -1.0, np.abs(values)).argmax(axis=along)
+        values = np.take_along_axis(values, np.expand_dims(places, along), axis=along).squeeze(along)
+        along = 0
+    return values
 
 
 def align_signs(values: NDArray[np.float64], cell_shape: tuple[int, int]) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Charts of many lines with a legend beside them, drawn as `dpca.report.drawing` draws."""
+"""Charts of many lines with a legend beside them, drawn as `dpca.plots.drawing` draws."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TypeAlias
 
 from matplotlib.axes import Axes
 
-from dpca.report.drawing import ACCENT, FONT, INK, WIDTH
+from dpca.plots.drawing import ACCENT, FONT, INK, WIDTH
 
 Dash: TypeAlias = str | tuple[int, tuple[float, ...]]
 
-# Lines are told apart also without color: hues of even lightness, and a dash once they begin again.
-_HUES = ("#b3502a", "#3d7d4f", "#8a5aa8", "#a8861f", "#b0457a", "#4a8f96")
+# Hues that all kinds of color vision tell apart (Okabe & Ito 2008), and a dash once they begin again.
+_HUES = ("#d55e00", "#009e73", "#cc79a7", "#e69f00", "#56b4e9", "#000000")
 _DASHES: tuple[Dash, ...] = ("solid", (0, (5, 1.6)), (0, (1.2, 1.4)))
 
 

@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from matplotlib.axes import Axes
 from matplotlib.colors import LinearSegmentedColormap, Normalize
 from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
-from dpca.report import drawing
-from dpca.report.drawing import ACCENT, ALERT, HAIRLINE, INK, MUTED, WIDTH
+from dpca.plots import drawing
+from dpca.plots.drawing import ACCENT, ALERT, HAIRLINE, INK, MUTED, WIDTH
 
 _MARGIN, _GAP, _HEADING, _FOOT, _MAP, _TALLEST, _BAR = 0.1, 0.75, 0.3, 0.32, 4.1, 3.0, 0.12
 # Below zero, zero, above; places without data are grey.
@@ -71,7 +72,7 @@ def mode_maps(
         _draw_map(figure, picture, (_MARGIN, bottom, width, height), units)
         if curves is not None:
             left = _MARGIN + width + _GAP + 0.45
-            _draw_series(figure, along, curves[:, index], (left, bottom, WIDTH - _MARGIN - left, height))
+            draw_series(figure, along, curves[:, index], (left, bottom, WIDTH - _MARGIN - left, height))
     return figure
 
 
@@ -89,7 +90,8 @@ def _draw_map(figure: Figure, picture: Any, place: tuple[float, float, float, fl
         drawing.write(figure, left + width + 0.1, bottom + height + 0.08, units, color=MUTED)
 
 
-def _draw_series(figure: Figure, along: Any, values: Any, place: tuple[float, float, float, float]) -> None:
+def draw_series(figure: Figure, along: Any, values: Any, place: tuple[float, float, float, float]) -> Axes:
+    """Draw a curve and its zero at ``(left, bottom, width, height)`` inches."""
     axes = drawing.axes_at(figure, place)
     axes.axhline(0, color=HAIRLINE, linewidth=0.8)
     axes.plot(along, values, color=ACCENT, linewidth=0.9)
@@ -98,3 +100,4 @@ def _draw_series(figure: Figure, along: Any, values: Any, place: tuple[float, fl
     for side, spine in axes.spines.items():
         spine.set_visible(side == "bottom")
         spine.set(color=MUTED, linewidth=0.8)
+    return axes

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from dpca.report.maps import mode_maps
-from tests.report.test_plots import pixels
+from dpca.plots.maps import mode_maps
+from tests.plots.test_plots import pixels
 
 MAPS = np.array([[[1.0, -2.0, np.nan], [0.0, 1.0, 0.5]], [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]])
 

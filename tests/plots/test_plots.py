@@ -12,7 +12,8 @@ from matplotlib._pylab_helpers import Gcf
 from matplotlib.figure import Figure
 from PIL import Image
 
-from dpca.report import drawing, plots
+from dpca import plots
+from dpca.plots import drawing
 
 GREY = 128
 
@@ -134,7 +135,7 @@ def test_arrays_that_do_not_fit_are_refused(photographs):
     with pytest.raises(ValueError, match="data_range"):
         plots.comparison(photographs, photographs, list("abcd"), None, (255, 0))
     with pytest.raises(ValueError, match="no components"):
-        plots.eigenfaces(np.empty((0, 3, 3)))
+        plots.eigenimages(np.empty((0, 3, 3)))
 
 
 @pytest.mark.parametrize("name", ["$x_1$", "$\\bad{", "日本語", "a\nb\tc", "\udc80", "\x1b[31m", "x" * 5000, "", "😀"])
@@ -152,40 +153,53 @@ def test_drawable_keeps_both_ends():
     assert short.endswith("1.jpg")
 
 
-def test_eigenfaces_center_zero_on_grey():
+def shown_components(figure: Figure) -> list[np.ndarray]:
+    """All panels but the scale at the foot."""
+    return images(figure)[:-1]
+
+
+def test_components_share_one_scale_and_are_colored_by_sign():
     components = np.zeros((3, 20, 20))
     components[0, 5:15, 5:15] = 0.3
-    components[1, :, ::2] = np.nan
-    figure = plots.eigenfaces(components, explained_variance_ratio=[0.5, 0.25, 0.125])
-    first, second, _ = images(figure)
-    assert first[0, 0] == GREY
-    assert first[10, 10] == 255
-    np.testing.assert_array_equal(second, GREY)
-    assert {"1", "2", "3", "50.0%", "25.0%"} <= set(words(figure))
+    components[1, :, :10], components[1, :, 10:] = -0.15, np.nan
+    figure = plots.eigenimages(components, explained_variance_ratio=[0.5, 0.25, 0.125])
+    first, second, third = shown_components(figure)
+    np.testing.assert_array_equal(third, 255)  # zero is white
+    assert (first[0, 0] == 255).all()
+    assert first[10, 10, 2] > first[10, 10, 0]  # above it blue
+    assert second[0, 0, 0] > second[0, 0, 2]  # below it red, and paler, for it is half as far
+    assert second[0, 0].sum() > first[10, 10].sum()
+    assert len(set(second[0, 15])) == 1  # no data is gray
+    assert second[0, 15, 0] < 255
+    assert {"1", "2", "3", "50.0%", "25.0%", "0.3", "\N{MINUS SIGN}0.3"} <= set(words(figure))
+    colored = shown_components(plots.eigenimages(np.stack([components] * 3, axis=-1)[[0, 2]]))
+    np.testing.assert_array_equal(colored[1], GREY)
+    assert colored[0][10, 10].min() == 255
 
 
-def test_eigenfaces_agree_across_cells_only_when_told_the_cells():
+def test_eigenvectors_agree_across_cells_only_when_told_the_cells():
     checkered = np.kron([[1, -1, 1], [-1, 1, -1]], np.ones((4, 4)))[None]
-    assert len(np.unique(images(plots.eigenfaces(checkered))[0])) == 2
-    (aligned,) = images(plots.eigenfaces(checkered, cell_shape=(4, 4)))
-    np.testing.assert_array_equal(aligned, 255)
+    assert len(np.unique(shown_components(plots.cell_eigenvectors(checkered))[0].reshape(-1, 3), axis=0)) == 2
+    (aligned,) = shown_components(plots.cell_eigenvectors(checkered, cell_shape=(4, 4)))
+    assert len(np.unique(aligned.reshape(-1, 3), axis=0)) == 1
     # of volumes the slice's part of the cell counts
-    (sliced,) = images(plots.eigenfaces(np.stack([checkered] * 6, axis=1), cell_shape=(2, 4, 4)))
-    np.testing.assert_array_equal(sliced, 255)
+    volume = np.stack([checkered] * 6, axis=1)
+    (sliced,) = shown_components(plots.cell_eigenvectors(volume, cell_shape=(2, 4, 4)))
+    np.testing.assert_array_equal(sliced, aligned)
 
 
 @pytest.mark.parametrize(
     "shape", [(5, 8, 9), (5, 8, 9, 3), (7, 6, 8, 9), (2, 4, 8, 9, 3), (9, 30), (1, 2, 90), (1, 90, 2)]
 )
-def test_eigenfaces_of_any_shape(shape):
-    figure = plots.eigenfaces(np.random.default_rng(0).normal(size=shape))
-    assert len(figure.axes) + len(figure.artists) == shape[0]
+def test_eigenimages_of_any_shape(shape):
+    figure = plots.eigenimages(np.random.default_rng(0).normal(size=shape))
+    assert len(figure.axes) + len(figure.artists) == shape[0] + (len(shape) > 2)  # and the scale
     pixels(figure)
 
 
 def test_explained_variance_shows_mean_and_spread():
     ratio = np.array([[0.5, 0.7, 0.8], [0.7, 0.9, 0.9999], [np.nan] * 3])
-    (axes,) = plots.explained_variance_curve(ratio).axes
+    (axes,) = plots.explained_variance(ratio).axes
     np.testing.assert_allclose(axes.lines[0].get_ydata(), [0.6, 0.8, 0.89995])
     labels = [text.get_text() for text in axes.get_legend().get_texts()]
     assert labels == ["90% of cells", "half of the cells", "mean of 2 cells"]
@@ -196,13 +210,13 @@ def test_explained_variance_shows_mean_and_spread():
 
 
 def test_explained_variance_never_overclaims():
-    (axes,) = plots.explained_variance_curve([0.5, 0.99999]).axes
+    (axes,) = plots.explained_variance([0.5, 0.99999]).axes
     assert axes.texts[0].get_text() == "99.9%"
 
 
 @pytest.mark.parametrize("ratio", [[[0.4]], [0.1, 0.2], np.full((3, 2), np.nan), np.ones((4, 200))])
 def test_explained_variance_of_any_size(ratio):
-    pixels(plots.explained_variance_curve(ratio))
+    pixels(plots.explained_variance(ratio))
 
 
 def test_histogram_holds_every_value_and_marks_mean_and_worst():
@@ -226,7 +240,7 @@ def test_histogram_needs_a_value():
 
 
 def test_scores_are_placed_by_the_first_two_and_colored_by_their_place():
-    figure = plots.score_scatter([[1, 2, 9], [-3, 4, 9]], [0, 1], [0.5, 0.25, 0.1])
+    figure = plots.scores_scatter([[1, 2, 9], [-3, 4, 9]], [0, 1], explained_variance_ratio=[0.5, 0.25, 0.1])
     (axes,) = figure.axes
     (points,) = axes.collections
     np.testing.assert_array_equal(points.get_offsets(), [[1, 2], [-3, 4]])
@@ -240,18 +254,19 @@ def test_scores_are_placed_by_the_first_two_and_colored_by_their_place():
 
 
 def test_a_single_score_is_drawn_along_the_stack():
-    figure = plots.score_scatter([[1.0], [-3.0]], [0, 1])
+    figure = plots.scores_scatter([[1.0], [-3.0]], [0, 1])
     np.testing.assert_array_equal(figure.axes[0].collections[0].get_offsets(), [[0, 1], [1, -3]])
     assert figure.axes[0].get_ylabel() == "score 1"
     pixels(figure)
 
 
-@pytest.mark.parametrize(
-    ("scores", "place"), [(np.zeros((3, 0)), [0, 0, 0]), (np.zeros((3, 2)), [0, 1]), ([1, 2], [0, 1])]
-)
-def test_scores_that_do_not_fit_are_refused(scores, place):
-    with pytest.raises(ValueError, match=r"scores are \(.*\) and places \(.*\): give"):
-        plots.score_scatter(scores, place)
+def test_scores_that_do_not_fit_are_refused():
+    with pytest.raises(ValueError, match=r"scores are \(3, 0\): give"):
+        plots.scores_scatter(np.zeros((3, 0)))
+    with pytest.raises(ValueError, match=r"scores are \(3, 2\) and places \(2,\): give"):
+        plots.scores_scatter(np.zeros((3, 2)), [0, 1])
+    with pytest.raises(ValueError, match=r"scores are \(2,\): give"):
+        plots.scores_scatter([1, 2], [0, 1])
 
 
 def test_global_state_is_left_alone_and_threads_do_not_disturb(photographs):

@@ -17,6 +17,9 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox, TransformedBbox
 from numpy.typing import NDArray
 
+from dpca.plots.panels import NO_DATA
+from dpca.plots.png import png
+
 WIDTH, DPI = 9.6, 150
 INK, MUTED, HAIRLINE = "#1d2530", "#697586", "#d4dae2"
 ACCENT, ALERT = "#2b6591", "#b3502a"
@@ -27,11 +30,20 @@ Side: TypeAlias = Literal["left", "center", "right"]
 
 _CURVE_ASPECT = 0.62
 _CHART_HEIGHT = 3.9
+# Pixels of a page's inch where a browser lays it out.
+_SCREEN = 96
+
+
+class Page(Figure):
+    """A figure that a notebook shows by itself: pyplot, its backend and the state of both stay out of it."""
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        return png(self), {"width": round(self.get_figwidth() * _SCREEN)}
 
 
 def page(height: float) -> tuple[Figure, float]:
     """Make an empty page of the given height in inches; returns it and the position of its upper edge."""
-    figure = Figure(figsize=(WIDTH, height), dpi=DPI, facecolor="white")
+    figure = Page(figsize=(WIDTH, height), dpi=DPI, facecolor="white")
     return figure, height
 
 
@@ -56,6 +68,9 @@ def show(figure: Figure, picture: NDArray[np.float64], place: tuple[float, float
         for spine in axes.spines.values():
             spine.set(color=HAIRLINE, linewidth=0.6)
         return
+    if (missing := np.isnan(picture)).any():
+        picture = picture if picture.ndim == 3 else np.repeat(picture[..., None], 3, axis=-1)
+        picture = np.where(missing.reshape(*picture.shape[:2], -1).any(axis=-1, keepdims=True), NO_DATA, picture)
     # No axes: ticks that nobody sees take longer to make than a whole job on a small stack.
     box = TransformedBbox(_on(figure, place), figure.transFigure)
     image = BboxImage(box, cmap="gray", norm=Normalize(0, 255), interpolation="antialiased")

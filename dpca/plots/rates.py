@@ -8,8 +8,8 @@ from collections.abc import Mapping, Sequence
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter
 
-from dpca.report import drawing
-from dpca.report.drawing import ALERT
+from dpca.plots import drawing
+from dpca.plots.drawing import ALERT
 
 
 def rate_chart(store: tuple[float, float], others: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:

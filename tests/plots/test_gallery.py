@@ -1,4 +1,4 @@
-"""Figures of a partition report: panels where they belong, lines with their points."""
+"""Galleries: panels where they belong."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import io
 import numpy as np
 import pytest
 
-from dpca.pipelines.studies.partitions.plots import gallery, variance_curves
+from dpca.plots.layouts import gallery
 
 
 @pytest.mark.parametrize("shape", [(12, 10), (12, 10, 3), (40,), (300, 4)])
@@ -39,20 +39,3 @@ def test_a_gallery_that_does_not_fit_is_refused() -> None:
         gallery([[np.zeros((2, 2))]], ["a", "b"], ["", ""], ["x"])
     with pytest.raises(ValueError, match="give one for each"):
         gallery([[np.zeros((2, 2))]], ["a"], [], ["x"])
-
-
-def test_curves_are_the_shares_and_the_legend_begins_with_the_highest() -> None:
-    figure = variance_curves(
-        [("holistic", [0.3, 0.5, 0.6]), ("cells", [0.7, 0.8]), ("none", [])], emphasized="holistic"
-    )
-    (axes,) = figure.axes
-    legend = axes.get_legend()
-    assert legend is not None
-    assert [text.get_text() for text in legend.get_texts()] == ["cells  80.0%", "holistic  60.0%"]
-    lines = {str(line.get_label()).split("  ")[0]: line for line in axes.get_lines()}
-    np.testing.assert_array_equal(lines["holistic"].get_xdata(), [1, 2, 3])
-    np.testing.assert_array_equal(lines["holistic"].get_ydata(), [0.3, 0.5, 0.6])
-    assert lines["holistic"].get_linewidth() > lines["cells"].get_linewidth()
-    figure.savefig(io.BytesIO(), format="png")
-    with pytest.raises(ValueError, match="no explained variance"):
-        variance_curves([("a", [])])

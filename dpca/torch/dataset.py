@@ -1,0 +1,86 @@
+"""Batches of scores or of samples for PyTorch's ``DataLoader``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+import torch
+from torch.utils.data import IterableDataset, get_worker_info
+
+from dpca.storage.batches import Batches
+from dpca.storage.errors import DataError
+
+
+class ScoresDataset(IterableDataset):  # type: ignore[misc]
+    """The batches of a store as tensors, the same ones in the same order for any number of workers.
+
+    Each item is a whole batch: give the loader ``batch_size=None``. Worker w of W takes every W-th batch. It opens the
+    store itself, whether it was forked or spawned, and reads the windows that its batches touch: of samples as large
+    as photographs no more than its share, of small ones all of them. Batches are read ahead without any worker, too:
+    workers pay where something beside reading takes time.
+
+    Parameters
+    ----------
+    batches : Batches
+        What ``dpca.open_scores(path).batches(...)`` or ``dpca.storage.open_stack(path).batches(...)`` returns.
+
+    Notes
+    -----
+    Scores of cells and stacks with channels come as (m, channels, rows, columns), a view of what is stored channels
+    last (``torch.channels_last``); everything else as it is stored. Labels must be numbers.
+
+    Examples
+    --------
+    >>> import dpca
+    >>> from torch.utils.data import DataLoader  # doctest: +SKIP
+    >>> batches = dpca.open_scores("out.zarr").batches(128, labels=y, shuffle=0)  # doctest: +SKIP
+    >>> dataset = dpca.torch.ScoresDataset(batches)  # doctest: +SKIP
+    >>> loader = DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=True)  # doctest: +SKIP
+    >>> for epoch in range(10):  # doctest: +SKIP
+    ...     dataset.set_epoch(epoch)
+    ...     for x, y in loader:
+    ...         ...
+    """
+
+    def __init__(self, batches: Batches) -> None:
+        super().__init__()
+        labels = batches.labels
+        if labels is not None and labels.dtype.kind not in "buif":
+            raise DataError(
+                f"labels of type {labels.dtype} make no tensor: number them, np.unique(labels, return_inverse=True)[1]"
+            )
+        self.batches = batches
+        # In shared memory: workers that outlive an epoch are told of the next one.
+        self._at = torch.tensor([batches.epoch, batches.start]).share_memory_()
+
+    def set_epoch(self, epoch: int, start: int = 0) -> None:
+        """Give the batches of another epoch from now on, from number ``start`` on.
+
+        Raises
+        ------
+        DataError
+            If they are no numbers of an epoch and a batch.
+        """
+        self.batches.but(epoch=epoch, start=start)
+        self._at[0], self._at[1] = epoch, start
+
+    def __len__(self) -> int:
+        """Return how many batches come, for all workers together."""
+        return len(self._now())
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield tensors ``x``, or ``(x, y)``; in a worker its share of them."""
+        batches, worker = self._now(), get_worker_info()
+        if worker is not None:
+            batches = batches.but(start=batches.start + worker.id, every=worker.num_workers)
+        for batch in batches:
+            x, *labels = (batch,) if batches.labels is None else batch
+            x = torch.from_numpy(x)
+            x = x.movedim(-1, 1) if batches.channels_last else x
+            yield (x, torch.from_numpy(np.ascontiguousarray(labels[0]))) if labels else x
+
+    def _now(self) -> Batches:
+        epoch, start = self._at.tolist()
+        return self.batches.but(epoch=epoch, start=start)

@@ -1,0 +1,248 @@
+"""Batches of the samples of a stored array for something that trains on them: mixed, cut into parts, resumable.
+
+::
+
+    chunks      0 1 2 3 4 5 6 7 8             the order of an epoch, see `dpca.storage.windows`: whole chunks drawn at
+    windows     7 2 5 | 0 8 3 | 6 1 4         random, a window of them read at once, its samples mixed
+    part 0, 1   ----------|----------         each part takes a run of that order, and reads only its own windows
+    batches      0 1 2 3 ...                  the order is the same whoever takes which batch
+
+The order depends on the array's chunks, the seed and the epoch alone. A reader that takes every fourth batch only, one
+of four workers, skips the windows that its batches do not touch, and reads those that they do.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+import numpy as np
+import zarr
+
+from dpca.storage.errors import DataError
+from dpca.storage.reading import array_identity, open_again, path_of, read_into
+from dpca.storage.windows import (
+    Array,
+    chunk_edges,
+    drawn_windows,
+    sample_order,
+    window_chunks,
+    windowed,
+    windows_in_order,
+)
+
+# Zarr holds the encoded bytes and a copy of all that it is asked for at once.
+_READ_BYTES = 4 * 2**20
+
+
+@dataclass(frozen=True, eq=False)
+class Batches:
+    """Batches of samples, in an order that can be repeated; iterate over it as often as you like.
+
+    Nothing is open before the first batch is asked for: an object is small (but for its labels) and can be sent to
+    other processes. One thread reads ahead by one batch. Memory: the window (32 MiB, but at least 4 chunks of the
+    array), the batch that is used and the one ahead. Each batch is an array of its own.
+
+    Attributes
+    ----------
+    path : str
+        The array.
+    shape : tuple of int
+        Of all samples together, as batches give them: without the components that are left out.
+    dtype : numpy.dtype
+        Of the batches.
+    channels_last : bool
+        Whether the last axis of a sample counts channels or components, beside others of space.
+    """
+
+    path: str
+    shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    channels_last: bool
+    batch_size: int
+    labels: Array | None
+    shuffle: int | None
+    epoch: int
+    part: tuple[int, int]
+    start: int
+    every: int
+    moments: tuple[Array, Array] | None
+    _stored: np.dtype[Any]
+    _chunk: int
+    _identity: str
+
+    def __len__(self) -> int:
+        """Return how many batches there are, from ``start`` on."""
+        return len(self._numbers())
+
+    @property
+    def n_samples(self) -> int:
+        """Number of samples of the part."""
+        first, last = self._run()
+        return last - first
+
+    def but(self, **changes: Any) -> Self:
+        """Return the same batches but for these: ``epoch``, ``part``, ``start``, ``shuffle``, ``every``.
+
+        ``every`` is the step from one batch to the next: ``but(start=w, every=4)`` are those of worker w of four.
+
+        Raises
+        ------
+        DataError
+            For values that are none of these.
+        """
+        changed = replace(self, **changes)
+        _check(changed)
+        return changed
+
+    def __iter__(self) -> Iterator[Any]:
+        """Yield batches (m, *sample_shape), with their labels (m,) where there are some: ``x``, or ``(x, y)``.
+
+        Raises
+        ------
+        StoreError
+            If the array is damaged, or was replaced.
+        """
+        numbers = self._numbers()
+        if not numbers:
+            return
+        take = self._opened()
+        with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as ahead:
+            coming = ahead.submit(self._batch, take, numbers[0])
+            for following in (*numbers[1:], None):
+                batch = coming.result()
+                if following is not None:
+                    coming = ahead.submit(self._batch, take, following)
+                yield batch
+                del batch  # or this would hold it beside the next one
+
+    def _run(self) -> tuple[int, int]:
+        rank, world = self.part
+        return rank * self.shape[0] // world, (rank + 1) * self.shape[0] // world
+
+    def _numbers(self) -> range:
+        first, last = self._run()
+        return range(self.start, -(-(last - first) // self.batch_size), self.every)
+
+    def _opened(self) -> Callable[[int, int, Array], Array]:
+        array, sample_shape = open_again(self.path, self._identity), self.shape[1:]
+        edges, box = chunk_edges(self.shape[0], self._chunk), tuple(slice(0, length) for length in sample_shape)
+        chunk_bytes = self._chunk * math.prod(sample_shape) * self._stored.itemsize
+        step, size = max(1, _READ_BYTES // chunk_bytes) * self._chunk, window_chunks(chunk_bytes)
+
+        def read(start: int, stop: int, out: Array) -> None:
+            for a in range(start, stop, step):
+                read_into(array, (slice(a, min(a + step, stop)), *box), out[a - start : a - start + step])
+
+        def order(window: int) -> Array:
+            n = lengths[window]
+            return np.arange(n) if seed is None else sample_order(n, seed, window)
+
+        seed = None if self.shuffle is None else (self.shuffle, self.epoch)
+        windows, lengths = windows_in_order(edges, size) if seed is None else drawn_windows(edges, size, seed)
+        return windowed(read, edges, windows, lengths, order, sample_shape, self._stored)
+
+    def _batch(self, take: Callable[[int, int, Array], Array], number: int) -> Any:
+        first, last = self._run()
+        start = first + number * self.batch_size
+        stop = min(start + self.batch_size, last)
+        x = np.empty((stop - start, *self.shape[1:]), self._stored)
+        samples = take(start, stop, x)
+        if self.moments is not None:
+            mean, deviation = self.moments
+            x = np.subtract(x, mean, out=x if x.dtype == self.dtype else None, dtype=self.dtype)
+            x /= deviation
+        return x if self.labels is None else (x, self.labels[samples])
+
+
+def batches_of(
+    array: zarr.Array[Any],
+    batch_size: int,
+    *,
+    n_components: int | None = None,
+    channels_last: bool = False,
+    labels: Any = None,
+    shuffle: int | None = None,
+    epoch: int = 0,
+    part: tuple[int, int] = (0, 1),
+    start: int = 0,
+    standardize: tuple[Any, Any] | None = None,
+) -> Batches:
+    """Return the batches of a stored array, samples first; see `dpca.storage.Stack.batches`.
+
+    Raises
+    ------
+    DataError
+        For arguments that do not fit the array.
+    """
+    path = path_of(array)
+    if path is None:
+        raise DataError("an array in memory has no path to be opened by: index it")
+    shape = (*array.shape[:-1], array.shape[-1] if n_components is None else n_components)
+    stored = dtype = np.dtype(array.dtype)
+    moments = None
+    if standardize is not None:
+        dtype = np.dtype(np.float32 if stored.itemsize <= 2 or stored == np.float32 else np.float64)
+        moments = _moments(standardize, shape[1:], dtype)
+    batches = Batches(
+        path=path,
+        shape=shape,
+        dtype=dtype,
+        channels_last=channels_last,
+        batch_size=batch_size,
+        labels=None if labels is None else np.asarray(labels),
+        shuffle=shuffle,
+        epoch=epoch,
+        part=part,
+        start=start,
+        every=1,
+        moments=moments,
+        _stored=stored,
+        _chunk=array.chunks[0],
+        _identity=array_identity(array),
+    )
+    _check(batches)
+    return batches
+
+
+def _moments(given: Any, sample_shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Array, Array]:
+    try:
+        mean, deviation = (np.broadcast_to(np.asarray(values, dtype), sample_shape) for values in given)
+    except (TypeError, ValueError) as error:
+        raise DataError(
+            f"standardize is no pair of a mean and a standard deviation for samples of {sample_shape}: give two "
+            f"numbers, or two arrays of that shape"
+        ) from error
+    if not (np.isfinite(mean).all() and np.isfinite(deviation).all() and (deviation >= 0).all()):
+        raise DataError("standardize has values that are not finite, or a negative deviation: compute them again")
+    # What does not vary is left where it is, as scikit-learn does.
+    return mean, np.where(deviation > 0, deviation, 1).astype(dtype)
+
+
+def _check(batches: Batches) -> None:
+    """Refuse what no batches could be made of."""
+    for name, least in (("batch_size", 1), ("epoch", 0), ("start", 0), ("every", 1)):
+        _whole(getattr(batches, name), name, least)
+    if batches.shuffle is not None:
+        _whole(batches.shuffle, "shuffle", 0, ", the seed, or None for the order of the store")
+    try:
+        rank, world = map(operator.index, batches.part)
+    except (TypeError, ValueError) as error:
+        raise DataError(f"part is {batches.part!r}: give a pair, which part and of how many") from error
+    if not 0 <= rank < world:
+        raise DataError(
+            f"part is {batches.part!r}: parts count from 0, give one of (0, {world}) to ({world - 1}, {world})"
+        )
+    if batches.labels is not None and batches.labels.shape[:1] != batches.shape[:1]:
+        raise DataError(
+            f"labels have shape {batches.labels.shape} but there are {batches.shape[0]} samples: give one label each"
+        )
+
+
+def _whole(value: Any, name: str, least: int, otherwise: str = "") -> None:
+    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
+        raise DataError(f"{name} is {value!r}: give an integer of at least {least}{otherwise}")
