@@ -1,7 +1,7 @@
 """Stacks of samples in Zarr: ingest, the stack store, and how every store is written.
 
 This room knows no PCA. Its parts: `readers`, `images` and `ingest` (what people have, decoded by stated rules),
-`spiked` (synthetic samples of known covariance), `stack` (opening), `coordinates` (names of axes, and what stands
+`stack` (opening), `coordinates` (names of axes, and what stands
 along them), `verify`, and what every store is made with: `layout` (how a stack is cut), `arrays` (sharded, checksummed
 Zarr), `workspace` (jobs that survive being killed), `appending` and `arrivals` (stacks that grow while others read
 them), `virtual_stack` and `virtual` (stacks whose samples are made when they are read), `tasks` (calls in order on
@@ -13,7 +13,6 @@ from dpca.storage.arrivals import arrivals
 from dpca.storage.errors import ClusterError, DataError, StoreError
 from dpca.storage.ingest import ingest
 from dpca.storage.network import use_storage_options
-from dpca.storage.spiked import Spiked, write_spiked
 from dpca.storage.stack import Stack, open_stack
 from dpca.storage.verify import verify
 from dpca.storage.virtual_stack import create_virtual, open_virtual
@@ -22,7 +21,6 @@ __all__ = [
     "Appender",
     "ClusterError",
     "DataError",
-    "Spiked",
     "Stack",
     "StoreError",
     "arrivals",
@@ -32,5 +30,4 @@ __all__ = [
     "open_virtual",
     "use_storage_options",
     "verify",
-    "write_spiked",
 ]

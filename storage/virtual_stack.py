@@ -18,9 +18,9 @@ from collections.abc import Sequence
 from typing import Any
 
 from dpca.storage.arrays import create_root
-from dpca.storage.errors import DataError
+from dpca.storage.errors import DataError, StoreError
 from dpca.storage.manifest import VIRTUAL_KEY
-from dpca.storage.reading import group_facts, model_of
+from dpca.storage.reading import group_facts, model_of, open_group, root_facts
 from dpca.storage.stack import STACK_KIND, STACK_VERSION, Stack, open_stack
 from dpca.storage.virtual.model import ImageModel
 from dpca.storage.virtual.models import is_as_stated, make_model, statement_of
@@ -46,8 +46,9 @@ def create_virtual(
     ----------
     path : path-like or URL
         Where the store appears, a folder with one file of some hundred bytes.
-    model : {"portraits"}
-        What the samples are, see `dpca.storage.virtual.models.MODELS`.
+    model : {"portraits", "textures", "spiked", "moving"}
+        What the samples are: aligned portraits and natural textures (``uint8``), the spiked covariance model, and
+        fields that move from sample to sample (``float32``).
     n_samples : int
         Up to 2**40.
     sample_shape : sequence of int
@@ -57,7 +58,8 @@ def create_virtual(
     overwrite : bool
         Whether another Zarr store may be replaced.
     **parameters
-        Of the model: ``order="sorted"`` makes samples that follow each other alike, as in folders of persons.
+        Of the model. ``order="sorted"`` makes samples that follow each other alike, as in folders of persons, but of
+        "moving", whose order is time; that has a ``period``; "spiked" has ``n_spikes`` and ``sigma``.
 
     Returns
     -------
@@ -74,7 +76,7 @@ def create_virtual(
     Notes
     -----
     Making samples costs two operations of a processor a value and component of the model: some 500 MB a second and core
-    of ``uint8`` where the model has 24. A process that reads holds 4 bytes a value of a sample and component.
+    of ``uint8`` where the model has 16. A process that reads holds 4 bytes a value of a sample and component.
     """
     made = make_model(model, {"n_samples": n_samples, "sample_shape": sample_shape, "seed": seed, **parameters})
     fingerprint = fingerprint_of(STACK_KIND, STACK_VERSION, made.fingerprint())
@@ -116,9 +118,14 @@ def open_virtual(path: str | os.PathLike[str] | Stack) -> ImageModel:
     return model
 
 
-def is_virtual(stack: Stack) -> bool:
-    """Return whether the samples of a stack are made when they are read."""
-    return model_of(stack.samples) is not None
+def is_virtual(path: str | os.PathLike[str] | Stack) -> bool:
+    """Return whether a store is a stack whose samples are made when they are read; of what is none, False."""
+    if isinstance(path, Stack):
+        return model_of(path.samples) is not None
+    try:
+        return VIRTUAL_KEY in root_facts(open_group(path))
+    except StoreError:
+        return False
 
 
 def wrong_samples(stack: Stack) -> list[str]:

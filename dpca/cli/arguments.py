@@ -265,6 +265,10 @@ def _option(text: str) -> dict[str, Any]:
         if not isinstance(options, dict):
             raise ValueError
         return options
+    return _named(text)
+
+
+def _named(text: str) -> dict[str, Any]:
     name, equals, value = text.partition("=")
     if not name or not equals:
         raise ValueError
@@ -303,6 +307,8 @@ component_count: Callable[[str], int | str] = _parser(
     f"a whole number of at least 1, 'all' or '{NOISE}'",
     lambda text: text if text in ("all", NOISE) else _at_least(1, text),
 )
+sample_lengths = _parser("100, 128x256 or 256x256x3", lambda text: tuple(_at_least(1, n) for n in text.split("x")))
+named_value = _parser("NAME=VALUE", _named)
 cell_lengths = _parser("10, 10x12 or 8x8x8", _lengths)
 size_pair = _parser("HEIGHTxWIDTH, for example 218x178", _pair)
 storage_option = _parser("NAME=VALUE, or @ and a file that holds a JSON object", _option)

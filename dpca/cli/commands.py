@@ -6,6 +6,7 @@ import argparse
 import json
 import math
 import os
+from collections import ChainMap
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +17,8 @@ from dpca.cli.arguments import reading_options
 from dpca.cli.running import say
 from dpca.cli.work import cluster, run_options, shown_progress
 from dpca.engine.memory import task_budget, thread_count
-from dpca.storage import DataError, ingest, open_stack, verify
-from dpca.storage.disk import atomic_write_bytes, folder_bytes
+from dpca.storage import DataError, create_virtual, ingest, open_stack, verify
+from dpca.storage.disk import atomic_write_bytes, folder_bytes, readable_size
 from dpca.storage.manifest import METADATA
 from dpca.storage.objects import place_of
 from dpca.storage.readers import open_reader
@@ -51,6 +52,26 @@ def ingest_stack(options: argparse.Namespace) -> int:
     say(f"'{options.target}' holds {stack.n_samples:,} samples of {shape} {stack.dtype}")
     if stack.rejected:
         say(f"{len(stack.rejected):,} left out, the first: {stack.rejected[0][0]}: {stack.rejected[0][1]}")
+    return 0
+
+
+def make_virtual(options: argparse.Namespace) -> int:
+    """``dpca virtual``."""
+    parameters = dict(ChainMap(*reversed(options.parameter)))
+    if stated := {"path", "model", "n_samples", "sample_shape", "seed", "overwrite"} & parameters.keys():
+        raise DataError(f"--parameter {min(stated)} has an option of its own: see dpca virtual --help")
+    stack = create_virtual(
+        options.path,
+        options.model,
+        n_samples=options.samples,
+        sample_shape=options.shape,
+        seed=options.seed,
+        overwrite=options.overwrite,
+        **parameters,
+    )
+    shape = " x ".join(map(str, stack.sample_shape))
+    size = readable_size(stack.nbytes)
+    say(f"'{options.path}' makes {stack.n_samples:,} samples of {shape} {stack.dtype} ({size}) when they are read")
     return 0
 
 

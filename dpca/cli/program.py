@@ -22,13 +22,16 @@ from dpca.cli.arguments import (
     add_kept_options,
     add_overwrite,
     add_range_option,
+    add_seed,
     add_source_options,
     add_storage_option,
     cell_lengths,
     counts,
+    named_value,
     natural,
     positive,
     positive_number,
+    sample_lengths,
 )
 from dpca.cli.model_arguments import add_model_options
 from dpca.cli.running import MEANINGS, guarded
@@ -40,6 +43,7 @@ Principal component analysis of image and volume stacks of any size.
 
   dpca compress faces.zip out.zarr                      images -> model, scores, quality and a report, or step by step:
   dpca ingest faces.zip faces.zarr                      images -> stack store
+  dpca virtual lsun.zarr --samples 3033042              a stack of any size, to try things with
   dpca info faces.zarr                                  what is in a store
   dpca fit faces.zarr model.zarr --cell 10 --components 20             or --band-size 1875
   dpca transform model.zarr faces.zarr scores.zarr      scores, and the quality they keep
@@ -164,6 +168,31 @@ def _parser() -> argparse.ArgumentParser:
         "--select", metavar="WORDS", help="atoms to take, as MDAnalysis selects them: 'backbone', 'name CA', 'protein'"
     )
     add_source_options(ingest)
+
+    virtual = command(
+        "virtual",
+        "commands:make_virtual",
+        "make a stack of any size that takes no room: its samples are made when they are read",
+        "dpca virtual lsun.zarr --samples 3033042 --shape 256x256x3\n"
+        "         dpca virtual waves.zarr --model moving --samples 5000 --shape 128x256 --parameter period=40",
+        path="stack store to make, of a kilobyte",
+    )
+    virtual.add_argument(
+        "--model", default="portraits", metavar="NAME", help="what the samples are (default: %(default)s)"
+    )
+    virtual.add_argument("--samples", type=positive, required=True, metavar="N", help="number of samples")
+    virtual.add_argument(
+        "--shape", type=sample_lengths, default=(256, 256, 3), metavar="HxWxC", help="of a sample (default: 256x256x3)"
+    )
+    add_seed(virtual, "seed of the samples")
+    virtual.add_argument(
+        "--parameter",
+        type=named_value,
+        action="append",
+        default=[],
+        metavar="NAME=VALUE",
+        help="of the model; order=sorted makes samples that follow each other alike, as in folders of persons",
+    )
 
     info = command(
         "info",
@@ -327,7 +356,7 @@ def _parser() -> argparse.ArgumentParser:
 
     for sub in (fit, transform, encode):
         add_range_option(sub, "as the stack states it")
-    for sub in (ingest, fit, transform, encode, reconstruct):
+    for sub in (ingest, virtual, fit, transform, encode, reconstruct):
         add_overwrite(sub)
     for sub in (ingest, fit, transform, encode, append, reconstruct, verify):
         add_cluster_options(sub)

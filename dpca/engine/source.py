@@ -22,7 +22,7 @@ from dpca.storage import cf
 from dpca.storage.errors import DataError, one_line
 from dpca.storage.readers.opening import is_zarr
 from dpca.storage.readers.trajectory import is_trajectory
-from dpca.storage.reading import array_identity, open_again, open_array, path_of, read_into
+from dpca.storage.reading import array_identity, model_of, open_again, open_array, path_of, read_into
 from dpca.storage.stack import Stack, open_stack
 
 # Samples are read a few whole chunks at a time: Zarr holds the encoded bytes and a copy of all it is asked for at once.
@@ -55,18 +55,15 @@ class Source(ABC):
         Unit of decoding along each axis.
     """
 
-    in_process: bool = False
-    """Whether the values are in this process, where tasks of a cluster cannot read them."""
+    in_process: bool = False  #: whether the values are in this process, where tasks of a cluster cannot read them
     segment_bytes: int | None = None
     """Most bytes of a segment, for sources that give a task all values of its segment at once."""
-    held_rows: int = 0
-    """Samples that a reader holds beside those it is asked for, in an order of its own."""
-    n_readers: int = 1
-    """How many boxes are read at once."""
+    held_rows: int = 0  #: samples that a reader holds beside those it is asked for, in an order of its own
+    n_readers: int = 1  #: how many boxes are read at once
+    making_bytes: int = 0  #: most bytes that a process holds to make samples that are not stored
     with_gaps: bool = False
     """Whether NaN stands for missing values, which what reads them knows; otherwise it is refused."""
-    axes: tuple[str, ...] | None = None
-    """Names of the axes of one sample, for estimators that ask which one holds channels."""
+    axes: tuple[str, ...] | None = None  #: of one sample, for estimators that ask which one holds channels
     coordinates: Any = None  #: of a file, what stands along all axes: `dpca.storage.coordinates.Coordinates`
 
     def __init__(self, name: str, shape: tuple[int, ...], dtype: np.dtype[Any], chunks: tuple[int, ...]) -> None:
@@ -99,7 +96,7 @@ class Source(ABC):
 
     def further_bytes(self, region: Region) -> int:
         """Return the bytes that one reader takes beside the samples that it is asked for, and their chunks."""
-        return 0
+        return self.making_bytes
 
     def read_rows(self, region: Region) -> int:
         """Return how many samples are read at a time: whole chunks that take about 16 MiB decoded."""
@@ -240,6 +237,8 @@ def as_source(x: Any) -> Source:
     if isinstance(x, zarr.Array):
         path = path or path_of(x)
         source = ZarrSource(path, x.shape, x.dtype, x.chunks, array_identity(x)) if path else ArraySource(x)
+        if (model := model_of(x)) is not None:
+            source.making_bytes = model.nbytes
     elif isinstance(x, da.Array):
         if any(np.isnan(length) for length in x.shape):
             raise DataError(f"the Dask array has shape {x.shape}, of unknown lengths: call compute_chunk_sizes() on it")

@@ -1,4 +1,6 @@
-"""Compressed stores as ordinary Zarr, by the URL ``dpca::PATH``: a file system for fsspec that decodes what is read.
+"""Compressed stores, and virtual stacks, as ordinary Zarr, by the URL ``dpca::PATH``: a file system for fsspec.
+
+It decodes what is read, or makes it. Of a virtual stack there are samples, coordinates of none, and names.
 
 ::
 
@@ -36,7 +38,10 @@ from dpca.representation.compressed import Compressed, open_compressed, opened_o
 from dpca.storage.coordinates import BESIDE, Coordinate, fixed_width
 from dpca.storage.errors import DataError, StoreError, one_line
 from dpca.storage.network import use_storage_options
+from dpca.storage.numbered import Numbered
+from dpca.storage.stack import Stack, open_stack
 from dpca.storage.tasks import one_blas_thread
+from dpca.storage.virtual_stack import is_virtual
 
 T = TypeVar("T")
 
@@ -44,20 +49,23 @@ T = TypeVar("T")
 _DIMS = "_ARRAY_DIMENSIONS"
 # Bytes of decoded chunks that are kept: whoever reads sample after sample asks for a chunk once for each.
 _RECENT_BYTES = 2**27
+# Names of a virtual stack in a chunk.
+_NAMES = 2**16
 
 
 @dataclass(frozen=True, eq=False)
 class _Stored:
     """An array of Zarr's version 2 whose chunks are made of values when they are read."""
 
-    values: Compressed | Array
+    values: Any  #: takes numpy's slices: a compressed store, samples that are made, names, or an array
     chunks: tuple[int, ...]
     dims: tuple[str, ...]
     attributes: Mapping[str, str]
 
     @property
     def _dtype(self) -> np.dtype[Any]:
-        return self.values.dtype.newbyteorder("<")
+        stored: np.dtype[Any] = self.values.dtype
+        return stored.newbyteorder("<")
 
     def metadata(self) -> dict[str, Any]:
         """Return what ``.zarray`` holds."""
@@ -98,6 +106,24 @@ class _Stored:
             whole[tuple(map(slice, values.shape))] = values
             values = whole
         return values.astype(self._dtype, copy=False).tobytes()
+
+
+@dataclass(frozen=True)
+class _Names:
+    """Numbers of samples as an array, made when they are read."""
+
+    names: Numbered
+
+    @property
+    def shape(self) -> tuple[int]:
+        return (len(self.names),)
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        return np.dtype(f"U{len(self.names[0])}")
+
+    def __getitem__(self, box: tuple[slice]) -> Array:
+        return np.array(self.names[box[0]], self.dtype)
 
 
 class _Recent:
@@ -165,13 +191,22 @@ class CompressedFileSystem(AsyncFileSystem):  # type: ignore[misc]
 
     def __reduce__(self) -> Any:
         known = vars(self).get("_opened")
-        fingerprint = self._fingerprint if known is None else known.facts["fingerprint"]
+        fingerprint = self._fingerprint
+        if known is not None:
+            fingerprint = known.fingerprint if isinstance(known, Stack) else known.facts["fingerprint"]
         return _again, (self.storage_args, self.storage_options, fingerprint)
 
     # -- what there is
 
     @cached_property
-    def _opened(self) -> Compressed:
+    def _opened(self) -> Compressed | Stack:
+        if is_virtual(self.url):
+            stack = open_stack(self.url)
+            if self._level is not None:
+                raise DataError(f"'{self.url}' is a virtual stack, which has no levels: leave out level={self._level}")
+            if stack.fingerprint != (self._fingerprint or stack.fingerprint):
+                raise StoreError(f"'{self.url}' is not the stack that was opened: it was replaced, open it again")
+            return stack
         if self._fingerprint is not None:
             return opened_once(self.url, self._fingerprint, self._level)
         return open_compressed(self.url, level=self._level)
@@ -180,6 +215,10 @@ class CompressedFileSystem(AsyncFileSystem):  # type: ignore[misc]
     def _arrays(self) -> dict[str, _Stored]:
         """All arrays by name; "" is the reconstruction, too."""
         store = self._opened
+        if isinstance(store, Stack):
+            found = {"samples": _Stored(store.samples, store.samples.chunks, store.axes, {BESIDE: "name"})}
+            names = _Names(Numbered(store.n_samples))
+            return {**found, "": found["samples"], "name": _Stored(names, (_NAMES,), store.axes[:1], {})}
         along = store.coordinates
         stated = {**along.stated, BESIDE: f"{along.stated.get(BESIDE, '')} name".strip()}
         found = {"": _Stored(store, store.chunks, along.dims, stated)}
@@ -199,7 +238,8 @@ class CompressedFileSystem(AsyncFileSystem):  # type: ignore[misc]
             folder = f"{name}/" if name else ""
             documents[f"{folder}.zarray"] = array.metadata()
             documents[f"{folder}.zattrs"] = {_DIMS: array.dims, **array.attributes}
-        documents[".zattrs"] = dict(self._opened.coordinates.attributes)  # of the group, too
+        along = self._opened.coordinates
+        documents[".zattrs"] = {} if along is None else dict(along.attributes)  # of the group, too
         of_group = {key: document for key, document in documents.items() if key != ".zarray"}
         documents[".zmetadata"] = {"zarr_consolidated_format": 1, "metadata": of_group}
         return {key: json.dumps(document).encode() for key, document in documents.items()}

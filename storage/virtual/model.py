@@ -6,7 +6,8 @@ the covariance are known::
 
     covariance = sum_j variance(z_j) mode_j mode_j^T + noise_variance identity        (`ImageModel.components`)
 
-but for rounding, for values that are clipped, and for what the sequence of noise differs from white noise.
+but for rounding, for values that are clipped, and for what the sequence of noise differs from white noise. The sequence
+goes round in a circle of 2^20 values, or of as many as a larger sample has, up to the next power of two.
 
 All numbers are integers times one power of two, and no sum of them has more than 24 bits: sums in float32 are exact in
 whatever order a BLAS makes them, so that every machine makes the same bytes.
@@ -17,7 +18,7 @@ from __future__ import annotations
 import json
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property, lru_cache
 from threading import Lock
@@ -45,10 +46,11 @@ _SEQUENCE = 2**20
 # Bits of an integer that float32 holds, one of them for its sign in sums.
 _BITS = 23
 # Values that are made at once, in the cache of a core; and of these, of one sample.
-_VALUES, _OF_SAMPLE = 2**20, 2**15
+_VALUES, _OF_SAMPLE = 2**19, 2**14
 # Most values of a sample: modes take 4 bytes a value each.
-_MOST_VALUES = 2**22
+_MOST_VALUES, _MOST_AXES = 2**22, 6
 _MOST_SAMPLES = 2**40
+_MOST_BYTES = 2**30
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,31 +101,49 @@ class ImageModel(ABC):
     recipe: ClassVar[int] = 1
     dtype: ClassVar[np.dtype[Any]] = np.dtype(np.uint8)
     orders: ClassVar[tuple[str, ...]] = (RANDOM, SORTED)
-    n_modes: ClassVar[int]
-    #: Standard deviation of noise.
-    noise: ClassVar[float]
+    #: Variance of weights, and their largest absolute value.
+    weight_variance: ClassVar[float] = BELL_VARIANCE
+    weight_most: ClassVar[int] = BELL_MOST
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "sample_shape", tuple(self.sample_shape))
-        values = math.prod(self.sample_shape)
-        if not self.sample_shape or min(self.sample_shape) < 1:
-            raise DataError(f"samples of shape {self.sample_shape} hold nothing: give lengths of at least 1")
-        if values > _MOST_VALUES or len(self.sample_shape) > 8:
-            raise DataError(
-                f"samples of shape {self.sample_shape} have {values:,} values: a virtual stack has up to "
-                f"{_MOST_VALUES:,} a sample, along at most 8 axes"
-            )
-        if not 1 <= self.n_samples <= _MOST_SAMPLES:
-            raise DataError(f"the number of samples is {self.n_samples}: give 1 to {_MOST_SAMPLES:,}")
-        if not 0 <= self.seed < 2**64:
-            raise DataError(f"the seed is {self.seed}: give a whole number from 0 to 2**64 - 1")
-        if self.order not in self.orders:
-            raise DataError(f"the order is {self.order!r}: choose {' or '.join(map(repr, self.orders))}")
+        shape, values = self.sample_shape, math.prod(self.sample_shape)
+        self._require(
+            bool(shape) and min(shape) >= 1, f"samples of shape {shape} hold nothing: give lengths of at least 1"
+        )
+        self._require(
+            values <= _MOST_VALUES and len(shape) <= _MOST_AXES,
+            f"samples of shape {shape} have {values:,} values: a virtual stack has up to {_MOST_VALUES:,} a sample, "
+            f"along at most {_MOST_AXES} axes",
+        )
+        self._require(
+            self.nbytes <= _MOST_BYTES,
+            f"a process would take {self.nbytes:,} bytes to make samples of shape {shape}, more than {_MOST_BYTES:,}: "
+            "choose smaller samples",
+        )
+        n, orders = self.n_samples, " or ".join(map(repr, self.orders))
+        self._require(1 <= n <= _MOST_SAMPLES, f"the number of samples is {n}: give 1 to {_MOST_SAMPLES:,}")
+        self._require(0 <= self.seed < 2**64, f"the seed is {self.seed}: give a whole number from 0 to 2**64 - 1")
+        self._require(self.order in self.orders, f"the order is {self.order!r}: choose {orders}")
+
+    @staticmethod
+    def _require(holds: bool, otherwise: str) -> None:
+        if not holds:
+            raise DataError(otherwise)
 
     # -- what a model is
 
+    @property
     @abstractmethod
-    def design(self) -> tuple[Floats, Sequence[Floats]]:
+    def n_modes(self) -> int:
+        """Number of modes."""
+
+    @property
+    @abstractmethod
+    def noise(self) -> float:
+        """Standard deviation of the noise."""
+
+    @abstractmethod
+    def design(self) -> tuple[Floats, Iterable[Floats]]:
         """Return the mean, and each mode times the standard deviation of its weight; exact arithmetic only."""
 
     def grain(self, sequence: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -147,10 +167,6 @@ class ImageModel(ABC):
             alike[:, ::4] = own[:, ::4]
             own = alike
         return bells(own)
-
-    #: Variance of weights, and their largest absolute value.
-    weight_variance: ClassVar[float] = BELL_VARIANCE
-    weight_most: ClassVar[int] = BELL_MOST
 
     def random(self, n: int) -> Floats:
         """Return numbers between 0 and 1 that follow from the seed, for a `design`."""
@@ -179,7 +195,7 @@ class ImageModel(ABC):
         """Lowest and highest value that a sample can hold."""
         if self.dtype.kind == "u":
             return 0.0, float(np.iinfo(self.dtype).max)
-        most = _parts_of(self).most
+        most = parts_of(self).most
         return -most, most
 
     @property
@@ -190,15 +206,20 @@ class ImageModel(ABC):
 
     @property
     def nbytes(self) -> int:
-        """Bytes that a process holds to make samples, of whatever number and size of boxes."""
-        values = math.prod(self.sample_shape)
-        return 4 * ((1 + self.n_modes) * values + self._n_places + values)
+        """Most bytes that a process holds to make samples, in boxes of whatever number and size."""
+        values, places = math.prod(self.sample_shape), self._n_places
+        # sums of a piece as floating-point numbers and as integers, and its modes
+        piece = min(max(_OF_SAMPLE, math.prod(self.sample_shape[1:])), values)
+        making = 6 * max(_VALUES, piece) + 4 * (1 + self.n_modes) * piece
+        # before that, the parts are put together in twice their precision
+        beginning = 8 * places + max(8 * places, 64 * values)
+        return 4 * ((1 + self.n_modes) * values + places + values) + max(making, beginning)
 
     @property
     def mean(self) -> Floats:
         """True mean of the samples, of `sample_shape`."""
         rounding = 0.5 if self.dtype.kind == "u" else 0.0
-        parts = _parts_of(self)
+        parts = parts_of(self)
         noise = parts.noise[: self._n_places]  # once round its circle
         mean: Floats = parts.basis[0].astype(np.float64) + (float(np.mean(noise, dtype=np.float64)) - rounding)
         return mean
@@ -228,7 +249,7 @@ class ImageModel(ABC):
 
     @cached_property
     def _spectrum(self) -> tuple[Floats, Floats]:
-        modes = _parts_of(self).basis[1:].reshape(self.n_modes, -1).astype(np.float64) * math.sqrt(self.weight_variance)
+        modes = parts_of(self).basis[1:].reshape(self.n_modes, -1).astype(np.float64) * math.sqrt(self.weight_variance)
         found, rotation = np.linalg.eigh(modes @ modes.T)
         kept = np.argsort(found)[::-1]
         kept = kept[found[kept] > 1e-9 * found.max()]
@@ -260,11 +281,15 @@ class ImageModel(ABC):
         Costs about 2 (n_modes + 1) operations a value; of a small region little more than its part, of a single
         sample the reading of all modes. Holds `nbytes`, and some MB.
         """
-        parts, drawn = _parts_of(self), words(self.seed, _WEIGHTS, start, stop - start, self._n_words)
+        parts, drawn = parts_of(self), words(self.seed, _WEIGHTS, start, stop - start, self._n_words)
         weights = np.empty((stop - start, 1 + self.n_modes), np.float32)
         weights[:, 0], weights[:, 1:] = 1, self.weights(start, stop, octets(drawn))
         places = (drawn[:, -1] & np.uint64(self._n_places - 1)).tolist()
         strides = [math.prod(self.sample_shape[i + 1 :]) for i in range(len(self.sample_shape))]
+        # memory that a processor has at hand: what is new costs more than what is done with it
+        most = max(math.prod(b - a for a, b in piece) for piece in _pieces(region))
+        n_sums = min(max(_VALUES, most), (stop - start) * most)
+        sums, whole = np.empty(n_sums, np.float32), np.empty(n_sums if self.dtype.kind == "u" else 0, np.int16)
         for piece in _pieces(region):
             shape = tuple(b - a for a, b in piece)
             first = sum(a * stride for (a, _), stride in zip(piece, strides, strict=True))
@@ -273,17 +298,18 @@ class ImageModel(ABC):
             basis = parts.basis[(slice(None), *(slice(a, b) for a, b in piece))].reshape(len(parts.basis), -1)
             target = out[(slice(None), *(slice(a - c, b - c) for (a, b), (c, _) in zip(piece, region, strict=True)))]
             rows = max(1, _VALUES // basis.shape[1])
-            sums = np.empty((min(rows, stop - start), basis.shape[1]), np.float32)
-            whole = np.empty((len(sums), *shape), np.int16) if self.dtype.kind == "u" else None
             for at in range(0, stop - start, rows):
                 some = weights[at : at + rows]
-                images = np.matmul(some, basis, out=sums[: len(some)]).reshape(len(some), *shape)
+                n = len(some) * basis.shape[1]
+                images = np.matmul(some, basis, out=sums[:n].reshape(len(some), -1)).reshape(len(some), *shape)
                 for image, place in zip(images, places[at : at + rows], strict=True):
                     np.add(image, noise[place], out=image)
-                if whole is not None:
-                    np.copyto(whole[: len(some)], images, casting="unsafe")
-                    images = np.clip(whole[: len(some)], 0, 255, out=whole[: len(some)])
-                np.copyto(target[at : at + rows], images, casting="unsafe")
+                if self.dtype.kind == "u":
+                    integers = whole[:n].reshape(images.shape)
+                    np.copyto(integers, images, casting="unsafe")
+                    np.copyto(target[at : at + rows], np.clip(integers, 0, 255, out=integers), casting="unsafe")
+                else:
+                    np.copyto(target[at : at + rows], images)
 
 
 def _pieces(region: Region) -> Iterator[Region]:
@@ -297,28 +323,33 @@ def _pieces(region: Region) -> Iterator[Region]:
 _BUILDING = Lock()
 
 
-def _parts_of(model: ImageModel) -> Parts:
+def parts_of(model: ImageModel) -> Parts:
+    """Return what samples of a model are added up from, which is made once a process and held for two models."""
     with _BUILDING:  # once a process, by whichever thread needs it first
-        return _built(model)
+        return built(model)
 
 
 @lru_cache(maxsize=2)
-def _built(model: ImageModel) -> Parts:
+def built(model: ImageModel) -> Parts:
+    """Return the same, made anew unless it is held."""
     mean, scaled = model.design()
-    modes = [mode / math.sqrt(model.weight_variance) for mode in scaled]
     sequence = bells(octets(words(model.seed, _NOISE, 0, model._n_places // 8)).reshape(-1)).astype(np.int64)
     grain = model.grain(sequence)
-    # sums of integers, which are exact
-    step = model.noise / math.sqrt(int(np.sum(grain * grain)) / len(grain))
+    del sequence
+    # a sum of integers, which is exact
+    step = model.noise / math.sqrt(int(np.dot(grain, grain)) / len(grain))
     bound = np.abs(mean) + (step * int(np.abs(grain).max()) + 1)
-    for mode in modes:
-        bound = bound + model.weight_most * np.abs(mode)
+    basis = np.empty((1 + model.n_modes, *model.sample_shape), np.float32)
+    basis[0] = mean + 0.5 if model.dtype.kind == "u" else mean  # values are cut to integers
+    for row, mode in zip(basis[1:], scaled, strict=True):
+        np.divide(mode, math.sqrt(model.weight_variance), out=row, casting="same_kind")
+        bound += model.weight_most * np.abs(row)
     most = float(bound.max())
     unit = 2.0 ** (math.frexp(most)[1] - _BITS)
-    if model.dtype.kind == "u":
-        mean = mean + 0.5  # since values are cut to integers
-    basis = np.empty((1 + len(modes), *model.sample_shape), np.float32)
-    for row, values in zip(basis, (mean, *modes), strict=True):
-        np.multiply(np.rint(values / unit), unit, out=row, casting="unsafe")
-    noise = (np.rint(grain * (step / unit)) * unit).astype(np.float32)
-    return Parts(basis, np.concatenate([noise, noise[: math.prod(model.sample_shape)]]), most)
+    for row in basis:
+        np.multiply(np.rint(row / np.float32(unit)), np.float32(unit), out=row)
+    noise = np.empty(model._n_places + math.prod(model.sample_shape), np.float32)
+    exact = grain * (step / unit)
+    np.multiply(np.rint(exact, out=exact), unit, out=noise[: len(grain)], casting="same_kind")
+    noise[len(grain) :] = noise[: len(noise) - len(grain)]
+    return Parts(basis, noise, most)

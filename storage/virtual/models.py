@@ -9,10 +9,16 @@ from typing import Any
 
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.virtual.model import ImageModel
+from dpca.storage.virtual.moving import Moving
 from dpca.storage.virtual.portraits import Portraits
+from dpca.storage.virtual.spiked import Spiked
+from dpca.storage.virtual.textures import Textures
 
 MODELS: dict[str, type[ImageModel]] = {
     "portraits": Portraits,
+    "textures": Textures,
+    "spiked": Spiked,
+    "moving": Moving,
 }
 
 # The key of the digest of some samples, which `dpca.storage.verify` compares.

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 import numpy as np
 
-from dpca.storage.errors import DataError
 from dpca.storage.layout import CHANNEL
 from dpca.storage.virtual.exact import Floats, places
 from dpca.storage.virtual.model import ImageModel
@@ -26,20 +24,12 @@ _VARIED = {
     "clothes": 0.075,
     "backdrop_slope": 0.065,
     "head_width": 0.020,
-    "head_y": 0.006,
-    "skin": 0.04,
     "turn": 0.006,
     "beard": 0.06,
     "hairline": 0.025,
     "hair_red": 0.045,
-    "shoulders": 0.07,
-    "clothes_warm": 0.05,
     "smile": 0.06,
-    "mouth_open": 0.006,
     "brow_y": 0.006,
-    "lips": 0.09,
-    "nose": 0.014,
-    "eyes": 0.005,
 }
 
 
@@ -53,21 +43,21 @@ class Portraits(ImageModel):
     are red, green and blue, and a fourth is grey.
     """
 
-    n_modes: ClassVar[int] = len(_VARIED)
-    noise: ClassVar[float] = 2.0
+    n_modes = len(_VARIED)
+    noise = 2.0
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if sum(axis != CHANNEL for axis in self.axes) != 2:
-            raise DataError(
-                f"portraits of shape {self.sample_shape} are no images: give height and width, and up to 4 channels"
-            )
+        self._require(
+            sum(axis != CHANNEL for axis in self.axes) == 2,
+            f"portraits of shape {self.sample_shape} are no images: give height and width, and up to 4 channels",
+        )
 
-    def design(self) -> tuple[Floats, Sequence[Floats]]:
+    def design(self) -> tuple[Floats, Iterable[Floats]]:
         """Draw the mean, and what each quality changes in it."""
         looks = [float(value) for value in self.random(4)]
         mean = self._drawn(looks)
-        return mean, [self._drawn(looks, **{quality: size}) - mean for quality, size in _VARIED.items()]
+        return mean, (self._drawn(looks, **{quality: size}) - mean for quality, size in _VARIED.items())
 
     def _drawn(self, looks: Sequence[float], **changed: float) -> Floats:
         """Return a face of these looks whose qualities are not all 0; values from some 40 to 215."""
@@ -93,35 +83,33 @@ def _face(ys: Floats, xs: Floats, looks: Sequence[float], v: dict[str, float]) -
         + (v["backdrop_slope"] * x - 0.06 * y)
     )
 
-    head_y, wide = -0.03 + v["head_y"], 0.46 + v["head_width"]
+    head_y, wide = -0.03, 0.46 + v["head_width"]
     dark = _color(0.30, 0.25, 0.21) * (0.95 + 0.5 * hair_tone) + v["hair_tone"] * _color(1.0, 0.9, 0.75)
     dark = dark + v["hair_red"] * _color(1.2, 0.2, -0.3)
     longer = v["hair_length"]
     canvas.oval((0.0, head_y - 0.16 + 0.6 * longer), (wide + 0.17, 0.78 + longer), 4.0, dark, 0.5 * light)
-    clothes = _color(0.33, 0.37, 0.46) + 0.2 * (cloth - 0.5) + v["clothes"] + v["clothes_warm"] * _color(1.0, 0.0, -0.8)
-    canvas.oval((0.0, 1.25), (0.92 + v["shoulders"], 0.52), 6.0, clothes, 0.6 * light)
-    skin = _color(0.74, 0.57, 0.48) * (0.87 + 0.2 * tone + v["skin"])
+    clothes = _color(0.33, 0.37, 0.46) + 0.2 * (cloth - 0.5) + v["clothes"]
+    canvas.oval((0.0, 1.25), (0.92, 0.52), 6.0, clothes, 0.6 * light)
+    skin = _color(0.74, 0.57, 0.48) * (0.87 + 0.2 * tone)
     canvas.oval((0.0, 0.66), (0.24, 0.30), 4.0, skin - 0.10, light)
     across = x / wide
     canvas.oval((0.0, head_y + 0.03), (wide, 0.64), 7.0, skin, light - 0.10 * (across * across))
-    turn, nose = v["turn"], v["nose"]
+    turn, smile = v["turn"], v["smile"]
     canvas.oval((turn, head_y + 0.46), (0.27, 0.20), 1.5, skin - 0.05 - v["beard"], light, opacity=0.8)
     fringe = (0.04, head_y - 0.62 + v["hairline"])
     canvas.oval(fringe, (wide - 0.02, 0.20), 2.0, dark, 0.5 * light, bend=0.25)
     for side in (-1.0, 1.0):
-        eye, opened = (turn + side * 0.185, head_y - 0.04), 0.040 + v["eyes"]
+        eye, opened = (turn + side * 0.185, head_y - 0.04), 0.040 - 0.05 * smile
         canvas.oval((eye[0], eye[1] - 0.005), (0.11, 0.075), 2.0, skin - 0.16, light, opacity=0.5)
         canvas.oval(eye, (0.083, opened), 2.0, _color(0.78, 0.77, 0.76), 0.7 * light)
         canvas.oval((eye[0] + 0.3 * turn, eye[1]), (0.040, 0.98 * opened), 1.5, _color(0.28, 0.23, 0.20))
         canvas.oval((eye[0], eye[1] - 0.125 - v["brow_y"]), (0.115, 0.022), 2.0, 0.95 * dark, 0.3 * light, bend=0.35)
-        canvas.oval((turn + side * 0.07, head_y + 0.185 + nose), (0.035, 0.02), 2.0, skin - 0.25, light, opacity=0.6)
-    canvas.oval((turn, head_y + 0.06), (0.045, 0.17 + nose), 1.2, skin + 0.08, light, opacity=0.45)
-    canvas.oval((turn, head_y + 0.20 + nose), (0.085, 0.05), 1.5, skin - 0.09, light, opacity=0.4)
-    smile, opened = v["smile"], v["mouth_open"]
-    mouth, bend = (turn, head_y + 0.337 + 0.03 * smile), -(0.15 + 3.0 * smile)
-    red = _color(0.64, 0.38, 0.36) + v["lips"] * _color(0.5, -0.5, -0.4)
-    canvas.oval(mouth, (0.165 + 0.6 * smile, 0.052 + 0.5 * opened), 3.0, red, light, bend=bend)
-    canvas.oval(mouth, (0.14, 0.012 + 0.8 * opened), 2.5, _color(0.34, 0.19, 0.18), bend=bend)
+        canvas.oval((turn + side * 0.07, head_y + 0.185), (0.035, 0.02), 2.0, skin - 0.25, light, opacity=0.6)
+    canvas.oval((turn, head_y + 0.06), (0.045, 0.17), 1.2, skin + 0.08, light, opacity=0.45)
+    canvas.oval((turn, head_y + 0.20), (0.085, 0.05), 1.5, skin - 0.09, light, opacity=0.4)
+    mouth, bend = (turn, head_y + 0.337), -(0.15 + 4.0 * smile)
+    canvas.oval(mouth, (0.165 + 0.4 * smile, 0.052), 3.0, _color(0.64, 0.38, 0.36), light, bend=bend)
+    canvas.oval(mouth, (0.14, 0.012 + 0.06 * smile), 2.5, _color(0.34, 0.19, 0.18), bend=bend)
     return canvas.rgb
 
 

@@ -34,6 +34,7 @@ from tests.benchmarks import (
     sequence_bytes,
     streaming_quality,
     streaming_speed,
+    virtual_speed,
 )
 from tests.benchmarks.sides import Stage, compared, inputs_of, one_processor, options_of, print_line, read_lines
 
@@ -58,6 +59,7 @@ STAGES: dict[str, Stage] = {
     "kernel": kernel_speed.lines,
     "codec": compressed_speed.lines,
     "manifest": checked_reading.lines,
+    "virtual": virtual_speed.lines,
     "workers": cluster_speed.worker_lines,
     "memory": cluster_speed.memory_lines,
 }

@@ -97,7 +97,25 @@ def test_verify_finds_damage(
     assert "1 problem" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("command", ["", "ingest", "info", "fit", "transform", "encode", "reconstruct", "verify"])
+def test_virtual_stacks(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = str(tmp_path / "waves.zarr")
+    argv = ["virtual", path, "--model", "moving", "--samples", "70", "--shape", "8x6", "--parameter", "period=9"]
+    assert main(argv) == 0
+    assert "70 samples of 8 x 6 float32 (13.4 kB)" in capsys.readouterr().out
+    assert main(["info", path, "--json"]) == 0
+    facts = json.loads(capsys.readouterr().out)
+    assert (facts["samples"], facts["source"]["name"]) == (70, "moving")
+    assert (facts["bytes_decoded"], facts["bytes_on_disk"] < 2000) == (70 * 48 * 4, True)
+    for wrong, sentence in (("n_samples=3", "has an option of its own"), ("depth=3", "no parameter 'depth'")):
+        assert main([*argv, "--parameter", wrong]) == 3
+        assert sentence in capsys.readouterr().err
+    assert main([*argv, "--seed", "1"]) == 4
+    assert "--overwrite" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "command", ["", "ingest", "virtual", "info", "fit", "transform", "encode", "reconstruct", "verify"]
+)
 def test_help_teaches(command: str, capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as stop:
         main([*([command] if command else []), "--help"])

@@ -20,7 +20,6 @@ from dpca.pipelines.reproduce_streaming import main
 from dpca.pipelines.studies.reproduction import TABLES, Entry, Table, digits, markdown, spiked
 from dpca.pipelines.studies.reproduction.data import MissingData, Setting
 from dpca.pipelines.studies.reproduction.tables import Published
-from dpca.storage.spiked import write_spiked
 from tests.conftest import smooth_images
 
 
@@ -81,7 +80,8 @@ def made_data(tmp_path: Path) -> Path:
 def test_the_command_writes_every_table(
     made_data: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(spiked, "write_spiked", functools.partial(write_spiked, n_samples=300, sample_shape=60))
+    monkeypatch.setattr(spiked, "_SAMPLES", 300)
+    monkeypatch.setattr(spiked, "_ATTRIBUTES", 60)
     output = tmp_path / "tables.md"
     argv = ["--data", str(made_data), "--output", str(output), "--trials", "1"]
     assert main(argv) == 0

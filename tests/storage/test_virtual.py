@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+import pickle
 from pathlib import Path
 from typing import Any
 
 import dask.array as da
+import fsspec
 import numpy as np
 import pytest
 import zarr
@@ -14,22 +16,35 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpca
+from dpca.engine.source import as_source
 from dpca.storage import DataError, StoreError, create_virtual, ingest, open_stack, open_virtual, verify
 from dpca.storage.manifest import write_manifest
 from dpca.storage.readers import open_reader
 from dpca.storage.stack import Stack
+from dpca.storage.virtual.exact import cosine
+from dpca.storage.virtual.model import ImageModel, built, parts_of
 from dpca.storage.virtual.models import MODELS, make_model
+from tests.traced import traced_peak
 
 #: Digests of the first, the middle and the last of 1000 samples: of these bytes, on every machine.
 BYTES = {
-    ("portraits", (24, 20, 3)): "dd73865841ebd1eb71cec5e163683db2",
-    ("portraits", (16, 18)): "e7bef5d37743590d19103d8fbf2eacd6",
+    ("portraits", (24, 20, 3)): "a1e189cfe6569d95d9bebadebf18c16d",
+    ("portraits", (16, 18)): "92aaaf6e2fe64d0b3b9a38fb58d38d1a",
+    ("portraits", (9, 11, 1)): "d8113ddefb22976ab023c132f4f38d34",
+    ("portraits", (9, 11, 4)): "989a39f02f711a4636c94239b409db89",
+    ("textures", (64, 32, 3)): "d7b7f51ce5ca41969071f91dbbb76ed1",
+    ("textures", (40,)): "cde2f485b5c50e1c8d60464e8e5cd841",
+    ("textures", (3, 4, 5, 2)): "9435f88d17e1dadf16eded61343680b7",
+    ("spiked", (50,)): "f49981fd06528b4a29fbb91c8b3556f6",
+    ("spiked", (4, 3)): "55bf103ce0d60a2f0a9b8cd85b6cdd02",
+    ("moving", (12, 10)): "28c4fc9707ca6acb935490ffa43e9dbb",
+    ("moving", (1,)): "5ce4c12d33f785850bf7a30e7a19fb92",
 }
 
 
 @pytest.fixture(scope="module")
 def stack(tmp_path_factory: pytest.TempPathFactory) -> Stack:
-    return create_virtual(tmp_path_factory.mktemp("virtual") / "a.zarr", n_samples=2000, sample_shape=(24, 20, 3))
+    return create_virtual(tmp_path_factory.mktemp("virtual") / "a.zarr", n_samples=2000, sample_shape=(16, 14, 3))
 
 
 @pytest.fixture(scope="module")
@@ -40,11 +55,80 @@ def whole(stack: Stack) -> np.ndarray[Any, Any]:
 
 @pytest.mark.parametrize(("name", "shape"), BYTES)
 def test_bytes_are_those_of_every_machine(name: str, shape: tuple[int, ...]) -> None:
-    model = make_model(name, {"n_samples": 1000, "sample_shape": shape, "seed": 7})
+    model = made(name, shape)
     assert model.probe() == BYTES[name, shape]
+    x = np.empty((1000, *shape), model.dtype)
+    model.make(0, 1000, [(0, n) for n in shape], x)
+    x, flat = x.astype(float), x.reshape(1000, -1).astype(float)
+    assert ((x == 0) | (x == 255)).mean() < 0.002
+    assert model.data_range[0] <= x.min() < x.max() <= model.data_range[1]
+    # four standard errors of the mean along each true component, for some hundred of them
+    along = (flat.mean(axis=0) - model.mean.ravel()) @ model.components().T
+    assert (np.abs(along) < 4.5 * np.sqrt(model.eigenvalues / 1000) + 0.1).all()
 
 
-@settings(max_examples=30)
+def made(name: str, shape: tuple[int, ...]) -> ImageModel:
+    parameters: dict[str, Any] = {"n_spikes": 3, "sigma": 0.5} if name == "spiked" else {}
+    return make_model(name, {"n_samples": 1000, "sample_shape": shape, "seed": 7, **parameters})
+
+
+def test_spikes_have_the_covariance_of_the_closed_form() -> None:
+    model = make_model("spiked", {"n_samples": 20_000, "sample_shape": (4, 5), "n_spikes": 3, "sigma": 0.5, "seed": 7})
+    x = np.empty((20_000, 4, 5), np.float32)
+    model.make(0, 20_000, [(0, 4), (0, 5)], x)
+    _, modes = model.design()
+    loadings, x = np.array(modes).reshape(3, 20), x.reshape(-1, 20).astype(float)
+    expected = loadings.T @ loadings + 0.25 * np.eye(20)
+    deviation = np.cov(x, rowvar=False) - expected
+    # The variance of an entry of a normal sample's covariance is (c_ii c_jj + c_ij^2) / n.
+    scale = np.sqrt((np.outer(expected.diagonal(), expected.diagonal()) + expected**2) / len(x))
+    assert np.abs(deviation / scale).max() < 4.5
+    assert np.std(deviation / scale) == pytest.approx(1, abs=0.35)
+    assert np.abs(loadings).mean() == pytest.approx(0.5, abs=0.15)
+    assert abs(np.corrcoef(x[:-1, 0], x[1:, 0])[0, 1]) < 4.5 / np.sqrt(len(x))  # samples are independent of each other
+    values, vectors = np.linalg.eigh(expected)
+    np.testing.assert_allclose(model.eigenvalues, values[:-4:-1], rtol=1e-3)
+    np.testing.assert_allclose(np.abs(np.diag(model.components() @ vectors[:, :-4:-1])), 1, atol=1e-5)
+
+
+def test_a_field_moves_with_its_period() -> None:
+    model = make_model("moving", {"n_samples": 10**9, "sample_shape": (16, 24), "period": 50.0, "seed": 3})
+    x = np.empty((1000, 16, 24), np.float32)
+    model.make(10**9 - 1000, 10**9, [(0, 16), (0, 24)], x)
+    scores = (x - model.mean).reshape(1000, -1) @ model.components(2).T
+    for course in scores.T:
+        power = np.abs(np.fft.rfft(course)) ** 2
+        assert power.argmax() == 20  # of 1000 samples
+        assert power[20] > 0.9 * power[1:].sum()
+    lag = np.fft.rfft(scores[:, 0])[20] / np.fft.rfft(scores[:, 1])[20]
+    assert abs(abs(np.angle(lag)) - np.pi / 2) < 0.1  # a quarter of a period apart: the wave travels
+
+
+def test_cosines_need_no_library() -> None:
+    turns = np.linspace(-3, 3, 10_001)
+    np.testing.assert_allclose(cosine(turns), np.cos(2 * np.pi * turns), atol=1e-9)
+
+
+def test_the_truth_of_textures_stands_in_spite_of_their_grain() -> None:
+    """The whole covariance, of modes and of the grain that is not white, has the components that are stated."""
+    model = made("textures", (64, 32, 3))
+    parts, d = parts_of(model), 64 * 32 * 3
+    power = np.abs(np.fft.rfft(parts.noise[: len(parts.noise) - d], n=len(parts.noise) - d)) ** 2
+    correlation = np.fft.irfft(power)[:d] / (len(parts.noise) - d)
+    modes = parts.basis[1:].reshape(-1, d).astype(float) * np.sqrt(model.weight_variance)
+    vectors = model.components().T
+    for _ in range(4):  # of subspace iteration, whose fixed point they should be
+        spread = np.fft.irfft(
+            np.fft.rfft(np.concatenate([correlation, [0], correlation[:0:-1]]))[:, None]
+            * np.fft.rfft(vectors, n=2 * d, axis=0),
+            axis=0,
+        )[:d]
+        vectors, _ = np.linalg.qr(modes.T @ (modes @ vectors) + spread)
+    found = np.linalg.svd(vectors.T @ (modes.T @ (modes @ vectors)))[0][:, :8]
+    assert np.degrees(dpca.metrics.principal_angles(model.components(8), (vectors @ found).T)).max() < 1
+
+
+@settings(max_examples=30, deadline=None)
 @given(data=st.data())
 def test_any_box_is_cut_from_the_same_samples(stack: Stack, whole: np.ndarray[Any, Any], data: st.DataObject) -> None:
     def part(n: int) -> st.SearchStrategy[Any]:
@@ -74,19 +158,46 @@ def test_the_mean_and_the_components_are_known(stack: Stack, whole: np.ndarray[A
 
 def test_everything_reads_it(stack: Stack, whole: np.ndarray[Any, Any], tmp_path: Path) -> None:
     assert sum(file.stat().st_size for file in Path(stack.path).rglob("*")) < 2000
-    assert (stack.shape, stack.dtype, stack.axes) == ((2000, 24, 20, 3), np.uint8, ("sample", "y", "x", "channel"))
+    assert (stack.shape, stack.dtype, stack.axes) == ((2000, 16, 14, 3), np.uint8, ("sample", "y", "x", "channel"))
     assert (stack.names[7], len(stack.names), stack.names[[1, 2]]) == ("0007", 2000, ["0001", "0002"])
     assert stack.names_at([3, 1999]) == ["0003", "1999"]
     np.testing.assert_array_equal(
-        da.from_array(stack.samples, chunks=(1000, 24, 20, 3))[990:1010].compute(), whole[990:1010]
+        da.from_array(stack.samples, chunks=(1000, 16, 14, 3))[990:1010].compute(), whole[990:1010]
     )
     np.testing.assert_array_equal(open_reader(stack.path).fetch([0, 5, 1999]), whole[[0, 5, 1999]])
     assert verify(stack.path) == verify(stack.array_path) == []
     copied = ingest(stack.path, tmp_path / "copy.zarr")
     np.testing.assert_array_equal(copied.samples[...], whole)
     assert copied.names.tolist() == stack.names.tolist()
-    again = create_virtual(stack.path, n_samples=2000, sample_shape=(24, 20, 3))  # which is there
+    again = create_virtual(stack.path, n_samples=2000, sample_shape=(16, 14, 3))  # which is there
     assert again.fingerprint == stack.fingerprint
+
+
+def test_others_read_it_by_its_url(stack: Stack, whole: np.ndarray[Any, Any]) -> None:
+    assert list(zarr.open_group(stack.path, mode="r").keys()) == []  # and no zeros for samples
+    url = f"dpca::{stack.path}"
+    np.testing.assert_array_equal(zarr.open_array(url, mode="r")[1990:], whole[1990:])
+    opened = pytest.importorskip("xarray").open_zarr(url)
+    np.testing.assert_array_equal(opened["samples"][5:7, :, 3].values, whole[5:7, :, 3])
+    assert (opened["samples"].dims, opened["name"].values[7]) == (stack.axes, "0007")
+    there = pickle.loads(pickle.dumps(fsspec.filesystem("dpca", fo=stack.path)))
+    assert json.loads(there.cat(".zarray"))["shape"] == list(stack.shape)
+    with pytest.raises(DataError, match="has no levels"):
+        zarr.open_array(url, mode="r", storage_options={"level": 2})
+
+
+def test_the_plan_knows_what_making_samples_takes(stack: Stack, tmp_path: Path) -> None:
+    model, source = open_virtual(stack), as_source(stack)
+    region = [(0, 16), (0, 14), (0, 3)]
+    assert source.further_bytes(region) == model.nbytes > parts_of(model).basis.nbytes + parts_of(model).noise.nbytes
+    stored = as_source(ingest(stack.path, tmp_path / "a.zarr"))
+    assert stored.further_bytes(region) == 0
+    assert pickle.loads(pickle.dumps(source)).further_bytes(region) == model.nbytes
+    big = make_model("portraits", {"n_samples": 2000, "sample_shape": (256, 256, 3)})
+    out = np.empty((64, 256, 256, 3), np.uint8)
+    enough = int(1.1 * big.nbytes)  # Python, and what a thread of the session's cluster takes
+    peak, _ = traced_peak(built.cache_clear, lambda _: big.make(0, 64, [(0, 256), (0, 256), (0, 3)], out), enough)
+    assert 0.7 * big.nbytes < peak < enough
 
 
 def test_samples_in_order_are_alike_within_groups(tmp_path: Path) -> None:
@@ -112,6 +223,13 @@ def test_samples_in_order_are_alike_within_groups(tmp_path: Path) -> None:
         ({"order": "backwards"}, "'random' or 'sorted'"),
         ({"model": "landscapes"}, "no image model 'landscapes'"),
         ({"depth": 3}, "no parameter 'depth'"),
+        ({"model": "spiked", "n_spikes": 0}, "n_spikes is 0"),
+        ({"model": "spiked", "sample_shape": (5,), "n_spikes": 6}, "n_spikes is 6 for 5 attributes"),
+        ({"model": "spiked", "sample_shape": (2**21,), "n_spikes": 256}, "bytes to make samples"),
+        ({"model": "spiked", "sigma": -1.0}, "sigma is -1"),
+        ({"model": "spiked", "sigma": float("nan")}, "sigma is nan"),
+        ({"model": "moving", "period": 1}, "the period is 1"),
+        ({"model": "moving", "order": "sorted"}, "the order is 'sorted'"),
     ],
 )
 def test_what_makes_no_sense_is_refused(tmp_path: Path, wrong: dict[str, Any], sentence: str) -> None:

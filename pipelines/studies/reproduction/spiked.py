@@ -26,8 +26,9 @@ from dpca.rules import (
     SecondStrategy,
     SimilarityMatching,
 )
-from dpca.storage.spiked import write_spiked
+from dpca.storage import create_virtual
 
+_SAMPLES, _ATTRIBUTES = 10_000, 1000
 _K = 5
 _SM = Delayed(0.2, 2.5)
 
@@ -97,8 +98,8 @@ def spiked_table(setting: Setting) -> Table:
         "spiked",
         "Spiked covariance model, one pass (Alakkari 2020, table 3.2)",
         "Convergence, log10(1 - captured / best)",
-        f"10,000 samples of 1,000 attributes, 10 spikes, sigma = 1, 5 components recovered; {setting.trials} trials, "
-        "each with a model, samples and start of its own.",
+        f"{_SAMPLES:,} samples of {_ATTRIBUTES:,} attributes, 10 spikes, sigma = 1, 5 components recovered; "
+        f"{setting.trials} trials, each with a model, samples and start of its own.",
         tuple(entries),
     )
 
@@ -108,7 +109,8 @@ def _fixed(make: _Made, online: bool) -> Callable[[int], Any]:
 
 
 def _stream(setting: Setting, seed: int) -> tuple[Source, Reference]:
-    stack = write_spiked(setting.workspace / f"spiked-{seed}.zarr", seed=seed, progress=setting.progress)
+    path = setting.workspace / f"spiked-{seed}.zarr"
+    stack = create_virtual(path, "spiked", n_samples=_SAMPLES, sample_shape=(_ATTRIBUTES,), seed=seed)
     # Every rule reads it, several times over.
     source = as_source(np.asarray(stack.samples[...]))
     return source, exact_reference(source, _K)

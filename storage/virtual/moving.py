@@ -1,0 +1,77 @@
+"""Moving fields: waves that travel, each at a pace of its own, for what looks at the order of samples."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpca.storage.virtual.exact import BELL_MOST, Floats, cosine
+from dpca.storage.virtual.model import ImageModel
+
+_WAVES = 6
+_PHASES = 1024
+# Standard deviation of the first wave, and what each further one has of that before it.
+_FIRST, _FURTHER = 4.0, 0.75
+# The second half of a wave has less of its variance: components that can be told from each other.
+_SECOND = 0.87
+
+
+@dataclass(frozen=True)
+class Moving(ImageModel):
+    """A field along any axes that moves from sample to sample, `float32`; the parameters are those of `ImageModel`.
+
+    Six waves travel through the field, each of two modes a quarter of a wave apart, whose weights turn with time: of
+    wave j (from 0) with a period of ``period / (1 + 0.61803 j)`` samples. Whoever looks at the samples in their order
+    finds these periods; whoever averages over many periods finds the components. Noise is white.
+
+    Attributes
+    ----------
+    period : float
+        Samples in which the first wave comes round, 4 or more.
+    """
+
+    order: str = "time"
+    period: float = 64.0
+
+    orders: ClassVar[tuple[str, ...]] = ("time",)
+    dtype: ClassVar[np.dtype[np.float32]] = np.dtype(np.float32)
+    n_modes = 2 * _WAVES
+    noise = 0.5
+    weight_variance = BELL_MOST**2 / 2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        self._require(4 <= self.period <= 2**20, f"the period is {self.period}: give 4 to {2**20:,} samples")
+
+    def design(self) -> tuple[Floats, Iterable[Floats]]:
+        """Return a slope, and the two halves of each wave."""
+        shape, random = self.sample_shape, self.random(2 * _WAVES)
+        grids = [
+            ((2 * np.arange(n, dtype=np.float64) + 1) / (2 * n)).reshape([-1] + [1] * (len(shape) - 1 - i))
+            for i, n in enumerate(shape)
+        ]
+        mean = np.zeros(shape) + 15 + 6 * grids[0]
+        modes = []
+        for wave in range(_WAVES):
+            # whole waves along each axis: halves of one, and different waves, have no product
+            turns = float(random[wave]) + np.zeros(shape)
+            for axis, (grid, n) in enumerate(zip(grids, shape, strict=True)):
+                number = (wave // 2 + 1) if (axis + wave) % 2 else (wave % 3) * (n > 2)
+                turns = turns + number * grid
+            size = _FIRST * _FURTHER**wave
+            modes += [size * cosine(turns), size * _SECOND * cosine(turns - 0.25)]
+        return mean, modes
+
+    def weights(self, start: int, stop: int, drawn: NDArray[np.uint8]) -> NDArray[np.float32]:
+        """Return cosines and sines of the phase of each wave."""
+        circle = np.rint(BELL_MOST * cosine(np.arange(_PHASES) / _PHASES)).astype(np.float32)
+        time = np.arange(start, stop, dtype=np.uint64)[:, None]
+        # fractions of a turn in 64 bits, which go round by themselves
+        paces = [int(2**64 / self.period * (1 + 0.61803 * wave)) for wave in range(_WAVES)]
+        phases = ((time * np.array(paces, np.uint64)) >> np.uint64(54)).astype(np.int64)
+        both = np.stack([circle[phases], circle[(phases - _PHASES // 4) % _PHASES]], axis=-1)
+        return both.reshape(stop - start, self.n_modes)

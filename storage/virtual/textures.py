@@ -1,0 +1,94 @@
+"""Natural textures: cosines whose power falls with the square of their frequency, and a fine grain of the same kind."""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dpca.storage.layout import CHANNEL
+from dpca.storage.virtual.exact import Floats, cosine
+from dpca.storage.virtual.model import ImageModel
+
+# Standard deviation of the brightness of a whole image, of grey levels.
+_BRIGHTNESS = 18.0
+# One of so many modes is of colors, where there are channels.
+_COLORED = 5
+# A grain is this much shorter than the image, or more.
+_FINER = 16
+
+
+@dataclass(frozen=True)
+class Textures(ImageModel):
+    """Textures of natural statistics along any axes, `uint8`; the parameters are those of `ImageModel`.
+
+    Modes are products of cosines, the components of what looks alike everywhere: amplitudes fall with frequency, as
+    those of natural images do (Field 1987), along each axis at a pace that follows from the seed. The noise is a grain
+    of octaves of equal variance, finer than the modes: below its own frequencies it is white, so that the components
+    stay as they are.
+    """
+
+    n_modes = 16
+    noise = 12.0
+
+    def design(self) -> tuple[Floats, Iterable[Floats]]:
+        """Return one color, and cosines."""
+        lengths = self._lengths
+        pace = [0.7 + 0.6 * float(value) for value in self.random(3 + len(lengths))[3:]]
+        waves = itertools.product(*(range(min(n, self.n_modes)) for n in lengths))
+        steep = sorted((sum((p * k) * (p * k) for p, k in zip(pace, wave, strict=True)), wave) for wave in waves)
+        color = np.resize(110 + 40 * self.random(3), self.sample_shape[-1:] if self._has_channels else 1)
+        return np.zeros(self.sample_shape) + color, self._modes(steep[: self.n_modes])
+
+    def _modes(self, steep: Sequence[tuple[float, tuple[int, ...]]]) -> Iterator[Floats]:
+        """Yield cosines; zeros where a small sample has no more."""
+        for number, (square, wave) in enumerate(steep):
+            amplitude = _BRIGHTNESS / (1 + math.sqrt(square)) * 2.0 ** (sum(k > 0 for k in wave) / 2)
+            yield self._of_channels(amplitude * self._cosines(wave), number % _COLORED == _COLORED - 1)
+        for _ in range(len(steep), self.n_modes):
+            yield np.zeros(self.sample_shape)
+
+    def grain(self, sequence: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return sums of boxes of 1, 2, 4, ... neighbors along each axis, of equal variance."""
+        lengths, channels = self._lengths, self.sample_shape[-1] if self._has_channels else 1
+        finest = min((n for n in lengths if n > 1), default=1)
+        octaves = max(1, (finest // _FINER).bit_length())
+        total = np.zeros_like(sequence)
+        for octave in range(octaves):
+            # stretches of one sequence that are far from each other are as good as several
+            boxes = np.roll(sequence, octave * (len(sequence) // octaves))
+            for channel in range(1, channels):
+                boxes = boxes + np.roll(sequence, octave * (len(sequence) // octaves) - channel)
+            lag = channels
+            for n in reversed(lengths):
+                for double in range(octave if n > 1 else 0):
+                    boxes = boxes + np.roll(boxes, -lag * 2**double)
+                lag *= n
+            total += math.isqrt(2 ** (len(lengths) * (octaves - 1 - octave))) * boxes
+        return total
+
+    @property
+    def _has_channels(self) -> bool:
+        return self.axes[-1] == CHANNEL
+
+    @property
+    def _lengths(self) -> tuple[int, ...]:
+        """Lengths of the axes of space."""
+        return self.sample_shape[:-1] if self._has_channels else self.sample_shape
+
+    def _cosines(self, wave: Sequence[int]) -> Floats:
+        product = np.ones(())
+        for k, n in zip(wave, self._lengths, strict=True):
+            product = product[..., None] * cosine(k * (2 * np.arange(n, dtype=np.float64) + 1) / (4 * n))
+        return product
+
+    def _of_channels(self, mode: Floats, colored: bool) -> Floats:
+        if not self._has_channels:
+            return mode
+        weights = np.resize([0.6, 0.05, -0.6] if colored else [1.0, 0.95, 0.85], self.sample_shape[-1])
+        colored_mode: Floats = mode[..., None] * weights
+        return colored_mode
