@@ -76,6 +76,7 @@ def test_everything_reads_it(stack: Stack, whole: np.ndarray[Any, Any], tmp_path
     assert sum(file.stat().st_size for file in Path(stack.path).rglob("*")) < 2000
     assert (stack.shape, stack.dtype, stack.axes) == ((2000, 24, 20, 3), np.uint8, ("sample", "y", "x", "channel"))
     assert (stack.names[7], len(stack.names), stack.names[[1, 2]]) == ("0007", 2000, ["0001", "0002"])
+    assert stack.names_at([3, 1999]) == ["0003", "1999"]
     np.testing.assert_array_equal(
         da.from_array(stack.samples, chunks=(1000, 24, 20, 3))[990:1010].compute(), whole[990:1010]
     )
