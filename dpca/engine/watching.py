@@ -162,7 +162,8 @@ class Pace:
         now, (n_before, began) = self.clock(), self._link
         if n_samples > n_before:
             self._rows, self._rate = n_samples - n_before, (n_samples - n_before) / max(now - began, 1e-9)
-        return now >= self._due or self._early(n_before) is not None
+        early = self._early(n_before)
+        return now >= self._due or (early is not None and n_samples >= early)
 
     def looked(self, seconds: float) -> None:
         """Note what a look took."""

@@ -27,6 +27,7 @@ from dpca.models.pca_solvers import SOLVERS
 from dpca.models.rotation import RotatedEOF, rotated
 from dpca.models.streaming_methods import default_method
 from dpca.models.streaming_pca import StreamingPCA
+from dpca.models.watching import Callback, Enough, Watching
 from dpca.models.weights import field_weights
 from dpca.representation.lazy import default_client
 from dpca.storage.errors import DataError
@@ -143,6 +144,9 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
         client: Any | None = None,
         checkpoints: Checkpoints | None = None,
         progress: Progress = no_progress,
+        callback: Callback | None = None,
+        max_seconds: float | None = None,
+        max_samples: int | None = None,
     ) -> Self:
         """Find the modes.
 
@@ -160,6 +164,8 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
             Folder of a fit that was stopped, to go on from; takes an integer ``random_state``.
         progress : Progress, optional
             Told the bytes read in each pass.
+        callback, max_seconds, max_samples
+            As in `StreamingPCA.fit`: `dpca.Progress` holds the analysis of the samples so far.
 
         Warns
         -----
@@ -180,11 +186,14 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
         if n < 2:
             raise DataError(f"{n} sample along {given.dim!r} has no variance: a fit needs at least 2")
         calendar = Calendar.of(given.along, n, given.dim, self.climatology, bool(self.detrend))
-        weights = field_weights(self.weights, given.labels, tuple(shape))
         running = {"client": client or default_client(), "checkpoints": checkpoints, "progress": progress}
-        found = Fitting(self, given, calendar, weights, running).run()
-        self._learned(found, given, calendar, n)
-        return self
+        watching = Watching.asked(self, callback, max_seconds, max_samples)
+        how = field_weights(self.weights, given.labels, tuple(shape)), running, watching
+        try:
+            self._learned(Fitting(self, given, calendar, *how).run(), given, calendar, n)
+        except Enough:
+            self.__dict__.update(vars(watching.latest if watching else self))
+        return self if watching is None else watching.ended(self)
 
     def eofs(self, scaling: int = 0) -> Any:
         """Return the modes as maps (n_modes, *sample_shape), NaN at places without data.

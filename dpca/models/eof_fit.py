@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import warnings
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from dpca.models.fields import Field
 from dpca.models.gaps import Expected, FilledSource, InterpolatedSource
 from dpca.models.linear_model import LinearModel
 from dpca.models.passes import Passes
+from dpca.models.watching import Enough, Progress, Watching
 from dpca.partition.whole import Whole
 from dpca.rules.survey import Survey
 from dpca.rules.watched import moved
@@ -71,6 +74,8 @@ class Fitting:
     weights : array (*sample_shape) or None
     running : dict
         Client, checkpoints and progress of all passes.
+    watching : Watching, optional
+        Who watches.
     """
 
     eof: Any
@@ -78,6 +83,8 @@ class Fitting:
     calendar: Calendar
     weights: Array | None
     running: dict[str, Any]
+    watching: Watching | None = None
+    is_over: bool = field(default=False, init=False)
     shift: Array = field(init=False)
 
     def __post_init__(self) -> None:
@@ -163,8 +170,27 @@ class Fitting:
 
     def _fitted(self, source: AnomalySource, n_passes: int | None = None) -> Fitted:
         model = self.eof._model(*source.shape, n_passes)
-        model.fit(source, **self.running)
+        watched: dict[str, Any] = {}
+        if (watching := self.watching) is not None:
+            left = max(watching.max_seconds - watching.pace.seconds, 1e-3)
+            watched = {"callback": partial(self._show, source), "max_samples": watching.max_samples}
+            watched["max_seconds"] = None if math.isinf(left) else left
+        model.fit(source, **self.running, **watched)
+        if self.is_over:
+            raise Enough
         return Fitted(model, source.anomalies, source.shape[0])
+
+    def _show(self, source: AnomalySource, told: Progress) -> bool:
+        """Show the modes so far to who watches; return whether they are enough."""
+        self.is_over = told.finished and told.n_samples_seen < told.n_samples
+        if self.watching is not None and (self.is_over or not told.finished):
+            expected = expected_by(told.model) if self.eof.gaps == "iterate" else None
+            found, n = Fitted(told.model, source.anomalies, told.n_samples_seen, expected), self.given.source.shape[0]
+            try:
+                self.watching.show(lambda eof: eof._learned(found, self.given, self.calendar, n), source.shape[0])
+            except Enough:
+                self.is_over = True
+        return self.is_over
 
     def _iterated(self, source: Source, found: dict[str, Array], places: Array) -> Fitted:
         """Fit and fill in turns until both agree (Beckers & Rixen 2003, with the noise of Tipping & Bishop 1999)."""

@@ -182,9 +182,7 @@ class Estimator(ABC, Storable, TransformerMixin, BaseEstimator):  # type: ignore
         except Raised as raised:
             raise raised.__cause__ from None  # type: ignore[misc]
         self._labels, self._key = labels, key
-        if watching is not None:
-            watching.ended(self)
-        return self
+        return self if watching is None else watching.ended(self)
 
     def _batch(self, X: Any, sample_dim: str | Sequence[str] | None) -> Array:
         """Return samples for ``partial_fit``, held in memory, checked; the first ones give the model their labels."""

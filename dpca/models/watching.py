@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 
@@ -21,6 +21,7 @@ from dpca.rules.state import State
 from dpca.storage.errors import DataError
 from dpca.storage.tasks import one_blas_thread, run_in_order
 
+T = TypeVar("T")
 #: Seconds between looks, at least.
 EVERY = 1.0
 _ESTIMATE = "captured_estimate"
@@ -150,7 +151,7 @@ class Watching:
         self.n_samples = n_samples
         return _FoldWatch(self, make, settle, n_samples)
 
-    def show(self, settle: Callable[[Any], None], n_samples: int, report: FoldReport) -> None:
+    def show(self, settle: Callable[[Any], None], n_samples: int, report: FoldReport | None = None) -> None:
         """Show the model of all samples, where further passes follow.
 
         Raises
@@ -158,14 +159,16 @@ class Watching:
         Enough
         """
         self.latest, self.complete, self.n_samples = self._model(settle), True, n_samples
-        self.latest.fit_report_ = report
+        if report is not None:
+            self.latest.fit_report_ = report
         self._tell(n_samples)
 
-    def ended(self, model: Any) -> None:
-        """Show the estimator in the end."""
+    def ended(self, model: T) -> T:
+        """Show the estimator in the end, and return it."""
         if self.callback is not None:
-            n = max(self.n_samples, int(model.n_samples_seen_))
+            n = max(self.n_samples, int(getattr(model, "n_samples_seen_", 0)))
             self.callback(Progress.of(model, n, self.pace.seconds, finished=True))
+        return model
 
     def look(self, settle: Callable[[Any], None], n_samples: int) -> None:
         """Make the model so far, if there can be one, and show it.
