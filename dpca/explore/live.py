@@ -41,7 +41,12 @@ class LiveFit:
     def stop(self, seconds: float) -> None:
         """End, after what is in progress, for which this waits so long."""
         self._over.set()
-        self._thread.join(seconds)
+        if threading.current_thread() is not self._thread:
+            self._thread.join(seconds)
+
+    def wait(self) -> None:
+        """Wait for the end."""
+        self._thread.join()
 
     def _run(self) -> None:
         explorer = self._explorer
@@ -58,12 +63,8 @@ class LiveFit:
     def _models(self) -> Any:
         from dpca.models.streaming_pca import StreamingPCA
 
-        most = min(
-            self._k,
-            self._stack.n_samples - 1,
-            int(self._stack.nbytes // self._stack.dtype.itemsize // self._stack.n_samples),
-        )
-        model = StreamingPCA(max(1, most), shuffle=True, random_state=0)
+        most = max(1, min(self._k, self._stack.n_samples - 1, math.prod(self._stack.sample_shape)))
+        model = StreamingPCA(most, shuffle=True, random_state=0)
         for progress in model.iter_fit(self._stack):
             yield progress_words(progress), progress.model
 
@@ -110,6 +111,6 @@ def progress_words(progress: Any) -> str:
     known = (
         ""
         if math.isnan(progress.captured_bound)
-        else f", at least {progress.captured_bound:.1%} of what the best would"
+        else f", at least {progress.captured_bound:.1%} of what the best would of these"
     )
     return f"{seen}: {captured}{known}"

@@ -19,7 +19,7 @@ from dpca.explore.words import told
 from dpca.kernels.types import Array
 
 #: Thumbnails that are shown at once, and eigenimages.
-GALLERY, EIGENIMAGES = 18, 12
+GALLERY, EIGENIMAGES = 18, 11
 # Milliseconds between two looks for a model that has changed, and seconds of one search for a name.
 _POLL, _SEARCH = 250, 5.0
 _SEARCHED = 2000
