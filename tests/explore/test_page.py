@@ -178,6 +178,21 @@ def test_a_fit_is_watched_and_a_lost_stack_is_told(
     assert not visit.wrong
 
 
+def test_a_model_alone_is_shown_and_the_end_of_the_program_is_told(
+    stores: Path, served: Callable[..., PageServer], visits: Callable[[str], Visit]
+) -> None:
+    server = served(open_explorer(str(stores / "cells.zarr")))
+    visit = visits(server.address)
+    visit.shows(".at-model", f"CellPCA of {N} samples, 8 components")
+    assert visit.page.locator(".at-eigenimages img").count() == 9
+    assert visit.page.locator(".at-panels").count() == 0
+    assert not visit.wrong
+    assert visit.page.locator("#ended").is_hidden()
+    server.stop()
+    visit.page.evaluate("() => ask()")
+    assert visit.page.locator("#ended").is_visible()
+
+
 def test_a_volume_has_slices_and_the_token_opens_the_page(
     tmp_path: Path, served: Callable[..., PageServer], visits: Callable[[str], Visit]
 ) -> None:
