@@ -35,6 +35,7 @@ def test_what_a_wheel_holds(tmp_path: Path) -> None:
         for room in ("dpca", "dpca/storage", "dpca/pipelines")
         for path in (copy / room).rglob("*.py")
     }
-    assert {name for name in names if name.startswith("dpca/")} == {*modules, "dpca/py.typed"}
+    page = {f"dpca/explore/static/{path.name}" for path in (copy / "dpca" / "explore" / "static").iterdir()}
+    assert {name for name in names if name.startswith("dpca/")} == {*modules, *page, "dpca/py.typed"}
     assert {"dpca/storage/ingest.py", "dpca/pipelines/celeba_cpca.py"} <= modules
     assert f"{metadata}/licenses/LICENSE" in names

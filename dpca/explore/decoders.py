@@ -51,9 +51,14 @@ class Decoder(ABC):
         """Return the quality (n_samples,) of all samples by all components, by name; empty where it is not stored."""
         return {}
 
-    def distances(self) -> Array | None:
-        """Return how far each sample is from the mean (n_samples,), in units of the variance; None if not known."""
-        return None
+    @property
+    def knows_distances(self) -> bool:
+        """Whether there are `distances`."""
+        return False
+
+    def distances(self) -> Array:
+        """Return how far each sample is from the mean (n_samples,)."""
+        raise NotImplementedError
 
 
 class OfModel(Decoder):
@@ -113,12 +118,16 @@ class OfScores(Decoder):
         """Return the quality that the store states."""
         return {name: np.asarray(array_in(self._group, name)[...]) for name in _QUALITY if name in self._group}
 
-    def distances(self) -> Array | None:
-        """Return the scores in units of their deviations, as one length (Hotelling 1931): of whole samples only."""
-        variance = getattr(self._opened.model, "explained_variance_", None)
-        array = self._opened.array
-        if array.ndim != 2 or variance is None or getattr(self._opened.model, "whiten", False):
-            return None
+    @property
+    def knows_distances(self) -> bool:
+        """Whether these are scores of whole samples whose variances are known."""
+        model = self._opened.model
+        known = hasattr(model, "explained_variance_") and not getattr(model, "whiten", False)
+        return known and self._opened.array.ndim == 2
+
+    def distances(self) -> Array:
+        """Return the length of each sample's scores in units of their deviations (Hotelling 1931)."""
+        variance, array = self._opened.model.explained_variance_, self._opened.array
         k = max(1, min(self.n_components, _MOST_SCORES // max(1, array.shape[0])))
         weight = np.zeros(k)
         np.divide(1, variance[:k], out=weight, where=variance[:k] > variance[0] * 1e-12)
@@ -163,7 +172,12 @@ class OfCompressed(Decoder):
         """Return the quality that the store states."""
         return {name: values for name, values in self._store.quality.items() if name in _QUALITY}
 
-    def distances(self) -> Array | None:
+    @property
+    def knows_distances(self) -> bool:
+        """Whether there are components."""
+        return len(self._store.codec.cell) > 0
+
+    def distances(self) -> Array:
         """Return the Euclidean distances from the mean; reads all codes once."""
         from dpca.analysis import outliers
 

@@ -259,7 +259,7 @@ class Explorer:
         if decoder is not None:
             quality = self._quality(decoder)
             names += [name for name in ("ssim", "psnr", "mse") if name in quality]
-            names += [] if isinstance(decoder, OfModel) else ["distance"]
+            names += ["distance"] if decoder.knows_distances else []
             names += ["measured"] if not quality and self.originals is not None else []
         return {name: ORDERS[name] for name in names}
 
@@ -269,7 +269,7 @@ class Explorer:
         Raises
         ------
         DataError, StoreError
-            If there is no such order, or something cannot be read.
+            If something cannot be read.
         """
         n = 0 if self.facts is None else self.facts.n_samples
         return range(n) if name == "stack" or self._decoder is None else self._orders(self._decoder, name)
@@ -279,9 +279,7 @@ class Explorer:
             some = np.unique(np.linspace(0, self._facts().n_samples - 1, _MEASURED).astype(int))
             lost = [self._error(decoder, int(index)) for index in some]
             return np.asarray(some[np.argsort(np.negative(lost), kind="stable")])
-        values = decoder.distances() if name == "distance" else self._quality(decoder).get(name)
-        if values is None:
-            raise DataError(f"samples cannot be ordered by {name!r} here: the store does not hold what this takes")
+        values = decoder.distances() if name == "distance" else self._quality(decoder)[name]
         values = np.nan_to_num(values, nan=np.inf if name in ("ssim", "psnr") else -np.inf)
         return np.argsort(values if name in ("ssim", "psnr") else -values, kind="stable")
 

@@ -67,8 +67,7 @@ def numbers(look: Look, sample_bytes: int) -> str:
     """Return the quality and the size of a reconstruction."""
     rows = [(word, _number(name, look.numbers[name])) for name, word in _WORDS if name in look.numbers]
     known = [f"{word} {_number(name, look.stored[name])}" for name, word in _WORDS if name in look.stored]
-    rows += [("kept", look.size)] if look.size else []
-    rows += [("of", f"{sample_bytes:,} bytes")]
+    rows += [("kept", f"{look.size} of {sample_bytes:,}") if look.size else ("takes", f"{sample_bytes:,} bytes")]
     rows += [("stated by the store", ", ".join(known))] if known else []
     return "<dl>" + "".join(f"<div><dt>{escape(a)}</dt><dd>{escape(b)}</dd></div>" for a, b in rows) + "</dl>"
 

@@ -14,12 +14,12 @@ from bokeh.plotting import figure
 
 from dpca.explore import markup
 from dpca.explore.explorer import ORDERS, Explorer
-from dpca.explore.style import INK, LINE, WIDGETS
+from dpca.explore.style import GRAY, INK, LINE, WIDGETS
 from dpca.explore.words import told
 from dpca.kernels.types import Array
 
 #: Thumbnails that are shown at once, and eigenimages.
-GALLERY, EIGENIMAGES = 18, 12
+GALLERY, EIGENIMAGES = 18, 11
 # Milliseconds between two looks for a model that has changed, and seconds of one search for a name.
 _POLL, _SEARCH = 250, 5.0
 _SEARCHED = 2000
@@ -105,7 +105,7 @@ class Page:
             widget.on_change(changed, _called(do))
         self._back.on_click(lambda: self._turn(-1))
         self._on.on_click(lambda: self._turn(1))
-        samples = [self._name, self._panels, self._k, self._sample, self._numbers]
+        samples = [self._name, self._panels, self._sample, self._k, self._numbers]
         samples += [self._plane, self._projected] if planes > 1 else []
         browse = [self._search, self._orders, self._gallery, self._back, self._where, self._on]
         model = [self._words, self._eigen, self._chart]
@@ -132,6 +132,9 @@ class Page:
         chart.line("k", "share", source=self._curve, color=LINE, line_width=2)
         chart.scatter("k", "share", source=self._mark, color=INK, size=9)
         chart.grid.grid_line_color = "#88888833"
+        for axis in chart.axis:  # a gray that is read on light and dark paper
+            axis.update(axis_label_text_color=GRAY, major_label_text_color=GRAY, axis_line_color=GRAY)
+            axis.update(major_tick_line_color=GRAY, minor_tick_line_color=None)
         return chart
 
     # -- what is shown
@@ -196,8 +199,11 @@ class Page:
         def work() -> Callable[[], None]:
             shown = self._explorer.components(EIGENIMAGES, plane)
             text = "" if shown is None else markup.eigenimages(shown)
+            options: list[Any] = list(self._explorer.orders.items())
 
             def show() -> None:
+                if self._orders.options != options:
+                    self._orders.options = options
                 if shown is None:
                     return
                 self._eigen.text, self._words.text = text, escape(shown.words)
@@ -223,9 +229,6 @@ class Page:
         if (k := explorer.n_components) and self._k.end != max(k, 2):
             last = self._k.value == self._k.end or self._k.start == 0  # and stays so while there are more and more
             self._k.update(start=1, end=max(k, 2), value=k if last else min(int(self._k.value), k), disabled=k == 1)
-        options: list[Any] = list(explorer.orders.items())
-        if self._orders.options != options:
-            self._orders.options = options
         self._show_model()
         if explorer.facts is not None:
             self._show_sample()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,7 @@ import zarr
 import dpca
 from dpca.explore import markup, originals
 from dpca.explore.explorer import Explorer
-from dpca.explore.live import Watched
+from dpca.explore.live import LiveFit, Watched
 from dpca.explore.opening import open_explorer
 from dpca.explore.originals import Names
 from dpca.metrics import psnr, ssim
@@ -195,6 +196,44 @@ def test_a_store_that_disappears_is_missed_and_a_model_that_is_written_again_is_
     shutil.rmtree(tmp_path / "a.zarr")
     with pytest.raises(StoreError, match="any more"):
         explorer.look(19, 1)
+
+
+def test_a_fit_shows_what_it_has_and_ends_when_it_is_told(stores: Path) -> None:
+    for stopped in (False, True):
+        opened = open_explorer(str(stores / "stack.zarr"))
+        explorer, used = opened.explorer, []
+        use = explorer.use
+        fit = LiveFit(explorer, opened.stack, 99)
+
+        def told(model: Any, fit: LiveFit = fit, use: Any = use, used: list[int] = used, stop: bool = stopped) -> None:
+            use(model)
+            used.append(model.n_samples_seen_)
+            if stop:
+                fit.stop(0)
+
+        explorer.use = told
+        fit.start()
+        assert explorer.stop_fit is not None
+        fit.wait()
+        assert not explorer.fitting
+        assert used[0] == 16
+        assert (len(used) == 1) if stopped else used[-1] == N
+        assert explorer.progress.startswith(f"{used[-1]} of {N} samples in 0 s: the components explain ")
+        assert explorer.n_components == min(N - 1, used[-1])
+        assert not explorer.news
+
+
+def test_a_fit_that_fails_is_told(stores: Path, tmp_path: Path) -> None:
+    shutil.copytree(stores / "stack.zarr", tmp_path / "stack.zarr")
+    opened = open_explorer(str(tmp_path / "stack.zarr"))
+    for shard in (tmp_path / "stack.zarr" / "samples" / "c").rglob("*"):
+        if shard.is_file():
+            shard.write_bytes(b"")
+    fit = LiveFit(opened.explorer, opened.stack, 3)
+    fit.start()
+    fit.wait()
+    assert "stack.zarr" in opened.explorer.news
+    assert not opened.explorer.fitting
 
 
 def test_names_are_text(stores: Path) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ import numpy as np
 import pytest
 import zarr
 
-import dpca
+from dpca.explore.live import LiveFit
 from dpca.explore.opening import open_explorer
 from dpca.explore.server import PageServer
 from tests.explore.conftest import HOSTILE, K, N
@@ -138,7 +139,7 @@ def test_a_compressed_store_is_sorted_by_quality(
     assert not visit.wrong
 
 
-def test_eigenimages_change_as_a_model_does_and_a_lost_stack_is_told(
+def test_a_fit_is_watched_and_a_lost_stack_is_told(
     stores: Path, tmp_path: Path, served: Callable[..., PageServer], visits: Callable[[str], Visit]
 ) -> None:
     """A page that was opened before there is a model; the narrow page shows all of it, too."""
@@ -149,20 +150,24 @@ def test_eigenimages_change_as_a_model_does_and_a_lost_stack_is_told(
     visit = visits(served(opened).address)
     page = visit.page
     assert page.locator(".at-panels img").count() == 1
-    explorer.progress, explorer.fitting = "20 <b>of</b> 60 samples", True
-    explorer.use(dpca.PCA(2).fit(values[:20]))
-    visit.shows(".at-news", "20 <b>of</b> 60 samples")
-    visit.shows(".at-model", "PCA of 20 samples")
-    first = page.locator(".at-eigenimages img").nth(1).get_attribute("src")
-    asked = []
-    explorer.stop_fit = lambda: asked.append("stop")
-    explorer.use(dpca.PCA(4).fit(values))
-    visit.shows(".at-model", "PCA of 60 samples, 4 components")
+    use, looked_at = explorer.use, threading.Semaphore(1)
+    explorer.use = lambda model: (looked_at.acquire(timeout=20), use(model))  # each model waits until one was seen
+    fit = LiveFit(explorer, opened.stack, 4)
+    fit.start()
+    visit.shows(".at-model", "StreamingPCA of 16 samples, 4 components")
+    visit.shows(".at-news", f"16 of {N} samples in 0 s: the components explain")
+    first, blurred = page.locator(".at-eigenimages img").nth(1).get_attribute("src"), visit.image(1)
+    stop = page.get_by_role("button", name="Stop the fit")
+    stop.wait_for()
+    looked_at.release(100)
+    visit.shows(".at-model", f"StreamingPCA of {N} samples, 4 components")
     assert page.locator(".at-eigenimages img").count() == 5
     assert page.locator(".at-eigenimages img").nth(1).get_attribute("src") != first
+    assert visit.image(1) != blurred
+    stop.wait_for(state="hidden")
+    assert explorer.model.n_samples_seen_ == N
     page.set_viewport_size({"width": 400, "height": 800})
     assert page.evaluate("() => document.documentElement.scrollWidth") <= 400
-    page.get_by_role("button", name="Stop the fit").click()
     shutil.rmtree(tmp_path / "a.zarr")
     page.keyboard.press("Escape")
     for _ in range(2):
@@ -170,8 +175,22 @@ def test_eigenimages_change_as_a_model_does_and_a_lost_stack_is_told(
     page.locator(".at-sample input").fill("59")
     page.keyboard.press("Enter")
     visit.shows(".at-alert", "any more")
-    assert asked == ["stop"]
     assert not visit.wrong
+
+
+def test_a_model_alone_is_shown_and_the_end_of_the_program_is_told(
+    stores: Path, served: Callable[..., PageServer], visits: Callable[[str], Visit]
+) -> None:
+    server = served(open_explorer(str(stores / "cells.zarr")))
+    visit = visits(server.address)
+    visit.shows(".at-model", f"CellPCA of {N} samples, 8 components")
+    assert visit.page.locator(".at-eigenimages img").count() == 9
+    assert visit.page.locator(".at-panels").count() == 0
+    assert not visit.wrong
+    assert visit.page.locator("#ended").is_hidden()
+    server.stop()
+    visit.page.evaluate("() => ask()")
+    assert visit.page.locator("#ended").is_visible()
 
 
 def test_a_volume_has_slices_and_the_token_opens_the_page(

@@ -3,7 +3,7 @@
 
 const LABELS = { k: "number of components", slice: "slice of the volume", sample: "number of the sample", search: "search by name",
   projection: "maximum projection" };
-const WAIT = 100;
+const WAIT = 100, ASKED = 5000;
 
 function model(name) {
   const document_ = window.Bokeh && Bokeh.documents[0];
@@ -60,6 +60,12 @@ function name_widgets() {
   }
 }
 
+// Says so when the program has ended: what is shown then does not follow any more.
+async function ask() {
+  const answers = await fetch("ready").then((answer) => answer.ok, () => false);
+  document.getElementById("ended").hidden = answers;
+}
+
 async function begin() {
   const page = document.getElementById("page");
   const answer = await fetch("ready");
@@ -68,11 +74,12 @@ async function begin() {
   script.src = "app/autoload.js?resources=none&bokeh-autoload-element=page&bokeh-app-path=/app&bokeh-absolute-url=" + encodeURIComponent(location.origin + "/app");
   document.head.append(script);
   const timer = setInterval(() => {
-    const panels = model("panels");
-    if (!panels || !document.querySelector("#page > *")) return;
+    const panels = model("panels"), alert = model("alert");
+    if (!alert || !document.querySelector("#page > *")) return;
     name_widgets();
-    if (panels.text === "" && model("k").visible) return;
+    if (panels && panels.text === "" && !alert.visible) return;
     clearInterval(timer);
+    setInterval(ask, ASKED);
     document.getElementById("first").remove();
     page.removeAttribute("aria-busy");
     new MutationObserver(name_widgets).observe(page, { childList: true, subtree: true });
