@@ -143,6 +143,13 @@ class Stack:
             return Numbered(self.n_samples)
         return self._column(self._group, "name")
 
+    @property
+    def name_array(self) -> zarr.Array[Any] | None:
+        """Names of the samples as they are stored, for those that look for one; None where these are numbers."""
+        if self._group is None or model_of(self.samples) is not None:
+            return None
+        return array_in(self._group, "name")
+
     def names_at(self, indices: Sequence[int]) -> list[str]:
         """Return the names of some samples; those of the others are not read beyond the chunks that these are in."""
         if self._group is None:

@@ -39,7 +39,8 @@ CALLS: dict[str, set[str]] = {
         *("kernels", "partition", "engine", "codec", "representation"),
         *("models", "plots", "report", "storage", "metrics", "choices"),
     },
-    "cli": {"kernels", "engine", "models", "plots", "report", "jobs", "storage", "choices"},
+    "explore": {"kernels", "representation", "models", "analysis", "plots", "storage", "choices"},
+    "cli": {"kernels", "engine", "models", "plots", "report", "jobs", "explore", "storage", "choices"},
 }
 # Programs and studies may use all of the library; nothing uses them.
 CALLS["pipelines"] = set(CALLS)

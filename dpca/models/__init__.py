@@ -15,6 +15,7 @@ from dpca.models.scores import open_scores
 from dpca.models.spectral_clustering import SpectralClustering
 from dpca.models.streaming_pca import StreamingPCA
 from dpca.models.trajectory_pca import TrajectoryPCA
+from dpca.models.watching import Progress
 from dpca.representation.compressed import open_compressed
 
 __all__ = [
@@ -28,6 +29,7 @@ __all__ = [
     "OrderWarning",
     "PatchCascade",
     "PatchPCA",
+    "Progress",
     "SpectralClustering",
     "StreamingPCA",
     "TrajectoryPCA",

@@ -114,10 +114,14 @@ class PatchPCA(Estimator):
         source = varied_source(self, X)
         rule = self._rule(source, source.axes)
         passes = Passes(source, memory_budget=self.memory_budget, **running)
-        found = passes(rule)
-        check_result(found, "the analysis of patches")
-        components = found["components"].astype(working_dtype(source.dtype))
-        self._learn(rule.grid, {**found, "components": components}, source.shape[0])
+
+        def learn(model: Any, found: dict[str, Array], n: int) -> None:
+            check_result(found, "the analysis of patches")
+            components = found["components"].astype(working_dtype(source.dtype))
+            model._learn(rule.grid, {**found, "components": components}, n)
+
+        passes.settle = learn
+        learn(self, passes(rule, look=lambda states: rule.finish(states[0])), source.shape[0])
         self.fit_report_ = passes.report
 
     def _rule(self, source: Source, axes: Sequence[str] | None) -> PatchCovariancePCA:

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
-from scipy.sparse import coo_array
-from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
 
 NEUTRAL = 0.5
 """The grey that stands for zero in differences and eigenvectors."""
@@ -145,6 +143,9 @@ def align_signs(values: NDArray[np.float64], cell_shape: tuple[int, int]) -> NDA
     agreements. ``values`` (H, W) or (H, W, 3) hold one component, every cell's eigenvector in its place; the
     sum of the result is not negative.
     """
+    from scipy.sparse import coo_array  # takes as long to import as all the rest here
+    from scipy.sparse.csgraph import breadth_first_order, minimum_spanning_tree
+
     image = np.nan_to_num(values, nan=0.0)
     if image.ndim == 2:
         image = image[..., None]

@@ -67,9 +67,9 @@ KEYS = {
     "settings": "what was asked for",
     "made_with": "versions of this package and of the libraries that it computed with",
     "notes": "sentences that a reader should know of",
-    "stages": "name -> {seconds, bytes, peak_memory}",
+    "stages": "name -> {seconds, bytes, peak_memory}, and {seconds, bytes, memory} that were planned",
 }
-_STAGE_KEYS = ("seconds", "bytes", "peak_memory")
+_STAGE_KEYS = ("seconds", "bytes", "peak_memory", "planned")
 
 _CAPTIONS = {
     "comparison": (

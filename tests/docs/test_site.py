@@ -88,6 +88,7 @@ def test_every_public_name_has_its_entry(pages: dict[Path, Page]) -> None:
         "dpca.jobs.compress",
         "dpca.CellPCA.transform",
         "dpca.torch.dataset.ScoresDataset",
+        "dpca.torch.rednet.RedNet",
     } <= named
 
 
