@@ -32,7 +32,7 @@ CALLS: dict[str, set[str]] = {
     "models": {"kernels", "rules", "partition", "engine", "representation", "storage", "choices"},
     "analysis": {"kernels", "engine", "representation", "models", "storage"},
     "timeseries": {"kernels", "rules", "engine", "representation", "models", "storage"},
-    "plots": {"kernels", "engine", "representation", "models", "storage", "metrics", "choices"},
+    "plots": {"kernels", "partition", "engine", "representation", "models", "storage", "metrics", "choices"},
     "report": {"plots", "storage"},
     "torch": {"storage"},
     "jobs": {

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 from matplotlib.figure import Figure
-from numpy.typing import NDArray
 
 from dpca import plots
 from dpca.choices import COMPRESSED
@@ -17,7 +16,6 @@ from dpca.kernels.pixels import Pixels
 from dpca.kernels.quality import psnr_from_mse
 from dpca.kernels.types import Array
 from dpca.models.store import load_any
-from dpca.partition.lapped import LappedGrid
 from dpca.plots.given import curve_of, shares_of, worst_first
 from dpca.report.record import read_report, write_report
 from dpca.representation.compressed import compressed_in
@@ -200,7 +198,7 @@ def _figures(
             explained_variance_ratio=shares[: len(components)],
         )
         if "ranks" in report:
-            figures["ranks"] = plots.rank_map(_ranks_in_place(model), axes=axes)
+            figures["ranks"] = plots.rank_map(model, axes=axes)
         curve = curve_of(model)
         if np.isfinite(curve).any():
             figures["explained_variance"] = plots.explained_variance(curve, parts=f"{model.part_name}s")
@@ -224,14 +222,3 @@ def pictured(
     values = None if ssim is None else ssim[list(originals)]
     samples = np.stack([np.asarray(sample) for sample in originals.values()])
     return plots.comparison(samples, rebuilt, [str(names[i]) for i in originals], values, bounds, axes=axes)
-
-
-def _ranks_in_place(model: Any) -> NDArray[np.int64]:
-    """Return the rank of the part that each attribute belongs to, in the shape of a sample."""
-    partition = model.partition_
-    if isinstance(partition, LappedGrid):
-        partition = partition.plain
-    ranks = enumerate(model.ranks_.flat)
-    values = ((i, np.full((1, 1, partition.n_features(i)), rank)) for i, rank in ranks)
-    placed: NDArray[np.int64] = partition.join(values, np.empty((1, *partition.sample_shape), np.int64))[0]
-    return placed

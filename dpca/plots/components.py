@@ -14,6 +14,8 @@ from numpy.typing import ArrayLike
 from dpca.engine.source import as_dense
 from dpca.kernels.types import Array
 from dpca.models import EOF
+from dpca.models.partitioned import PartitionedPCA
+from dpca.partition.lapped import LappedGrid
 from dpca.plots import drawing
 from dpca.plots.drawing import ACCENT, INK, WIDTH
 from dpca.plots.given import is_model, model_given, shares_of
@@ -97,18 +99,23 @@ def cell_eigenvectors(
     return _drawn(*_vectors(model, n_components, _OF_CELLS, axes, explained_variance_ratio), cell_shape=cell_shape)
 
 
-def rank_map(ranks: ArrayLike, *, axes: Sequence[str] | None = None) -> Figure:
+def rank_map(ranks: Any, *, axes: Sequence[str] | None = None) -> Figure:
     """Draw how many components are kept where: the darker, the more.
 
     Parameters
     ----------
-    ranks : array_like of the shape of a sample, integers
+    ranks : fitted CellPCA or BandPCA, path of one, or array_like of the shape of a sample, integers
         Components of the cell or band that each attribute belongs to. Of volumes the middle slice is shown; samples of
         one axis are drawn as a line.
     axes : sequence of str, optional
         Names of the sample's axes, as in `eigenimages`.
+
+    Raises
+    ------
+    DataError
+        If the model has no cells or bands.
     """
-    values = panel(ranks, axes)
+    values = panel(_ranks_in_place(model_given(ranks)) if is_model(ranks) else ranks, axes)
     if values.ndim == 1:
         figure, chart = drawing.chart("attribute", "components kept")
         chart.plot(values, color=ACCENT, linewidth=1.2, drawstyle="steps-mid")
@@ -122,6 +129,19 @@ def rank_map(ranks: ArrayLike, *, axes: Sequence[str] | None = None) -> Figure:
     figure, _ = drawing.page(width * aspect + 2 * _MARGIN)
     drawing.show_counts(figure, values, ((WIDTH - _SCALE - width) / 2, _MARGIN, width, width * aspect), _FEW_TO_MANY)
     return figure
+
+
+def _ranks_in_place(model: Any) -> Array:
+    """Return the rank of the part that each attribute belongs to, in the shape of a sample."""
+    if not isinstance(model, PartitionedPCA):
+        raise DataError(f"{type(model).__name__} has one part, the whole sample: give a CellPCA or a BandPCA")
+    partition = model.partition_
+    if isinstance(partition, LappedGrid):
+        partition = partition.plain
+    ranks = enumerate(model.ranks_.flat)
+    values = ((i, np.full((1, 1, partition.n_features(i)), rank)) for i, rank in ranks)
+    placed: Array = partition.join(values, np.empty((1, *partition.sample_shape), np.int64))[0]
+    return placed
 
 
 def _vectors(

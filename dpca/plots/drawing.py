@@ -37,8 +37,9 @@ _SCREEN = 96
 class Page(Figure):
     """A figure that a notebook shows by itself: pyplot, its backend and the state of both stay out of it."""
 
-    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
-        return png(self), {"width": round(self.get_figwidth() * _SCREEN)}
+    # Not `_repr_png_`: where pyplot is used, too, its backend formats all figures, and those without axes as nothing.
+    def _repr_mimebundle_(self, include: Any = None, exclude: Any = None) -> tuple[dict[str, Any], dict[str, Any]]:
+        return {"image/png": png(self)}, {"image/png": {"width": round(self.get_figwidth() * _SCREEN)}}
 
 
 def page(height: float) -> tuple[Figure, float]:

@@ -207,7 +207,7 @@ def reconstruction_ladder(
     given = samples_given(store if samples is None else samples, axes)
     chosen = given.spread(indices, 1)
     if of_store:
-        most = store.n_components if isinstance(store, Scores) else int(max(store.codec.component, default=-1)) + 1
+        most = store.n_components
         kept = samples_given(store, given.axes)
         if kept.shape != given.shape:
             raise DataError(f"the store has samples of {kept.shape} and the originals are {given.shape}: give its own")

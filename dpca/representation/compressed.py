@@ -98,6 +98,11 @@ class Compressed(CompressedViews):
         others = [moved(part, start) for (_, part), (start, _) in zip(parts[1:], box, strict=True)]
         return values[(first, *others)]
 
+    @property
+    def n_components(self) -> int:
+        """Components of the cell that keeps most of them, of which `level` uses a part; 0 where there are none."""
+        return int(self.codec.component.max(initial=-1)) + 1
+
     def read_bytes(self, index: Any = ...) -> int:
         """Return the bytes of memory that reading an index takes at most, those of the result included.
 

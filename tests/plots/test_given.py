@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 import xarray
 from IPython.core.interactiveshell import InteractiveShell
+from IPython.core.pylabtools import select_figure_formats
 from matplotlib.figure import Figure
 from sklearn.exceptions import NotFittedError
 
@@ -121,6 +122,9 @@ def test_models_are_drawn_by_their_components_and_shares(made: Path, photographs
     np.testing.assert_allclose(shown_components(figure), expected, atol=1)
     assert f"{model.explained_variance_ratio_[1]:.1%}" in words(figure)
     assert len(shown_components(plots.cell_eigenvectors(made / "cells.zarr"))) == K
+    np.testing.assert_array_equal(
+        plots.rank_map(made / "cells.zarr").axes[0].images[0].get_array(), np.full((16, 12), K)
+    )
     (axes,) = plots.explained_variance(made / "cells.zarr").axes
     assert axes.get_legend().get_texts()[-1].get_text() == "mean of 12 cells"
     together = plots.explained_variance({"whole": made / "whole.zarr", "cells": load_any(made / "cells.zarr")})
@@ -241,6 +245,7 @@ def refused() -> dict[str, tuple[str, Callable[[], Any]]]:
         "no store": ("no quality", lambda: plots.worst_cases(x, x)),
         "no volume": ("are no volumes", lambda: plots.volume_slices(x)),
         "no such axis": ("axis is 3", lambda: plots.volume_slices(x[None], axis=3)),
+        "no parts": ("the whole sample", lambda: plots.rank_map(model)),
         "no cell": ("name one, cell", lambda: plots.scores_scatter(x)),
         "no such component": ("0 to 8", lambda: plots.scores_scatter(x[0], components=(0, 9))),
         "times of others": ("a time for each", lambda: plots.scores_over_time(x[0], times=[1, 2])),
@@ -265,7 +270,12 @@ def test_matplotlib_waits_until_something_is_drawn() -> None:
     subprocess.run([sys.executable, "-c", program], check=True)
 
 
-def test_figures_show_themselves_in_notebooks() -> None:
-    data, described = InteractiveShell.instance().display_formatter.format(plots.image_grid(np.zeros((1, 4, 4))))
+def test_figures_show_themselves_in_notebooks_with_and_without_pyplot() -> None:
+    shell, figure = InteractiveShell(), plots.image_grid(np.zeros((1, 4, 4)))
+    data, described = shell.display_formatter.format(figure)
     assert data["image/png"][:4] == b"\x89PNG"
     assert described["image/png"] == {"width": round(drawing.WIDTH * 96)}
+    select_figure_formats(
+        shell, {"png"}
+    )  # as pyplot's backend for notebooks does, which leaves out figures without axes
+    assert shell.display_formatter.format(figure)[0]["image/png"] == data["image/png"]
