@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from tests.benchmarks import cluster_speed, run
+from tests.benchmarks import cluster_speed, run, scheduler_load, terabyte
 from tests.benchmarks.inputs import Inputs
 from tests.benchmarks.sides import Line, at_least, at_most, compared, one_processor, ratio_of
 
@@ -126,3 +126,19 @@ def test_a_benchmark_runs_alone(monkeypatch: pytest.MonkeyPatch, capsys: pytest.
         runpy.run_path(str(program), run_name="__main__")
     assert ended.value.code == 0
     assert json.loads(capsys.readouterr().out)["name"] == "ingest"
+
+
+def test_the_scheduler_is_loaded_with_a_fold_of_ours(capsys: pytest.CaptureFixture[str]) -> None:
+    assert scheduler_load.main(["--workers", "20", "--tasks", "500"]) == 0
+    spent, held = (json.loads(text) for text in capsys.readouterr().out.splitlines())
+    assert spent["where"] == held["where"] == "20 workers, 500 tasks"
+    assert spent["ratio"] == pytest.approx(quotient(spent), rel=1e-3)
+    assert spent["sides"]["graph"] > 0 < spent["sides"]["tasks"]
+
+
+def test_a_pass_over_a_virtual_stack_is_held_against_its_plan(capsys: pytest.CaptureFixture[str]) -> None:
+    assert terabyte.main(["--gigabytes", "0.002", "--side", "24"]) == 0
+    lines = {line["name"]: line for line in map(json.loads, capsys.readouterr().out.splitlines())}
+    assert len(lines) == 3
+    memory = lines["memory of a pass, streaming, against its plan"]
+    assert memory["ratio"] <= memory["asked"] == 1

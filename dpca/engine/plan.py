@@ -31,8 +31,10 @@ from dpca.partition.base import Partition
 from dpca.rules.rule import Rule
 from dpca.storage.errors import PlanError as PlanError
 
-# A task should outlast the scheduler's cost of 1.5 ms a thousand times, and a checkpoint should not be far away.
-SEGMENT_BYTES = 16 * 2**30
+# A task should not be endless, but states of segments wait to be merged, and take memory: the fewer, the better.
+SEGMENT_BYTES = 256 * 2**30
+# A checkpoint of a state should not be far away, and takes a hundredth of the time of these bytes.
+CHECKPOINT_BYTES = 4 * 2**30
 # Segments of a chain cannot run side by side; they are as short as a checkpoint after each is cheap.
 LINK_BYTES = 2 * 2**30
 # Updates of fewer samples than this spend their time on the state.
@@ -132,7 +134,7 @@ def plan_fold(
         read_bytes=sum(planner.box_bytes(size) for _, size in pieces) * source.shape[0],
         result_bytes=sum(size.results for _, size in pieces),
         threads=threads,
-        checkpoint_rows=max(1, SEGMENT_BYTES // max(planner.box_bytes(size) for _, size in pieces) // rows) * rows,
+        checkpoint_rows=max(1, CHECKPOINT_BYTES // max(planner.box_bytes(size) for _, size in pieces) // rows) * rows,
     )
     if scheme is None:
         return plan

@@ -34,8 +34,8 @@ from dpca.storage.tasks import one_blas_thread
 _FEW, _FEW_BYTES = 256, 2**26
 # Places of the stack that they come from.
 _RUNS = 4
-# Seconds after which no further batch is measured, and bytes of one.
-_LONG, _BATCH_BYTES = 1.0, 2**27
+# Seconds after which no further batch is measured, bytes of one, and how many there are at most.
+_LONG, _BATCH_BYTES, _BATCHES = 3.0, 2**27, 8
 #: Processor seconds of the scheduler for one task, and bytes a second of a state that moves (measured: 1 to 1.5 ms, and
 #: 23 MB in 50 ms).
 SCHEDULING, MOVING = 1.5e-3, 4.6e8
@@ -92,8 +92,8 @@ class FoldCost:
         # A task reads ahead of its arithmetic in a thread of its own, as far as there are processors for both.
         both = (self.reading + self.folding) * busy / min(workers.cores, 2 * busy)
         total = self.n_samples * turns * max(self.reading, self.folding, both)
-        if segments > 1:
-            total += self.keeping / groups * math.ceil(groups * segments / busy)
+        kept = (segments if segments > 1 else 0) + self.n_samples // plan.checkpoint_rows
+        total += self.keeping / groups * math.ceil(groups * kept / busy)
         left = segments if self.mergeable else 1
         while left > 1:
             pairs = left // 2
@@ -216,7 +216,7 @@ def _batches(work: Work, source: Source, rows: int) -> tuple[float, float, list[
     rng, chunk = np.random.default_rng(0), max(1, source.chunks[0])
     starts = _starts(n, rows, chunk, rng)
     with one_blas_thread():
-        while len(told) < 2 or (len(told) < 4 and sum(map(sum, told[1:])) < _LONG):
+        while len(told) < 2 or (len(told) <= _BATCHES and sum(map(sum, told[1:])) < _LONG):
             first = next(starts)
             before = time.process_time()
             read((first, first + rows), region, block)

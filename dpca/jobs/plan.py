@@ -40,10 +40,11 @@ from dpca.storage.stack import Stack
 from dpca.storage.tasks import one_blas_thread
 from dpca.storage.workspace import Workspace
 
-# Samples that a pass over shards is tried on, at most, and bytes of them; a third of them tells its fixed part.
+# Samples that a pass over shards is tried on, at most, and bytes of them; a quarter of them tells its fixed part.
 _MOST, _MOST_BYTES, _PART = 192, 2**26, 4
-# What numba and the loops that it compiled take in a worker, beside what it holds when it starts (measured: 112 MB).
-_COMPILED = 128 * 10**6
+# What libraries take that a worker loads and compiles as it works, beside what it holds when it starts (measured in
+# jobs on 80 samples: up to 149 MB).
+_COMPILED = 192 * 10**6
 
 
 @dataclass(frozen=True)
@@ -112,8 +113,8 @@ class _Stage:
     each: float = 0.0
     """Processor seconds of one sample in the pass over shards."""
     task_bytes: int = 0
-    held: int = 0
-    """Bytes of this process, of a stage that needs no workers."""
+    here: bool = False
+    """Whether this process does it all, which has done so now and knows what it held."""
 
     def planned(self, workers: Workers) -> StagePlan:
         seconds = self.alone + sum(fold.seconds(workers) for fold in self.folds)
@@ -122,7 +123,7 @@ class _Stage:
             turns, busy = math.ceil(tasks / workers.n) / tasks, min(tasks, workers.n)
             seconds += max(self.samples * self.each * turns * max(1, busy / workers.cores), tasks * SCHEDULING)
         task = max([self.task_bytes, *(fold.planned(workers).task_bytes for fold in self.folds)])
-        return StagePlan(seconds, self.bytes, self.held or task + AT_START + _COMPILED)
+        return StagePlan(seconds, self.bytes, peak_resident_bytes() if self.here else task + AT_START + _COMPILED)
 
 
 def plan_job(
@@ -183,8 +184,8 @@ def plan_job(
         held = 0
         for stage in stages:
             plan = stage.planned(each)
-            held = held if stage.held else max(held, plan.memory)  # a process never forgets its peak
-            planned[stage.name] = StagePlan(plan.seconds, plan.bytes, stage.held or held)
+            held = held if stage.here else max(held, plan.memory)  # a process never forgets its peak
+            planned[stage.name] = StagePlan(plan.seconds, plan.bytes, plan.memory if stage.here else held)
         shape, dtype = tuple(tried.source.shape[1:]), tried.source.dtype.name
         facts = (n, shape, dtype, decoded, round(tried.bytes_written))
         found.append(
@@ -238,9 +239,9 @@ class _Tried:
         shape, dtype, layout, self.axes = plan_ingest(reader, settings.reading, settings.model.cells_for, None)
         size = math.prod(shape) * dtype.itemsize
         spent, cells = [], settings.model.cells_for(("y", "x") if reader.encoded else self.axes[1:])
-        # The first one imports and compiles.
+        # The first one imports, compiles, and grows to what the others use again.
         parts = self._parts(len(reader), size)
-        for turn, count in enumerate([parts[0], *parts]):
+        for turn, count in enumerate([parts[-1], *parts]):
             target, began = self.folder / f"few {turn}.zarr", time.process_time()
             self.few.append(ingest(FewSamples(reader, count), target, cell_shape=cells, **settings.reading))
             spent.append(time.process_time() - began)
@@ -258,7 +259,7 @@ class _Tried:
             choice = choose_cells(stack, self.model, wanted_goal(self.settings.goal))
         self.model = clone(self.model).set_params(**choice.parameters)
         spent = time.process_time() - began
-        return _Stage("choose cells", choice.read_bytes, spent, held=peak_resident_bytes())
+        return _Stage("choose cells", choice.read_bytes, spent, here=True)
 
     def _fit(self) -> _Stage:
         given: Any = self.given
@@ -278,7 +279,7 @@ class _Tried:
 
     def _scores(self) -> _Stage:
         path, size, spent = self.folder / "model.zarr", [], []
-        for turn, stack in enumerate([self.few[0], *self.few]):
+        for turn, stack in enumerate([self.few[-1], *self.few]):
             target = self.folder / f"scores {turn}.zarr"
             began = time.process_time()
             transform_store(stack, path, target, reconstruct=self.settings.reconstruct)
@@ -306,7 +307,7 @@ class _Tried:
         reached = time.process_time() - began
         self.bytes_written = trials.stored_bytes(found)
         spent = []
-        for turn, some in enumerate([self.few[0], *self.few]):
+        for turn, some in enumerate([self.few[-1], *self.few]):
             target = self.folder / f"codes {turn}.zarr"
             with Workspace(target, kind=COMPRESSED, fingerprint=str(COMPRESSED_VERSION)) as work:
                 Checkpoints(str(work.scratch)).save(encode_write.PLAN, found.arrays, found.settings)

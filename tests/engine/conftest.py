@@ -14,6 +14,7 @@ _PLACES = {
     "short_task": ("plan", "_SHORT_TASK"),
     "link_bytes": ("plan", "LINK_BYTES"),
     "segment_bytes": ("plan", "SEGMENT_BYTES"),
+    "checkpoint_bytes": ("plan", "CHECKPOINT_BYTES"),
     "worth_a_task": ("fold_tasks", "_WORTH_A_TASK"),
     "threads": ("fold", "thread_count"),
     "usable": ("fold", "usable_bytes"),
@@ -24,9 +25,9 @@ _PLACES = {
 def given_plan(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     """Set what the planner takes as given: ``given_plan(threads=3, short_task=0)``.
 
-    ``short_task``, ``link_bytes``, ``segment_bytes`` and ``worth_a_task`` are the constants of these names, ``threads``
-    and ``usable`` the processors and the bytes of this machine, and ``batch_rows`` the samples of a mini-batch rule's
-    batch.
+    ``short_task``, ``link_bytes``, ``segment_bytes``, ``checkpoint_bytes`` and ``worth_a_task`` are the constants of
+    these names, ``threads`` and ``usable`` the processors and the bytes of this machine, and ``batch_rows`` the samples
+    of a mini-batch rule's batch.
     """
 
     def settle(*, batch_rows: int | None = None, **values: int) -> None:

@@ -148,11 +148,11 @@ def test_only_what_is_missing_is_done_again(
 def test_a_long_segment_keeps_its_states_on_the_way(
     images: np.ndarray, source: Source, segments: int, tmp_path: Path, given_plan: Callable[..., None]
 ) -> None:
-    """Where memory holds no states that wait to be merged, one segment takes all: 15 updates, kept after each 4."""
+    """One segment takes all: 15 updates, kept after each 4."""
     whole, rule = Whole((20, 18, 3)), CovariancePCA(4)
     given_plan(segment_bytes=2**40)
     budget = plan_for(rule, source, whole).task_bytes
-    given_plan(segment_bytes=4 * CHUNK * 20 * 18 * 3)
+    given_plan(checkpoint_bytes=4 * CHUNK * 20 * 18 * 3)
     plan = plan_for(rule, source, whole, budget=budget)
     assert (len(plan.segments), plan.batch_rows, plan.checkpoint_rows) == (1, CHUNK, 4 * CHUNK)
     checkpoints = Checkpoints(str(tmp_path / "kept"))

@@ -140,7 +140,7 @@ def test_little_memory_leaves_no_worker_idle_and_no_checkpoint_far(budget: float
     plan = plan_fold(source, Whole((256, 256, 3)), rule, budget=int(budget * 2**30), n_parallel=workers)
     assert len(plan.segments) >= workers
     assert plan.task_bytes <= budget * 2**30
-    assert 8 * 2**30 < plan.checkpoint_rows * 256 * 256 * 3 <= 16 * 2**30
+    assert 2 * 2**30 < plan.checkpoint_rows * 256 * 256 * 3 <= 4 * 2**30
 
 
 def test_the_refusal_names_the_number_the_limit_and_the_remedy() -> None:
