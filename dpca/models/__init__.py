@@ -9,6 +9,7 @@ from dpca.models.eof import EOF
 from dpca.models.eof_fit import GapWarning
 from dpca.models.kernel_pca import KernelPCA
 from dpca.models.pca import PCA
+from dpca.models.ridge_classifier import StreamingRidgeClassifier
 from dpca.models.scores import open_scores
 from dpca.models.spectral_clustering import SpectralClustering
 from dpca.models.streaming_pca import StreamingPCA
@@ -26,6 +27,7 @@ __all__ = [
     "OrderWarning",
     "SpectralClustering",
     "StreamingPCA",
+    "StreamingRidgeClassifier",
     "TrajectoryPCA",
     "open_compressed",
     "open_scores",

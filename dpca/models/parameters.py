@@ -17,8 +17,18 @@ from dpca.kernels.types import Array
 from dpca.rules.rule import Rule
 from dpca.storage.errors import DataError
 
-_FLAGS = ("center", "shuffle", "shared", "keep_channels", "flatten", "whiten", "keep_state", "track_scores")
-_ARRAYS = ("landmarks", "reference", "weights", "fit_weights")
+_FLAGS = (
+    "center",
+    "shuffle",
+    "shared",
+    "keep_channels",
+    "flatten",
+    "whiten",
+    "keep_state",
+    "track_scores",
+    "standardize",
+)
+_ARRAYS = ("landmarks", "reference", "weights", "fit_weights", "alphas")
 _NAMES = ("solver", "mapping", "execution")
 
 
