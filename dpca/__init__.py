@@ -6,7 +6,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from dpca import analysis, metrics, timeseries, torch
+    from dpca import analysis, metrics, plots, timeseries, torch
     from dpca.jobs.follow import follow
     from dpca.models import (
         EOF,
@@ -14,6 +14,9 @@ if TYPE_CHECKING:
         BandPCA,
         CellPCA,
         KernelPCA,
+        PatchCascade,
+        PatchPCA,
+        Progress,
         SpectralClustering,
         StreamingPCA,
         StreamingRidgeClassifier,
@@ -28,6 +31,9 @@ __all__ = [
     "BandPCA",
     "CellPCA",
     "KernelPCA",
+    "PatchCascade",
+    "PatchPCA",
+    "Progress",
     "SpectralClustering",
     "StreamingPCA",
     "StreamingRidgeClassifier",
@@ -37,19 +43,21 @@ __all__ = [
     "metrics",
     "open_compressed",
     "open_scores",
+    "plots",
     "timeseries",
     "torch",
 ]
 __version__ = "0.1.0"
+# Which of these names are modules.
+_ROOMS = ("analysis", "metrics", "plots", "timeseries", "torch")
 
 
 def __getattr__(name: str) -> Any:
     # On first use: the libraries behind them take seconds to import, in which a program would not be its own yet.
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module = name in ("analysis", "metrics", "timeseries", "torch")
     room = "dpca.jobs.follow" if name == "follow" else "dpca.models"
-    found = import_module(f"dpca.{name}") if module else getattr(import_module(room), name)
+    found = import_module(f"dpca.{name}") if name in _ROOMS else getattr(import_module(room), name)
     globals()[name] = found
     return found
 

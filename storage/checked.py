@@ -30,6 +30,7 @@ from dpca.storage.errors import StoreError
 from dpca.storage.manifest import CHECKSUMS, METADATA, Manifest, digest_of, read_manifest
 from dpca.storage.objects import absolute
 from dpca.storage.unchecked import content_of, missing_file, plain_store, require_file
+from dpca.storage.virtual.store import with_samples
 
 _METADATA = (METADATA, ".zarray", ".zmetadata", ".zgroup")
 # How Zarr's version 3 names chunks, behind the path of their array.
@@ -66,7 +67,7 @@ class CheckedStore(Store):
 
     def __init__(self, store: Store, where: str, manifest: Manifest | None = None) -> None:
         super().__init__(read_only=True)
-        self._store, self.where, self.manifest = store, where, manifest
+        self.held, self.where, self.manifest = with_samples(store, where, manifest), where, manifest
         self._indexes: OrderedDict[str, NDArray[np.int64]] = OrderedDict()
         self._inside: dict[str, CheckedStore] = {}
         self._lock = threading.Lock()
@@ -74,15 +75,15 @@ class CheckedStore(Store):
     @property
     def root(self) -> Path | None:
         """Folder of the store; None where it is no local one."""
-        return self._store.root if isinstance(self._store, LocalStore) else None
+        return self.held.root if isinstance(self.held, LocalStore) else None
 
     @property
     def supports_listing(self) -> bool:
         """Whether the wrapped store can list its keys."""
-        return self._store.supports_listing
+        return self.held.supports_listing
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, CheckedStore) and self._store == other._store
+        return isinstance(other, CheckedStore) and self.held == other.held
 
     def __reduce__(self) -> Any:
         return _reopened, (self.where,)
@@ -99,13 +100,13 @@ class CheckedStore(Store):
         self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
         """Return the content of a key after checking that it belongs there."""
-        home, inner = self._home(key)
+        home, inner = self.home(key)
         if home is not self:
             return await home.get(inner, prototype, byte_range)
         entry = self._entry(key)
         if self.root is not None:
             require_file(self.root / key, None if entry is None else entry.size, self.where, key)
-        content = await self._store.get(key, prototype or default_buffer_prototype(), byte_range)
+        content = await self.held.get(key, prototype or default_buffer_prototype(), byte_range)
         if entry is not None:
             if content is None:
                 raise missing_file(key, self.where)
@@ -129,19 +130,19 @@ class CheckedStore(Store):
 
     async def exists(self, key: str) -> bool:
         """Say whether a key is there."""
-        return await self._store.exists(key)
+        return await self.held.exists(key)
 
     def list(self) -> AsyncIterator[str]:
         """Yield all keys."""
-        return self._store.list()
+        return self.held.list()
 
     def list_prefix(self, prefix: str) -> AsyncIterator[str]:
         """Yield the keys with a prefix."""
-        return self._store.list_prefix(prefix)
+        return self.held.list_prefix(prefix)
 
     def list_dir(self, prefix: str) -> AsyncIterator[str]:
         """Yield the entries of a folder."""
-        return self._store.list_dir(prefix)
+        return self.held.list_dir(prefix)
 
     async def set(self, key: str, value: Buffer) -> None:
         """Raise: this store is read only."""
@@ -159,11 +160,11 @@ class CheckedStore(Store):
             for array in self.manifest.arrays:
                 self.entries(array)
             for name in self.manifest.stores:
-                self._home(f"{name}/")
+                self.home(f"{name}/")
 
     def vouches_for(self, array: str) -> bool:
         """Tell whether the manifest holds the checksums of the array at a path."""
-        home, inner = self._home(f"{array}/")
+        home, inner = self.home(f"{array}/")
         return home.manifest is not None and inner[:-1] in home.manifest.arrays
 
     def checksums(self, key: str) -> ShardChecksums | None:
@@ -174,7 +175,7 @@ class CheckedStore(Store):
         StoreError
             If the manifest knows the array and no such file in it, or the file of checksums is damaged.
         """
-        home, inner = self._home(key)
+        home, inner = self.home(key)
         return home._entry(inner)
 
     def inner(self, name: str, manifest: Manifest | None) -> CheckedStore:
@@ -182,7 +183,7 @@ class CheckedStore(Store):
         where = f"{self.where}/{name}"
         return CheckedStore(plain_store(where), where, manifest)
 
-    def _home(self, key: str) -> tuple[CheckedStore, str]:
+    def home(self, key: str) -> tuple[CheckedStore, str]:
         """Return the innermost store whose manifest covers a key, and the key's path in that store."""
         for name in self.manifest.stores if self.manifest is not None else ():
             if not key.startswith(f"{name}/"):
@@ -225,7 +226,7 @@ class CheckedStore(Store):
             if (found := _KNOWN.get(digest)) is not None:
                 _KNOWN.move_to_end(digest)
                 return found
-        content = content_of(self._store, self.where, name)
+        content = content_of(self.held, self.where, name)
         self.manifest.check(name, content, self.where)
         assert content is not None
         entries: Mapping[str, Entry] = json.loads(content)
@@ -237,10 +238,10 @@ class CheckedStore(Store):
 
     def content(self, name: str) -> bytes | None:
         """Return a file without checking it; None if there is none."""
-        return content_of(self._store, self.where, name)
+        return content_of(self.held, self.where, name)
 
     async def _is_dense(self, array: str) -> bool:
-        content = await self._store.get(f"{array}/{METADATA}".lstrip("/"), default_buffer_prototype())
+        content = await self.held.get(f"{array}/{METADATA}".lstrip("/"), default_buffer_prototype())
         try:
             return content is not None and bool(json.loads(content.to_bytes())["attributes"][DENSE_KEY])
         except (ValueError, KeyError, TypeError, RecursionError):
@@ -249,7 +250,7 @@ class CheckedStore(Store):
     async def _require_vouched(self, key: str) -> None:
         """Refuse an array with checksums where no manifest vouches for them: the metadata above it was replaced."""
         folder = key.rpartition("/")[0]
-        if self.manifest is None and await self._store.exists(f"{folder}/{CHECKSUMS}".lstrip("/")):
+        if self.manifest is None and await self.held.exists(f"{folder}/{CHECKSUMS}".lstrip("/")):
             raise _orphaned(f"{self.where}/{folder}".rstrip("/"))
 
     def _check_metadata(self, key: str, content: Buffer | None) -> None:
@@ -304,7 +305,7 @@ class CheckedStore(Store):
         if start <= entry.size - n_index and start + len(values) == entry.size:
             index = values[len(values) - n_index :]
         else:
-            content = await self._store.get(key, default_buffer_prototype(), SuffixByteRequest(n_index))
+            content = await self.held.get(key, default_buffer_prototype(), SuffixByteRequest(n_index))
             index = np.empty(0, np.uint8) if content is None else content.as_numpy_array().view(np.uint8)
         if len(index) != n_index or crc_at(index, n_index) != entry.index:
             raise self._damaged(key, "its index is another one than the one that was written")

@@ -200,15 +200,19 @@ def plan_ingest(
 
 
 def _check_memory(reader: Reader, form: Form, layout: Layout, budget: int | None) -> None:
-    shard = prod(layout.shards) * form.dtype.itemsize
-    # Encoded images are held beside their pixels.
-    need = (_SHARD_COPIES + reader.encoded) * shard + _TASK_OVERHEAD
+    need = task_bytes(reader, form.dtype, layout)
     if budget is not None and need > budget:
         raise PlanError(
             f"reading '{reader.name}' and writing a shard of {layout.rows_per_shard:,} samples takes "
             f"{need / 1e6:,.0f} MB but a task may take {budget / 1e6:,.0f} MB: allow each worker at least "
             f"{math.ceil((need - budget) / 1e6):,} MB more"
         )
+
+
+def task_bytes(reader: Reader, dtype: np.dtype[Any], layout: Layout) -> int:
+    """Bytes that a task takes at most which fills a shard of so many values."""
+    # Encoded images are held beside their pixels.
+    return (_SHARD_COPIES + reader.encoded) * prod(layout.shards) * dtype.itemsize + _TASK_OVERHEAD
 
 
 def content_of(

@@ -45,6 +45,8 @@ FOLDER_MANIFEST = "manifest.json"
 #: The key in the attributes of a root group for everything that this package states about a store.
 ROOT_KEY = "dpca"
 _KEY = "manifest"
+#: The key below `ROOT_KEY` for the image model of a store whose samples are made when they are read.
+VIRTUAL_KEY = "virtual"
 # Placeholder for a file's own checksum while that is computed.
 _BLANK = "0" * 32
 
@@ -66,11 +68,14 @@ class Manifest:
         Digests of the metadata of the stores inside, by their paths.
     digest : str
         Digest of the file that holds the manifest: tells this store from every other one.
+    virtual : optional
+        What the store states of the image model that makes its samples, see `dpca.storage.virtual`.
     """
 
     files: Mapping[str, str]
     stores: Mapping[str, str]
     digest: str
+    virtual: Any = None
 
     @cached_property
     def arrays(self) -> frozenset[str]:
@@ -113,7 +118,8 @@ def read_manifest(content: bytes, where: str) -> Manifest | None:
     StoreError
         If the file was changed after it was written.
     """
-    manifest = _manifest_in(content)
+    facts = _facts_in(content)
+    manifest = facts.get(_KEY)
     if manifest is None:
         return None
     try:
@@ -125,22 +131,22 @@ def read_manifest(content: bytes, where: str) -> Manifest | None:
         whole = False
     if not whole:
         raise StoreError(f"the metadata of '{where}' was changed after it was written: make the store again")
-    return Manifest(files, stores, digest_of(content))
+    return Manifest(files, stores, digest_of(content), facts.get(VIRTUAL_KEY))
 
 
 def has_manifest(content: bytes) -> bool:
     """Return whether a file of metadata holds a manifest, valid or not."""
-    return _manifest_in(content) is not None
+    return _facts_in(content).get(_KEY) is not None
 
 
-def _manifest_in(content: bytes) -> Any:
+def _facts_in(content: bytes) -> dict[str, Any]:
     try:
         metadata = json.loads(content)
     except (ValueError, RecursionError):
-        return None
-    for key in ("attributes", ROOT_KEY, _KEY):
+        return {}
+    for key in ("attributes", ROOT_KEY):
         metadata = metadata.get(key) if isinstance(metadata, dict) else None
-    return metadata
+    return metadata if isinstance(metadata, dict) else {}
 
 
 def check_metadata(store: Place) -> None:

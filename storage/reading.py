@@ -28,6 +28,8 @@ from dpca.storage.network import is_url
 from dpca.storage.objects import place_of
 from dpca.storage.outputs import WORK_SUFFIX
 from dpca.storage.unchecked import written_store
+from dpca.storage.virtual.model import ImageModel
+from dpca.storage.virtual.store import VirtualStore
 
 Node = TypeVar("Node")
 
@@ -178,9 +180,45 @@ def read_into(array: zarr.Array[Any], selection: Any, out: np.ndarray[Any, Any])
         _require_shards(array, taken)
     box = out.reshape([len(rows) for rows in taken])  # axes that an integer took away are one long
     with _damage_named(array):
-        if not (is_dense(array) and read_shards(array, taken, box)):
+        if not ((is_dense(array) and read_shards(array, taken, box)) or _make(array, taken, box)):
             buffer = default_buffer_prototype().nd_buffer.from_numpy_array(out)
             array.get_basic_selection(selection, out=buffer)
+
+
+def model_of(array: zarr.Array[Any]) -> ImageModel | None:
+    """Return the image model that makes an array's values when they are read; None where they are stored."""
+    store = array.store_path.store
+    held = store.home(f"{array.path}/")[0].held if isinstance(store, CheckedStore) else store
+    return held.model if isinstance(held, VirtualStore) else None
+
+
+def _make(array: zarr.Array[Any], taken: Sequence[range], out: np.ndarray[Any, Any]) -> bool:
+    """Make a box of the samples of an image model; False if the array or the box has another form."""
+    model = model_of(array)
+    if model is None or not all(rows.step == 1 for rows in taken):
+        return False
+    if out.size:
+        (start, stop), *region = [(rows.start, rows.stop) for rows in taken]
+        model.make(start, stop, region, out)
+    return True
+
+
+def _box_of(selection: Any, shape: Sequence[int]) -> tuple[int | slice, ...] | None:
+    """Return what a selection of integers and slices selects, from 0 on and without steps; None for any other."""
+    parts = selection if isinstance(selection, tuple) else (selection,)
+    if not all(part is Ellipsis or type(part) is int or isinstance(part, np.integer | slice) for part in parts):
+        return None
+    at = next((i for i, part in enumerate(parts) if part is Ellipsis), len(parts))
+    parts = (*parts[:at], *[slice(None)] * (len(shape) - len(parts) + (at < len(parts))), *parts[at + 1 :])
+    if len(parts) != len(shape) or any(part is Ellipsis for part in parts):
+        return None
+    box: list[int | slice] = []
+    for part, n in zip(parts, shape, strict=True):
+        start, stop, step = part.indices(n) if isinstance(part, slice) else (part, part + 1, 1)
+        if step != 1 or not -n <= start <= n - isinstance(part, int | np.integer):
+            return None
+        box.append(slice(start, max(start, stop)) if isinstance(part, slice) else int(start) % n)
+    return tuple(box)
 
 
 class StoredArray(zarr.Array[Any]):
@@ -194,6 +232,12 @@ class StoredArray(zarr.Array[Any]):
         StoreError
             If a shard is missing or damaged.
         """
+        model = model_of(self)
+        if model is not None and (box := _box_of(selection, self.shape)) is not None:
+            # a chunk is hundreds of samples, which Zarr would have made for one
+            lengths = [part.stop - part.start for part in box if isinstance(part, slice)]
+            read_into(self, box, out := np.empty(lengths, self.dtype))
+            return out
         with _damage_named(self):
             return super().__getitem__(selection)
 

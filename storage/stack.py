@@ -34,9 +34,10 @@ from dpca.storage.coordinates import Coordinates, coordinates_in, dims_of
 from dpca.storage.errors import DataError, StoreError, one_line
 from dpca.storage.layout import CHANNEL, MAX_CHUNK, SAMPLE, axes_for, named_axes
 from dpca.storage.network import use_storage_options
+from dpca.storage.numbered import Numbered
 from dpca.storage.objects import absolute
 from dpca.storage.ranges import checked_range, found_range, type_range
-from dpca.storage.reading import array_in, open_group, open_node, root_facts
+from dpca.storage.reading import array_in, model_of, open_group, open_node, root_facts
 from dpca.storage.workspace import fingerprint_of
 
 STACK_KIND = "stack"
@@ -131,11 +132,32 @@ class Stack:
         return fingerprint_of(content)
 
     @cached_property
-    def names(self) -> np.ndarray[Any, Any]:
-        """Name of every sample, numpy strings of shape (n_samples,); its index where the array is foreign."""
+    def names(self) -> Numbered | np.ndarray[Any, Any]:
+        """Name of every sample, numpy strings of shape (n_samples,); its number where it has no name of its own.
+
+        Of a virtual stack it makes each name when that is asked for.
+        """
         if self._group is None:
             return np.arange(self.n_samples).astype(np.dtypes.StringDType())
+        if model_of(self.samples) is not None:
+            return Numbered(self.n_samples)
         return self._column(self._group, "name")
+
+    @property
+    def name_array(self) -> zarr.Array[Any] | None:
+        """Names of the samples as they are stored, for those that look for one; None where these are numbers."""
+        if self._group is None or model_of(self.samples) is not None:
+            return None
+        return array_in(self._group, "name")
+
+    def names_at(self, indices: Sequence[int]) -> list[str]:
+        """Return the names of some samples; those of the others are not read beyond the chunks that these are in."""
+        if self._group is None:
+            return [str(index) for index in indices]
+        if model_of(self.samples) is not None:
+            return Numbered(self.n_samples)[np.asarray(indices)]  # type: ignore[no-any-return]
+        stored = array_in(self._group, "name")
+        return [str(stored[index]) for index in indices]
 
     @cached_property
     def labels(self) -> np.ndarray[Any, Any] | None:

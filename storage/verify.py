@@ -18,20 +18,14 @@ from dpca.storage.checked import CheckedStore, checked_store
 from dpca.storage.checksums import compare_file, shard_grid
 from dpca.storage.disk import read_file, there_is
 from dpca.storage.errors import DataError, StoreError, one_line
-from dpca.storage.manifest import (
-    CHECKSUMS,
-    FOLDER_MANIFEST,
-    METADATA,
-    Manifest,
-    digest_of,
-    read_manifest,
-)
+from dpca.storage.manifest import CHECKSUMS, FOLDER_MANIFEST, METADATA, Manifest, digest_of, read_manifest
 from dpca.storage.network import is_url, use_storage_options
 from dpca.storage.objects import ObjectPath, absolute, place_of
 from dpca.storage.progress import Progress, no_progress
 from dpca.storage.reading import is_dense, is_vouched, open_array, open_node, root_facts, what_is_wrong_with
 from dpca.storage.stack import STACK_KIND, open_stack
 from dpca.storage.tasks import run_in_order
+from dpca.storage.virtual_stack import is_virtual, wrong_samples
 
 if TYPE_CHECKING:
     from distributed import Client
@@ -69,7 +63,8 @@ def verify(
         one that was, be it a whole one from another place. Of any store: a chunk that cannot be decoded or fails its
         checksum, values that are not finite (an array whose attributes say ``may_be_infinite`` may hold infinities),
         axes of one name and several lengths in one group, a stack that lacks what a stack needs. A chunk that is
-        missing in a foreign array stands for the fill value and is right.
+        missing in a foreign array stands for the fill value and is right. Of a virtual stack: that its model makes the
+        samples here that it made when the stack was made, three of which are compared.
 
     Raises
     ------
@@ -122,6 +117,7 @@ def verify(
 def _is_known(manifest: Manifest, inside: str) -> bool:
     """Return whether a path in a store is that of an array or a group, or lies in an inner store."""
     known = [*manifest.stores, *(name.rpartition("/")[0] for name in manifest.files)]
+    known += ["samples"] * (manifest.virtual is not None)
     in_a_store = any(inside.startswith(f"{name}/") for name in manifest.stores)
     return not inside or in_a_store or any(f"{name}/".startswith(f"{inside}/") for name in known)
 
@@ -321,7 +317,8 @@ def _check_stack(where: str, root: zarr.Group) -> list[str]:
     if root_facts(root).get("kind") != STACK_KIND:
         return []
     try:
-        open_stack(where)
+        if is_virtual(stack := open_stack(where)):
+            return wrong_samples(stack)
         return [] if "name" in root else ["name: the names of the samples are missing"]
     except (DataError, StoreError) as error:
         return [str(error)]

@@ -18,7 +18,8 @@ def empty_picture(figure: Any) -> bytes:
 
 def leave_pictures_empty(change: Callable[[Any, str, Any], None] = setattr) -> None:
     """Make all pictures of this process small and empty; ``change`` sets an attribute."""
-    from dpca.report import drawing, record
+    from dpca.plots import drawing
+    from dpca.report import record
 
     change(drawing, "DPI", 20)
     change(record, "png", empty_picture)

@@ -32,13 +32,15 @@ CALLS: dict[str, set[str]] = {
     "models": {"kernels", "rules", "partition", "engine", "representation", "storage", "choices"},
     "analysis": {"kernels", "engine", "representation", "models", "storage"},
     "timeseries": {"kernels", "rules", "engine", "representation", "models", "storage"},
+    "plots": {"kernels", "engine", "representation", "models", "storage", "metrics", "choices"},
+    "report": {"plots", "storage"},
     "torch": {"storage"},
-    "report": {"storage"},
     "jobs": {
         *("kernels", "partition", "engine", "codec", "representation"),
-        *("models", "report", "storage", "metrics", "choices"),
+        *("models", "plots", "report", "storage", "metrics", "choices"),
     },
-    "cli": {"kernels", "engine", "models", "report", "jobs", "storage", "choices"},
+    "explore": {"kernels", "representation", "models", "analysis", "plots", "storage", "choices"},
+    "cli": {"kernels", "engine", "models", "plots", "report", "jobs", "explore", "storage", "choices"},
 }
 # Programs and studies may use all of the library; nothing uses them.
 CALLS["pipelines"] = set(CALLS)

@@ -136,6 +136,23 @@ def add_compress(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_budget(parser: argparse.ArgumentParser) -> None:
+    """Add how a fit is watched, and when it ends before it is done."""
+    group = parser.add_argument_group("watching", "A fit can be looked at, and ended, before it has seen all samples.")
+    group.add_argument(
+        "--live",
+        metavar="PATH",
+        help="keep the model so far in this store, whole at any moment, for pages and programs that look at it",
+    )
+    group.add_argument(
+        "--max-seconds",
+        type=positive_number,
+        metavar="S",
+        help="end after S seconds with the model so far, at --live; the same command goes on from there",
+    )
+    group.add_argument("--max-samples", type=positive, metavar="N", help="end after N samples more, likewise")
+
+
 def add_overwrite(parser: argparse.ArgumentParser) -> None:
     """Allow replacing an old output."""
     parser.add_argument(
@@ -161,17 +178,8 @@ def job_parser(program: str, description: str | None) -> argparse.ArgumentParser
     return parser
 
 
-def add_job_options(
-    parser: argparse.ArgumentParser,
-    *,
-    default: str = "for the embedded portraits only",
-    measured: str = "quality is measured in any case",
-) -> None:
-    """Add the options of a whole job that follow those of the model.
-
-    ``default`` says when reconstructions and the stack are kept, and ``measured`` which quality is measured without
-    reconstructions.
-    """
+def add_kept_options(parser: argparse.ArgumentParser, default: str, measured: str) -> None:
+    """Add what a job keeps, as `add_job_options` explains."""
     parser.add_argument(
         "--reconstruct",
         action=argparse.BooleanOptionalAction,
@@ -184,9 +192,30 @@ def add_job_options(
         default=None,
         help=f"keep the ingested samples in the output, for jobs of other settings in its place (default: {default})",
     )
+
+
+def add_job_options(
+    parser: argparse.ArgumentParser,
+    *,
+    default: str = "for the embedded portraits only",
+    measured: str = "quality is measured in any case",
+) -> None:
+    """Add the options of a whole job that follow those of the model.
+
+    ``default`` says when reconstructions and the stack are kept, and ``measured`` which quality is measured without
+    reconstructions.
+    """
+    add_kept_options(parser, default, measured)
     add_source_options(parser)
     add_cluster_options(parser)
     add_overwrite(parser)
+    parser.add_argument(
+        "--plan",
+        action=argparse.BooleanOptionalAction,
+        default=None,
+        help="foretell what each stage takes, as 'dpca plan' does, and report it beside what it took (default: for "
+        "more than 16 GiB of samples)",
+    )
 
 
 def _parser(form: str, parse: Callable[[str], T]) -> Callable[[str], T]:
@@ -260,6 +289,9 @@ def _range(text: str) -> tuple[float, float]:
     return low, high
 
 
+counts = _parser(
+    "whole numbers of at least 1, such as 1,2,8", lambda text: tuple(_at_least(1, part) for part in text.split(","))
+)
 positive = _parser("a whole number of at least 1", lambda text: _at_least(1, text))
 natural = _parser("a whole number of at least 0", lambda text: _at_least(0, text))
 positive_number = _parser("a number above 0", lambda text: _number(text, lambda x: x > 0))

@@ -92,8 +92,8 @@ def compare(options: argparse.Namespace) -> int:
 
     found = compare_store(options.store, open_stack(options.stack), sample=options.sample)
     if options.plot is not None:
-        from dpca.report.rates import rate_chart
-        from dpca.report.record import png
+        from dpca.plots.png import png
+        from dpca.plots.rates import rate_chart
 
         others: dict[str, list[tuple[float, float]]] = {}
         for point in found.others:

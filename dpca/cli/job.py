@@ -9,7 +9,6 @@ import time
 from collections import ChainMap, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -80,7 +79,8 @@ def _plan(job: JobFile, given: Mapping[str, Stack | Reader]) -> int:
     """Tell what each output would take; nothing is written, and no cluster but one on this machine is started."""
     from dpca.engine.memory import parallel_tasks, task_budget, thread_count
     from dpca.jobs.compression import find_done, plan_compression
-    from dpca.jobs.estimate import estimate
+    from dpca.jobs.plan import plan_job
+    from dpca.jobs.plan_words import as_facts
 
     elsewhere = job.options.scheduler or job.options.cluster
     with run_options(job.options, lambda text: None) as how:
@@ -93,16 +93,14 @@ def _plan(job: JobFile, given: Mapping[str, Stack | Reader]) -> int:
             if find_done(source, output, settings, overwrite=options.overwrite) is not None:
                 _tell("skipped", output=output, why=_DONE)
                 continue
-            facts: dict[str, Any] = {}
+            workers: dict[str, Any] = {"workers": [1]}
             if not elsewhere:
                 plan_compression(source, settings, how["client"])
-                tasks = parallel_tasks(how["client"], thread_count())
-                facts = {"memory_allowed": task_budget(how["client"], thread_count()), "tasks_at_once": tasks}
-            found = asdict(estimate(source, settings))
-            found["seconds"] = {
-                name: round(value / facts.get("tasks_at_once", 1)) for name, value in found["seconds"].items()
-            }
-            _tell("plan", output=output, inputs=job.outputs[output], **found, **facts)
+                at_once = parallel_tasks(how["client"], thread_count())
+                workers = {"workers": [at_once], "budget": task_budget(how["client"], thread_count())}
+            found = as_facts(*plan_job(source, settings, **workers))
+            found["bytes_compressed"] = found.pop("bytes_written")
+            _tell("plan", output=output, inputs=job.outputs[output], **found)
     return 0
 
 
@@ -149,7 +147,8 @@ class _Run:
             if done is None:
                 _tell("begin", output=output, inputs=self._job.outputs[output], samples=_count(given))
                 notes: Callable[[str], None] = lambda text: _tell("note", output=output, says=text)  # noqa: E731
-                done = compress(given, output, settings, say=notes, request=job_request(options, given), **how)
+                asked = {"request": job_request(options, given), "plan": options.plan}
+                done = compress(given, output, settings, say=notes, **asked, **how)
         except Exception as error:
             if (known := known_error(error)) is None:
                 raise

@@ -52,7 +52,7 @@ def run_job(
     done = find_done(given, output, settings, overwrite=options.overwrite)
     if done is None:
         with run_options(options) as how:
-            done = compress(given, output, settings, say=say, request=request, **how)
+            done = compress(given, output, settings, say=say, request=request, plan=options.plan, **how)
     tell_result(done.report, output, done.already_done)
     return 0
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 from typing import TYPE_CHECKING
 
 from dpca.choices import GOALS
@@ -20,7 +21,11 @@ from dpca.storage.reading import array_in, open_group
 from dpca.storage.survey import require_samples
 
 if TYPE_CHECKING:
+    from dpca import Progress
     from dpca.jobs.stages import StageCost
+
+# Seconds between two lines about a fit that is watched.
+_PAUSE = 10.0
 
 # Jobs are imported where there is work: their libraries take seconds, and what is done needs none of them.
 
@@ -29,17 +34,27 @@ def fit(options: argparse.Namespace) -> int:
     """``dpca fit``."""
     stack = _stack(options)
     request = request_of(options, stack.fingerprint, stack.data_range)
-    if (facts := served(request, options.model)) is not None:
+    if options.live is None and (facts := served(request, options.model)) is not None:
         _tell(options.model, None)
         numbers = facts["numbers"]
     else:
         wanted = partitioned_model(options)
         from dpca.jobs import fit_store
 
+        budget = {"live": options.live, "max_seconds": options.max_seconds, "max_samples": options.max_samples}
+        if options.live is None and any(budget.values()):
+            raise DataError("--max-seconds and --max-samples end a fit with the model so far: give --live PATH for it")
         with run_options(options) as how:
-            model, cost, notes = fit_store(stack, options.model, wanted, request=request, **how)
+            watch = None if options.live is None else _Watched()
+            model, cost, notes, stopped = fit_store(
+                stack, options.model, wanted, request=request, callback=watch, **budget, **how
+            )
         numbers = model.report_numbers()
-        _tell(options.model, cost)
+        if stopped:
+            seen = f"the model of {model.n_samples_seen_:,} of {stack.n_samples:,} samples"
+            say(f"the budget ended the fit: '{options.live}' has {seen}, and the same command goes on from there")
+        else:
+            _tell(options.model, cost)
         for note in notes:
             say(f"note: {note}")
     kept, share = kept_components(numbers["components"], numbers.get("ranks")), numbers["explained_variance_ratio"]
@@ -133,6 +148,20 @@ def reconstruct(options: argparse.Namespace) -> int:
         cost = reconstruct_store(options.model, options.scores, options.target, **asked, **how)
     _tell(options.target, cost)
     return 0
+
+
+class _Watched:
+    """Says now and then how far a fit is."""
+
+    def __init__(self) -> None:
+        self._next = 0.0
+
+    def __call__(self, told: Progress) -> None:
+        if told.seconds >= self._next or told.finished:
+            known = "" if math.isnan(told.captured_bound) else f", at least {told.captured_bound:.4f} of the best"
+            seen = f"{told.n_samples_seen:,} of {told.n_samples:,} samples"
+            say(f"{seen}: {told.captured_variance:.2%} of the variance{known}")
+            self._next = told.seconds + _PAUSE
 
 
 def _stack(options: argparse.Namespace) -> Stack:

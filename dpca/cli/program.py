@@ -14,15 +14,19 @@ from dpca import __version__
 from dpca.cli.arguments import (
     GOES_ON,
     SOURCES,
+    add_budget,
     add_cluster_options,
     add_compress,
     add_goals,
     add_job_options,
+    add_kept_options,
     add_overwrite,
     add_range_option,
     add_source_options,
     add_storage_option,
     cell_lengths,
+    counts,
+    natural,
     positive,
     positive_number,
 )
@@ -41,8 +45,10 @@ Principal component analysis of image and volume stacks of any size.
   dpca transform model.zarr faces.zarr scores.zarr      scores, and the quality they keep
   dpca reconstruct model.zarr scores.zarr again.zarr    scores -> stack store
   dpca encode model.zarr faces.zarr small.zarr --psnr 36    few bytes that read as the stack
+  dpca plan faces.zarr --workers 1,8                    how long that takes, and how much memory
   dpca job run nightly.toml                             what a file asks for, by a scheduler
   dpca append small.zarr more/                          more samples, under the same components
+  dpca explore faces.zarr                               look at it on a local page
   dpca watch run.zarr modes.zarr --components 9         components of a stack that is still being written
   dpca verify again.zarr                                every chunk against its checksum
 
@@ -114,6 +120,34 @@ def _parser() -> argparse.ArgumentParser:
     add_model_options(compress, required=False)
     add_job_options(compress, default="no")
 
+    plan = command(
+        "plan",
+        "plan:plan",
+        "say how long 'dpca compress' takes, with how much memory, bytes and how many workers",
+        "dpca plan lfw.zarr --cell 10 --components 20 --workers 1,2,8,64\n"
+        "         dpca plan lsun.zarr --method incremental-svd --components 50\n"
+        "         dpca plan photos/ --compress psnr=36",
+        source=SOURCES,
+    )
+    add_compress(plan)
+    add_model_options(plan, required=False)
+    plan.add_argument(
+        "--method",
+        metavar="NAME",
+        help="components of whole samples by this rule of StreamingPCA, as incremental-svd",
+    )
+    add_kept_options(plan, "no", "quality is measured in any case")
+    add_source_options(plan)
+    plan.add_argument(
+        "--workers",
+        type=counts,
+        metavar="N,...",
+        help="numbers of workers to plan for; where they are more than the processors here, each has one of its own "
+        "(default: 1 a processor)",
+    )
+    plan.add_argument("--memory", metavar="SIZE", help="memory of each worker (default: an equal share of that here)")
+    plan.add_argument("--json", action="store_true", help="print a line of JSON for each number of workers")
+
     ingest = command(
         "ingest",
         "commands:ingest_stack",
@@ -152,6 +186,7 @@ def _parser() -> argparse.ArgumentParser:
         model="model to make",
     )
     add_model_options(fit, required=True)
+    add_budget(fit)
 
     transform = command(
         "transform",
@@ -229,6 +264,30 @@ def _parser() -> argparse.ArgumentParser:
     compare.add_argument("--sample", type=positive, metavar="N", help="try N samples (default: 100 images, or 64 MiB)")
     compare.add_argument("--plot", metavar="FILE", help="draw bytes against error into this PNG file")
     compare.add_argument("--json", action="store_true", help="print a line of JSON for each codec and setting")
+
+    explore = command(
+        "explore",
+        "explore:explore",
+        "show a stack, a model, scores or a compressed store on a local page",
+        "dpca explore lfw.zarr                          and a fit to it, while it runs\n"
+        "         dpca explore lfw.zarr --model model.zarr\n"
+        "         dpca explore out.zarr --stack lfw.zarr",
+        path="store to look at",
+    )
+    explore.add_argument("--stack", metavar="STACK", help="what scores, a model or a compressed store were made from")
+    explore.add_argument("--model", metavar="MODEL", help="of the stack, or what the scores were made with")
+    explore.add_argument(
+        "--components",
+        type=positive,
+        default=20,
+        metavar="K",
+        help="fit so many to a stack without a model (default: %(default)s)",
+    )
+    explore.add_argument(
+        "--host", default="localhost", help="address to serve at; others than this machine's own take a token"
+    )
+    explore.add_argument("--port", type=natural, default=0, metavar="N", help="default: a free one")
+    add_range_option(explore, "as the stack states it")
 
     watch = command(
         "watch",

@@ -13,9 +13,10 @@ from dpca.storage.objects import place_of
 from dpca.storage.workspace import fingerprint_of
 
 # Options that say how a job runs, or where things are, and not what it makes.
-_HOW = ("scheduler", "cluster", "tls_ca_file", "tls_cert", "tls_key", "workers", "memory", "storage_option")
+_HOW = ("scheduler", "cluster", "tls_ca_file", "tls_cert", "tls_key", "workers", "memory", "storage_option", "plan")
 _WHERE = ("source", "output", "stack", "model", "scores", "target")
-_NOT_ASKED = (*_WHERE, *_HOW, "run", "print_completion", "overwrite")
+_BUDGET = ("live", "max_seconds", "max_samples")
+_NOT_ASKED = (*_WHERE, *_HOW, *_BUDGET, "run", "print_completion", "overwrite")
 
 
 def request_of(options: argparse.Namespace, *given: Any) -> str:

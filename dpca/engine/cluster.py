@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ctypes
 import multiprocessing
 import os
 import signal
@@ -39,6 +40,8 @@ _KEEP_FREED_MEMORY = {
     "OPENBLAS_NUM_THREADS": 1,
     "MKL_NUM_THREADS": 1,
 }
+# Numbers of these options in glibc's malloc.h.
+_MALLOPT = {-1: "MALLOC_TRIM_THRESHOLD_", -3: "MALLOC_MMAP_THRESHOLD_", -8: "MALLOC_ARENA_MAX"}
 _SETTINGS = {
     "distributed.nanny.pre-spawn-environ": _KEEP_FREED_MEMORY,
     # Workers are forked from one process that has imported their libraries, where forking is safe for these.
@@ -57,6 +60,14 @@ _OUR_OWN = {
 # distributed.scheduler.no-workers-timeout, where it is set, says the latter: for workers that wait in a queue.
 _ANSWER = 10.0
 _ALONE = 15.0
+
+
+def keep_freed_memory() -> None:
+    """Have this process allocate as workers do, where its C library can be told: for what stands for their work."""
+    with suppress(OSError, AttributeError):
+        set_option = ctypes.CDLL(None).mallopt
+        for option, name in _MALLOPT.items():
+            set_option(option, _KEEP_FREED_MEMORY[name])
 
 
 @contextmanager
@@ -123,7 +134,7 @@ def _own(workers: int | None, memory: str | int | None) -> Iterator[Any]:
     n_workers = thread_count() if workers is None else workers
     if n_workers < 1:
         raise DataError(f"{n_workers} workers cannot do anything: give at least 1")
-    limit = _limit(memory, n_workers)
+    limit = memory_limit(memory, n_workers)
     with dask.config.set(_SETTINGS | _OUR_OWN), ExitStack() as stack:
         stack.enter_context(quiet())
         _share_imports()
@@ -309,7 +320,14 @@ def _close(opened: Any) -> None:
         opened.close(timeout=_ANSWER)
 
 
-def _limit(memory: str | int | None, n_workers: int) -> int:
+def memory_limit(memory: str | int | None, n_workers: int) -> int:
+    """Return the bytes that each worker on this machine may hold: those asked for, or an equal share.
+
+    Raises
+    ------
+    DataError
+        If that is no amount of bytes, or too few.
+    """
     if memory is None:
         return usable_bytes() // n_workers
     try:

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
@@ -15,33 +14,22 @@ from dask.base import compute
 from dask.delayed import delayed
 
 from dpca.engine.checkpoint import Checkpoints
-from dpca.engine.fold_tasks import Outcome, Reached, Results, Work, finish, group_graph, segment_graph
+from dpca.engine.fold_tasks import Outcome, Results, Work, group_graph
 from dpca.engine.identity import digest
 from dpca.engine.memory import parallel_tasks, peak_resident_bytes, task_budget, thread_count, usable_bytes
 from dpca.engine.plan import FoldPlan, PlanError, plan_fold
+from dpca.engine.rehearsal import rehearsal
 from dpca.engine.rounds import Scheme
 from dpca.engine.source import Source
+from dpca.engine.strands import Strands
+from dpca.engine.watching import FoldReport as FoldReport
+from dpca.engine.watching import Look, Watch
 from dpca.partition.base import Partition
 from dpca.rules.rule import Rule
 from dpca.rules.state import State
 from dpca.storage.clusters import cluster_errors
 from dpca.storage.progress import Progress, Stage, no_progress
 from dpca.storage.sharing import share_storage_options
-
-Watch = Callable[[int, list[State]], None]
-"""Is shown the states of a group of partitions after so many samples; it copies what it keeps or finishes."""
-
-
-@dataclass(frozen=True)
-class FoldReport:
-    """What a fold cost."""
-
-    plan: FoldPlan
-    seconds: float
-    peak_memory: int
-    """Bytes held at most by any one process that worked on it, interpreter and all."""
-    note: str = ""
-    """What its caller says about it: a choice that was made for lack of memory, for example."""
 
 
 def fold(
@@ -58,16 +46,15 @@ def fold(
     stage: str = "fit",
     note: str = "",
     watch: Watch | None = None,
-    marks: Sequence[int] = (),
 ) -> tuple[Results, FoldReport]:
     """Fold a rule over each partition of a stack.
 
     Segments of the samples are folded side by side and merged as a tree where the rule can merge; otherwise each
     begins with the state that the one before it ended with.
 
-    A fold in rounds, or one that is watched, takes the groups of partitions and their segments one after the other.
-    At the end of each segment the states come to this process, which keeps them: what a lost worker takes with it is
-    redone from there.
+    A fold in rounds, or one that is watched, takes its segments a few at a time, link by link, see
+    `dpca.engine.strands`. At the end of each link the states come to this process, which keeps them: what a lost worker
+    takes with it is redone from there. One that is watched comes to the same results as one that is not.
 
     Parameters
     ----------
@@ -94,11 +81,9 @@ def fold(
         What the progress is called, and its tasks on Dask's dashboard.
     note : str
         For the report.
-    watch : callable (n_samples, states), optional
-        Called in this process at the end of each segment with the states of a group, but not for segments that
-        checkpoints hold.
-    marks : sequence of int
-        Numbers of samples after which a watched fold without rounds ends a segment, beside those of the plan.
+    watch : Watch, optional
+        Is shown the fold in this process, now and then, before it has ended. Not where memory does not hold the states
+        of all partitions at once, nor where checkpoints hold results of some of them.
 
     Returns
     -------
@@ -113,30 +98,84 @@ def fold(
     DataError
         At a value that is not finite.
     """
+    if (stand_in := rehearsal()) is not None:
+        guessed, planned = stand_in.fold(rule, source, partition, scheme, stage)
+        return guessed, FoldReport(planned, 0.0, 0, note)
+    folding = iter_fold(
+        rule,
+        source,
+        partition,
+        scheme=scheme,
+        plan=plan,
+        client=client,
+        budget=budget,
+        checkpoints=checkpoints,
+        progress=progress,
+        stage=stage,
+        note=note,
+        watch=watch,
+    )
+    try:
+        while True:
+            look = next(folding)
+            if watch is not None:
+                watch.look(look)
+    except StopIteration as ended:
+        found: tuple[Results, FoldReport] = ended.value
+        return found
+    finally:
+        folding.close()
+
+
+def iter_fold(
+    rule: Rule,
+    source: Source,
+    partition: Partition,
+    *,
+    scheme: Scheme | None = None,
+    plan: FoldPlan | None = None,
+    client: Any | None = None,
+    budget: int | None = None,
+    checkpoints: Checkpoints | None = None,
+    progress: Progress = no_progress,
+    stage: str = "fit",
+    note: str = "",
+    watch: Watch | None = None,
+    begun: Sequence[State] | None = None,
+) -> Generator[Look, None, tuple[Results, FoldReport]]:
+    """Fold as `fold` does, link by link: each link ends with a `Look`, but the last, which ends with the results.
+
+    Nothing runs between two links. A fold that is not gone on with keeps its checkpoints.
+
+    Parameters
+    ----------
+    begun : sequence of State, optional
+        What a chain begins with: the states after the samples before the first one of the plan's only segment.
+    """
     began = time.perf_counter()
     client = None if source.in_process else client
     plan = plan or plan_for(rule, source, partition, scheme=scheme, client=client, budget=budget)
-    if marks:
-        ends = {mark for mark in marks if 0 < mark < source.shape[0]} | {stop for _, stop in plan.segments}
-        plan = replace(plan, segments=tuple(itertools.pairwise([0, *sorted(ends)])))
     if checkpoints is not None:
         # With another budget or cluster the groups hold other partitions, with another rule the states other arrays:
         # each fold has a folder of its own.
         settings = digest(rule, plan, source, partition, scheme)
         checkpoints = replace(checkpoints, folder=f"{checkpoints.folder}/{settings}")
-    run = _Run(rule, source, partition, scheme, plan, client, checkpoints, stage)
+
+    def report(peak: int) -> FoldReport:
+        return FoldReport(plan, time.perf_counter() - began, peak or peak_resident_bytes(), note)
+
+    run = _Run(rule, source, partition, scheme, plan, client, checkpoints, stage, report, begun)
     results: Results = [{} for _ in range(partition.n_partitions)]
     bar = progress(stage, plan.read_bytes, "B")
     try:
         with cluster_errors(client):
-            outcomes = run.outcomes(bar, watch)
+            outcomes = yield from run.outcomes(bar, watch)
     finally:
         bar.close()
     for group, (found, _) in zip(plan.groups, outcomes, strict=True):
         for index, result in zip(group.partitions, found, strict=True):
             results[index] = result
-    peak = max(held for _, held in outcomes) or peak_resident_bytes()
-    return results, FoldReport(plan, time.perf_counter() - began, peak, note)
+    return results, report(max(held for _, held in outcomes))
 
 
 def plan_for(
@@ -184,9 +223,11 @@ class _Run:
     client: Any | None
     checkpoints: Checkpoints | None
     stage: str
+    report: Callable[[int], FoldReport]
+    begun: Sequence[State] | None = None
 
-    def outcomes(self, bar: Stage, watch: Watch | None) -> list[Outcome]:
-        """Return the results of each group: those kept, and the others, computed side by side or in turn."""
+    def outcomes(self, bar: Stage, watch: Watch | None) -> Generator[Look, None, list[Outcome]]:
+        """Return the results of each group: those kept, and the others, computed side by side or link by link."""
         plan, dtype = self.plan, self.partition.split_dtype(self.source.dtype)
         common = (plan.batch_rows, plan.threads, plan.checkpoint_rows, self.source.name, dtype)
         row_bytes = [math.prod(b - a for a, b in group.region) * self.source.dtype.itemsize for group in plan.groups]
@@ -199,39 +240,19 @@ class _Run:
                 bar.advance(row_bytes[g] * self.source.shape[0])
             else:
                 missing[g] = work
-        if self.scheme is None and watch is None:
+        given = (self.source, plan.segments, self.scheme, self.client, self.computed, self.report, bar, row_bytes)
+        strands = partial(Strands, *given)
+        if watch is not None and len(missing) == len(plan.groups) and strands(missing).fit_memory():
+            outcomes = yield from strands(missing, self.begun).outcomes(watch)
+        elif self.scheme is not None:
+            for g, work in missing.items():
+                outcomes |= yield from strands({g: work}).outcomes(None)
+        else:
             graph = {g: group_graph(work, self.source, plan.segments) for g, work in missing.items()}
             outcomes |= self.computed(graph, lambda g: bar.advance(row_bytes[g] * self.source.shape[0]))
-        else:
-            outcomes |= {g: self._in_turn(work, row_bytes[g], bar, watch) for g, work in missing.items()}
         return [outcomes[g] for g in range(len(plan.groups))]
 
-    def _in_turn(self, work: Work, row_bytes: int, bar: Stage, watch: Watch | None) -> Outcome:
-        """Compute the segments of a group one after the other, with their states in this process in between."""
-        cuts, kept = self.plan.segments, self.checkpoints
-        reached, done = self._begun(work)
-        bar.advance(row_bytes * (cuts[done - 1][1] if done else 0))
-        n_parallel = parallel_tasks(self.client, thread_count())
-        for s in range(done, len(cuts)):
-            graph = segment_graph(work, self.source, cuts[s], reached, self.scheme, n_parallel)
-            reached = self.computed({s: graph}, lambda s: None)[s]
-            if kept is not None:
-                kept.save_states(work.segment(s), reached[0])
-                # The one before stays: a power cut may spoil the newest.
-                kept.remove(work.segment(s - 2))
-            bar.advance(row_bytes * (cuts[s][1] - cuts[s][0]))
-            if watch is not None:
-                watch(cuts[s][1], reached[0])
-        return finish(work, reached, len(cuts))
-
-    def _begun(self, work: Work) -> tuple[Reached, int]:
-        """Return the states to go on with, and how many segments are in them."""
-        for s in reversed(range(len(self.plan.segments))):
-            if work.checkpoints is not None and (found := work.checkpoints.load_states(work.segment(s))):
-                return (found, 0), s + 1
-        return work.begin(), 0
-
-    def computed(self, graph: dict[int, Any], done: Callable[[int], None]) -> dict[int, Any]:
+    def computed(self, graph: dict[Any, Any], done: Callable[[Any], None]) -> dict[Any, Any]:
         """Compute what nodes of a graph stand for, on the cluster or on threads; ``done`` is told of each."""
         if self.client is None:
             told = [delayed(_told, pure=False)(node, done, g) for g, node in graph.items()]
@@ -244,7 +265,7 @@ class _Run:
         with dask.config.set({"distributed.admin.large-graph-warning-threshold": "1 TB"}):
             futures = self.client.compute(list(graph.values()))
         number_of = dict(zip(futures, graph, strict=True))
-        found: dict[int, Any] = {}
+        found: dict[Any, Any] = {}
         try:
             for future in as_completed(futures):
                 found[number_of[future]] = future.result()
@@ -256,6 +277,6 @@ class _Run:
         return found
 
 
-def _told(outcome: Any, done: Callable[[int], None], g: int) -> Any:
+def _told(outcome: Any, done: Callable[[Any], None], g: Any) -> Any:
     done(g)
     return outcome

@@ -74,6 +74,26 @@ class Work:
         """Return the name of a segment's checkpoint."""
         return f"{self.name}-segment-{s:06d}"
 
+    def load(self, s: int, *, part: bool = False) -> list[State] | None:
+        """Return what is kept of a segment: its states, or those of a part of it, with one that counts its samples."""
+        name = f"{self.segment(s)}-part" if part else self.segment(s)
+        return None if self.checkpoints is None else self.checkpoints.load_states(name)
+
+    def keep(self, s: int, states: Sequence[State], at: int | None) -> None:
+        """Keep the states of a segment, or, up to a sample, of a part of it."""
+        if self.checkpoints is None:
+            return
+        if at is not None:
+            self.checkpoints.save_states(f"{self.segment(s)}-part", [*states, State({}, {"at": at})])
+            return
+        self.checkpoints.save_states(self.segment(s), states)
+        self.checkpoints.remove(f"{self.segment(s)}-part")
+
+    def forget(self, s: int) -> None:
+        """Remove what is kept of a segment."""
+        if self.checkpoints is not None:
+            self.checkpoints.remove(self.segment(s))
+
 
 def fold_segment(
     work: Work, source: Source, samples: Run, before: Reached | None = None, keep_as: str | None = None
@@ -147,6 +167,11 @@ def finish(work: Work, reached: Reached, n_segments: int = 0, *, copy: bool = Fa
         for s in range(n_segments):
             work.checkpoints.remove(work.segment(s))
     return results, max(reached[1], peak_resident_bytes())
+
+
+def finish_graph(work: Work, reached: Reached, n_segments: int, *, copy: bool) -> Any:
+    """Return the delayed `Outcome` of states that are in this process."""
+    return _node(f"{work.stage} finish", finish_copy if copy else finish, work, reached, n_segments)()
 
 
 def group_graph(work: Work, source: Source, cuts: Sequence[Run]) -> Any:

@@ -15,8 +15,8 @@ from dpca.storage.errors import ClusterError
 _USABLE = 0.6
 # Share of the memory that is free at the moment.
 _FREE = 0.8
-# What a worker holds when it has imported all that it needs (measured: 155 MB).
-_AT_START = 160 * 10**6
+#: What a worker holds when it has imported all that it needs (measured: 155 MB).
+AT_START = 160 * 10**6
 # Results that a worker keeps for others count in steps of this size: a small one on its way out changes no plan.
 _STEP = 64 * 10**6
 # Seconds to wait for the first worker of a cluster.
@@ -81,11 +81,14 @@ def task_budget(client: Any | None, n_threads: int) -> int:
 
 def _worker_room(dask_worker: Any) -> int:
     """Bytes that one task on this worker may take, whatever it did before: freed memory is used again."""
-    limit = dask_worker.memory_manager.memory_limit
-    usable = int(_USABLE * limit) if limit else usable_bytes()
     kept: int = dask_worker.state.nbytes // _STEP * _STEP
     threads: int = dask_worker.state.nthreads
-    return (usable - _AT_START - kept) // threads
+    return (room_within(dask_worker.memory_manager.memory_limit) - kept) // threads
+
+
+def room_within(limit: int | None) -> int:
+    """Bytes that tasks may take in a worker that may hold so many, None for as many as the machine lets it."""
+    return (int(_USABLE * limit) if limit else usable_bytes()) - AT_START
 
 
 def thread_count() -> int:

@@ -7,10 +7,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from dpca import plots
 from dpca.jobs.own_stack import KEPT_STACK
-from dpca.jobs.report import pictured, quality_numbers, worst_first
+from dpca.jobs.report import pictured, quality_numbers
 from dpca.jobs.stages import StageCost
-from dpca.report import plots
+from dpca.plots.given import worst_first
 from dpca.report.record import read_pictures, report_folder, write_report
 from dpca.representation.compressed import Compressed, compressed_in
 from dpca.storage.arrays import open_written

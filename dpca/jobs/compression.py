@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import math
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, fields
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Any
 
 from sklearn.base import clone
 
 from dpca.choices import COMPRESSED
-from dpca.engine.memory import task_budget, thread_count
+from dpca.engine.memory import parallel_tasks, task_budget, thread_count
 from dpca.engine.plan import Outline, PlanError
 from dpca.engine.source import as_source
 from dpca.jobs.cell_choice import cells_tried
@@ -24,7 +25,9 @@ from dpca.jobs.fit_and_encode import (
     reached_target,
 )
 from dpca.jobs.own_stack import inherited_of, kept_stack, own_stack
+from dpca.jobs.plan import plan_job
 from dpca.jobs.score_write import plan_scores
+from dpca.jobs.settings import CompressionSettings
 from dpca.jobs.stages import StageRecord
 from dpca.jobs.transform import fill_scores
 from dpca.models.cell_pca import CellPCA
@@ -42,68 +45,8 @@ from dpca.storage.stack import Stack
 from dpca.storage.workspace import Workspace, fingerprint_of
 
 PathLike = str | os.PathLike[str]
-
-
-@dataclass(frozen=True)
-class CompressionSettings:
-    """What determines the output, beside the source.
-
-    Parameters
-    ----------
-    model : estimator
-        `CellPCA`, `BandPCA`, `PCA`, `StreamingPCA` or another one, not fitted, and left as it is. If it has a
-        ``random_state``, that must be an integer.
-    goal : mapping, optional
-        One goal of `dpca.jobs.encode_store`, such as ``{"psnr": 36}``: the output is then a compressed store in the
-        place of scores and model. The model must be a `CellPCA`; it is fitted again with more components where the goal
-        takes more.
-    choose_cells : bool
-        Whether a compressed store takes the place of the model's cells by others where these take fewer bytes: cells
-        with components of their own or shared ones, with an overlap or without, or one cell of all; see
-        `dpca.jobs.cell_choice`. The model's are as long as cells can be.
-    reconstruct : bool
-        Whether to keep the reconstructions, of scores.
-    keep_stack : bool
-        Whether to keep what was ingested, as ``stack`` in the output: jobs of other settings in its place then need not
-        ingest again. A Zarr array or stack store is read where it is, in any case.
-    ssim : bool, optional
-        Whether to measure the SSIM of every sample, where it is defined. Default: always for cells and bands; for
-        components of whole samples, where it costs more than everything else, only with ``reconstruct``.
-    color, resize, crop, on_error, key, axes, data_range
-        As for `dpca.storage.ingest`.
-    """
-
-    model: Any
-    goal: Mapping[str, float] | None = None
-    choose_cells: bool = False
-    reconstruct: bool = False
-    keep_stack: bool = False
-    ssim: bool | None = None
-    color: Literal["auto", "rgb", "grey"] = "auto"
-    resize: tuple[int, int] | None = None
-    crop: tuple[int, int] | None = None
-    on_error: Literal["stop", "skip"] = "stop"
-    key: str | None = None
-    axes: tuple[str, ...] | None = None
-    data_range: tuple[float, float] | None = None
-
-    @property
-    def reading(self) -> dict[str, Any]:
-        """Options of `dpca.storage.ingest` for a reader."""
-        return {name: getattr(self, name) for name in ("color", "resize", "crop", "on_error", "data_range")}
-
-    @property
-    def measures_ssim(self) -> bool:
-        """Whether the SSIM of every sample is measured."""
-        return self.reconstruct or bool(self.model.measures_ssim) if self.ssim is None else self.ssim
-
-    def as_dict(self) -> dict[str, Any]:
-        """Return the settings in values that JSON holds, the same as those of jobs that earlier versions did."""
-        settings = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "model"}
-        for name, usual in (("goal", None), ("choose_cells", False), ("ssim", None), ("keep_stack", False)):
-            if settings[name] is usual:
-                del settings[name]
-        return settings | self.model.job_settings()  # type: ignore[no-any-return]
+# Decoded bytes of a job beside which the seconds that a plan takes are nothing.
+_WORTH_A_PLAN = 2**34
 
 
 @dataclass(frozen=True)
@@ -135,6 +78,7 @@ def compress(
     progress: Progress = no_progress,
     say: Callable[[str], None] = lambda text: None,
     request: str | None = None,
+    plan: bool | None = None,
 ) -> Compressed:
     """Ingest a source, fit a model, write scores and quality, or a compressed store, and report.
 
@@ -157,6 +101,9 @@ def compress(
         Told in a line what happens.
     request : str, optional
         What the store is to state of the request for it, by which a program can recognize that it served it before.
+    plan : bool, optional
+        Whether to foretell on a cluster what each stage will take, see `plan_job`, and to report it beside what it
+        took. Default: for more than 16 GiB of samples.
 
     Raises
     ------
@@ -172,12 +119,17 @@ def compress(
     given = open_input(source, key=settings.key, axes=settings.axes, data_range=settings.data_range)
     if (done := find_done(given, output, settings, overwrite=overwrite)) is not None:
         return done
-    plan_compression(given, settings, client)
+    size = plan_compression(given, settings, client)
+    planning = client is not None and (size > _WORTH_A_PLAN if plan is None else plan)
     folder, model, goal = report_folder(output), settings.model, settings.goal
     with _workspace(given, output, settings, overwrite) as work:
         if work.state == "resumed":
             say(f"going on with the unfinished run in '{os.fspath(output)}.partial'")
         record = StageRecord(work)
+        if planning and work.state == "new":
+            say("plan what that takes")
+            workers, budget = parallel_tasks(client, thread_count()), task_budget(client, thread_count())
+            record.plan(plan_job(given, settings, workers=[workers], budget=budget)[0].stages)
         stack, cost = own_stack(
             given, work, settings.reading, cells=model.cells_for, client=client, progress=progress, say=say
         )
@@ -243,8 +195,8 @@ def find_done(
     return Compressed(report, folder, True)
 
 
-def plan_compression(given: Stack | Reader, settings: CompressionSettings, client: Any | None) -> None:
-    """Refuse a job if any of its stages does not fit the memory.
+def plan_compression(given: Stack | Reader, settings: CompressionSettings, client: Any | None) -> int:
+    """Refuse a job if any of its stages does not fit the memory; return the bytes of all samples, decoded.
 
     Parameters
     ----------
@@ -278,6 +230,8 @@ def plan_compression(given: Stack | Reader, settings: CompressionSettings, clien
             plan_scores(source, basis, axes, reconstruct=settings.reconstruct, budget=budget)
         else:
             plan_codes(source, budget)
+    size: int = math.prod(source.shape) * source.dtype.itemsize
+    return size
 
 
 @contextmanager

@@ -6,14 +6,19 @@ import math
 import os
 import time
 import warnings
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from dpca.engine.checkpoint import Checkpoints
+from dpca.jobs.live import check_live, write_live
 from dpca.jobs.stages import NOTHING, StageCost, held_by
 from dpca.models.estimator import Estimator
 from dpca.models.rank import UnmetError
 from dpca.models.store import load_any, write_model
+from dpca.models.watching import Callback
+from dpca.models.watching import Progress as SoFar
 from dpca.storage.disk import remove_tree
+from dpca.storage.errors import DataError
 from dpca.storage.outputs import check_output
 from dpca.storage.progress import Progress, no_progress
 from dpca.storage.stack import Stack
@@ -21,11 +26,12 @@ from dpca.storage.workspace import Workspace, fingerprint_of
 
 
 class Fitted(NamedTuple):
-    """The result of a fit: the model, its cost, and sentences that a user should know of."""
+    """The result of a fit: the model, its cost, sentences that a user should know of, and whether a budget ended it."""
 
     model: Any
     cost: StageCost
     notes: list[str]
+    stopped: bool = False
 
 
 def fit_store(
@@ -37,6 +43,10 @@ def fit_store(
     overwrite: bool = False,
     progress: Progress = no_progress,
     request: str | None = None,
+    live: str | os.PathLike[str] | None = None,
+    max_seconds: float | None = None,
+    max_samples: int | None = None,
+    callback: Callback | None = None,
 ) -> Fitted:
     """Fit a model to a stack and store it; a fit that was stopped goes on, one that is done is only loaded.
 
@@ -57,6 +67,12 @@ def fit_store(
     request : str, optional
         What the store is to state of the request for it, by which a program can recognize that it served it before;
         the store then states the numbers of a report, too.
+    live : path-like, optional
+        Store that holds the model so far while the fit runs, replaced at each look, and in the end the model;
+        `dpca.jobs.read_live` reads it, in this program or another.
+    max_seconds, max_samples, callback
+        As in the model's ``fit``. A fit that a budget ends leaves the model so far at ``live``, and nothing at
+        ``target``: the same call goes on from there.
 
     Returns
     -------
@@ -71,34 +87,68 @@ def fit_store(
         If ``target`` is something else, or is, holds or lies in the stack, or the stack cannot be read.
     """
     check_output(target, stack)
+    if live is not None:
+        check_output(live, stack, target)
+        check_live(live, model)
+    elif max_seconds is not None or max_samples is not None:
+        raise DataError("a budget may end the fit with the model so far, which has no place: give live=, a path for it")
+    told: list[SoFar] = []
+
+    def look(so_far: SoFar) -> Any:
+        told[:] = [so_far]
+        if live is not None:
+            write_live(so_far, live)
+        return None if callback is None else callback(so_far)
+
     # An array of someone else's does not state its range, on which some choices of components depend.
     fingerprint = fingerprint_of(
         model.store_kind, model.store_version, stack.fingerprint, stack.data_range, model.fit_settings()
     )
     with Workspace(target, kind=model.store_kind, fingerprint=fingerprint, overwrite=overwrite) as work:
         if work.state == "complete":
-            return Fitted(load_any(target), NOTHING, [])
+            return Fitted(_whole(target, live), NOTHING, [])
         began = time.perf_counter()
         with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always", UserWarning)
             kept = Checkpoints(str(work.scratch / "fold"), str(work.scratch))
             try:
-                model.fit(stack, client=client, checkpoints=kept, progress=progress)
+                budgets: dict[str, Any] = {"max_seconds": max_seconds, "max_samples": max_samples}
+                watch = look if live is not None or callback is not None else None
+                model.fit(stack, client=client, checkpoints=kept, progress=progress, callback=watch, **budgets)
             except UnmetError:
                 # Nothing that the next try, for something else, could use: leave no trace of this one.
                 remove_tree(work.scratch)
                 work.scratch.mkdir()
                 raise
+        stopped = bool(told) and told[-1].n_samples_seen < told[-1].n_samples
+        if stopped:
+            return Fitted(model, _cost(model, began, client), _notes(model, caught), stopped)
         stated = {} if request is None else {"request": request, "numbers": model.report_numbers()}
         write_model(model, work.store, fingerprint, stated)
         work.publish()
+    return Fitted(model, _cost(model, began, client), _notes(model, caught))
+
+
+def _whole(target: str | os.PathLike[str], live: str | os.PathLike[str] | None) -> Any:
+    """Return the model that is there already; the model so far is it, too."""
+    model = load_any(target)
+    if live is not None:
+        write_live(SoFar.of(model, model.n_samples_seen_, 0.0, finished=True), live)
+    return model
+
+
+def _cost(model: Any, began: float, client: Any | None) -> StageCost:
     report: Any = model.fit_report_
     n_passes = int(model.report_numbers().get("passes", 1))
     # The report is that of the first pass.
     peak = report.peak_memory if n_passes == 1 or client is None else max(report.peak_memory, held_by(client))
-    cost = StageCost(time.perf_counter() - began, n_passes * report.plan.read_bytes, peak)
+    return StageCost(time.perf_counter() - began, n_passes * report.plan.read_bytes, peak)
+
+
+def _notes(model: Any, caught: Sequence[warnings.WarningMessage]) -> list[str]:
+    report: Any = model.fit_report_
     warned = dict.fromkeys(str(w.message) for w in caught if issubclass(w.category, UserWarning))
-    return Fitted(model, cost, [*([report.note] if report.note else []), *_reached(model.target_numbers()), *warned])
+    return [*([report.note] if report.note else []), *_reached(model.target_numbers()), *warned]
 
 
 def _reached(target: dict[str, Any]) -> list[str]:

@@ -10,7 +10,7 @@ import numpy as np
 from matplotlib.figure import Figure
 from numpy.typing import NDArray
 
-from dpca import metrics
+from dpca import plots
 from dpca.choices import COMPRESSED
 from dpca.jobs.own_stack import KEPT_STACK, paths_of
 from dpca.kernels.pixels import Pixels
@@ -18,7 +18,7 @@ from dpca.kernels.quality import psnr_from_mse
 from dpca.kernels.types import Array
 from dpca.models.store import load_any
 from dpca.partition.lapped import LappedGrid
-from dpca.report import plots
+from dpca.plots.given import curve_of, shares_of, worst_first
 from dpca.report.record import read_report, write_report
 from dpca.representation.compressed import compressed_in
 from dpca.storage.arrays import open_written
@@ -33,8 +33,6 @@ from dpca.storage.stack import Stack
 
 # Samples of a comparison and of the worst ones; eigenvectors of parts and of whole samples.
 _SHOWN, _EIGENVECTORS, _EIGENIMAGES = 6, 8, 12
-# Points that a scatter plot can still show, and the runs of samples that they are read in.
-_POINTS, _RUNS = 10_000, 20
 # What a scores store states of the job that made it.
 _OF_THE_JOB = ("job", "settings", "target", "goal", "made_with")
 # What a compressed store has of its model.
@@ -158,7 +156,7 @@ def _too_large(sizes: Mapping[str, Any], *, cells: bool) -> str | None:
     )
 
 
-def quality_numbers(names: Array, quality: Mapping[str, Array], ssim: bool) -> dict[str, Any]:
+def quality_numbers(names: Sequence[str] | Array, quality: Mapping[str, Array], ssim: bool) -> dict[str, Any]:
     """Return what a report says of the errors of samples with these names; ``ssim`` says that it was measured."""
     mean = quality["mse"].mean()
     numbers: dict[str, Any] = {"mse": float(mean), "psnr": float(psnr_from_mse(mean))}
@@ -187,29 +185,28 @@ def _figures(
         originals = {i: stack.samples[i] for i in indices}
         return pictured(originals, decode(indices), stack.names, ssim, bounds, axes)
 
-    whole, cell, shares = len(basis.score_shape) == 1, basis.cell_shape, None
+    whole, shares = len(basis.score_shape) == 1, None
     figures = {
         "comparison": shown(spread.tolist()),
         "worst": shown(worst_first(quality)[:_SHOWN].tolist()),
     }
     if (components := model.pictured_components(_EIGENIMAGES if whole else _EIGENVECTORS)) is not None:
-        total = np.ravel(model.total_variance_)
-        explained = model.explained_variance_.reshape(total.size, -1)
-        shares = explained.sum(0) / max(total.sum(), 1e-300)
-        figures["eigenimages" if whole else "eigenfaces"] = plots.eigenfaces(
+        shares = shares_of(model)
+        figures["eigenimages" if whole else "eigenfaces"] = plots.cell_eigenvectors(
             components,
+            len(components),
             axes=axes,
-            cell_shape=cell if cell is not None and len(cell) > 1 else None,
+            cell_shape=basis.cell_shape,
             explained_variance_ratio=shares[: len(components)],
         )
         if "ranks" in report:
             figures["ranks"] = plots.rank_map(_ranks_in_place(model), axes=axes)
-        curve = np.where(total[:, None] > 0, metrics.explained_variance_ratio(explained, total), np.nan)
+        curve = curve_of(model)
         if np.isfinite(curve).any():
-            figures["explained_variance"] = plots.explained_variance_curve(curve, parts=f"{model.part_name}s")
+            figures["explained_variance"] = plots.explained_variance(curve, parts=f"{model.part_name}s")
     if whole:
-        rows, some = some_scores(store)
-        figures["scores"] = plots.score_scatter(some, rows / max(stack.n_samples - 1, 1), shares)
+        stored = open_array(store / "scores")
+        figures["scores"] = plots.scores_scatter(stored, explained_variance_ratio=shares)
     if ssim is not None:
         figures["ssim_histogram"] = plots.ssim_histogram(ssim)
     return figures
@@ -218,7 +215,7 @@ def _figures(
 def pictured(
     originals: Mapping[int, Any],
     rebuilt: Array,
-    names: Array,
+    names: Sequence[str] | Array,
     ssim: Array | None,
     bounds: tuple[float, float],
     axes: Sequence[str],
@@ -227,23 +224,6 @@ def pictured(
     values = None if ssim is None else ssim[list(originals)]
     samples = np.stack([np.asarray(sample) for sample in originals.values()])
     return plots.comparison(samples, rebuilt, [str(names[i]) for i in originals], values, bounds, axes=axes)
-
-
-def worst_first(quality: Mapping[str, Array]) -> Array:
-    """Return the numbers of all samples, by ascending SSIM, or by descending MSE where there is none."""
-    return np.argsort(quality["ssim"] if "ssim" in quality else -quality["mse"], kind="stable")
-
-
-def some_scores(store: Place) -> tuple[Array, Array]:
-    """Read the scores of up to 10,000 samples in runs from all over a stack: their numbers (m,) and scores (m, k)."""
-    stored = open_array(store / "scores")
-    n = stored.shape[0]
-    if n <= _POINTS:
-        return np.arange(n), np.asarray(stored[...])
-    length = _POINTS // _RUNS
-    starts = np.linspace(0, n - length, _RUNS).astype(int)
-    rows = np.concatenate([np.arange(start, start + length) for start in starts])
-    return rows, np.concatenate([np.asarray(stored[start : start + length]) for start in starts])
 
 
 def _ranks_in_place(model: Any) -> NDArray[np.int64]:

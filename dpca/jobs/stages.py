@@ -31,6 +31,15 @@ class StageCost:
 NOTHING = StageCost(0.0, 0, 0)
 
 
+@dataclass(frozen=True)
+class StagePlan:
+    """What a stage will take: seconds on the clock where nothing else runs, the same bytes, and no more memory."""
+
+    seconds: float
+    bytes: int
+    memory: int
+
+
 class StageRecord:
     """Costs and notes of the stages, kept in the workspace: a run that goes on reports those of the run before."""
 
@@ -47,6 +56,10 @@ class StageRecord:
             kept = {"cost": asdict(cost), "notes": list(notes), "facts": facts}
             self._work.mark_done(f"stage {stage}", record=kept)
 
+    def plan(self, stages: Mapping[str, StagePlan]) -> None:
+        """Keep what was planned, to be reported beside what each stage cost."""
+        self._work.mark_done("planned", record={name: asdict(stage) for name, stage in stages.items()})
+
     def notes(self, stage: str) -> list[str]:
         """Return the notes of a stage."""
         unit = f"stage {stage}"
@@ -61,8 +74,12 @@ class StageRecord:
         """Return ``stages`` and ``notes`` as the report holds them, in the order of the stages."""
         units = {name: f"stage {name}" for name in self._STAGES}
         kept = {name: self._work.record(unit) for name, unit in units.items() if self._work.is_done(unit)}
+        planned = self._work.record("planned") if self._work.is_done("planned") else {}
         return {
-            "stages": {name: record["cost"] for name, record in kept.items()},
+            "stages": {
+                name: record["cost"] | ({"planned": planned[name]} if name in planned else {})
+                for name, record in kept.items()
+            },
             "notes": [note for record in kept.values() for note in record["notes"]],
         }
 

@@ -8,12 +8,15 @@ from dpca.models.convergence import ConvergenceWarning, OrderWarning
 from dpca.models.eof import EOF
 from dpca.models.eof_fit import GapWarning
 from dpca.models.kernel_pca import KernelPCA
+from dpca.models.patch_cascade import PatchCascade
+from dpca.models.patch_pca import PatchPCA
 from dpca.models.pca import PCA
 from dpca.models.ridge_classifier import StreamingRidgeClassifier
 from dpca.models.scores import open_scores
 from dpca.models.spectral_clustering import SpectralClustering
 from dpca.models.streaming_pca import StreamingPCA
 from dpca.models.trajectory_pca import TrajectoryPCA
+from dpca.models.watching import Progress
 from dpca.representation.compressed import open_compressed
 
 __all__ = [
@@ -25,6 +28,9 @@ __all__ = [
     "GapWarning",
     "KernelPCA",
     "OrderWarning",
+    "PatchCascade",
+    "PatchPCA",
+    "Progress",
     "SpectralClustering",
     "StreamingPCA",
     "StreamingRidgeClassifier",

@@ -11,6 +11,7 @@ import numpy as np
 from dpca.engine.source import Source
 from dpca.kernels.types import Array, Region
 from dpca.models.docs import PARTITIONED, documented
+from dpca.models.parameters import spatial_lengths
 from dpca.models.partitioned import PartitionedPCA
 from dpca.models.rank_choice import RankChoice
 from dpca.models.store import Kept, StoredModel
@@ -19,7 +20,7 @@ from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.partition.shared import SharedGrid
 from dpca.storage.errors import DataError
-from dpca.storage.layout import CHANNEL, axes_for
+from dpca.storage.layout import axes_for
 
 
 @documented(**PARTITIONED, part="cell", parts="cells", grid="*grid_shape")
@@ -149,14 +150,7 @@ class CellPCA(PartitionedPCA):
         DataError
             If ``cell_shape`` gives none, or an axis of channels is not the last one.
         """
-        cell = self.cell_shape
-        if CHANNEL in axes[:-1]:
-            raise DataError(f"the axes of a sample are {tuple(axes)}: channels must come last, move that axis first")
-        if isinstance(cell, int | np.integer):
-            return (int(cell),) * sum(axis != CHANNEL for axis in axes)
-        if not isinstance(cell, Sequence) or not all(isinstance(c, int | np.integer) for c in cell):
-            raise DataError(f"cell_shape is {cell!r}: give one integer, or one for each spatial axis")
-        return tuple(int(c) for c in cell)
+        return spatial_lengths(self.cell_shape, "cell_shape", axes)
 
     def announced(self, axes: Sequence[str]) -> str:
         """Say what is fitted to samples whose axes have these names."""

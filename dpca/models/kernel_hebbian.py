@@ -85,11 +85,17 @@ def hebbian(problem: Problem, passes: Passes) -> Found:
         tau = max(_DECAY * n, 1.0)
         eta = tune(lambda eta: (rule := steps(gains_of("et*", eta, tau))).update(rule.init(d, first.dtype), first))
         gains = gains_of("et*", eta, tau)
-    for _ in range(problem.n_passes):
-        start = passes(steps(gains))
-    basis = orthonormalize(start["rows"])
-    captured, turn = scipy.linalg.eigh((basis * values) @ basis.T)
-    basis = turn[:, ::-1].T @ basis
-    turned = {name: found[name] @ basis.T for name in ("coefficients", "offset", "landmark_scores")}
-    bound = captured.sum() / (values[:k].sum() + found["residual"])
-    return Found(to_landmarks, {**found, **turned, "eigenvalues": captured[::-1], "captured_bound": np.asarray(bound)})
+
+    def turned(rows: Array) -> Found:
+        basis = orthonormalize(rows)
+        captured, turn = scipy.linalg.eigh((basis * values) @ basis.T)
+        basis = turn[:, ::-1].T @ basis
+        further = {name: found[name] @ basis.T for name in ("coefficients", "offset", "landmark_scores")}
+        bound = np.asarray(captured.sum() / (values[:k].sum() + found["residual"]))
+        return Found(to_landmarks, {**found, **further, "eigenvalues": captured[::-1], "captured_bound": bound})
+
+    for turn in range(problem.n_passes):
+        if turn:
+            passes.show(turned(start["rows"]))
+        start = passes(steps(gains), look=lambda states: turned(steps(gains).finish(states[0])["rows"]))
+    return turned(start["rows"])

@@ -79,7 +79,7 @@ def nystrom(problem: Problem, passes: Passes) -> Found:
     """Fold the kernels with some samples: one pass, after a look at the samples that these are chosen from."""
     to_landmarks, rng = look(problem, passes)
     held_out = draw(passes.source, HELD_OUT, rng).astype(problem.dtype, copy=False)
-    return Found(to_landmarks, passes(problem.rule(to_landmarks, held_out)))
+    return fold_kernels(problem, passes, to_landmarks, held_out)
 
 
 def about_degrees(problem: Problem, passes: Passes) -> Found:
@@ -88,7 +88,13 @@ def about_degrees(problem: Problem, passes: Passes) -> Found:
     mean = passes(degrees(to_landmarks))["mean"]
     weights = degree_weights(to_landmarks, mean, passes.source.shape[0])
     to_landmarks = replace(to_landmarks, degrees=weights)
-    return Found(to_landmarks, passes(problem.rule(to_landmarks)))
+    return fold_kernels(problem, passes, to_landmarks)
+
+
+def fold_kernels(problem: Problem, passes: Passes, to_landmarks: KernelMap, held_out: Array | None = None) -> Found:
+    """Find the components in the span of landmarks in a pass."""
+    rule = problem.rule(to_landmarks, held_out)
+    return Found(to_landmarks, passes(rule, look=lambda states: Found(to_landmarks, rule.finish(states[0]))))
 
 
 def look(problem: Problem, passes: Passes) -> tuple[KernelMap, np.random.Generator]:
@@ -108,7 +114,7 @@ def exact(problem: Problem, passes: Passes) -> Found:
         _check_kernels(x)
         x = (x + x.T) / 2
     to_landmarks = KernelMap(problem.kernel_on(x), x)
-    return Found(to_landmarks, passes(problem.rule(to_landmarks)))
+    return fold_kernels(problem, passes, to_landmarks)
 
 
 def plan(problem: Problem, passes: Passes) -> None:

@@ -154,9 +154,14 @@ class KernelPCA(KernelModel):
             require_seed(self.random_state)
         problem = self._problem(source.shape[0], tuple(source.shape[1:]), source.dtype)
         passes = Passes(source, memory_budget=self.memory_budget, **running)
-        found = guarded(METHODS[self.method], source.name)(problem, passes)
-        self._settle(found, tuple(source.shape[1:]), source.shape[0])
-        self._states, self.fit_report_ = None, passes.report
+
+        def learn(model: Any, found: Found, n: int) -> None:
+            model._settle(found, tuple(source.shape[1:]), n)
+            model._states = None
+
+        passes.settle = learn
+        learn(self, guarded(METHODS[self.method], source.name)(problem, passes), source.shape[0])
+        self.fit_report_ = passes.report
 
     def _problem(self, n: int | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Problem:
         """Return what is to be found in n samples, or any number of them, checked."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -16,6 +16,7 @@ from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
 from dpca.rules.rule import Rule
 from dpca.storage.errors import DataError
+from dpca.storage.layout import CHANNEL
 
 _FLAGS = (
     "center",
@@ -112,6 +113,31 @@ def whole_number(value: Any, name: str, least: int, otherwise: str = "") -> int:
         expected = "a positive integer" if least == 1 else f"an integer of at least {least}"
         raise DataError(f"{name} is {value!r}: give {expected}{otherwise}")
     return int(value)
+
+
+def spatial_lengths(value: Any, name: str, axes: Sequence[str]) -> tuple[int, ...]:
+    """Return a length along each spatial axis of samples whose axes have these names.
+
+    Parameters
+    ----------
+    value : int or sequence of int
+        One for all of them, or one for each.
+    name : str
+        What errors call it.
+    axes : sequence of str
+
+    Raises
+    ------
+    DataError
+        If it gives none, or an axis of channels is not the last one.
+    """
+    if CHANNEL in axes[:-1]:
+        raise DataError(f"the axes of a sample are {tuple(axes)}: channels must come last, move that axis first")
+    if isinstance(value, int | np.integer):
+        return (int(value),) * sum(axis != CHANNEL for axis in axes)
+    if not isinstance(value, Sequence) or not all(isinstance(length, int | np.integer) for length in value):
+        raise DataError(f"{name} is {value!r}: give one integer, or one for each spatial axis")
+    return tuple(int(length) for length in value)
 
 
 def no_values(shape: tuple[int, ...], dtype: DTypeLike) -> Array:

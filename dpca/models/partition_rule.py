@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -46,6 +47,34 @@ def by_partition(rule: Rule, folded: Partition, results: Results, dtype: np.dtyp
             cells[i] = {**found, "mean": mean}
         places[group] = len(group)
     return cells, places
+
+
+def in_place(k: int, partition: Partition, results: Results, dtype: np.dtype[Any]) -> dict[str, Array]:
+    """Return arrays of all partitions, ``k`` rows of components in place, from the results of each, which are used up.
+
+    Parameters
+    ----------
+    dtype : dtype
+        Of the samples.
+    """
+    variance = np.zeros((partition.n_partitions, k))
+    total = np.array([result["total_variance"] for result in results])
+    means = ((i, result["mean"][None, None]) for i, result in enumerate(results))
+    mean = partition.join(means, np.empty((1, *partition.sample_shape)))
+
+    def found() -> Iterator[tuple[int, Array]]:
+        for i in range(len(results)):
+            # Forgotten one after the other: all components are in memory once, not twice.
+            result, results[i] = results[i], {}
+            variance[i, : len(result["components"])] = result["explained_variance"]
+            yield i, result["components"][None]
+
+    return {
+        "components": partition.join(found(), np.zeros((k, *partition.sample_shape), working_dtype(dtype))),
+        "mean": mean[0],
+        "explained_variance": variance.reshape(*partition.grid_shape, k),
+        "total_variance": total.reshape(partition.grid_shape),
+    }
 
 
 def choose_rule(

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
+from functools import partial
 from typing import Any, Self, cast
 
 import numpy as np
@@ -13,6 +14,7 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.boundary import guarded
 from dpca.engine.fold import fold
+from dpca.engine.fold_tasks import Results
 from dpca.engine.held_out import hold_out
 from dpca.engine.plan import FoldPlan
 from dpca.engine.source import Source, as_source
@@ -22,12 +24,13 @@ from dpca.models.component_model import ComponentModel
 from dpca.models.convergence import check_result
 from dpca.models.going_on import WhereStateIsKept, read_states, stated_dtype, stored_arrays
 from dpca.models.parameters import check_parameters, check_states_fit, checked_rank, no_values
-from dpca.models.partition_rule import by_partition, choose_rule, exact_rule
+from dpca.models.partition_rule import by_partition, choose_rule, exact_rule, in_place
 from dpca.models.rank import UnmetError
 from dpca.models.rank_choice import CHOICES, RankChoice
 from dpca.models.samples import fitted_source
 from dpca.models.store import StoredModel, plain
 from dpca.models.targets import Check, check_for, keep_chosen, value_range_for
+from dpca.models.watching import finish_all
 from dpca.partition.base import Partition
 from dpca.representation.base import Representation
 from dpca.representation.linear import LinearRepresentation
@@ -88,7 +91,7 @@ class PartitionedPCA(ComponentModel):
 
     def _fit(self, X: Any, **running: Any) -> None:
         stack, whole = fitted_source(self, X)
-        source = whole
+        source, watching = whole, running.pop("watching", None)
         choice, left_out = RankChoice.of(self.get_params()), None
         value_range = value_range_for(choice, self.data_range, stack, whole.dtype)
         if choice.validation_fraction is not None:
@@ -103,13 +106,30 @@ class PartitionedPCA(ComponentModel):
             check = check_for(choice, whole, left_out, n_spatial, self._random(1), self.memory_budget)
         n, stage, why = source.shape[0], "fit", ""
         computed = self._to_compute(choice, n, partition)
-        settle = guarded(self._settle, source.name)
         while True:
-            rule, folded, plan, note = self._rule(choice, source, partition, running["client"])
-            results, report = fold(rule, source, folded, plan=plan, note=note + why, stage=stage, **running)
-            states, rule = ([*map(taken_state, results)], rule.rule) if self.keep_state else (None, rule)
+            folding, folded, plan, note = self._rule(choice, source, partition, running["client"])
+            rule = folding.rule if self.keep_state else folding
+            known = (source.dtype, value_range, check, left_out)
+
+            def learn(
+                model: Any,
+                results: Results,
+                n: int,
+                given: tuple[Any, ...] = (choice, rule, partition, folded),
+                known: tuple[Any, ...] = known,
+            ) -> None:
+                states = [*map(taken_state, results)] if self.keep_state else None
+                guarded(model._settle, source.name)(*given, results, n, *known)
+                model._states = states
+                if states is not None:
+                    model._fixed = self._to_go_on(partition, source.dtype)
+
+            watch = None if watching is None else watching.fold(partial(finish_all, folding), learn, n)
+            results, report = fold(
+                folding, source, folded, plan=plan, note=note + why, stage=stage, watch=watch, **running
+            )
             try:
-                settle(choice, rule, partition, folded, results, n, source.dtype, value_range, check, left_out)
+                learn(self, results, n)
                 break
             except UnmetError as error:
                 before, choice = computed, choice.wider(error) or choice
@@ -117,9 +137,7 @@ class PartitionedPCA(ComponentModel):
                     raise
             stage = f"fit again, {computed} components"
             why = f"; {before} components of each {self.part_name} were too few, so up to {computed} were computed anew"
-        self.fit_report_, self._states = report, states
-        if states is not None:
-            self._fixed = self._to_go_on(partition, source.dtype)
+        self.fit_report_ = report
 
     def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:
         """Plan a fit; see `Estimator.plan_fit`."""
@@ -237,7 +255,8 @@ class PartitionedPCA(ComponentModel):
         for result in results:
             check_result(result, f"the analysis of a {self.part_name}")
         reached = keep_chosen(choice, partition, results, n, value_range, check, places)
-        self._learned_parts(partition, self._in_place(choice, partition, results, working_dtype(dtype)), n)
+        k = max([1, *(len(result["components"]) for result in results)]) if choice.adapts else choice.value
+        self._learned_parts(partition, in_place(k or partition.max_features, partition, results, dtype), n)
         target: dict[str, Any] = {}
         if reached is not None:
             target = {
@@ -276,33 +295,6 @@ class PartitionedPCA(ComponentModel):
     def _random(self, use: int) -> np.random.Generator:
         """Return the generator of one of the uses of ``random_state``."""
         return np.random.default_rng((self._seed(), use))
-
-    def _in_place(
-        self, choice: RankChoice, partition: Partition, results: list[dict[str, Array]], dtype: np.dtype[Any]
-    ) -> dict[str, Array]:
-        """Return arrays of all partitions from the results of each, which are used up."""
-        if choice.adapts:
-            k = max([1, *(len(result["components"]) for result in results)])
-        else:
-            k = int(choice.value or partition.max_features)
-        variance = np.zeros((partition.n_partitions, k))
-        total = np.array([result["total_variance"] for result in results])
-        means = ((i, result["mean"][None, None]) for i, result in enumerate(results))
-        mean = partition.join(means, np.empty((1, *partition.sample_shape)))
-
-        def found() -> Iterator[tuple[int, Array]]:
-            for i in range(len(results)):
-                # Forgotten one after the other: all components are in memory once, not twice.
-                result, results[i] = results[i], {}
-                variance[i, : len(result["components"])] = result["explained_variance"]
-                yield i, result["components"][None]
-
-        return {
-            "components": partition.join(found(), np.zeros((k, *partition.sample_shape), dtype)),
-            "mean": mean[0],
-            "explained_variance": variance.reshape(*partition.grid_shape, k),
-            "total_variance": total.reshape(partition.grid_shape),
-        }
 
     def _learned_parts(self, partition: Partition, arrays: dict[str, Array], n: int) -> None:
         """Set the learned attributes from what a store holds or a fit of n samples found."""

@@ -16,6 +16,7 @@ from sklearn.utils.validation import check_is_fitted
 from dpca.engine.boundary import guarded
 from dpca.engine.source import Source
 from dpca.kernels.dtypes import working_dtype
+from dpca.kernels.types import Array
 from dpca.models.convergence import RESULT, check_result
 from dpca.models.docs import documented
 from dpca.models.linear_model import LeastComponents, LinearModel, least_scores
@@ -155,12 +156,18 @@ class PCA(LinearModel):
         problem, solver, reason = self._chosen(source, passes)
         if solver not in _COMPLETE and running["checkpoints"] is not None:
             require_seed(self.random_state)
-        found = self._kept_of(guarded(SOLVERS[solver], source.name)(problem, passes))
-        check_result(found, solver, (*RESULT, "residual_norms", "least_components", "least_variance"))
-        self.solver_, self.solver_reason_ = solver, reason
-        self.n_passes_, self.fit_report_ = passes.count, passes.report
-        found["components"] = found["components"].astype(problem.dtype, copy=False)
-        self._learned(found, tuple(source.shape[1:]), source.shape[0])
+
+        def learn(model: Any, found: dict[str, Array], n: int) -> None:
+            found = model._kept_of(found)
+            check_result(found, solver, (*RESULT, "residual_norms", "least_components", "least_variance"))
+            model.solver_, model.solver_reason_, model.n_passes_ = solver, reason, passes.count
+            found["components"] = found["components"].astype(problem.dtype, copy=False)
+            model._learned(found, tuple(source.shape[1:]), n)
+
+        passes.settle = learn
+        found = guarded(SOLVERS[solver], source.name)(problem, passes)
+        learn(self, found, source.shape[0])
+        self.fit_report_ = passes.report
         if "error" in found and found["error"] > problem.tol:
             warnings.warn(self._advice(problem, float(found["error"])), ConvergenceWarning, stacklevel=3)
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,11 +19,19 @@ from dpca.models.passes import Passes
 from dpca.partition.cells import CellGrid
 from dpca.partition.whole import Whole
 from dpca.rules.covariance import CovariancePCA
-from dpca.rules.covariance_product import RayleighRitz, Refinement, next_iterate
+from dpca.rules.covariance_product import (
+    CovarianceProduct,
+    RayleighRitz,
+    Refinement,
+    next_iterate,
+    rayleigh_ritz,
+    refined,
+)
 from dpca.rules.dual import BlockGram, DualComponents, dual_bytes, dual_weights
 from dpca.rules.minibatch import InBatches
 from dpca.rules.orthonormal import orthonormalize
 from dpca.rules.power_iteration import PowerIteration
+from dpca.rules.state import State
 from dpca.rules.vr_pca import VRPCA
 
 Found = dict[str, Array]
@@ -78,8 +87,12 @@ class Problem:
 def covariance(problem: Problem, passes: Passes) -> Found:
     """Eigendecomposition of the covariance, one pass (Alakkari 2020, section 2.1; Arora 2015, section 5.1)."""
     precise = problem.dtype == np.float64
-    found = passes(CovariancePCA(problem.k, n_least=problem.n_least, center=problem.center, precise=precise))
-    return {**found, "captured_bound": np.asarray(1.0)}
+    rule = CovariancePCA(problem.k, n_least=problem.n_least, center=problem.center, precise=precise)
+
+    def exact(found: Found) -> Found:
+        return {**found, "captured_bound": np.asarray(1.0)}
+
+    return exact(passes(rule, look=lambda states: exact(rule.finish(states[0]))))
 
 
 def dual(problem: Problem, passes: Passes) -> Found:
@@ -105,20 +118,22 @@ def randomized(problem: Problem, passes: Passes) -> Found:
     """Range of C^(q + 1) on random vectors, then Rayleigh-Ritz (Halko, Martinsson & Tropp 2011, algorithm 4.4)."""
     rows, mean = problem.start(problem.q), _first_mean(problem, passes)
     for _ in range(problem.n_iter + 1):
-        found = passes(Refinement(rows, mean, problem.center))
+        look = partial(_sketched, problem, CovarianceProduct(rows, mean, problem.center))
+        found = passes(Refinement(rows, mean, problem.center), look=look)
         rows, mean = found["components"], found["mean"]
-    return _measured(problem, passes(problem.ritz(rows, mean)))
+    return _ritz_pass(problem, passes, rows, mean)[0]
 
 
 def orthogonal_iteration(problem: Problem, passes: Passes) -> Found:
     """Orthogonal iteration with Rayleigh-Ritz from a random start (Arora 2015, section 5.3) to small residuals."""
     rows, mean = problem.start(problem.q), _first_mean(problem, passes)
     for turn in range(problem.n_iter):
-        ritz = passes(problem.ritz(rows, mean))
+        measured, ritz = _ritz_pass(problem, passes, rows, mean)
         if problem.error(ritz) <= problem.tol or turn + 1 == problem.n_iter:
             break
+        passes.show(measured)
         rows, mean = next_iterate(ritz["product"], ritz["components"]).astype(problem.dtype), ritz["mean"]
-    return _measured(problem, ritz)
+    return measured
 
 
 def power(problem: Problem, passes: Passes) -> Found:
@@ -137,7 +152,7 @@ def power(problem: Problem, passes: Passes) -> Found:
                 break
         found = orthonormalize(np.concatenate([found, row]))
         variances = np.append(variances, value)
-    return _measured(problem, passes(problem.ritz(found.astype(problem.dtype), mean)))
+    return _ritz_pass(problem, passes, found.astype(problem.dtype), mean)[0]
 
 
 def vr_pca(problem: Problem, passes: Passes) -> Found:
@@ -145,10 +160,11 @@ def vr_pca(problem: Problem, passes: Passes) -> Found:
     rows, mean = problem.start(problem.k), _first_mean(problem, passes)
     size = min(math.isqrt(problem.n), _MOST_ROWS)
     for epoch in range(problem.n_iter + 1):
-        ritz = passes(problem.ritz(rows, mean))
+        measured, ritz = _ritz_pass(problem, passes, rows, mean)
         total = float(ritz["total_variance"])
         if problem.error(ritz) <= problem.tol or epoch == problem.n_iter or total == 0:
             break
+        passes.show(measured)
         mean = ritz["mean"]
         share = (problem.n - 1) / problem.n
         rule = VRPCA(
@@ -159,7 +175,7 @@ def vr_pca(problem: Problem, passes: Passes) -> Found:
             size / (share * total * math.sqrt(problem.n)),
         )
         rows = passes(InBatches(rule, size))["components"]
-    return _measured(problem, ritz)
+    return measured
 
 
 Solver = Callable[[Problem, Passes], Found]
@@ -237,6 +253,26 @@ def plan_first_pass(solver: str, problem: Problem, passes: Passes) -> None:
 
 def _first_mean(problem: Problem, passes: Passes) -> Array:
     return passes.first_mean() if problem.center else np.zeros(problem.d)
+
+
+def _ritz_pass(problem: Problem, passes: Passes, rows: Array, mean: Array) -> tuple[Found, Found]:
+    """Measure a basis in a pass: return the wanted components, and what the rule found."""
+    rule = problem.ritz(rows, mean)
+    ritz = passes(rule, look=lambda states: _measured(problem, rule.finish(states[0])))
+    return _measured(problem, ritz), ritz
+
+
+def _sketched(problem: Problem, rule: CovarianceProduct, states: list[State]) -> Found:
+    """Return the components in the range of a product with the covariance of the samples so far; see `refined`."""
+    found = rule.finish(states[0])
+    values, rows, product = rayleigh_ritz(rule.components.astype(np.float64), found["product"])
+    residuals = np.linalg.norm(product - values[:, None] * rows, axis=1)
+    ritz = {"components": rows, "product": product, "explained_variance": values, "residual_norms": residuals}
+    better = refined(ritz, rule.components[: problem.k])
+    return {name: better[name] for name in ("components", "explained_variance")} | {
+        "mean": found["mean"],
+        "total_variance": np.asarray(max(float(found["total_variance"]), float(values.sum()))),
+    }
 
 
 def _measured(problem: Problem, ritz: Found) -> Found:

@@ -38,18 +38,20 @@ class Scores:
         Components that are used where nothing else is said.
     pixels : Pixels
         Type of the original stack, and its smallest and largest possible value.
+    array : zarr.Array
+        Scores (n_samples, ..., k) as they are stored.
     """
 
     path: str
     model: Any
     n_components: int
     pixels: Pixels
-    _array: zarr.Array[Any]
+    array: zarr.Array[Any]
 
     @property
     def scores(self) -> da.Array:
         """Scores (n_samples, ..., n_components), lazy."""
-        return leading_scores(self._array, self.n_components)
+        return leading_scores(self.array, self.n_components)
 
     def stack(self, n_components: int | None = None) -> da.Array:
         """Return the samples that the scores stand for, as they were: in the original's dtype, rounded and clipped.
@@ -71,7 +73,7 @@ class Scores:
             If there are not so many components.
         """
         level = self.n_components if n_components is None else n_components
-        lazy: da.Array = samples_of(self.model.basis_, self._array, level, self.pixels)
+        lazy: da.Array = samples_of(self.model.basis_, self.array, level, self.pixels)
         return lazy
 
     def batches(
@@ -118,14 +120,14 @@ class Scores:
         if standardize is True:
             moments = 0.0, self._deviations()[..., :level]
         given = {"labels": labels, "shuffle": shuffle, "epoch": epoch, "part": part, "start": start}
-        images = self._array.ndim > 2
+        images = self.array.ndim > 2
         return batches_of(
-            self._array, batch_size, n_components=level, channels_last=images, standardize=moments, **given
+            self.array, batch_size, n_components=level, channels_last=images, standardize=moments, **given
         )
 
     def _deviations(self) -> Array:
         """Return the standard deviation of each score among the samples of the fit."""
-        shape, variances = self._array.shape[1:], getattr(self.model, "explained_variance_", None)
+        shape, variances = self.array.shape[1:], getattr(self.model, "explained_variance_", None)
         if variances is None:
             raise DataError(
                 f"a model of kind {self.model.store_kind} does not know the deviations of its scores: give "

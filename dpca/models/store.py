@@ -102,8 +102,14 @@ class StoredModel:
         return arrays
 
 
-def save_model(model: Any, path: str | os.PathLike[str], *, overwrite: bool = False) -> None:
-    """Write a fitted estimator; it appears under ``path`` only when it is whole.
+def save_model(
+    model: Any,
+    path: str | os.PathLike[str],
+    *,
+    overwrite: bool = False,
+    stated: Mapping[str, Any] = MappingProxyType({}),
+) -> None:
+    """Write a fitted estimator; it appears under ``path`` only when it is whole. Its group states ``stated``, too.
 
     Raises
     ------
@@ -114,10 +120,11 @@ def save_model(model: Any, path: str | os.PathLike[str], *, overwrite: bool = Fa
     digests = {name: array_digest(values) for name, (values, _) in kept.arrays.items()}
     facts, along = _labels(model, kept)
     beside = [facts, *([name, c.values.tolist()] for name, c in along.arrays.items())] if along else []
+    beside += [stated] if stated else []
     fingerprint = fingerprint_of(model.store_kind, kept.version, digests, *(kept.identity or [kept.facts]), *beside)
     with Workspace(path, kind=model.store_kind, fingerprint=fingerprint, overwrite=overwrite) as work:
         if work.state != "complete":
-            write_model(model, work.store, fingerprint)
+            write_model(model, work.store, fingerprint, stated)
             work.publish()
 
 
@@ -172,6 +179,11 @@ def model_fingerprint(path: str | os.PathLike[str]) -> str:
     return str(_found(path)[1]["fingerprint"])
 
 
+def stated_by(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return what a stored estimator of any kind states about itself."""
+    return _found(path)[1]
+
+
 @lru_cache(maxsize=2)
 def stored_basis(model: str, fingerprint: str, n_components: int | None = None) -> Representation:
     """Read a model once a worker; its fingerprint tells it from one that stood at this path before.
@@ -194,9 +206,9 @@ def basis_of(model: Any) -> Representation:
     DataError
         For a model of which stores of scores cannot be made.
     """
-    if not hasattr(type(model), "basis_"):
+    basis: Representation | None = model.basis_ if hasattr(type(model), "basis_") else None
+    if basis is None or not basis.decodes:
         raise DataError(f"a model of kind {model.store_kind} makes no stores of scores: load it, and call its methods")
-    basis: Representation = model.basis_
     return basis
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import copy
+import math
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -11,18 +13,29 @@ import numpy as np
 from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.boundary import guarded
+from dpca.engine.shuffled import shuffle
+from dpca.engine.source import Source
+from dpca.engine.watching import Pace
 from dpca.kernels.linalg import scratch
 from dpca.kernels.types import Array
 from dpca.models.going_on import NoStateError, WhereStateIsKept, read_states, stated_dtype, stored_arrays
+from dpca.models.iterating import iterate
+from dpca.models.labelled import Labels, given_to_fit
 from dpca.models.linear_model import LinearModel
 from dpca.models.parameters import are_ordinary, check_parameters, check_states_fit
+from dpca.models.passes import Passes
+from dpca.models.samples import varied_source
 from dpca.models.store import Kept, StoredModel
 from dpca.models.streaming_methods import AUTO, method_name
 from dpca.models.tracked import TRACKED, TrackedScores
+from dpca.models.watching import EVERY, Progress, checked_budgets, positive_seconds
+from dpca.representation.lazy import default_client
 from dpca.representation.whitened import Whitened
 from dpca.rules.basis import StreamingRule
 from dpca.rules.state import State
 from dpca.storage.errors import DataError
+from dpca.storage.progress import Progress as Told
+from dpca.storage.progress import no_progress
 
 #: What a fit knows of its own error.
 CERTIFICATE = ("captured_bound", "captured_estimate", "captured_estimate_error", "angle_moved", "variance_moved")
@@ -37,6 +50,7 @@ class StreamedModel(LinearModel):
     method_: str
 
     n_passes: int
+    shuffle: bool
     keep_state: bool
     track_scores: bool
     _tracked: TrackedScores  # where scores are tracked, those of all samples so far but those that wait for a batch
@@ -46,8 +60,8 @@ class StreamedModel(LinearModel):
         """Return the rule for n samples of d attributes, or any number of them, in its batches."""
 
     @abstractmethod
-    def _method(self, d: int) -> str | StreamingRule:
-        """Return the method for any number of samples of ``d`` attributes."""
+    def _method(self, d: int, source: Source | None = None, room: int = 0) -> str | StreamingRule:
+        """Return the method for any number of samples of ``d`` attributes, or those of a source, in so many bytes."""
 
     @abstractmethod
     def _settle(
@@ -229,12 +243,94 @@ class StreamedModel(LinearModel):
         self._find(guarded(rule.merge, "the other estimator")(self._states[0].copy(), other._states[0]))
         return self
 
-    def _go_on(self, state: State) -> None:
-        """Keep a state, from which `__getattr__` finds what is asked for."""
+    @WhereStateIsKept
+    def iter_fit(
+        self,
+        X: Any,
+        *,
+        sample_dim: str | Sequence[str] | None = None,
+        key: str | None = None,
+        client: Any | None = None,
+        progress: Told = no_progress,
+        max_seconds: float | None = None,
+        max_samples: int | None = None,
+        every: float = EVERY,
+    ) -> Iterator[Progress]:
+        """Take in the samples of a stack, in order, and yield the model so far, for example to draw it.
+
+        A model that has taken in some of them goes on behind those: so one that was stopped, by a budget or because
+        nobody asked for more, is continued by the same call, and one with ``keep_state`` by another program that loads
+        it. In the end it is what one call makes, to the last bit. Samples come as one stream, whatever ``execution``.
+
+        Parameters
+        ----------
+        X, sample_dim, key, client, progress
+            As in `fit`.
+        max_seconds : float, optional
+            Seconds after which it ends; a link of samples that is under way is ended first.
+        max_samples : int, optional
+            Samples to take in at most.
+        every : float
+            Seconds between looks, at least: they are rare enough to take a twentieth of the time themselves.
+
+        Yields
+        ------
+        Progress
+            After 16, 64, 256 and 1,024 samples, and then now and then. The last one is ``finished``, and its model this
+            estimator. Chunks are read whole.
+
+        Raises
+        ------
+        DataError
+            As `fit`, and for a model that keeps no state. An exception leaves the model with the samples up to the last
+            link that ended.
+
+        Examples
+        --------
+        >>> for found in StreamingPCA(5).iter_fit("photos.zarr", max_seconds=30):  # doctest: +SKIP
+        ...     print(found.n_samples_seen, found.captured_variance, found.model.components_.shape)
+        """
+        check_parameters(self)
+        if self.n_passes != 1:
+            raise DataError(f"iter_fit makes one pass but n_passes is {self.n_passes}: leave it out, or use fit")
+        if self.track_scores:
+            raise DataError("track_scores=True is for partial_fit: leave it out, and ask transform")
+        seconds, most = checked_budgets(max_seconds, max_samples)
+        pace, client = Pace(positive_seconds(every, "every"), seconds), client or default_client()
+        X, labels = given_to_fit(X, sample_dim, key)
+        source = self._begun(X, client, labels, key)
+        return iterate(self, source, client=client, progress=progress, pace=pace, max_samples=most)
+
+    def _begun(self, X: Any, client: Any | None, labels: Labels | None, key: str | None) -> Source:
+        """Return the samples of a stack as one stream, of which this model has seen the first ones, or will do."""
+        fresh = self._states is None
+        source = self._stream_of(X, client)
+        shape, d = tuple(source.shape[1:]), math.prod(source.shape[1:])
+        if fresh:
+            room = Passes(source, client=client, memory_budget=self.memory_budget).budget
+            method = self._method(d, source, room)
+            self._begin(method, d, source.dtype, self._seed())
+            self.method_, self.sample_shape_ = method_name(method), shape
+            self._labels, self._key = labels, key
+        elif (shape, source.dtype) != (self.sample_shape_, self._stream_dtype):
+            raise DataError(
+                f"{source.name} has samples of {shape} {source.dtype} but this model has seen {self.sample_shape_} "
+                f"{self._stream_dtype}: give the same stack again"
+            )
+        return shuffle(source, self._stream_seed) if self.shuffle else source
+
+    def _stream_of(self, X: Any, client: Any | None) -> Source:
+        """Return the source of samples as the rule gets them."""
+        return varied_source(self if self._states is None else copy.copy(self), X)
+
+    def _go_on(self, state: State, found: dict[str, Array] | None = None) -> None:
+        """Keep a state, from which `__getattr__` finds what is asked for, or what was found in it already."""
         self._states, self.n_samples_seen_ = [state], state.counts["n_samples"] + state.counts["n_held"]
         self._looked_at = vars(self).get("components_", self._looked_at)
         for name in _FOUND:
             self.__dict__.pop(name, None)
+        if found is not None:
+            self._know(found, state)
 
     def __getattr__(self, name: str) -> Any:
         # `partial_fit` leaves the components to whoever asks for them: to find them takes longer than to take in a few
@@ -244,10 +340,13 @@ class StreamedModel(LinearModel):
         return object.__getattribute__(self, name)
 
     def _find(self, state: State) -> None:
-        n, before = state.counts["n_samples"] + state.counts["n_held"], vars(self).get("components_", self._looked_at)
         # ``finish`` uses a state up.
-        found = self._kept_of(guarded(self._stream_rule.finish, "X")(state.copy()))
-        guarded(self._settle, "X")(found, self.method_, self.sample_shape_, n, before)
+        self._know(guarded(self._stream_rule.finish, "X")(state.copy()), state)
+
+    def _know(self, found: dict[str, Array], state: State) -> None:
+        """Learn what was found in a state."""
+        n, before = state.counts["n_samples"] + state.counts["n_held"], vars(self).get("components_", self._looked_at)
+        guarded(self._settle, "X")(self._kept_of(found), self.method_, self.sample_shape_, n, before)
         self._states = [state]
 
 

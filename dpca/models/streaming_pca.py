@@ -200,21 +200,28 @@ class StreamingPCA(StreamedModel):
                 OrderWarning,
                 stacklevel=3,
             )
-        (found,) = first.over(whole, work, scheme=scheme, stage="fit")
-        state, found = taken_state(found), self._kept_of(found)
-        self.fit_report_ = first.report
         settle = guarded(self._settle, source.name)
-        settle(found, self.method_, shape, source.shape[0])
-        self._states = self._looked_at = None
+
+        def learn(model: Any, found: dict[str, Array], n: int) -> None:
+            state, found = taken_state(found), model._kept_of(found)
+            guarded(model._settle, source.name)(found, self.method_, shape, n)
+            model._states = model._looked_at = None
+            if self.keep_state:
+                model._go_on_from(state, method, math.prod(shape), source.dtype, seed)
+
+        first.settle = learn
+        (found,) = first.over(whole, work, scheme=scheme, stage="fit", look=lambda states: work.finish(states[0]))
+        learn(self, found, source.shape[0])
+        self.fit_report_ = first.report
         for turn in range(1, n_passes):
             before, stage = self.components_, f"pass {turn + 1}"
             refine = refinement(found, before, self.mean_, bool(self.center))
-            further = Passes(source, memory_budget=self.memory_budget, **running)
+            further = Passes(source, memory_budget=self.memory_budget, **running, settle=_as_it_is)
+            further.report = first.report
+            further.show(None)
             (found,) = further.over(whole, refine, stage=stage)
             found = refined(found, before)
             settle(found, stage, shape, source.shape[0], before)
-        if self.keep_state:
-            self._go_on_from(state, method, math.prod(shape), source.dtype, seed)
         if advice := unsettled(self.method_, self.variance_moved_, self.angle_moved_, self.captured_bound_):
             warnings.warn(advice, ConvergenceWarning, stacklevel=3)
 
@@ -333,3 +340,7 @@ class StreamingPCA(StreamedModel):
     @classmethod
     def _restored_parameters(cls, given: dict[str, Any]) -> dict[str, Any]:
         return translate_parameters(given, cls._kept_parameters())
+
+
+def _as_it_is(model: Any, found: Any, n: int) -> None:
+    """Let a copy of an estimator that has learned from a whole pass know what it knows."""

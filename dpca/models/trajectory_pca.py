@@ -117,6 +117,15 @@ class TrajectoryPCA(StreamingPCA):
     reference_passes: int = 20
 
     def _fit(self, X: Any, **running: Any) -> None:
+        super()._fit(self._placed(X, **running), **running)
+
+    def _stream_of(self, X: Any, client: Any | None) -> Source:
+        if self._states is None:
+            return self._placed(X, client=client)
+        return SuperposedSource(super()._stream_of(X, client), self._superposition)
+
+    def _placed(self, X: Any, **running: Any) -> Source:
+        """Return frames on the reference, once that is found."""
         most = whole_number(self.reference_passes, "reference_passes", 1)
         source, masses = varied_source(self, X), _masses(X)
         self._prepare(source.shape[1:], source.name, lambda: first_samples(source, 1)[0], masses)
@@ -125,7 +134,7 @@ class TrajectoryPCA(StreamingPCA):
             (found,) = passes.over(Whole(source.shape[1:]), Moments(), stage=f"reference {turn + 1}")
             if self._move(found["mean"].reshape(-1, 3)) <= _SETTLED:
                 break
-        super()._fit(SuperposedSource(source, self._superposition), **running)
+        return SuperposedSource(source, self._superposition)
 
     def _batch(self, X: Any, sample_dim: str | Sequence[str] | None) -> Array:
         fresh, masses, frames = self._states is None, _masses(X), super()._batch(X, sample_dim)

@@ -1,1 +1,1 @@
-"""Reports: the record of a job as numbers, words, pictures and one page. Only what draws imports this room's plots."""
+"""Reports: the record of a job as numbers and words, and one page that holds its pictures, which `dpca.plots` draws."""

@@ -5,7 +5,6 @@ The numbers are a plain dictionary. `KEYS` lists the known ones; all may be abse
 
 from __future__ import annotations
 
-import io
 import json
 import math
 import os
@@ -15,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from dpca.plots.png import png
 from dpca.report import words
 from dpca.report.page import DataTable, Picture, html_page
 from dpca.storage.disk import atomic_write_bytes, read_file, there_is, writing_errors
@@ -67,9 +67,9 @@ KEYS = {
     "settings": "what was asked for",
     "made_with": "versions of this package and of the libraries that it computed with",
     "notes": "sentences that a reader should know of",
-    "stages": "name -> {seconds, bytes, peak_memory}",
+    "stages": "name -> {seconds, bytes, peak_memory}, and {seconds, bytes, memory} that were planned",
 }
-_STAGE_KEYS = ("seconds", "bytes", "peak_memory")
+_STAGE_KEYS = ("seconds", "bytes", "peak_memory", "planned")
 
 _CAPTIONS = {
     "comparison": (
@@ -79,13 +79,14 @@ _CAPTIONS = {
     "worst": ("The worst", "The samples with the lowest quality of all, where the model fails first."),
     "eigenfaces": (
         "Eigenfaces",
-        "First eigenvectors of every cell or band, each entry in the place of its attribute. Grey is zero. The sign of "
-        "an eigenvector is free: neighboring cells are given signs that agree.",
+        "First eigenvectors of every cell or band, each entry in the place of its attribute, all on "
+        "one scale. Zero is white, above it blue, below it red; of colored samples zero is grey. The sign of an "
+        "eigenvector is free: neighboring cells are given signs that agree.",
     ),
     "eigenimages": (
         "Eigenimages",
-        "The first components, each scaled on its own, and the share of the variance that each explains. Grey is zero; "
-        "the sign is free.",
+        "The first components, all on one scale, and the share of the variance that each explains. Zero is white, "
+        "above it blue, below it red; of colored samples zero is grey. The sign is free.",
     ),
     "ranks": ("Components kept", "How many components each cell or band keeps, in the places of its attributes."),
     "explained_variance": (
@@ -244,13 +245,6 @@ def aligned(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
         cells = (figure.rjust(places) for figure, places in zip(figures, wide[1:], strict=True))
         lines.append("   ".join([name.ljust(wide[0]), *cells]))
     return "\n".join(lines)
-
-
-def png(figure: Figure) -> bytes:
-    """Return a figure as the bytes of a PNG file, the same for the same figure."""
-    buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})  # the version would change the bytes
-    return buffer.getvalue()
 
 
 # -- numbers as JSON has them

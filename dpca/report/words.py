@@ -173,7 +173,11 @@ def stages(report: Mapping[str, Any]) -> list[Stage]:
         seconds, moved = stage.get("seconds"), stage.get("bytes")
         rate = f"{moved / 1e9 / seconds:.3g}" if seconds and moved is not None else NOTHING
         share = (seconds or 0.0) / total if total else 0.0
-        lines.append(Stage(printable(name), _seconds(seconds), rate, _size(stage.get("peak_memory")), share))
+        planned = stage.get("planned") or {}
+        took = [_seconds(seconds), _size(stage.get("peak_memory"))]
+        if planned:
+            took = [f"{took[0]} ({_seconds(planned['seconds'])} planned)", f"{took[1]} ({_size(planned['memory'])})"]
+        lines.append(Stage(printable(name), took[0], rate, took[1], share))
     if len(lines) > 1:
         peaks = [stage["peak_memory"] for stage in recorded.values() if stage.get("peak_memory") is not None]
         lines.append(Stage("total", _seconds(total), NOTHING, _size(max(peaks, default=None)), None))

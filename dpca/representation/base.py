@@ -37,6 +37,9 @@ class Representation(ABC):
     #: Whether scores are in the units of the samples.
     keeps_units: ClassVar[bool] = True
 
+    #: Whether samples come back from scores: stores of scores say how well.
+    decodes: ClassVar[bool] = True
+
     if TYPE_CHECKING:  # a dataclass would take a property of its base for the default of its field
 
         @property

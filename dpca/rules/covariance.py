@@ -130,6 +130,10 @@ class Covariance(Rule):
             raise ValueError("a variance exceeds what float64 holds: divide all values by a constant first")
         return mean, cross
 
+    def takes_any_batches(self, dtype: DTypeLike) -> bool:
+        """Say whether sums are exact."""
+        return is_exact(np.dtype(dtype))
+
     def batch_rows(self, dtype: DTypeLike) -> int:
         """Samples that an update does best with: those of one product."""
         return _MOST_BLOCK_ROWS if is_exact(np.dtype(dtype)) else BLOCK_ROWS

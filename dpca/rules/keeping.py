@@ -34,6 +34,10 @@ class Keeping(Wrapper):
         arrays = {f"{_ARRAY}{name}": array for name, array in kept.arrays.items()}
         return {**result, **arrays, **{f"{_COUNT}{name}": np.asarray(count) for name, count in kept.counts.items()}}
 
+    def takes_any_batches(self, dtype: DTypeLike) -> bool:
+        """As the rule."""
+        return bool(self.rule.takes_any_batches(dtype))
+
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of a result, with the state."""
         return int(self.rule.result_bytes(n_features, dtype) + self.rule.state_bytes(n_features, dtype))

@@ -91,6 +91,10 @@ class InBatches(Wrapper):
             self.rule.update(state, state.arrays[_HELD][:n])
         return state
 
+    def takes_any_batches(self, dtype: DTypeLike) -> bool:
+        """Say yes: the rule gets batches of one size."""
+        return True
+
     def batch_rows(self, dtype: DTypeLike) -> int:
         """Samples that an update does best with: several batches, so that few of them wait."""
         return max(self.size, self.size * (self.at_once // self.size))

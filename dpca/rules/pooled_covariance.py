@@ -132,6 +132,10 @@ class PooledCovariancePCA(Rule):
             arrays = {name: state.arrays[name][columns].reshape(n_places, d) for name in ("shift", "sum")}
             yield State({**arrays, "cross": state.arrays[f"cross-{g}"]}, dict(state.counts)), columns
 
+    def takes_any_batches(self, dtype: DTypeLike) -> bool:
+        """Say whether sums are exact."""
+        return is_exact(np.dtype(dtype))
+
     def batch_rows(self, dtype: DTypeLike) -> int:
         """Samples that an update does best with: enough for a product at the places of the largest group."""
         rows = _BYTE_ROWS if is_exact(np.dtype(dtype)) else BLOCK_ROWS

@@ -112,6 +112,10 @@ class Rule(ABC):
         """Samples that an update does best with, for the planner; any number is taken."""
         return 1024
 
+    def takes_any_batches(self, dtype: DTypeLike) -> bool:
+        """Say whether the result does not depend, to the last bit, on how samples of ``dtype`` come in batches."""
+        return False
+
     def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of a state, for the planner."""
         return bytes_of(self._layout(n_features, dtype))
@@ -167,6 +171,10 @@ class Wrapper:
         """Average; what the wrapper keeps in ``before`` stays."""
         averaged = self.rule.average(self.rule.part_of(before), [self.rule.part_of(state) for state in states])
         return State(before.arrays | averaged.arrays, before.counts | averaged.counts)
+
+    def takes_any_batches(self, dtype: DTypeLike) -> bool:
+        """Say no, as what the wrapper changes is not known here."""
+        return False
 
     def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of the rule's state and of what the wrapper keeps there."""

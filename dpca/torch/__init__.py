@@ -9,9 +9,10 @@ from dpca.storage.errors import DataError
 
 if TYPE_CHECKING:
     from dpca.torch.dataset import ScoresDataset
+    from dpca.torch.rednet import RedNet
 
-__all__ = ["ScoresDataset"]
-_MODULES = {"ScoresDataset": "dataset"}
+__all__ = ["RedNet", "ScoresDataset"]
+_MODULES = {"RedNet": "rednet", "ScoresDataset": "dataset"}
 
 
 def __getattr__(name: str) -> Any:

@@ -31,6 +31,7 @@ from dpca.storage.coordinates import Coordinates
 from dpca.storage.disk import file_bytes, open_file, read_at
 from dpca.storage.errors import DataError
 from dpca.storage.errors import printable as printable
+from dpca.storage.numbered import Numbered as Numbered
 from dpca.storage.pictures import SUFFIXES, picture_of
 
 # Far above any photograph, far below memory: bounds what a hostile header can make a task allocate.
@@ -132,29 +133,6 @@ class Reader(ABC):
 
     def __len__(self) -> int:
         return len(self.names)
-
-
-class Numbered(Sequence[str]):
-    """Names for samples that have none: their zero-padded numbers.
-
-    Parameters
-    ----------
-    n : int
-        Number of samples.
-    """
-
-    def __init__(self, n: int) -> None:
-        self._n, self._width = n, len(str(max(n - 1, 0)))
-
-    def __len__(self) -> int:
-        return self._n
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(self._n))]
-        if not -self._n <= index < self._n:
-            raise IndexError(index)
-        return f"{index % self._n:0{self._width}d}"
 
 
 class Verdict(Enum):

@@ -19,7 +19,7 @@ from dpca.storage.errors import DataError, StoreError, one_line
 from dpca.storage.layout import SAMPLE
 from dpca.storage.readers.base import runs
 from dpca.storage.readers.raw import ArrayReader, gather
-from dpca.storage.reading import is_dense, open_array
+from dpca.storage.reading import is_dense, model_of, open_array
 from dpca.storage.stack import Stack, open_stack
 
 # Chunks of zeros need not be stored; an array with fewer than one stored chunk in so many was never written.
@@ -113,7 +113,7 @@ def _check_chunks(stack: Stack) -> None:
     """Refuse an array whose claimed chunks are almost all missing."""
     wanted = prod(shard_grid(stack.samples))
     least = -(-wanted // _CHUNKS_A_FILE)
-    if "://" in stack.array_path or least == 1:
+    if "://" in stack.array_path or least == 1 or model_of(stack.samples) is not None:
         return
     files = (
         file for _, _, names in os.walk(stack.array_path) for file in names if not file.startswith((".z", "zarr."))

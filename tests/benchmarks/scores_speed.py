@@ -18,7 +18,7 @@ import zarr
 
 from dpca import CellPCA
 from dpca.engine.source import as_source, batches
-from dpca.jobs.compression import CompressionSettings, compress
+from dpca.jobs import CompressionSettings, compress
 from dpca.jobs.transform import transform_store
 from dpca.kernels.quality import ssim_per_sample
 from dpca.partition import CellGrid

@@ -30,16 +30,18 @@ NOT_RUN = {
     "python3 -m venv": "makes an environment; continuous integration runs the line with the tests",
     "dask scheduler": "runs until it is stopped; tests/cli/test_given_cluster.py runs it",
     "dask worker": "runs on other machines; tests/cli/test_given_cluster.py runs it here",
+    "dpca explore": "serves until it is stopped; tests/explore/test_command.py runs it",
     "dpca compress /shared/": "has the address of another machine",
     "python pipelines/lsun_streaming.py": "needs LMDB files of LSUN; tests/pipelines/test_lsun_streaming.py runs it",
     "python pipelines/convergence_report.py": "takes a minute; tests/pipelines/test_convergence_report.py runs it",
     "python pipelines/partition_report.py": "takes a minute; tests/pipelines/test_partition_report.py runs it",
     "python pipelines/time_report.py": "is run by tests/pipelines/test_time_report.py",
     "python pipelines/reproduce_time.py": "takes minutes; tests/studies/test_time.py runs less",
+    "python pipelines/reproduce_rednet.py": "needs LFW; tests/pipelines/test_reproduce_rednet.py runs it on less",
     "python pipelines/reproduce_streaming.py": "takes hours; tests/pipelines/test_reproduce_streaming.py runs less",
 }
 #: Commands that need no cluster.
-ALONE = {"info", "watch", "compare"}
+ALONE = {"info", "watch", "compare", "plan"}
 
 
 def _array(path: Path, values: np.ndarray[Any, Any]) -> None:

@@ -15,6 +15,7 @@ import zarr
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import fold
 from dpca.engine.source import as_source
+from dpca.engine.watching import Look, Marks
 from dpca.partition import Whole
 from dpca.rules.minibatch import InBatches
 from dpca.rules.oja import Oja
@@ -96,14 +97,13 @@ def test_who_watches_sees_the_states_at_the_marks_and_changes_nothing(
     client = request.getfixturevalue("cluster") if where == "cluster" else None
     rule, rows, seen = Oja(3, seed=1), images.reshape(N, -1), {}
 
-    def watch(n: int, states: list[State]) -> None:
-        seen[n] = [InBatches(rule, SIZE).finish(state.copy()) for state in states]
+    def look(look: Look) -> None:
+        seen[look.n_samples] = [InBatches(rule, SIZE).finish(state) for state in look.states()]
 
-    (found,), report = fold(
-        InBatches(rule, SIZE), as_source(path), WHOLE, client=client, watch=watch, marks=[10, 150, N]
-    )
-    assert set(seen) == {stop for _, stop in report.plan.segments} > {10, 150, N}
-    for n in (10, 150, N):
+    watch = Marks([10, 150, N], look)
+    (found,), _ = fold(InBatches(rule, SIZE), as_source(path), WHOLE, client=client, watch=watch)
+    assert set(seen) == {10, 150}  # what is found in the end is the result
+    for n in seen:
         for name, value in one_stream(rule, rows[:n]).items():
             np.testing.assert_array_equal(seen[n][0][name], value)
     for name, value in one_stream(rule, rows).items():
@@ -115,16 +115,15 @@ def test_a_watched_fold_that_was_stopped_shows_what_is_left(
 ) -> None:
     kept, seen = Checkpoints(str(tmp_path / "kept")), []
 
-    def watch(n: int, states: list[State]) -> None:
-        seen.append(n)
-        if n == 150 and seen.count(150) == 1:
+    def look(look: Look) -> None:
+        seen.append(look.n_samples)
+        if seen == [100, 150]:
             raise RuntimeError("stopped")
 
-    given = {"watch": watch, "marks": [150], "checkpoints": kept}
+    given = {"watch": Marks([100, 150, 200], look), "checkpoints": kept}
     with pytest.raises(RuntimeError, match="stopped"):
         fold(InBatches(Oja(3, seed=1), SIZE), as_source(path), WHOLE, **given)
-    before = len(seen)
-    (found,), report = fold(InBatches(Oja(3, seed=1), SIZE), as_source(path), WHOLE, **given)
-    assert seen[:before] + seen[before:] == [stop for _, stop in report.plan.segments]
+    (found,), _ = fold(InBatches(Oja(3, seed=1), SIZE), as_source(path), WHOLE, **given)
+    assert seen == [100, 150, 200]
     for name, value in one_stream(Oja(3, seed=1), images).items():
         np.testing.assert_array_equal(found[name], value)

@@ -30,7 +30,7 @@ from tests.pictures import leave_pictures_empty
 
 # Here and not in the jobs: what is imported when the disk is full already cannot be cached, and every fork would import
 # it again.
-for module in ("distributed", "dpca.jobs.report", "dpca.report.plots", "dpca.storage.readers"):
+for module in ("distributed", "dpca.jobs.report", "dpca.plots.samples", "dpca.storage.readers"):
     import_module(module)
 leave_pictures_empty()
 

@@ -16,7 +16,7 @@ from dpca.engine.checkpoint import Checkpoints
 from dpca.jobs import CompressionSettings, append_store, compress, encode_store, refit
 from dpca.jobs.remeasure import remeasure
 from dpca.jobs.stages import NOTHING
-from dpca.report import drawing
+from dpca.plots import drawing
 from dpca.report.record import read_report
 from dpca.representation.compressed_form import Form
 from dpca.storage import DataError, Stack, StoreError, ingest, open_stack, verify

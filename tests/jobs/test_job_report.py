@@ -12,8 +12,8 @@ import pytest
 
 from dpca import CellPCA, StreamingPCA
 from dpca.jobs import transform_store
-from dpca.jobs.report import worst_first
 from dpca.models import store
+from dpca.plots.given import worst_first
 from dpca.storage import ingest
 from tests.conftest import smooth_images
 

@@ -23,7 +23,7 @@ from sklearn.utils.estimator_checks import (
     check_parameters_default_constructible,
 )
 
-from dpca import PCA, BandPCA, CellPCA, KernelPCA, StreamingPCA
+from dpca import PCA, BandPCA, CellPCA, KernelPCA, PatchPCA, Progress, StreamingPCA
 from dpca.engine.plan import PlanError
 from dpca.engine.source import as_source
 from dpca.jobs.fit import fit_store
@@ -52,10 +52,11 @@ MODELS: dict[str, Any] = {
     "a gradient rule": StreamingPCA(3, method="oja", random_state=0),
     "a rule with a state": StreamingPCA(3, method="ccipca", random_state=0, keep_state=True),
 }
-#: Those without components.
+#: Those whose components are no samples.
 KERNELS: dict[str, Any] = {
     "a kernel": KernelPCA(3, n_landmarks=20, random_state=0),
     "a kernel of all samples": KernelPCA(3, kernel="poly", method="exact"),
+    "patches": PatchPCA(3, patch_shape=3, stride=2),
 }
 ADAPTING: dict[str, Any] = {
     "cells that meet a target": CellPCA(cell_shape=4, target_psnr=20, data_range=(0, 255)),
@@ -260,6 +261,39 @@ def test_a_plan_knows_the_size_of_what_will_be_found(model: Any) -> None:
         model.set_params(memory_budget=1).plan_fit(source, axes, None)
 
 
+@every_choice
+def test_a_fit_that_is_watched_shows_models_and_learns_the_same(model: Any, tmp_path: Path) -> None:
+    seen: list[Progress] = []
+    watched = clone(model).fit(x := samples(), callback=seen.append)
+    assert_alike(watched, fitted_once(model))
+    *early, last = seen
+    assert (last.model, last.finished, last.n_samples_seen, last.n_samples) == (watched, True, len(x), len(x))
+    assert [p.seconds for p in seen] == sorted(p.seconds for p in seen)
+    for told in early:
+        so_far = told.model
+        assert type(so_far) is type(model)
+        assert (told.n_samples, told.finished) == (len(x), False)
+        assert 2 <= told.n_samples_seen == so_far.n_samples_seen_ <= len(x)
+        assert 0 <= told.captured_variance <= 1
+        assert not told.captured_bound > 1
+        assert so_far.transform(x).shape[:-1] == watched.transform(x).shape[:-1]
+        so_far.save(tmp_path / "m.zarr", overwrite=True)
+        np.testing.assert_array_equal(load_any(tmp_path / "m.zarr").transform(x), so_far.transform(x))
+    ended = clone(model).fit(x, callback=lambda told: True)
+    assert ended.n_samples_seen_ == (early[0].n_samples_seen if early else len(x))
+    if early:
+        np.testing.assert_array_equal(ended.transform(x), early[0].model.transform(x))
+        with pytest.raises(ValueError, match="the callback's own"):
+            clone(model).fit(x, callback=_refuse)
+    for wrong in ({"callback": 3}, {"max_seconds": 0}, {"max_seconds": "a"}, {"max_samples": 1.5}):
+        with pytest.raises(DataError, match="give a"):
+            clone(model).fit(x, **wrong)
+
+
+def _refuse(told: Progress) -> None:
+    raise ValueError("the callback's own")
+
+
 # -- keeping
 
 
@@ -379,7 +413,9 @@ def test_facts_that_contradict_the_arrays(model: Any, tmp_path: Path) -> None:
 def test_a_job_fits_it_once(model: Any, tmp_path: Path) -> None:
     zarr.create_array(str(tmp_path / "x.zarr"), data=samples(), chunks=(11, *SHAPE))
     stack = open_stack(tmp_path / "x.zarr")
-    model = clone(model).set_params(random_state=0)
+    model = clone(model)
+    if "random_state" in model.get_params():
+        model.set_params(random_state=0)
     found = fit_store(stack, tmp_path / "m.zarr", clone(model))
     assert found.cost.bytes > 0
     assert_alike(found.model, clone(model).fit(stack))

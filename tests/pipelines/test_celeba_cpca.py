@@ -17,7 +17,7 @@ from sklearn.decomposition import PCA
 
 from dpca import open_compressed
 from dpca.pipelines.celeba_cpca import main
-from dpca.report import drawing
+from dpca.plots import drawing
 from dpca.storage import open_stack, verify
 
 pytestmark = pytest.mark.usefixtures("small_pictures")

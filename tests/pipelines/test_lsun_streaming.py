@@ -19,9 +19,8 @@ from sklearn.decomposition import PCA
 
 from dpca import StreamingPCA
 from dpca.cli import main as dpca
-from dpca.jobs.report import some_scores
 from dpca.pipelines.lsun_streaming import main
-from dpca.report import drawing
+from dpca.plots import drawing
 from dpca.storage import open_stack, verify
 from tests.conftest import smooth_images
 from tests.forked import Programs
@@ -241,15 +240,6 @@ def test_the_embedded_portraits_are_the_default(
     assert group["scores"].shape == (60, 50)
     assert group["reconstructions"].shape == (60, 218, 178, 3)
     assert group["ssim"][...].min() > 0.9
-
-
-@pytest.mark.parametrize("n", [7, 10_001, 25_000])
-def test_scores_for_the_picture_come_from_all_over_the_stack(n: int, tmp_path: Path) -> None:
-    zarr.create_array(str(tmp_path / "scores"), data=np.arange(2.0 * n).reshape(n, 2), chunks=(512, 2))
-    rows, scores = some_scores(tmp_path)
-    assert len(rows) == min(n, 10_000)
-    assert (rows[0], rows[-1]) == (0, n - 1)
-    np.testing.assert_array_equal(scores[:, 0], 2 * rows)
 
 
 def test_shuffled_samples_give_no_warning_of_their_order(

@@ -19,7 +19,7 @@ from dpca.pipelines import partition_report as program
 from dpca.pipelines.partition_report import main
 from dpca.pipelines.studies.partitions import PartitionSettings, records, report_partitions, samples
 from dpca.pipelines.studies.partitions.pictures import CAPTIONS
-from dpca.report import drawing
+from dpca.plots import drawing
 from dpca.storage import open_stack, verify
 from dpca.storage.errors import DataError
 from dpca.storage.readers import open_reader

@@ -12,6 +12,7 @@ import pytest
 
 from dpca.engine.checkpoint import Checkpoints
 from dpca.kernels import linalg
+from dpca.kernels.patches import PatchGrid
 from dpca.models.streaming_methods import METHODS, rule_class
 from dpca.rules import BlockPower, ExplicitKrasulina, ImplicitKrasulina, IncrementalSVD, Oja
 from dpca.rules.covariance import Covariance, CovariancePCA
@@ -21,6 +22,7 @@ from dpca.rules.gains import gains_of
 from dpca.rules.kha import KernelHebbian, begin
 from dpca.rules.minibatch import InBatches
 from dpca.rules.moments import Moments
+from dpca.rules.patch_covariance import PatchCovariancePCA
 from dpca.rules.pooled_covariance import PooledCovariancePCA
 from dpca.rules.power_iteration import PowerIteration
 from dpca.rules.rule import Wrapper
@@ -62,6 +64,7 @@ RULES: dict[str, Callable[[int, int], Any]] = {
     "covariance": lambda d, n: Covariance(),
     "covariance-pca": lambda d, n: CovariancePCA(3, n_least=2),
     "moments": lambda d, n: Moments(),
+    "patch-covariance": lambda d, n: PatchCovariancePCA(PatchGrid((d // 3, 3), (2, 2), (1, 1)), 3),
     "pooled-covariance": lambda d, n: PooledCovariancePCA(2, [(2, d // 5), (3, d // 5)]),
     "covariance-product": lambda d, n: CovarianceProduct(rows(3, d), np.full(d, 0.9)),
     "refinement": lambda d, n: Refinement(rows(3, d), np.full(d, 0.9)),

@@ -54,7 +54,7 @@ def small_shards(shape: Any, itemsize: int, axes: Any, cell_shape: Any = None) -
 
 def make_stores(folder: Path, client: Any) -> None:
     """Make a store of every kind in ``a``, and others of the same shapes in ``b``."""
-    drawing: Any = importlib.import_module("dpca.report.drawing")
+    drawing: Any = importlib.import_module("dpca.plots.drawing")
     score_write: Any = importlib.import_module("dpca.jobs.score_write")
     ingesting: Any = importlib.import_module("dpca.storage.ingest")
     with (

@@ -5,7 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -14,6 +14,7 @@ from dpca.engine.fold import fold
 from dpca.engine.memory import task_budget
 from dpca.engine.plan import PlanError
 from dpca.engine.source import Source
+from dpca.engine.watching import Marks
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
 from dpca.partition.whole import Whole
@@ -103,16 +104,19 @@ def run_rule(
     timed: Any = _Timed(rule, value_range, [])
     run = Run([], [], [])
 
-    def note(n: int, states: list[State]) -> None:
-        if n in marks:
-            run.found.append(rule.finish(states[0].copy()))
-            run.samples.append(n)
-            run.seconds.append(sum(timed.seconds))
+    def note(n: int, found: dict[str, Array]) -> None:
+        run.found.append(found)
+        run.samples.append(n)
+        run.seconds.append(sum(timed.seconds))
 
     whole = Whole(tuple(source.shape[1:]))
     try:
         # All memory is for the one task that runs at a time.
-        fold(timed, source, whole, budget=task_budget(None, 1), progress=progress, stage=stage, watch=note, marks=marks)
+        watch = Marks(marks, lambda look: note(look.n_samples, rule.finish(look.states()[0])))
+        budget = task_budget(None, 1)
+        (found,), _ = fold(timed, source, whole, budget=budget, progress=progress, stage=stage, watch=watch)
+        if source.shape[0] in marks:
+            note(source.shape[0], found)
     except (DataError, PlanError):
         # The samples' fault, or the machine's, not the rule's.
         raise
@@ -132,6 +136,12 @@ class _Timed(Wrapper):
     value_range: tuple[float, float] | None
     seconds: list[float]
 
+    # One stream, cut at the marks.
+    mergeable: ClassVar[bool] = False
+
+    def takes_any_batches(self, dtype: DTypeLike) -> bool:
+        return True
+
     def init(self, n_features: int, dtype: DTypeLike) -> State:
         state: State = self.rule.init(n_features, self._dtype(dtype))
         return state
@@ -145,10 +155,6 @@ class _Timed(Wrapper):
             raise _GaveUp(str(error)) from error
         self.seconds.append(time.thread_time() - began)
         return state
-
-    def finish(self, state: State) -> dict[str, Array]:
-        # What was found is noted at the marks, of which the end is one.
-        return {}
 
     def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         return int(self.rule.state_bytes(n_features, self._dtype(dtype)))

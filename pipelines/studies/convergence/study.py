@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import zarr
 
+from dpca import plots
 from dpca.engine.source import as_source
 from dpca.jobs.own_stack import inherited_of, own_stack
 from dpca.models.streaming_methods import METHODS, make_rule
 from dpca.pipelines.studies.convergence.courses import Course, marks_for, run_rule
-from dpca.pipelines.studies.convergence.plots import convergence_curves
 from dpca.pipelines.studies.convergence.reference import Reference, exact_reference
 from dpca.report.page import DataTable
 from dpca.report.record import read_report, report_folder, write_report
@@ -257,7 +257,7 @@ def _write_report(folder: Place, report: dict[str, Any], courses: Sequence[Cours
         ("seconds", "processor seconds of the updates", "Convergence against time"),
     ):
         lines = [(course.rule, getattr(course, key), course.convergence) for course in courses]
-        figures[f"convergence_{key}"] = convergence_curves(lines, label, emphasized=_DEFAULT)
+        figures[f"convergence_{key}"] = plots.convergence(lines, label, emphasized=_DEFAULT)
         captions[f"convergence_{key}"] = (
             heading,
             "Each unit down is a factor of ten in the variance that the components miss of what the best ones "

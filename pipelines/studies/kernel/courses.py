@@ -13,7 +13,7 @@ import scipy.linalg
 from matplotlib.figure import Figure
 
 from dpca.kernels.types import Array
-from dpca.pipelines.studies.convergence.plots import convergence_curves
+from dpca.plots import convergence
 from dpca.report.page import DataTable
 from dpca.rules.gains import Gains, gains_of
 from dpca.rules.kha import KernelHebbian, begin
@@ -181,7 +181,7 @@ def curves(courses: Sequence[Course]) -> Figure:
     for course in courses:
         kept = np.isfinite(course.median)  # up to where it diverged
         lines.append((course.variant.label, np.flatnonzero(kept) + 1, np.log10(course.median[kept])))
-    return convergence_curves(
+    return convergence(
         lines,
         "passes over the data",
         emphasized=_EMPHASIZED,

@@ -11,8 +11,8 @@ from dpca.pipelines.studies.kernel.courses import Problem, Variant, centered, cu
 from dpca.pipelines.studies.kernel.section import Section
 from dpca.pipelines.studies.kernel.usps import digits
 from dpca.pipelines.studies.reproduction.data import Setting
+from dpca.plots import comparison
 from dpca.report.page import DataTable
-from dpca.report.plots import comparison
 
 COMPONENTS, PASSES, WINDOW, SPACING = 20, 50, 11, 4
 #: Table 1 of the source and, with letters for names, its figure 8. The first is that of Kim et al. (2005).

@@ -9,8 +9,8 @@ from dpca.kernels.types import Array
 from dpca.pipelines.studies.kernel.courses import Problem, Variant, centered, curves, gaussian, run, table
 from dpca.pipelines.studies.kernel.section import Section
 from dpca.pipelines.studies.reproduction.data import Setting
+from dpca.plots import comparison
 from dpca.report.page import DataTable
-from dpca.report.plots import comparison
 
 COMPONENTS, PASSES, SAMPLES = 16, 50, 1000
 #: Table 1 of the source; the first is that of Kim et al. (2005).

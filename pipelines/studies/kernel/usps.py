@@ -20,7 +20,7 @@ from dpca.pipelines.studies.kernel.courses import (
 )
 from dpca.pipelines.studies.kernel.section import Section
 from dpca.pipelines.studies.reproduction.data import Setting
-from dpca.report.plots import eigenfaces
+from dpca.plots import eigenimages
 
 COMPONENTS, PASSES, SIGMA = 16, 200, 8.0
 _EACH, _SHOWN, _MARKS = 100, 10, (1, 10, 50, 200)
@@ -107,7 +107,7 @@ def _section(
     shape = (len(pictures), 16, 16)
     return Section(
         [table(f"USPS, {name}: excess reconstruction error", courses, _MARKS, [_least(problem), *notes, _THEIRS])],
-        {key: curves(courses), f"{key}-eigenvectors": eigenfaces(pictures.reshape(shape))},
+        {key: curves(courses), f"{key}-eigenvectors": eigenimages(pictures.reshape(shape), len(pictures))},
         {
             key: (f"USPS, {name}", f"Median over {setting.trials} starts and orders. {_THEIRS}"),
             f"{key}-eigenvectors": (

@@ -7,15 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 from matplotlib.figure import Figure
 
+from dpca import plots
 from dpca.kernels.types import Array
 from dpca.pipelines.studies.partitions.contents import Findings
-from dpca.pipelines.studies.partitions.plots import Line, gallery, variance_curves
 from dpca.pipelines.studies.partitions.records import Record, fewer_of
 from dpca.pipelines.studies.partitions.samples import panels
 from dpca.pipelines.studies.partitions.settings import count_spatial
 from dpca.pipelines.studies.partitions.strategies import CURVE, HOLISTIC, RANDOM
-from dpca.report import plots
-from dpca.report.panels import centered, intensity
+from dpca.plots.layouts import gallery
+from dpca.plots.panels import centered, intensity
 
 _COMPARED = 6
 CAPTIONS = {
@@ -69,9 +69,9 @@ def all_figures(found: Findings) -> dict[str, Figure]:
     # Of bands by estimated means and variances, those from all samples.
     bands = [r for r in found.named("bands") if ", from " not in r.facts.name or r.facts.name.endswith("from all")]
     shown = [whole, *cells, *bands]
-    lines: list[Line] = [(record.facts.name, record.arrays["curve"][:CURVE]) for record in shown]
-    lines.append(("bands at random, combined", found.analogy.combined))
-    figures["fig-4-9-explained-variance"] = variance_curves(lines, emphasized=HOLISTIC)
+    lines = {record.facts.name: record.arrays["curve"][:CURVE] for record in shown}
+    lines["bands at random, combined"] = np.asarray(found.analogy.combined)
+    figures["fig-4-9-explained-variance"] = plots.explained_variance(lines, emphasized=HOLISTIC)
     return figures
 
 
@@ -123,10 +123,11 @@ def _eigencells(found: Findings, record: Record) -> Figure:
     axes = ("feature",) if shown.ndim == 2 else ("y", "x", "channel")[: shown.ndim - 1]
     # Rows and columns left out of a picture that no page could show leave no cells to align.
     whole = tuple(found.samples.stack.sample_shape[: count_spatial(found.samples.axes)])[-2:] == shown.shape[1:3]
-    return plots.eigenfaces(
+    return plots.cell_eigenvectors(
         shown,
+        len(shown),
         axes=axes,
-        cell_shape=cell if len(cell) > 1 and whole else None,
+        cell_shape=cell if whole else None,
         explained_variance_ratio=np.diff(curve, prepend=0.0),
     )
 

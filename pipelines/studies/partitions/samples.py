@@ -20,7 +20,7 @@ from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.kernels.quality import has_ssim, mse_per_sample, ssim_per_sample
 from dpca.kernels.types import Array
 from dpca.pipelines.studies.partitions.settings import Design, PartitionSettings, count_spatial
-from dpca.report.panels import panel, thinned
+from dpca.plots.panels import panel, thinned
 from dpca.storage.disk import require_free_space, writing_errors
 from dpca.storage.stack import Stack
 from dpca.storage.tasks import run_in_order

@@ -56,9 +56,17 @@ class Setting:
 
     def cifar(self) -> Array:
         """The images of the CIFAR-10 subset, (5085, 3072) uint8."""
-        with np.load(self.file("cifar10-5085.npz", "the CIFAR-10 subset")) as bundle:
-            images = bundle["images"]
+        images = self._cifar("images")
         return np.ascontiguousarray(images.reshape(len(images), -1))
+
+    def cifar_labels(self) -> Array:
+        """What they show, (5085,) integers."""
+        return self._cifar("labels")
+
+    def _cifar(self, name: str) -> Array:
+        with np.load(self.file("cifar10-5085.npz", "the CIFAR-10 subset")) as bundle:
+            values: Array = bundle[name]
+        return values
 
     def faces(self) -> Stack:
         """Labeled Faces in the Wild, deep-funneled, in random order (seed 0), as a stack in the workspace."""
@@ -69,8 +77,12 @@ class Setting:
         payloads = self._faces().fetch(range(count))
         return np.stack([decode(payload) for payload in payloads if isinstance(payload, bytes)])
 
-    def _faces(self) -> Permuted:
+    def face_archives(self) -> list[Path]:
+        """The archives that they come in."""
         tars = sorted(self.data.glob("lfw-deepfunneled*.tar"))
         if not tars:
             raise MissingData(f"the deep-funneled LFW images are needed as '{self.data}/lfw-deepfunneled*.tar'")
-        return Permuted(open_reader(tars), seed=0)
+        return tars
+
+    def _faces(self) -> Permuted:
+        return Permuted(open_reader(self.face_archives()), seed=0)

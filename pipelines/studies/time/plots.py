@@ -11,9 +11,9 @@ from matplotlib.ticker import MaxNLocator
 from numpy.typing import ArrayLike, NDArray
 from PIL import Image
 
-from dpca.report import drawing
-from dpca.report.drawing import ACCENT, FONT, HAIRLINE, INK, MUTED, WIDTH
-from dpca.report.panels import panel, signed, thinned
+from dpca.plots import drawing
+from dpca.plots.drawing import ACCENT, FONT, HAIRLINE, INK, MUTED, WIDTH
+from dpca.plots.panels import panel, signed, strongest, thinned
 
 _ROW, _HEAD, _FOOT = 0.72, 0.34, 0.5
 _PANEL_PIXELS, _GAP_PIXELS, _BAR_PIXELS = 240, 6, 4
@@ -87,26 +87,17 @@ def functions_and_spectra(
     return figure
 
 
-def strongest(volume: ArrayLike) -> NDArray[np.float64]:
-    """Project a volume (z, y, x), or one with more leading axes: of each line the value farthest from 0, signed."""
-    values = np.asarray(volume, np.float64)
-    while values.ndim > 2:
-        places = np.abs(values).argmax(axis=0)
-        values = np.take_along_axis(values, places[None], axis=0)[0]
-    return values
-
-
 def in_motion(modes: ArrayLike, functions: ArrayLike, *, axes: Sequence[str] | None = None) -> bytes:
     """Modes that swing as their time functions say, and last their sum, as an animation (APNG) in signed colors.
 
     Parameters
     ----------
     modes : array_like (k, y, x) or (k, z, y, x)
-        Of volumes the projections that `strongest` makes.
+        Of volumes the projections that `dpca.plots.panels.strongest` makes.
     functions : array_like (n, k)
         Of at most 40 times, equally far apart, frames are made.
     axes : sequence of str, optional
-        Names of a mode's axes, see `dpca.report.panels.panel`.
+        Names of a mode's axes, see `dpca.plots.panels.panel`.
 
     Returns
     -------

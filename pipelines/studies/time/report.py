@@ -20,10 +20,10 @@ from dpca.models.band_pca import BandPCA
 from dpca.models.cell_pca import CellPCA
 from dpca.models.store import write_model
 from dpca.models.streaming_pca import StreamingPCA
-from dpca.pipelines.studies.partitions.plots import variance_curves
-from dpca.pipelines.studies.time.plots import functions_and_spectra, in_motion, strongest
+from dpca.pipelines.studies.time.plots import functions_and_spectra, in_motion
+from dpca.plots import comparison, eigenimages, explained_variance
+from dpca.plots.panels import strongest
 from dpca.report.page import DataTable
-from dpca.report.plots import comparison, eigenfaces
 from dpca.report.record import read_report, report_folder, write_report
 from dpca.storage.arrays import create_array, create_root, write_shard
 from dpca.storage.errors import DataError, StoreError
@@ -284,7 +284,7 @@ def _figures(stack: Stack, found: _Found, spectra: Any, unit: str) -> tuple[dict
         "time_functions": functions_and_spectra(
             times, found.scores, spectra.frequencies, spectra.power, shares=shares, unit=unit, since=found.since
         ),
-        "modes": eigenfaces(modes, axes=axes, explained_variance_ratio=shares, by_sign=True),
+        "modes": eigenimages(modes, len(modes), axes=axes, explained_variance_ratio=shares),
     }
     captions = {
         "time_functions": (
@@ -301,7 +301,7 @@ def _figures(stack: Stack, found: _Found, spectra: Any, unit: str) -> tuple[dict
     spatial = sum(axis != CHANNEL for axis in axes)
     if spatial > 2:
         flat = np.stack([strongest(mode if axes[-1] != CHANNEL else mode.mean(axis=-1)) for mode in modes])
-        figures["modes_projected"] = eigenfaces(flat, explained_variance_ratio=shares, by_sign=True)
+        figures["modes_projected"] = eigenimages(flat, len(flat), explained_variance_ratio=shares)
         captions["modes_projected"] = (
             "Modes, projected",
             "Of each line along the first axes of the volume the value that is farthest from zero, with its sign.",
@@ -326,7 +326,7 @@ def _figures(stack: Stack, found: _Found, spectra: Any, unit: str) -> tuple[dict
             f"Frames beside what {len(modes)} modes give back of them, and the difference around gray, amplified as "
             "its heading says.",
         )
-    figures["explained_variance"] = variance_curves(list(found.curves.items()), emphasized=HOLISTIC)
+    figures["explained_variance"] = explained_variance(found.curves, emphasized=HOLISTIC)
     captions["explained_variance"] = (
         "Explained variance",
         "Share of the variance that the first components explain: of whole samples, and of every cell or band. Each "

@@ -13,7 +13,6 @@ from dpca.models.cell_pca import CellPCA
 from dpca.models.pca import PCA
 from dpca.models.trajectory_pca import TrajectoryPCA
 from dpca.pipelines.studies.kernel.section import Section
-from dpca.pipelines.studies.partitions.plots import variance_curves
 from dpca.pipelines.studies.time.elastic import network
 from dpca.pipelines.studies.time.ocean import ocean_frames
 from dpca.pipelines.studies.time.plots import functions_and_spectra
@@ -32,6 +31,7 @@ from dpca.pipelines.studies.time.tables import (
 )
 from dpca.pipelines.studies.time.vortex import vortex_frames
 from dpca.pipelines.studies.time.weather import filled, weather
+from dpca.plots import explained_variance
 from dpca.report.page import DataTable
 from dpca.timeseries import spectrum
 
@@ -81,9 +81,7 @@ def weather_section(trials: int) -> Section:
         *(ranking(kind, pairs) for kind, pairs in columns.items()),
     ]
     table = on_page("Table 6.2: weather stations, first ten modes", columns, notes, "{:.2f}".format)
-    figures = {
-        f"weather_{kind}": variance_curves([*lines.items()], emphasized=HOLISTIC) for kind, lines in curves.items()
-    }
+    figures = {f"weather_{kind}": explained_variance(lines, emphasized=HOLISTIC) for kind, lines in curves.items()}
     captions = {
         f"weather_{kind}": (
             f"Figure 6.8: {kind}",
@@ -118,7 +116,7 @@ def molecule_section(trials: int) -> Section:
     curves = {name: explained_curve(one.fit(rows)) for name, one in models.items()}
     return Section(
         [table],
-        {"molecule": variance_curves([*curves.items()], emphasized=HOLISTIC)},
+        {"molecule": explained_variance(curves, emphasized=HOLISTIC)},
         {"molecule": ("Figure 6.4", "Bands of coordinates at random: the larger, the closer to the whole.")},
         {"molecule": numbers_of(columns), "molecule_curves": curves},
     )
@@ -180,7 +178,7 @@ def partitions_section(trials: int) -> Section:
             "bands at random": _bands(frames, band, "random"),
             HOLISTIC: explained_curve(PCA(CURVE).fit(frames)),
         }
-        figures[f"partitions_{name}"] = variance_curves([*curves.items()], emphasized=HOLISTIC)
+        figures[f"partitions_{name}"] = explained_variance(curves, emphasized=HOLISTIC)
         captions[f"partitions_{name}"] = (
             f"Figure 6.12: {name}",
             f"Cells of {cell} a side and bands of {band} attributes beside whole samples.",

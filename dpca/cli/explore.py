@@ -1,0 +1,87 @@
+"""``dpca explore``: a local page to look at a store."""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import threading
+from html import escape
+from typing import TYPE_CHECKING
+
+from dpca.cli.running import say
+from dpca.engine.stopping import unstopped
+from dpca.explore.markup import title, triplet
+from dpca.explore.opening import Opened, open_explorer
+from dpca.explore.server import LOOPBACK, PageServer
+from dpca.explore.words import told
+
+if TYPE_CHECKING:
+    from dpca.explore.live import Watched
+
+# Seconds between two looks at a model that another program may write, and for which a fit may finish what it does.
+_LOOK, _END = 1.0, 2.0
+
+
+def explore(options: argparse.Namespace) -> int:
+    """Serve the page until somebody stops it."""
+    opened = open_explorer(options.path, stack=options.stack, model=options.model, data_range=options.data_range)
+    facts = opened.explorer.facts
+    heading = options.path if facts is None else f"{options.path}: {facts.words}"
+    server = PageServer(
+        heading,
+        host=options.host,
+        port=options.port,
+        token=None if options.host in LOOPBACK else secrets.token_urlsafe(32),
+    )
+    server.start()
+    say(f"{server.address} shows '{options.path}' until you press Ctrl-C")
+    fit = None
+    try:
+        server.show(_first(opened))
+        with unstopped():
+            from dpca.explore.live import LiveFit
+            from dpca.explore.page import lay_out
+
+        server.mount(lambda document: lay_out(opened.explorer, document))
+        watched = _loaded(opened)
+        if opened.load is None and opened.stack is not None:
+            with unstopped():
+                import dpca.models  # noqa: F401  in this thread, which a stop does not interrupt here
+            fit = LiveFit(opened.explorer, opened.stack, options.components)
+            fit.start()
+        never = threading.Event()
+        while not never.wait(_LOOK):
+            if watched is not None:
+                watched.look()
+    finally:
+        if fit is not None:
+            fit.stop(_END)
+        server.stop()
+    return 0
+
+
+def _first(opened: Opened) -> str:
+    """Return the first picture as HTML: of the first sample, as far as it can be had before there is a model."""
+    explorer = opened.explorer
+    if explorer.originals is None:
+        return "<p>loading the model</p>"
+    try:
+        look = explorer.look(0, 1, explorer.middle)
+        return title(look) + triplet(look)
+    except Exception as error:  # told on the page, which goes on
+        return f'<p role="alert">{escape(told(error))}</p>'
+
+
+def _loaded(opened: Opened) -> Watched | None:
+    """Bring the model; return what looks at it again, where it is a store of its own."""
+    from dpca.explore.live import Watched
+
+    if opened.load is None:
+        return None
+    watched = None if opened.watched is None else Watched(opened.watched, opened.load, opened.explorer)
+    opened.explorer.progress = "loading the model"
+    with unstopped():
+        import dpca.models  # noqa: F401
+    opened.load()
+    opened.explorer.progress = ""
+    return watched

@@ -1,0 +1,270 @@
+"""What a fold will cost: a few batches of one group are folded here, and the plan says how many there are of them.
+
+Inside `rehearsing`, `dpca.engine.fold.fold` runs nothing but that. So an estimator that is fitted there asks for the
+folds that it needs, in their order and with their rules, and goes on from components of a few samples.
+
+Processor seconds are measured, not those of the clock: a machine that is busy with other work gives the same answer.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+
+from dpca.engine.checkpoint import Checkpoints
+from dpca.engine.fold_tasks import Reached, Results, Work, finish, merge_states
+from dpca.engine.plan import FoldPlan, plan_fold
+from dpca.engine.rounds import Scheme
+from dpca.engine.source import Source
+from dpca.kernels.linalg import release_scratch
+from dpca.kernels.types import Array
+from dpca.partition.base import Partition
+from dpca.rules.rule import Rule
+from dpca.storage.tasks import one_blas_thread
+
+# Samples that every group is finished with, as many as have so many bytes but at most so many.
+_FEW, _FEW_BYTES = 256, 2**26
+# Places of the stack that they come from.
+_RUNS = 4
+# Seconds after which no further batch is measured, and bytes of one.
+_LONG, _BATCH_BYTES = 1.0, 2**27
+#: Processor seconds of the scheduler for one task, and bytes a second of a state that moves (measured: 1 to 1.5 ms, and
+#: 23 MB in 50 ms).
+SCHEDULING, MOVING = 1.5e-3, 4.6e8
+
+
+@dataclass(frozen=True)
+class Workers:
+    """Who does the work: ``n`` processes of one thread on ``cores`` processors, and the bytes that a task may take."""
+
+    n: int
+    cores: int
+    budget: int
+
+
+@dataclass(frozen=True)
+class FoldCost:
+    """What the parts of one fold cost, in processor seconds.
+
+    Attributes
+    ----------
+    stage : str
+        What the fold is called.
+    planned : callable
+        Gives the plan of the fold for given `Workers`.
+    n_samples : int
+    mergeable : bool
+        Whether segments run side by side.
+    reading, folding : float
+        Of one sample, in all groups together.
+    merging, keeping, finishing : float
+        Of two states of every group; of a checkpoint of every group's state; of the result of every group.
+    state_bytes : int
+        Of all groups together.
+    """
+
+    stage: str
+    planned: Callable[[Workers], FoldPlan]
+    n_samples: int
+    mergeable: bool
+    reading: float
+    folding: float
+    merging: float
+    keeping: float
+    finishing: float
+    state_bytes: int
+
+    def seconds(self, workers: Workers) -> float:
+        """Return the seconds on the clock that the fold takes, where nothing else runs."""
+        plan = self.planned(workers)
+        groups, segments = len(plan.groups), len(plan.segments)
+        tasks = groups * (segments if self.mergeable else 1)
+        turns = math.ceil(tasks / workers.n) / tasks  # the share of the work that the busiest worker has
+        busy = min(workers.n, tasks)
+        # A task reads ahead of its arithmetic in a thread of its own, as far as there are processors for both.
+        both = (self.reading + self.folding) * busy / min(workers.cores, 2 * busy)
+        total = self.n_samples * turns * max(self.reading, self.folding, both)
+        if segments > 1:
+            total += self.keeping / groups * math.ceil(groups * segments / busy)
+        left = segments if self.mergeable else 1
+        while left > 1:
+            pairs = left // 2
+            each = (self.merging + self.state_bytes / MOVING) / groups
+            total += math.ceil(pairs * groups / workers.n) * each
+            left -= pairs
+        total += self.finishing / groups * math.ceil(groups / workers.n) + plan.result_bytes / MOVING
+        return max(total, groups * (2 * segments) * SCHEDULING)
+
+
+@dataclass
+class Rehearsal:
+    """The folds that were asked for while nothing was run.
+
+    Parameters
+    ----------
+    workers : Workers
+        Whose plan the batches are taken from.
+    folder : str
+        Where a checkpoint may be written, to see how long that takes.
+    """
+
+    workers: Workers
+    folder: str
+    costs: list[FoldCost] = field(default_factory=list)
+    spent: float = 0.0
+    """Processor seconds of the rehearsal itself."""
+
+    def fold(
+        self, rule: Rule, source: Source, partition: Partition, scheme: Scheme | None, stage: str
+    ) -> tuple[Results, FoldPlan]:
+        """Stand for a fold: return results of a few samples."""
+        began = time.process_time()
+
+        def planned(workers: Workers) -> FoldPlan:
+            n_parallel = 1 if scheme is not None else workers.n
+            return plan_fold(source, partition, rule, budget=workers.budget, n_parallel=n_parallel, scheme=scheme)
+
+        plan = planned(self.workers)
+        try:
+            results = self._few(rule, source, partition, plan, stage)
+            self.costs.append(self._measured(rule, source, partition, plan, stage, planned, scheme))
+        finally:
+            release_scratch()
+            self.spent += time.process_time() - began
+        return results, plan
+
+    def _work(self, rule: Rule, source: Source, partition: Partition, plan: FoldPlan, g: int, stage: str) -> Work:
+        dtype, kept = partition.split_dtype(source.dtype), Checkpoints(self.folder)
+        return Work(rule, partition, plan.groups[g], plan.batch_rows, 1, 2**62, source.name, dtype, f"{g}", stage, kept)
+
+    def _few(self, rule: Rule, source: Source, partition: Partition, plan: FoldPlan, stage: str) -> Results:
+        """Return the results of a few samples for every partition."""
+        n, sample = source.shape[0], math.prod(source.shape[1:]) * source.dtype.itemsize
+        rows = max(2, min(n, _FEW, _FEW_BYTES // sample))
+        runs = _runs(n, rows, source.chunks[0])
+        results: Results = [{} for _ in range(partition.n_partitions)]
+        for g, group in enumerate(plan.groups):
+            work = replace(self._work(rule, source, partition, plan, g, stage), checkpoints=None)
+            states, _ = work.begin()
+            with one_blas_thread():
+                for _, parts in itertools.chain.from_iterable(work.parts(source, run) for run in runs):
+                    states = [rule.update(*both) for both in zip(states, parts, strict=True)]
+            for index, found in zip(group.partitions, finish(work, (states, 0))[0], strict=True):
+                results[index] = found
+        return results
+
+    def _measured(
+        self,
+        rule: Rule,
+        source: Source,
+        partition: Partition,
+        plan: FoldPlan,
+        stage: str,
+        planned: Callable[[Workers], FoldPlan],
+        scheme: Scheme | None,
+    ) -> FoldCost:
+        """Measure the largest group, which stands for all by the values of its box."""
+        boxes = [math.prod(b - a for a, b in group.region) for group in plan.groups]
+        g = int(np.argmax(boxes))
+        times = sum(boxes) / boxes[g]
+        parts = sum(len(group.partitions) for group in plan.groups) / len(plan.groups[g].partitions)
+        work = self._work(rule, source, partition, plan, g, stage)
+        reading, folding, states = _batches(work, source, plan.batch_rows)
+        merging = keeping = 0.0
+        with one_blas_thread():
+            if getattr(rule, "mergeable", False):
+                copies: list[Reached] = [([state.copy() for state in states], 0) for _ in range(2)]
+                merging = _seconds(lambda: merge_states(work, *copies))
+            keeping = _seconds(lambda: work.checkpoints.save_states("state", states) if work.checkpoints else None)
+            size = sum(array.nbytes for state in states for array in state.arrays.values())
+            finishing = _seconds(lambda: finish(work, (states, 0), copy=True))
+        return FoldCost(
+            stage,
+            planned,
+            source.shape[0],
+            scheme is None and bool(rule.mergeable),
+            reading * times,
+            folding * times,
+            merging * parts,
+            keeping * parts,
+            finishing * parts,
+            round(size * parts),
+        )
+
+
+def _batches(work: Work, source: Source, rows: int) -> tuple[float, float, list[Any]]:
+    """Return processor seconds a sample of reading and of the rule, and the states after a few batches."""
+    n, region = source.shape[0], work.group.region
+    box = tuple(b - a for a, b in region)
+    # What a rule holds back until it has a batch would be nobody's time.
+    size = int(getattr(work.rule, "size", 1))
+    most = max(source.chunks[0], _BATCH_BYTES // (math.prod(box) * source.dtype.itemsize))
+    rows = min(n, max(size, min(rows, most) // size * size))
+    block = np.empty((rows, *box), source.dtype)
+    origin, members = tuple(a for a, _ in region), work.group.partitions
+    buffer = np.empty(rows * sum(map(work.partition.n_features, members)), work.dtype)
+    states, read = work.begin()[0], source.reader()
+    told: list[tuple[float, float]] = []
+    rng, chunk = np.random.default_rng(0), max(1, source.chunks[0])
+    starts = _starts(n, rows, chunk, rng)
+    with one_blas_thread():
+        while len(told) < 2 or (len(told) < 4 and sum(map(sum, told[1:])) < _LONG):
+            first = next(starts)
+            before = time.process_time()
+            read((first, first + rows), region, block)
+            between = time.process_time()
+            parts: Sequence[Array] = work.partition.split(block, members, origin, buffer)
+            states = [work.rule.update(*both) for both in zip(states, parts, strict=True)]
+            told.append((between - before, time.process_time() - between))
+    # The first batch compiles, imports and begins: it stands for no other.
+    spent = np.median(np.array(told[1:]), axis=0) / rows
+    # Chunks that a batch cuts are decoded for each part of it; those of the fold are whole.
+    whole = rows / (-(-rows // chunk) * chunk) if rows % chunk else 1.0
+    return float(spent[0]) * (whole if n > rows else 1.0), float(spent[1]), states
+
+
+def _runs(n: int, rows: int, chunk: int) -> list[tuple[int, int]]:
+    """Return some runs of samples, each in one chunk, that have so many samples together."""
+    if n < _RUNS * max(chunk, rows):
+        return [(0, rows)]
+    length = math.ceil(rows / _RUNS)
+    firsts = np.sort(np.random.default_rng(0).choice(n // chunk, _RUNS, replace=False)) * chunk
+    return [(int(first), int(first) + length) for first in firsts]
+
+
+def _starts(n: int, rows: int, chunk: int, rng: np.random.Generator) -> Iterator[int]:
+    """Yield first samples of batches: beginnings of chunks, at random."""
+    while True:
+        yield int(rng.integers(0, max(1, (n - rows) // chunk + 1))) * chunk if n - rows >= chunk else 0
+
+
+def _seconds(call: Callable[[], Any]) -> float:
+    began = time.process_time()
+    call()
+    return time.process_time() - began
+
+
+_now: ContextVar[Rehearsal | None] = ContextVar("rehearsal", default=None)
+
+
+def rehearsal() -> Rehearsal | None:
+    """Return the rehearsal that this call is in, if any."""
+    return _now.get()
+
+
+@contextmanager
+def rehearsing(workers: Workers, folder: str) -> Iterator[Rehearsal]:
+    """Have all folds of the block rehearsed, for so many workers."""
+    token = _now.set(found := Rehearsal(workers, folder))
+    try:
+        yield found
+    finally:
+        _now.reset(token)

@@ -1,0 +1,337 @@
+"""What there is to look at, and what is shown of it: a pure view, which knows neither widgets nor pages."""
+
+from __future__ import annotations
+
+import math
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+
+from dpca.explore.decoders import Decoder, OfModel
+from dpca.explore.originals import Names, Originals
+from dpca.kernels.pixels import Pixels
+from dpca.kernels.types import Array
+from dpca.plots.panels import centered, difference, intensity, panel, readable_gain, signed, thinned
+from dpca.storage.errors import DataError
+from dpca.storage.layout import CHANNEL, axes_for
+
+#: Rows and columns of a picture that are sent to the page, of a thumbnail and of an eigenimage.
+LONGEST, THUMBNAIL, EIGENIMAGE = 640, 96, 160
+# Samples whose quality is measured where none is stored.
+_MEASURED = 64
+#: How samples can be ordered, name to words; `Explorer.orders` says which of them there are.
+ORDERS = {
+    "stack": "as in the stack",
+    "ssim": "SSIM, lowest first",
+    "psnr": "PSNR, lowest first",
+    "mse": "MSE (what components leave), highest first",
+    "distance": "outliers: farthest from the mean first",
+    "measured": f"MSE of {_MEASURED} samples spread over the stack, highest first",
+}
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What is known of samples before one is read."""
+
+    path: str
+    n_samples: int
+    sample_shape: tuple[int, ...]
+    dtype: np.dtype[Any]
+    axes: tuple[str, ...]
+    """Of a sample."""
+    data_range: tuple[float, float] | None
+
+    @property
+    def n_planes(self) -> int:
+        """Images in a sample: slices of a volume; 1 of an image or a curve."""
+        return math.prod(self.sample_shape[: self._leading])
+
+    @property
+    def words(self) -> str:
+        """Say it in a line."""
+        shape = " \N{MULTIPLICATION SIGN} ".join(map(str, self.sample_shape))
+        return f"{self.n_samples:,} samples of {shape} {self.dtype}"
+
+    def plane(self, sample: Array, number: int | None) -> Array:
+        """Return an image of a sample, with its channels: a slice by number, or where it is None the maximum of all."""
+        if self._leading == 0:
+            return sample
+        planes = sample.reshape(-1, *sample.shape[self._leading :])
+        shown: Array = planes.max(axis=0) if number is None else planes[min(number, len(planes) - 1)]
+        return shown
+
+    @property
+    def plane_axes(self) -> tuple[str, ...]:
+        """Names of the axes of an image."""
+        return self.axes[self._leading :]
+
+    @property
+    def _leading(self) -> int:
+        return max(0, len(self.axes) - (CHANNEL in self.axes) - 2)
+
+
+@dataclass(frozen=True)
+class Look:
+    """What is shown of a sample: panels (H, W), (H, W, 3) or (L,) of values in 0..1, and numbers."""
+
+    index: int
+    name: str
+    k: int | None
+    original: Array | None = None
+    reconstruction: Array | None = None
+    difference: Array | None = None
+    gain: int = 1
+    numbers: dict[str, float] = field(default_factory=dict)
+    """Quality at ``k``: ssim, psnr in dB, mse in units of the data range squared."""
+    stored: dict[str, float] = field(default_factory=dict)
+    """Quality by all components, as the store states it."""
+    size: str = ""
+
+
+@dataclass(frozen=True)
+class Components:
+    """What is shown of a model: eigenimages as panels, the mean first, and what each number of components explains."""
+
+    mean: Array | None
+    images: list[Array]
+    shares: list[float]
+    """Of the variance, of each eigenimage."""
+    explained: Array
+    """Cumulative share (k,), the mean of all cells or bands; empty where there are no eigenvalues."""
+    words: str
+
+
+class Explorer:
+    """Looks at a stack, a model, scores or a compressed store.
+
+    Parameters
+    ----------
+    facts : Facts or None
+        None where there is a model and nothing else.
+    originals : Originals or None
+        None where there is only what was kept of the samples.
+    names : Names
+    decoder : Decoder or None
+        None where there is no model, or not yet: `use` brings it.
+    """
+
+    def __init__(
+        self, facts: Facts | None, originals: Originals | None, names: Names, decoder: Decoder | None = None
+    ) -> None:
+        self.facts, self.originals, self.names, self._decoder = facts, originals, names, decoder
+        self.model: Any = None
+        #: Counts the models that were used; a page that shows an earlier one is out of date.
+        self.version = 0
+        #: What went wrong with the model, or what it waits for; "" where all is well.
+        self.news = ""
+        #: What a fit that runs says of itself, and whether one runs.
+        self.progress, self.fitting = "", False
+        self.stop_fit: Callable[[], None] | None = None
+        self._lock = threading.Lock()
+        self._quality = lru_cache(1)(self._read_quality)
+        self._orders = lru_cache(8)(self._ordered)
+
+    # -- the model
+
+    def use(self, model: Any, decoder: Decoder | None = None) -> None:
+        """Show a fitted model from now on; ``decoder`` makes its reconstructions, by default from the samples.
+
+        Raises
+        ------
+        DataError
+            If it is a model of other samples, or makes no reconstructions.
+        """
+        from dpca.models.store import basis_of
+
+        basis = basis_of(model)
+        if self.facts is not None and tuple(basis.sample_shape) != self.facts.sample_shape:
+            raise DataError(
+                f"'{self.facts.path}' has samples of {self.facts.sample_shape} but the model was fitted to "
+                f"{tuple(basis.sample_shape)}: give the stack's own model"
+            )
+        if decoder is None and self.originals is not None:
+            decoder = OfModel(basis, self.originals, self._pixels())
+        with self._lock:
+            self.model, self._decoder = model, decoder
+            self.version += 1
+
+    def use_store(self, decoder: Decoder) -> None:
+        """Show reconstructions by a store that holds no model to be looked at."""
+        with self._lock:
+            self._decoder = decoder
+            self.version += 1
+
+    @property
+    def n_components(self) -> int:
+        """Components that reconstructions can be made of; 0 where there is no model yet."""
+        decoder = self._decoder
+        return 0 if decoder is None else decoder.n_components
+
+    def components(self, count: int, plane: int | None = None) -> Components | None:
+        """Return what is shown of the model, None where there is none."""
+        model = self.model
+        if model is None:
+            return None
+        shape = tuple(model.sample_shape_)
+        facts = self.facts or Facts("", 0, shape, np.dtype(np.float32), axes_for(shape), None)
+        vectors = model.pictured_components(count)
+        cells = model.basis_.cell_shape
+        images = [] if vectors is None else [_eigenimage(v, facts, cells, plane) for v in vectors]
+        share = np.asarray(getattr(model, "explained_variance_ratio_", np.empty(0)), np.float64)
+        share = share.reshape(-1, share.shape[-1]).mean(axis=0) if share.size else share.ravel()
+        mean = getattr(model, "mean_", None)
+        if mean is not None:
+            values = thinned(panel(facts.plane(np.asarray(mean).reshape(shape), plane), facts.plane_axes), EIGENIMAGE)
+            low, high = facts.data_range or (float(values.min()), float(values.max()))
+            mean = intensity(values, (low, high)) if low < high else np.full_like(values, 0.5)
+        words = (
+            f"{type(model).__name__} of {model.n_samples_seen_:,} samples, {model.basis_.score_shape[-1]} components"
+        )
+        return Components(mean, images, share[: len(images)].tolist(), np.cumsum(share), words)
+
+    # -- a sample
+
+    @property
+    def middle(self) -> int:
+        """The slice of a volume that is shown first."""
+        return 0 if self.facts is None else self.facts.n_planes // 2
+
+    def look(self, index: int, k: int, plane: int | None = 0) -> Look:
+        """Return what is shown of a sample by its first ``k`` components.
+
+        Parameters
+        ----------
+        index : int
+        k : int
+            Of more than there are, all.
+        plane : int or None
+            Slice of a volume; None for the maximum along it.
+
+        Raises
+        ------
+        StoreError, DataError
+            If something cannot be read.
+        """
+        facts, decoder = self._facts(), self._decoder
+        name = self.names[index]
+        x = None if self.originals is None else self.originals.read(index)
+        y, level = None, None
+        if decoder is not None:
+            level = max(1, min(k, decoder.n_components))
+            y = decoder.decode(index, level)
+        shown = [
+            None if v is None else thinned(panel(facts.plane(v, plane), facts.plane_axes), LONGEST) for v in (x, y)
+        ]
+        reach = facts.data_range or _range_of([v for v in shown if v is not None])
+        panels = [None if v is None else intensity(np.nan_to_num(v), reach) for v in shown]
+        lost, gain = None, 1
+        if shown[0] is not None and shown[1] is not None:
+            gain = readable_gain([shown[1] - shown[0]], reach)
+            lost = difference(shown[0], shown[1], reach, gain)
+        stored = {} if decoder is None else {n: float(v[index]) for n, v in self._quality(decoder).items()}
+        numbers = {} if x is None or y is None else self._measured(x, y)
+        size = "" if decoder is None or level is None else decoder.words(level)
+        return Look(index, name, level, panels[0], panels[1], lost, gain, numbers, stored, size)
+
+    def thumbnail(self, index: int) -> Array:
+        """Return a small panel of a sample; of its reconstruction where there is no original."""
+        facts, decoder = self._facts(), self._decoder
+        if self.originals is not None:
+            sample = self.originals.read(index)
+        elif decoder is not None:
+            sample = decoder.decode(index, decoder.n_components)
+        else:
+            raise DataError("there are neither samples nor a model to show: give a stack")
+        values = thinned(panel(facts.plane(sample, facts.n_planes // 2), facts.plane_axes), THUMBNAIL)
+        return intensity(np.nan_to_num(values), facts.data_range or _range_of([values]))
+
+    # -- orders
+
+    @property
+    def orders(self) -> dict[str, str]:
+        """How samples can be ordered, name to words."""
+        decoder, names = self._decoder, ["stack"]
+        if decoder is not None:
+            quality = self._quality(decoder)
+            names += [name for name in ("ssim", "psnr", "mse") if name in quality]
+            names += [] if isinstance(decoder, OfModel) else ["distance"]
+            names += ["measured"] if not quality and self.originals is not None else []
+        return {name: ORDERS[name] for name in names}
+
+    def order(self, name: str) -> Sequence[int] | Array:
+        """Return numbers of samples in an order.
+
+        Raises
+        ------
+        DataError, StoreError
+            If there is no such order, or something cannot be read.
+        """
+        n = 0 if self.facts is None else self.facts.n_samples
+        return range(n) if name == "stack" or self._decoder is None else self._orders(self._decoder, name)
+
+    def _ordered(self, decoder: Decoder, name: str) -> Array:
+        if name == "measured":
+            some = np.unique(np.linspace(0, self._facts().n_samples - 1, _MEASURED).astype(int))
+            lost = [self._error(decoder, int(index)) for index in some]
+            return np.asarray(some[np.argsort(np.negative(lost), kind="stable")])
+        values = decoder.distances() if name == "distance" else self._quality(decoder).get(name)
+        if values is None:
+            raise DataError(f"samples cannot be ordered by {name!r} here: the store does not hold what this takes")
+        values = np.nan_to_num(values, nan=np.inf if name in ("ssim", "psnr") else -np.inf)
+        return np.argsort(values if name in ("ssim", "psnr") else -values, kind="stable")
+
+    # -- numbers
+
+    def _facts(self) -> Facts:
+        if self.facts is None:
+            raise DataError("a model alone holds no samples: give the stack, too (--stack)")
+        return self.facts
+
+    def _pixels(self) -> Pixels | None:
+        facts = self.facts
+        return None if facts is None or facts.data_range is None else Pixels(facts.dtype, facts.data_range)
+
+    def _read_quality(self, decoder: Decoder) -> dict[str, Array]:
+        return decoder.quality()
+
+    def _error(self, decoder: Decoder, index: int) -> float:
+        assert self.originals is not None
+        y = decoder.decode(index, decoder.n_components)
+        return float(np.mean((self.originals.read(index).astype(np.float64) - y) ** 2))
+
+    def _measured(self, x: Array, y: Array) -> dict[str, float]:
+        """Return the quality of a reconstruction; nothing where no range is stated, on which it depends."""
+        facts = self._facts()
+        if facts.data_range is None:
+            return {}
+        # Half a second of imports, for which the first picture does not wait.
+        from dpca.kernels.quality import has_ssim, mse_per_sample, psnr_from_mse, ssim_per_sample
+
+        width, n_spatial = facts.data_range[1] - facts.data_range[0], len(facts.axes) - (CHANNEL in facts.axes)
+        mse = float(mse_per_sample(x[None], y[None], data_range=width)[0])
+        numbers = {"mse": mse, "psnr": float(psnr_from_mse(np.asarray(mse)))}
+        if has_ssim(facts.sample_shape, n_spatial):
+            numbers["ssim"] = float(ssim_per_sample(x[None], y[None], data_range=width, n_spatial=n_spatial)[0])
+        return numbers
+
+
+def _eigenimage(vector: Array, facts: Facts, cells: tuple[int, ...] | None, plane: int | None) -> Array:
+    values = panel(facts.plane(vector, facts.n_planes // 2 if plane is None else plane), facts.plane_axes)
+    if cells is not None and values.ndim > 1 and len(cells) > 1:
+        from dpca.plots.panels import align_signs
+
+        values = align_signs(values, (cells[-2], cells[-1]))
+    values = thinned(values, EIGENIMAGE)
+    return signed(values) if values.ndim == 2 else centered(values)
+
+
+def _range_of(panels: Sequence[Array]) -> tuple[float, float]:
+    """Return the smallest and the largest value of what is shown, where nobody states them."""
+    low = min((float(np.nanmin(p)) for p in panels if p.size and not np.isnan(p).all()), default=0.0)
+    high = max((float(np.nanmax(p)) for p in panels if p.size and not np.isnan(p).all()), default=1.0)
+    return (low, high) if low < high else (low - 0.5, low + 0.5)

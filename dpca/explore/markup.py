@@ -1,0 +1,114 @@
+"""Panels, numbers and names as HTML. Whatever comes out of a store is text here, never markup."""
+
+from __future__ import annotations
+
+import base64
+import io
+import math
+from collections.abc import Iterable, Sequence
+from html import escape
+
+import numpy as np
+from PIL import Image
+
+from dpca.explore.explorer import Components, Look
+from dpca.kernels.types import Array
+from dpca.storage.errors import printable
+
+# Letters of a name that are shown, in a caption and below a thumbnail.
+_NAME, _SHORT = 300, 24
+# A curve is drawn in a box of this size.
+_WIDE, _HIGH = 300, 180
+
+
+def picture(values: Array, alt: str) -> str:
+    """Return a panel as an image, a curve as a drawing; ``alt`` says what it is."""
+    if values.ndim == 1:
+        return _curve(values, alt)
+    pixels = np.rint(values * 255).astype(np.uint8)
+    buffer = io.BytesIO()
+    Image.fromarray(pixels).save(buffer, "PNG", compress_level=1)
+    data = base64.b64encode(buffer.getvalue()).decode()
+    height, width = pixels.shape[:2]
+    return f'<img src="data:image/png;base64,{data}" width="{width}" height="{height}" alt="{escape(alt)}">'
+
+
+def name_of(name: str, most: int = _NAME) -> str:
+    """Return the name of a sample as text: control characters are shown, and the middle of a long one is left out."""
+    text = printable(name[: 4 * most] + name[-most:] if len(name) > 5 * most else name)
+    if len(text) > most:
+        text = f"{text[: most // 2]}\N{HORIZONTAL ELLIPSIS}{text[-(most - most // 2 - 1) :]}"
+    return escape(text)
+
+
+def title(look: Look) -> str:
+    """Return number and name of a sample."""
+    return f'<h2 class="name"><span>#{look.index:,}</span> {name_of(look.name)}</h2>'
+
+
+def triplet(look: Look) -> str:
+    """Return original, reconstruction and difference side by side."""
+    times = f" \N{MULTIPLICATION SIGN} {look.gain}" if look.gain > 1 else ""
+    of = "" if look.k is None else f", k = {look.k}"
+    panels = [
+        ("original", look.original, f"original of {look.name}"),
+        (f"reconstruction{of}", look.reconstruction, f"reconstruction of {look.name}{of}"),
+        (f"difference{times}", look.difference, f"difference{times}, grey is none"),
+    ]
+    figures = "".join(
+        f"<figure>{picture(values, alt)}<figcaption>{caption}</figcaption></figure>"
+        for caption, values, alt in panels
+        if values is not None
+    )
+    return f'<div class="panels">{figures}</div>'
+
+
+def numbers(look: Look, sample_bytes: int) -> str:
+    """Return the quality and the size of a reconstruction."""
+    rows = [(word, _number(name, look.numbers[name])) for name, word in _WORDS if name in look.numbers]
+    known = [f"{word} {_number(name, look.stored[name])}" for name, word in _WORDS if name in look.stored]
+    rows += [("kept", look.size)] if look.size else []
+    rows += [("of", f"{sample_bytes:,} bytes")]
+    rows += [("stated by the store", ", ".join(known))] if known else []
+    return "<dl>" + "".join(f"<div><dt>{escape(a)}</dt><dd>{escape(b)}</dd></div>" for a, b in rows) + "</dl>"
+
+
+def gallery(thumbnails: Iterable[tuple[int, str, Array | None]], chosen: int) -> str:
+    """Return buttons of samples, number, name and picture; a picture that is None is still to come."""
+    return "".join(
+        f'<button type="button" data-sample="{index}" title="{name_of(name)}" aria-label="sample {index}, '
+        f'{name_of(name)}"{" aria-current=true" * (index == chosen)}>'
+        + ('<span class="blank"></span>' if values is None else picture(values, ""))
+        + f"<span>{name_of(name.rsplit('/', 1)[-1], _SHORT)}</span></button>"
+        for index, name, values in thumbnails
+    )
+
+
+def eigenimages(shown: Components) -> str:
+    """Return the mean and the eigenimages with the share of the variance of each."""
+    figures = [] if shown.mean is None else [("mean", shown.mean, "mean of the samples")]
+    for number, values in enumerate(shown.images, 1):
+        share = f" \N{MIDDLE DOT} {shown.shares[number - 1]:.1%}" if number <= len(shown.shares) else ""
+        figures.append((f"{number}{share}", values, f"eigenimage {number}"))
+    return "".join(
+        f"<figure>{picture(v, alt)}<figcaption>{caption}</figcaption></figure>" for caption, v, alt in figures
+    )
+
+
+_WORDS: Sequence[tuple[str, str]] = (("ssim", "SSIM"), ("psnr", "PSNR"), ("mse", "MSE"))
+
+
+def _number(name: str, value: float) -> str:
+    if name == "psnr":
+        return "exact" if math.isinf(value) else f"{value:.2f} dB"
+    return f"{value:.4f}" if name == "ssim" else f"{value:.3g}"
+
+
+def _curve(values: Array, alt: str) -> str:
+    places = np.linspace(0, _WIDE, len(values)) if len(values) > 1 else np.array([0, _WIDE])
+    heights = _HIGH * (1 - np.resize(values, len(places)))
+    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(places, heights, strict=True))
+    return (
+        f'<svg viewBox="-2 -4 {_WIDE + 4} {_HIGH + 8}" role="img" aria-label="{escape(alt)}">'
+        f'<polyline points="{points}"/></svg>'
+    )

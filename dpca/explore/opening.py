@@ -1,0 +1,150 @@
+"""Recognizes what a path leads to, and puts together what is looked at."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any
+
+import numpy as np
+import zarr
+
+from dpca.choices import COMPRESSED
+from dpca.explore.explorer import Explorer, Facts
+from dpca.explore.originals import Names, Originals
+from dpca.storage.errors import DataError, StoreError
+from dpca.storage.reading import array_in, open_group, open_node, root_facts
+from dpca.storage.stack import STACK_KIND, Stack, open_stack
+
+
+@dataclass
+class Opened:
+    """What was opened, and what is still to be done, which takes imports of seconds.
+
+    Attributes
+    ----------
+    explorer : Explorer
+    load : callable or None
+        Brings the model; None where there is only a stack, to which one can be fitted.
+    watched : str or None
+        Path of the model, which another program may write again.
+    stack : Stack or None
+        The originals.
+    """
+
+    explorer: Explorer
+    load: Callable[[], None] | None
+    watched: str | None
+    stack: Stack | None
+
+
+def open_explorer(
+    path: str,
+    *,
+    stack: str | None = None,
+    model: str | None = None,
+    data_range: tuple[float, float] | None = None,
+) -> Opened:
+    """Open a stack, a model, scores or a compressed store to be looked at.
+
+    Parameters
+    ----------
+    path : str
+    stack : str, optional
+        What a model, scores or a compressed store were made from.
+    model : str, optional
+        Of a stack, or what scores were made with; default the one inside the scores' store.
+    data_range : tuple of float, optional
+        Smallest and largest possible value, where the stack does not state it.
+
+    Returns
+    -------
+    Opened
+        Only metadata has been read.
+
+    Raises
+    ------
+    DataError, StoreError
+        If something is missing, broken, of another kind, empty, or does not go together.
+    """
+    node = open_node(path)
+    facts = root_facts(node) if isinstance(node, zarr.Group) else {}
+    kind = str(facts.get("kind") or STACK_KIND)
+    if kind == STACK_KIND:
+        if stack is not None:
+            raise DataError(f"'{path}' is a stack already: give --stack with a model, scores or a compressed store")
+        originals = _originals(path, data_range)
+        explorer = Explorer(_of_stack(originals.stack), originals, _names_of_stack(originals.stack))
+        load = None if model is None else _loading_model(explorer, model)
+        return Opened(explorer, load, model, originals.stack)
+    beside = None if stack is None else _originals(stack, data_range)
+    if kind != COMPRESSED and not kind.endswith("scores"):
+        if model is not None:
+            raise DataError(f"'{path}' is a {kind} store, not a stack: give a stack with --model, or one model")
+        known = None if beside is None else _of_stack(beside.stack)
+        names = Names(None, 0) if beside is None else _names_of_stack(beside.stack)
+        explorer = Explorer(known, beside, names)
+        return Opened(explorer, _loading_model(explorer, path), path, beside.stack if beside else None)
+    assert isinstance(node, zarr.Group)  # it states what it is
+    kept = _kept(path, node, facts, kind)
+    if beside is not None and (kept.n_samples, kept.sample_shape) != (
+        beside.stack.n_samples,
+        beside.stack.sample_shape,
+    ):
+        raise DataError(
+            f"'{path}' holds {kept.n_samples:,} samples of {kept.sample_shape} and the stack '{stack}' "
+            f"{beside.stack.n_samples:,} of {beside.stack.sample_shape}: give the stack that it was made from"
+        )
+    explorer = Explorer(kept, beside, Names(array_in(node, "name") if "name" in node else None, kept.n_samples))
+    if kind == COMPRESSED:
+        return Opened(explorer, lambda: _load_compressed(explorer, path), None, beside.stack if beside else None)
+    return Opened(explorer, lambda: _load_scores(explorer, path, model), None, beside.stack if beside else None)
+
+
+def _originals(path: str, data_range: tuple[float, float] | None) -> Originals:
+    return Originals(open_stack(path, data_range=data_range))
+
+
+def _of_stack(stack: Stack) -> Facts:
+    return Facts(stack.path, stack.n_samples, stack.sample_shape, stack.dtype, stack.axes[1:], stack.data_range)
+
+
+def _names_of_stack(stack: Stack) -> Names:
+    return Names(stack.name_array, stack.n_samples)
+
+
+def _kept(path: str, group: zarr.Group, facts: dict[str, Any], kind: str) -> Facts:
+    try:
+        n = facts["n_samples"] if kind == COMPRESSED else array_in(group, "scores").shape[0]
+        shape, axes = tuple(map(int, facts["sample_shape"])), tuple(map(str, facts["axes"]))[1:]
+        low, high = map(float, facts["data_range"])
+        return Facts(path, int(n), shape, np.dtype(facts["dtype"]), axes, (low, high))
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreError(f"'{path}' is not a whole {kind} store (no valid {error}): make it again") from error
+
+
+def _loading_model(explorer: Explorer, model: str) -> Callable[[], None]:
+    def load() -> None:
+        import_module("dpca.models")  # enters every estimator by its kind
+        from dpca.models.store import load_any
+
+        explorer.use(load_any(model))
+
+    return load
+
+
+def _load_scores(explorer: Explorer, path: str, model: str | None) -> None:
+    from dpca.explore.decoders import OfScores
+    from dpca.models import open_scores
+
+    scores = open_scores(path, model=model)
+    explorer.use(scores.model, OfScores(scores, open_group(path)))
+
+
+def _load_compressed(explorer: Explorer, path: str) -> None:
+    from dpca.explore.decoders import OfCompressed
+    from dpca.representation.compressed import open_compressed
+
+    explorer.use_store(OfCompressed(open_compressed(os.fspath(path))))

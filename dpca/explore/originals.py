@@ -1,0 +1,155 @@
+"""Samples of a stack and their names, read as far as they are looked at."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import zarr
+
+from dpca.kernels.types import Array
+from dpca.storage.disk import there_is
+from dpca.storage.errors import StoreError
+from dpca.storage.reading import model_of, read_into
+from dpca.storage.stack import Stack
+
+# Samples beside one that was read stay in memory, up to so many bytes: they came out of the same chunk.
+_KEPT_BYTES = 2**26
+# Names are read in blocks of so many.
+_NAMES = 2**14
+
+
+class Originals:
+    """The samples of a stack, chunk by chunk.
+
+    Parameters
+    ----------
+    stack : Stack
+    """
+
+    def __init__(self, stack: Stack) -> None:
+        self.stack = stack
+        # Samples that are made when they are read come one by one.
+        chunk = stack.samples.chunks[0] if model_of(stack.samples) is None else 1
+        sample = max(1, stack.nbytes // max(1, stack.n_samples))
+        # A block never takes a part of a chunk that another takes again, unless one is too large to be kept.
+        self._rows = max(1, min(chunk, _KEPT_BYTES // (2 * sample)))
+        self._kept: OrderedDict[int, Array] = OrderedDict()
+        self._most = max(2, _KEPT_BYTES // (self._rows * sample))
+
+    def __len__(self) -> int:
+        return self.stack.n_samples
+
+    def read(self, index: int) -> Array:
+        """Return a sample, of the stack's shape and type.
+
+        Raises
+        ------
+        StoreError
+            If it cannot be read, or the stack is gone.
+        """
+        block = index // self._rows
+        if block in self._kept:
+            self._kept.move_to_end(block)
+        else:
+            require_store(self.stack.path)
+            start, stop = block * self._rows, min((block + 1) * self._rows, len(self))
+            values = np.empty((stop - start, *self.stack.sample_shape), self.stack.dtype)
+            read_into(self.stack.samples, slice(start, stop), values)
+            self._kept[block] = values
+            while len(self._kept) > self._most:
+                self._kept.popitem(last=False)
+        sample: Array = self._kept[block][index - block * self._rows]
+        return sample
+
+
+class Names:
+    """The names of samples, of which only those are read that are asked for.
+
+    Parameters
+    ----------
+    array : zarr.Array or None
+        Of strings (n,); None where samples are called by their numbers.
+    n_samples : int
+    """
+
+    def __init__(self, array: zarr.Array[Any] | None, n_samples: int) -> None:
+        self._array, self._n = array, n_samples
+        self._block: tuple[int, list[str]] = (-1, [])
+
+    def __getitem__(self, index: int) -> str:
+        block, names = self._block
+        if index // _NAMES != block:
+            block = index // _NAMES
+            names = self._read(block)
+            self._block = block, names
+        return names[index - block * _NAMES]
+
+    def find(
+        self,
+        text: str,
+        *,
+        first: int = 0,
+        most: int = 200,
+        seconds: float = math.inf,
+        wanted: Callable[[], bool] = lambda: True,
+    ) -> tuple[list[int], int]:
+        """Return the samples whose names contain a text, whatever its case, and where the search ended.
+
+        Parameters
+        ----------
+        text : str
+        first : int
+            Sample to begin with.
+        most : int
+            Samples after which it ends.
+        seconds : float
+            After which it ends.
+        wanted : callable
+            Asked now and then; it ends where that is False.
+
+        Returns
+        -------
+        list of int, int
+            Numbers of samples, ascending, and the first one that was not looked at. Costs a read of all names up to it.
+        """
+        found: list[int] = []
+        if self._array is None:
+            number = _number(text)
+            found = [number] if number is not None and first <= number < self._n else []
+            return found, self._n
+        needle, until = text.casefold(), time.monotonic() + seconds
+        while first < self._n:
+            block = first // _NAMES
+            names, end = self._read(block), min((block + 1) * _NAMES, self._n)
+            for index in range(first, end):
+                if needle in names[index - block * _NAMES].casefold():
+                    found.append(index)
+                    if len(found) == most:
+                        return found, index + 1
+            first = end
+            if time.monotonic() > until or not wanted():
+                break
+        return found, first
+
+    def _read(self, block: int) -> list[str]:
+        start, stop = block * _NAMES, min((block + 1) * _NAMES, self._n)
+        if self._array is None:
+            return [str(number) for number in range(start, stop)]
+        return [str(name) for name in np.asarray(self._array[start:stop]).tolist()]
+
+
+def _number(text: str) -> int | None:
+    """Return the number of a sample that a text names, "4711", "4,711" or "#4711"; None where it names none."""
+    digits = text.strip().removeprefix("#").replace(",", "")
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None
+
+
+def require_store(path: str) -> None:
+    """Raise StoreError where there is nothing at a path any more, which Zarr would read as fill values."""
+    if not there_is(path):
+        raise StoreError(f"there is nothing at '{path}' any more: put it back, or end this program and give another")

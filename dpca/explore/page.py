@@ -1,0 +1,372 @@
+"""The page: widgets of Bokeh around what an `Explorer` shows. It computes nothing in the thread that serves it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Sequence
+from html import escape
+from typing import Any
+
+from bokeh.document import Document
+from bokeh.models import ColumnDataSource, Range1d
+from bokeh.models.widgets import Button, Checkbox, Div, Select, Slider, Spinner, TextInput
+from bokeh.plotting import figure
+
+from dpca.explore import markup
+from dpca.explore.explorer import ORDERS, Explorer
+from dpca.explore.style import INK, LINE, WIDGETS
+from dpca.explore.words import told
+from dpca.kernels.types import Array
+
+#: Thumbnails that are shown at once, and eigenimages.
+GALLERY, EIGENIMAGES = 18, 12
+# Milliseconds between two looks for a model that has changed, and seconds of one search for a name.
+_POLL, _SEARCH = 250, 5.0
+_SEARCHED = 2000
+
+
+def lay_out(explorer: Explorer, document: Document) -> None:
+    """Lay out a page for one visitor; ``document`` keeps it alive."""
+    Page(explorer, document)
+
+
+class Page:
+    """One visitor's page.
+
+    Parameters
+    ----------
+    explorer : Explorer
+    document : Document
+    """
+
+    def __init__(self, explorer: Explorer, document: Document) -> None:
+        self._explorer, self._document, self._tasks = explorer, document, Tasks(document)
+        n = 0 if explorer.facts is None else explorer.facts.n_samples
+        self._order: Sequence[int] | Array = range(n)
+        self._found: list[int] | None = None
+        self._searched = ("", 0)
+        self._page, self._seen = 0, -1
+        self._build(n)
+        document.on_session_destroyed(lambda _: self._tasks.end())
+        document.add_periodic_callback(self._poll, _POLL)
+        self._poll()
+        if n:
+            self._show_sample()
+            self._show_gallery()
+
+    # -- widgets
+
+    def _build(self, n: int) -> None:
+        explorer, facts = self._explorer, self._explorer.facts
+        self._alert = Div(name="alert", text="", visible=False, html_attributes={"role": "alert"})
+        self._news = Div(name="news", text="", visible=False, html_attributes={"aria-live": "polite"})
+        self._stop = Button(label="Stop the fit", name="stop", visible=False, stylesheets=[WIDGETS])
+        self._stop.on_click(self._stop_fit)
+        self._name = Div(name="name", text="", stylesheets=[WIDGETS], html_attributes={"aria-live": "polite"})
+        self._panels = Div(name="panels", text="", stylesheets=[WIDGETS], css_classes=["look"])
+        self._numbers = Div(name="numbers", text="", stylesheets=[WIDGETS], css_classes=["numbers"])
+        self._k = Slider(start=0, end=1, value=0, step=1, title="components k", name="k", stylesheets=[WIDGETS])
+        self._sample = Spinner(
+            low=0, high=max(n - 1, 0), value=0, step=1, title="sample", name="sample", stylesheets=[WIDGETS], width=130
+        )
+        planes = 1 if facts is None else facts.n_planes
+        self._plane = Slider(
+            start=0,
+            end=max(planes - 1, 1),
+            value=explorer.middle,
+            step=1,
+            title="slice",
+            name="slice",
+            stylesheets=[WIDGETS],
+        )
+        self._projected = Checkbox(label="maximum projection", active=False, name="projection", stylesheets=[WIDGETS])
+        self._search = TextInput(
+            title="search by name", placeholder="a part of a name, or a number", name="search", stylesheets=[WIDGETS]
+        )
+        self._orders = Select(title="order", value="stack", name="order", stylesheets=[WIDGETS])
+        first: list[Any] = [("stack", ORDERS["stack"])]
+        self._orders.options = first
+        self._back = Button(label="Previous", name="previous", stylesheets=[WIDGETS])
+        self._on = Button(label="Next", name="next", stylesheets=[WIDGETS])
+        self._where = Div(name="where", text="", html_attributes={"aria-live": "polite"})
+        self._gallery = Div(name="gallery", text="", stylesheets=[WIDGETS], css_classes=["gallery"])
+        self._eigen = Div(name="eigenimages", text="", stylesheets=[WIDGETS], css_classes=["eigen"])
+        self._words = Div(name="model", text="")
+        self._curve, self._mark = (ColumnDataSource({"k": [], "share": []}) for _ in range(2))
+        self._chart = self._variance()
+        for widget, changed, do in (
+            (self._k, "value", self._show_sample),
+            (self._sample, "value", self._show_sample),
+            (self._plane, "value", self._show_plane),
+            (self._projected, "active", self._show_plane),
+            (self._search, "value", self._look_for),
+            (self._orders, "value", self._sort),
+        ):
+            widget.on_change(changed, _called(do))
+        self._back.on_click(lambda: self._turn(-1))
+        self._on.on_click(lambda: self._turn(1))
+        samples = [self._name, self._panels, self._k, self._sample, self._numbers]
+        samples += [self._plane, self._projected] if planes > 1 else []
+        browse = [self._search, self._orders, self._gallery, self._back, self._where, self._on]
+        model = [self._words, self._eigen, self._chart]
+        for widget in [self._alert, self._news, self._stop, *(samples + browse if n else []), *model]:
+            widget.css_classes = [*widget.css_classes, f"at-{widget.name}"]
+            self._document.add_root(widget)
+        self._document.title = "dpca explore" if facts is None else f"{facts.path} - dpca explore"
+
+    def _variance(self) -> Any:
+        chart = figure(
+            height=240,
+            sizing_mode="stretch_width",
+            toolbar_location=None,
+            name="variance",
+            tools="",
+            x_axis_label="components",
+            y_axis_label="explained variance",
+            y_range=Range1d(start=0, end=1.02),
+            visible=False,
+            background_fill_color=None,
+            border_fill_color=None,
+            outline_line_color=None,
+        )
+        chart.line("k", "share", source=self._curve, color=LINE, line_width=2)
+        chart.scatter("k", "share", source=self._mark, color=INK, size=9)
+        chart.grid.grid_line_color = "#88888833"
+        return chart
+
+    # -- what is shown
+
+    @property
+    def _slice(self) -> int | None:
+        return None if self._projected.active else int(self._plane.value)
+
+    def _show_sample(self) -> None:
+        n = self._explorer.facts.n_samples if self._explorer.facts else 0
+        index, k, plane = int(self._sample.value or 0), int(self._k.value), self._slice
+        if not n:
+            return
+        index = min(max(index, 0), n - 1)
+
+        def work() -> Callable[[], None]:
+            look = self._explorer.look(index, k, plane)
+            facts = self._explorer.facts
+            assert facts is not None
+            name, panels = markup.title(look), markup.triplet(look)
+            sizes = markup.numbers(look, _bytes_of(facts))
+
+            def show() -> None:
+                self._name.text, self._panels.text, self._numbers.text = name, panels, sizes
+                _say(self._alert, "")
+
+            return show
+
+        self._tasks.do("sample", work, self._trouble)
+        self._mark_share()
+
+    def _show_gallery(self) -> None:
+        some = self._found if self._found is not None else self._order
+        last = max(0, (len(some) - 1) // GALLERY)
+        self._page = min(max(self._page, 0), last)
+        shown = [int(i) for i in some[self._page * GALLERY : (self._page + 1) * GALLERY]]
+        self._back.disabled, self._on.disabled = self._page == 0, self._page == last
+        what = "found" if self._found is not None else "samples"
+        first = self._page * GALLERY
+        self._where.text = f"{first + 1:,} to {first + len(shown):,} of {len(some):,} {what}" if shown else "none found"
+
+        def work() -> Callable[[], None]:
+            made: list[tuple[int, str, Array | None]] = []
+            for index in shown:
+                made.append((index, self._explorer.names[index], self._explorer.thumbnail(index)))
+                if self._tasks.waits("sample"):
+                    # somebody moves a slider: that comes first
+                    return self._show_gallery
+            text = markup.gallery(made, int(self._sample.value or 0))
+
+            def show() -> None:
+                self._gallery.text = text
+
+            return show
+
+        if self._explorer.originals is not None or self._explorer.n_components:
+            self._tasks.do("gallery", work, self._trouble)
+
+    def _show_model(self) -> None:
+        version, plane = self._explorer.version, self._slice
+
+        def work() -> Callable[[], None]:
+            shown = self._explorer.components(EIGENIMAGES, plane)
+            text = "" if shown is None else markup.eigenimages(shown)
+
+            def show() -> None:
+                if shown is None:
+                    return
+                self._eigen.text, self._words.text = text, escape(shown.words)
+                self._curve.data = {"k": list(range(1, len(shown.explained) + 1)), "share": shown.explained.tolist()}
+                self._chart.visible = len(shown.explained) > 0
+                self._mark_share()
+
+            return show
+
+        self._seen = version
+        self._tasks.do("model", work, self._trouble)
+
+    def _mark_share(self) -> None:
+        share, k = self._curve.data["share"], int(self._k.value)
+        self._mark.data = {"k": [k], "share": [share[k - 1]]} if 1 <= k <= len(share) else {"k": [], "share": []}
+
+    def _poll(self) -> None:
+        explorer = self._explorer
+        _say(self._news, explorer.news or explorer.progress)
+        self._stop.visible = explorer.fitting
+        if explorer.version == self._seen:
+            return
+        if (k := explorer.n_components) and self._k.end != max(k, 2):
+            last = self._k.value == self._k.end or self._k.start == 0  # and stays so while there are more and more
+            self._k.update(start=1, end=max(k, 2), value=k if last else min(int(self._k.value), k), disabled=k == 1)
+        options: list[Any] = list(explorer.orders.items())
+        if self._orders.options != options:
+            self._orders.options = options
+        self._show_model()
+        if explorer.facts is not None:
+            self._show_sample()
+            if explorer.originals is None and not self._gallery.text:
+                self._show_gallery()
+
+    # -- what is asked for
+
+    def _show_plane(self) -> None:
+        self._show_sample()
+        self._show_model()
+
+    def _sort(self) -> None:
+        name = self._orders.value
+        self._where.text = "sorting"
+
+        def work() -> Callable[[], None]:
+            order = self._explorer.order(name)
+
+            def show() -> None:
+                self._order, self._found, self._page = order, None, 0
+                if len(order):
+                    self._sample.value = int(order[0])
+                self._show_gallery()
+
+            return show
+
+        self._tasks.do("order", work, self._trouble)
+
+    def _look_for(self) -> None:
+        text = self._search.value.strip()
+        if not text:
+            self._found, self._page = None, 0
+            self._show_gallery()
+            return
+        known, first = self._searched
+        before = self._found if known == text and self._found else []
+        first = first if known == text else 0
+        self._where.text = "searching"
+
+        def work() -> Callable[[], None]:
+            names = self._explorer.names
+            found, end = names.find(
+                text, first=first, most=_SEARCHED, seconds=_SEARCH, wanted=lambda: not self._tasks.waits("search")
+            )
+
+            def show() -> None:
+                self._found, self._searched, self._page = [*before, *found], (text, end), 0
+                if self._found:
+                    self._sample.value = self._found[0]
+                self._show_gallery()
+                n = self._order_length()
+                if end < n:
+                    self._where.text += f", in the first {end:,} of {n:,}: press Enter for the next"
+
+            return show
+
+        self._tasks.do("search", work, self._trouble)
+
+    def _order_length(self) -> int:
+        return 0 if self._explorer.facts is None else self._explorer.facts.n_samples
+
+    def _turn(self, step: int) -> None:
+        self._page += step
+        self._show_gallery()
+
+    def _stop_fit(self) -> None:
+        if self._explorer.stop_fit is not None:
+            self._explorer.stop_fit()
+
+    def _trouble(self, error: Exception) -> None:
+        _say(self._alert, told(error))
+
+
+class Tasks:
+    """Does what takes time in a thread of its own, of each kind only the latest, the kinds in the order of `_FIRST`.
+
+    Parameters
+    ----------
+    document : Document
+        To which results are brought between two events.
+    """
+
+    _FIRST = ("sample", "search", "order", "gallery", "model")
+
+    def __init__(self, document: Document) -> None:
+        self._document, self._ended = document, False
+        self._waiting: dict[str, tuple[Callable[[], Callable[[], None]], Callable[[Exception], None]]] = {}
+        self._some = threading.Condition()
+        threading.Thread(target=self._run, name="page", daemon=True).start()
+
+    def do(self, kind: str, work: Callable[[], Callable[[], None]], trouble: Callable[[Exception], None]) -> None:
+        """Do ``work`` soon, in the place of what waits of this kind; what it returns is called in the page's thread."""
+        with self._some:
+            self._waiting[kind] = work, trouble
+            self._some.notify()
+
+    def waits(self, kind: str) -> bool:
+        """Tell whether something of a kind waits."""
+        return kind in self._waiting
+
+    def end(self) -> None:
+        """Do no more."""
+        with self._some:
+            self._ended = True
+            self._some.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._some:
+                self._some.wait_for(lambda: self._waiting or self._ended)
+                if self._ended:
+                    return
+                kind = next(kind for kind in self._FIRST if kind in self._waiting)
+                work, trouble = self._waiting.pop(kind)
+            try:
+                show = work()
+            except Exception as error:  # told on the page
+                show = _telling(trouble, error)
+            if not self._ended:
+                self._document.add_next_tick_callback(show)
+
+
+def _say(where: Div, text: str) -> None:
+    """Show a sentence, or nothing."""
+    if where.text != escape(text):
+        where.update(text=escape(text), visible=bool(text))
+
+
+def _called(do: Callable[[], None]) -> Callable[[str, Any, Any], None]:
+    def changed(attr: str, old: Any, new: Any) -> None:
+        do()
+
+    return changed
+
+
+def _telling(trouble: Callable[[Exception], None], error: Exception) -> Callable[[], None]:
+    return lambda: trouble(error)
+
+
+def _bytes_of(facts: Any) -> int:
+    import math
+
+    return int(math.prod(facts.sample_shape) * facts.dtype.itemsize)

@@ -1,0 +1,86 @@
+"""The model so far of a fit that is running, in a store that other programs read."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+
+from dpca.models.estimator import Estimator
+from dpca.models.store import load_any, save_model, stated_by
+from dpca.models.watching import Progress
+from dpca.storage.disk import there_is
+from dpca.storage.errors import StoreError
+
+# Times that a store is read again which is replaced while it is read, and seconds in between.
+_TRIES, _PAUSE = 5, 0.05
+_KEY = "progress"
+
+
+def write_live(progress: Progress, path: str | os.PathLike[str]) -> None:
+    """Keep the model so far in a store, in the place of the one before; it is always whole, see `read_live`.
+
+    Raises
+    ------
+    StoreError
+        If something else is there, or it cannot be written.
+    """
+    stated = {"n_samples": progress.n_samples, "seconds": progress.seconds, "finished": progress.finished}
+    save_model(progress.model, path, overwrite=True, stated={_KEY: stated})
+
+
+def check_live(path: str | os.PathLike[str], model: Estimator) -> None:
+    """Refuse a path at which something else is than the model so far of an earlier fit.
+
+    Raises
+    ------
+    StoreError
+    """
+    if there_is(path) and _KEY not in (facts := stated_by(path)):
+        raise StoreError(
+            f"'{path}' is a {facts.get('kind')} store, not the {model.store_kind} of a fit that was running: give "
+            f"another path for the model so far"
+        )
+
+
+def read_live(path: str | os.PathLike[str]) -> Progress:
+    """Return the progress of a fit whose model so far is kept in a store, by another program perhaps.
+
+    Parameters
+    ----------
+    path : path-like or URL
+        What ``fit_store(..., live=path)`` or ``dpca fit --live`` keeps.
+
+    Returns
+    -------
+    Progress
+        Its model is whole, however often the store is replaced meanwhile.
+
+    Raises
+    ------
+    StoreError
+        If there is none, or it is damaged. There is none before the first look.
+
+    Examples
+    --------
+    >>> while not (told := read_live("live.zarr")).finished:  # doctest: +SKIP
+    ...     draw(told.model.components_)
+    """
+    for left in reversed(range(_TRIES)):
+        try:
+            before = stated_by(path)
+            model = load_any(path)
+            if stated_by(path).get("fingerprint") == before["fingerprint"]:
+                stated = before[_KEY]
+                n, seconds, finished = int(stated["n_samples"]), float(stated["seconds"]), bool(stated["finished"])
+                if n < model.n_samples_seen_ or not math.isfinite(seconds):
+                    raise ValueError(f"it states {n} samples")
+                return Progress.of(model, n, seconds, finished=finished)
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreError(f"'{path}' is no model of a running fit ({error}): give what --live names") from error
+        except StoreError:
+            # It may have been replaced between two of its files.
+            if not left:
+                raise
+        time.sleep(_PAUSE)
+    raise StoreError(f"'{path}' was replaced each time that it was read: look at it again")

@@ -1,0 +1,333 @@
+"""What a job will take, stage by stage, on any number of workers: tried on a few of its samples before it begins."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+import time
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from sklearn.base import clone
+
+from dpca.choices import COMPRESSED
+from dpca.engine.checkpoint import Checkpoints
+from dpca.engine.cluster import keep_freed_memory
+from dpca.engine.memory import AT_START, peak_resident_bytes, room_within, thread_count, usable_bytes
+from dpca.engine.rehearsal import SCHEDULING, FoldCost, Workers, rehearsing
+from dpca.engine.source import Source, as_source
+from dpca.jobs import encode_write, score_write
+from dpca.jobs.cell_choice import choose_cells
+from dpca.jobs.encode import fill_codes, stated_facts, wanted_goal
+from dpca.jobs.encode_trials import Trials, cell_components, spread_runs
+from dpca.jobs.few_samples import RUN, FewSamples, Repeated
+from dpca.jobs.settings import CompressionSettings
+from dpca.jobs.stages import StagePlan
+from dpca.jobs.transform import transform_store
+from dpca.models.store import write_model
+from dpca.representation.compressed import COMPRESSED_VERSION
+from dpca.representation.compressed_form import Form
+from dpca.storage.disk import folder_bytes
+from dpca.storage.ingest import ingest, plan_ingest
+from dpca.storage.ingest import task_bytes as ingest_bytes
+from dpca.storage.progress import no_progress
+from dpca.storage.readers import Reader
+from dpca.storage.stack import Stack
+from dpca.storage.tasks import one_blas_thread
+from dpca.storage.workspace import Workspace
+
+# Samples that a pass over shards is tried on, at most, and bytes of them; a third of them tells its fixed part.
+_MOST, _MOST_BYTES, _PART = 192, 2**26, 4
+# What numba and the loops that it compiled take in a worker, beside what it holds when it starts (measured: 112 MB).
+_COMPILED = 128 * 10**6
+
+
+@dataclass(frozen=True)
+class JobPlan:
+    """What a job takes on a number of workers.
+
+    Attributes
+    ----------
+    workers, cores : int
+        Processes of one thread each, and the processors that they share: those of this machine, and where there are
+        more workers one for each of them.
+    samples : int
+    sample_shape : tuple of int
+    dtype : str
+    bytes_decoded, bytes_written : int
+        Of all samples; of what is kept.
+    stages : dict of str to StagePlan
+        In their order.
+    worker_memory, own_memory : int
+        Bytes that a worker, and this process, hold at most.
+    memory_allowed : int
+        Bytes that one task may take.
+    model : estimator
+        Not fitted: what will be, where the job chooses its cells.
+    """
+
+    workers: int
+    cores: int
+    samples: int
+    sample_shape: tuple[int, ...]
+    dtype: str
+    bytes_decoded: int
+    bytes_written: int
+    stages: dict[str, StagePlan]
+    worker_memory: int
+    own_memory: int
+    memory_allowed: int
+    model: Any
+
+    @property
+    def seconds(self) -> float:
+        """Of all stages."""
+        return sum(stage.seconds for stage in self.stages.values())
+
+    @property
+    def memory(self) -> int:
+        """Bytes that all workers and this process hold at most."""
+        return self.workers * self.worker_memory + self.own_memory
+
+    @property
+    def bytes_a_second(self) -> float:
+        """Decoded bytes that are read in a second by the fastest stage: what the disk must give, but for its codec."""
+        return max(stage.bytes / max(stage.seconds, 1e-9) for stage in self.stages.values())
+
+
+@dataclass(frozen=True)
+class _Stage:
+    """A stage whose parts are known: what one process does, folds, and a pass over shards."""
+
+    name: str
+    bytes: int
+    alone: float = 0.0
+    folds: tuple[FoldCost, ...] = ()
+    samples: int = 0
+    shard: int = 1
+    each: float = 0.0
+    """Processor seconds of one sample in the pass over shards."""
+    task_bytes: int = 0
+    held: int = 0
+    """Bytes of this process, of a stage that needs no workers."""
+
+    def planned(self, workers: Workers) -> StagePlan:
+        seconds = self.alone + sum(fold.seconds(workers) for fold in self.folds)
+        if self.samples:
+            tasks = math.ceil(self.samples / self.shard)
+            turns, busy = math.ceil(tasks / workers.n) / tasks, min(tasks, workers.n)
+            seconds += max(self.samples * self.each * turns * max(1, busy / workers.cores), tasks * SCHEDULING)
+        task = max([self.task_bytes, *(fold.planned(workers).task_bytes for fold in self.folds)])
+        return StagePlan(seconds, self.bytes, self.held or task + AT_START + _COMPILED)
+
+
+def plan_job(
+    given: Stack | Reader,
+    settings: CompressionSettings,
+    *,
+    workers: Sequence[int] | None = None,
+    budget: int | None = None,
+) -> list[JobPlan]:
+    """Plan a job of `dpca.jobs.compress`: seconds, memory and bytes of each of its stages.
+
+    The folds of the fit are planned as they will run; a few batches of one group of cells, and a few shards, are tried
+    on samples of the source in this process, in a temporary folder.
+
+    Parameters
+    ----------
+    given : Stack or Reader
+        As `dpca.jobs.open_input` opens it.
+    settings : CompressionSettings
+    workers : sequence of int, optional
+        Numbers of workers; default one, that of processors here.
+    budget : int, optional
+        Bytes that one task may take; default as on a cluster here, with as many workers as processors.
+
+    Returns
+    -------
+    list of JobPlan
+        One for each number of workers.
+
+    Raises
+    ------
+    DataError
+        As `dpca.jobs.compress`; a goal that the tried samples do not reach is one.
+    PlanError
+        If a stage does not fit the memory.
+
+    Notes
+    -----
+    Takes some seconds of one processor, and with a goal whose cells are to be chosen as long as that choice does.
+    Times are processor seconds of this machine, put together as the plan says: the busiest worker's share of the tasks,
+    a task's reading ahead beside its arithmetic where there are processors for both, merges level by level, what one
+    process does alone, and no less than what the scheduler takes for its tasks. That storage and network keep up is
+    assumed.
+    """
+    here = thread_count()
+    counts = [here] if workers is None else list(workers)
+    room = room_within(usable_bytes() // here) if budget is None else budget
+    several = [Workers(n, max(n, here), room) for n in counts]
+    with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)  # a few samples converge to nothing
+        tried = _Tried(given, settings, several[0], Path(folder))
+        stages = list(tried.stages())
+    n = tried.source.shape[0]
+    decoded = math.prod(tried.source.shape) * tried.source.dtype.itemsize
+    found = []
+    for each in several:
+        planned: dict[str, StagePlan] = {}
+        held = 0
+        for stage in stages:
+            plan = stage.planned(each)
+            held = held if stage.held else max(held, plan.memory)  # a process never forgets its peak
+            planned[stage.name] = StagePlan(plan.seconds, plan.bytes, stage.held or held)
+        shape, dtype = tuple(tried.source.shape[1:]), tried.source.dtype.name
+        facts = (n, shape, dtype, decoded, round(tried.bytes_written))
+        found.append(
+            JobPlan(each.n, each.cores, *facts, planned, held, peak_resident_bytes(), each.budget, tried.model)
+        )
+    return found
+
+
+class _Tried:
+    """The stages of a job, each tried on a few samples as it is asked for."""
+
+    def __init__(self, given: Stack | Reader, settings: CompressionSettings, workers: Workers, folder: Path) -> None:
+        self.given, self.settings, self.workers, self.folder = given, settings, workers, folder
+        self.model = clone(settings.model)
+        self.bytes_written = 0.0
+        self.source: Source
+        self.axes: tuple[str, ...]
+        self.few: list[Stack] = []
+
+    def stages(self) -> Iterator[_Stage]:
+        """Yield the stages in their order."""
+        if isinstance(self.given, Reader):
+            yield self._ingest(self.given)
+        else:
+            self.source, self.axes = as_source(self.given), self.given.axes
+            self.few = [self._some(part) for part in self._parts(self.source.shape[0], self.given.nbytes)]
+        if self.settings.choose_cells:
+            yield self._choose_cells()
+        keep_freed_memory()  # as workers do
+        yield self._fit()
+        yield self._scores() if self.settings.goal is None else self._encode()
+
+    def _parts(self, n: int, size: int) -> list[int]:
+        """Return two numbers of samples to try."""
+        most = max(1, min(_MOST, n, _MOST_BYTES * n // size))
+        return [max(1, most // _PART), most]
+
+    def _some(self, count: int) -> Stack:
+        """Make a stack of some samples of the one that is given."""
+        name = self.folder / f"few {count}"
+        run = min(RUN, count)
+        np.save(name.with_suffix(".npy"), spread_runs(self.source, count, run)[:count])
+        bounds = self.given.data_range
+        cells, axes = self.model.cells_for(self.axes[1:]), self.axes[1:]
+        return ingest(
+            name.with_suffix(".npy"), name.with_suffix(".zarr"), cell_shape=cells, axes=axes, data_range=bounds
+        )
+
+    def _ingest(self, reader: Reader) -> _Stage:
+        settings = self.settings
+        shape, dtype, layout, self.axes = plan_ingest(reader, settings.reading, settings.model.cells_for, None)
+        size = math.prod(shape) * dtype.itemsize
+        spent, cells = [], settings.model.cells_for(("y", "x") if reader.encoded else self.axes[1:])
+        # The first one imports and compiles.
+        parts = self._parts(len(reader), size)
+        for turn, count in enumerate([parts[0], *parts]):
+            target, began = self.folder / f"few {turn}.zarr", time.process_time()
+            self.few.append(ingest(FewSamples(reader, count), target, cell_shape=cells, **settings.reading))
+            spent.append(time.process_time() - began)
+        self.few = self.few[1:]
+        self.source = Repeated(as_source(self.few[-1]), reader.name, shape, layout.chunks)
+        alone, each = _line(parts, spent[1:])
+        need = ingest_bytes(reader, dtype, layout)
+        return _Stage("ingest", size, alone, (), shape[0], layout.rows_per_shard, each, need)
+
+    def _choose_cells(self) -> _Stage:
+        assert self.settings.goal is not None
+        stack = self.given if isinstance(self.given, Stack) else self.few[-1]
+        began = time.process_time()
+        with one_blas_thread():
+            choice = choose_cells(stack, self.model, wanted_goal(self.settings.goal))
+        self.model = clone(self.model).set_params(**choice.parameters)
+        spent = time.process_time() - began
+        return _Stage("choose cells", choice.read_bytes, spent, held=peak_resident_bytes())
+
+    def _fit(self) -> _Stage:
+        given: Any = self.given
+        model = clone(self.model).set_params(memory_budget=self.workers.budget)
+        if isinstance(given, Reader):
+            given, bounds = self.source, self.few[-1].data_range
+            if model.get_params().get("data_range", 0) is None:
+                model.set_params(data_range=bounds)
+        began = time.process_time()
+        with rehearsing(self.workers, str(self.folder / "fold")) as rehearsal:
+            model.fit(given)
+        write_model(model, self.folder / "model.zarr", "planned")
+        alone = time.process_time() - began - rehearsal.spent
+        self.fitted = model
+        moved = sum(fold.planned(self.workers).read_bytes for fold in rehearsal.costs)
+        return _Stage("fit", moved, alone, tuple(rehearsal.costs))
+
+    def _scores(self) -> _Stage:
+        path, size, spent = self.folder / "model.zarr", [], []
+        for turn, stack in enumerate([self.few[0], *self.few]):
+            target = self.folder / f"scores {turn}.zarr"
+            began = time.process_time()
+            transform_store(stack, path, target, reconstruct=self.settings.reconstruct)
+            spent.append(time.process_time() - began)
+            size.append(folder_bytes(target))
+        parts, n = [stack.n_samples for stack in self.few], self.source.shape[0]
+        alone, each = _line(parts, spent[1:])
+        once, of_each = _line(parts, size[1:])
+        basis = self.fitted.basis_
+        score = math.prod(basis.score_shape) * basis.score_dtype(self.source.dtype).itemsize
+        most = n * score + (self._decoded if self.settings.reconstruct else 0)
+        self.bytes_written = once + min(most, n * of_each) + folder_bytes(path)
+        rows = score_write.stack_layout(self.source, basis, self.axes).shards[0]
+        need = score_write.task_bytes(self.source, basis, rows, self.settings.reconstruct)
+        return _Stage("scores", self._decoded, alone, (), n, rows, each, need)
+
+    def _encode(self) -> _Stage:
+        goal, n = wanted_goal(self.settings.goal or {}), self.source.shape[0]
+        stack, grid = self.few[-1], self.fitted.grid_
+        origin = self.source if isinstance(self.given, Stack) else as_source(stack)
+        began = time.process_time()
+        with one_blas_thread():
+            trials = Trials(origin, cell_components(self.fitted), stated_facts(stack, grid, goal), n_samples=n)
+            found = trials.reach(goal)
+        reached = time.process_time() - began
+        self.bytes_written = trials.stored_bytes(found)
+        spent = []
+        for turn, some in enumerate([self.few[0], *self.few]):
+            target = self.folder / f"codes {turn}.zarr"
+            with Workspace(target, kind=COMPRESSED, fingerprint=str(COMPRESSED_VERSION)) as work:
+                Checkpoints(str(work.scratch)).save(encode_write.PLAN, found.arrays, found.settings)
+                began = time.process_time()
+                quiet: dict[str, Any] = {"facts": {}, "client": None, "progress": no_progress}
+                fill_codes(some, self.folder / "model.zarr", work, work.scratch, goal, **quiet)
+                spent.append(time.process_time() - began)
+        alone, each = _line([some.n_samples for some in self.few], spent[1:])
+        form = Form(tuple(self.source.shape), self.source.dtype.itemsize, not len(found.cell))
+        need = encode_write.task_bytes(self.source, form, len(found.cell))
+        return _Stage("encode", self._decoded, reached + alone, (), n, form.shard_rows, each, need)
+
+    @property
+    def _decoded(self) -> int:
+        return math.prod(self.source.shape) * self.source.dtype.itemsize
+
+
+def _line(counts: Sequence[int], spent: Sequence[float]) -> tuple[float, float]:
+    """Return what two numbers of samples say of the fixed part, and of the part of each sample."""
+    (few, many), (less, more) = counts, spent
+    if many == few:
+        return 0.0, max(less, more) / many
+    each = max(more - less, 0.0) / (many - few)
+    return max(0.0, more - many * each), each

@@ -1,0 +1,76 @@
+"""Pictures of stacks, models and stores: each function draws one, and returns a matplotlib figure.
+
+What is looked at may be an array (numpy, Dask, Zarr or xarray), a `dpca.storage.Stack`, an opened store or a path; of
+large ones, only the samples that are shown are read. A fitted model may be given by its path, too. A notebook shows the
+figure that a cell ends with; ``figure.savefig("name.png")`` keeps it. The figures are made without pyplot: they leave
+its state and the style of other figures alone, and can be made in threads. Names of samples are drawn as plain text,
+whatever they hold.
+
+Colors tell things apart for all kinds of color vision: blue is above zero and red below it, zero is white, light gray
+marks places without data; in photographs, sand does. Where latitudes ascend, the north is at the top.
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from dpca.plots.charts import convergence, explained_variance, ssim_histogram
+    from dpca.plots.components import cell_eigenvectors, eigenimages, rank_map
+    from dpca.plots.maps import mode_maps
+    from dpca.plots.rates import rate_chart
+    from dpca.plots.samples import comparison, image_grid, reconstruction_ladder, worst_cases
+    from dpca.plots.scores import scores_over_time, scores_scatter
+    from dpca.plots.volumes import maximum_projections, volume_slices
+
+_FOUND_IN = {
+    "convergence": "charts",
+    "explained_variance": "charts",
+    "ssim_histogram": "charts",
+    "cell_eigenvectors": "components",
+    "eigenimages": "components",
+    "rank_map": "components",
+    "mode_maps": "maps",
+    "rate_chart": "rates",
+    "comparison": "samples",
+    "image_grid": "samples",
+    "reconstruction_ladder": "samples",
+    "worst_cases": "samples",
+    "scores_over_time": "scores",
+    "scores_scatter": "scores",
+    "maximum_projections": "volumes",
+    "volume_slices": "volumes",
+}
+
+__all__ = [
+    "cell_eigenvectors",
+    "comparison",
+    "convergence",
+    "eigenimages",
+    "explained_variance",
+    "image_grid",
+    "maximum_projections",
+    "mode_maps",
+    "rank_map",
+    "rate_chart",
+    "reconstruction_ladder",
+    "scores_over_time",
+    "scores_scatter",
+    "ssim_histogram",
+    "volume_slices",
+    "worst_cases",
+]
+
+
+def __getattr__(name: str) -> Any:
+    # On first use: matplotlib takes a second to import.
+    if name not in __all__:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    found = getattr(import_module(f"{__name__}.{_FOUND_IN[name]}"), name)
+    globals()[name] = found
+    return found
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -1,0 +1,253 @@
+"""Charts of numbers: what components explain, how fits converge, how good every sample is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypeAlias
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullFormatter, PercentFormatter
+from numpy.typing import ArrayLike, NDArray
+
+from dpca.plots import drawing
+from dpca.plots.drawing import ACCENT, ALERT, INK, MUTED
+from dpca.plots.given import curve_of, is_model, model_given, quality_of
+from dpca.plots.lines import leave_room, legend_beside, line_styles
+from dpca.storage.errors import DataError
+
+_LEGEND_INCHES, _WIDE_LEGEND_INCHES = 2.75, 3.3
+# Below this float64 tells nothing apart.
+_FLOOR = -15.0
+
+Line: TypeAlias = tuple[str, ArrayLike, ArrayLike]
+"""Name, abscissae, convergences."""
+
+
+def explained_variance(models: Any, *, parts: str | None = None, emphasized: str = "") -> Figure:
+    """Draw the share of the variance that the first 1, 2, ... components explain together.
+
+    Parameters
+    ----------
+    models : fitted estimator, path, array (k,) or (n_parts, k), or mapping of names to any of these
+        An array holds cumulative shares in 0..1, those of a cell or band a row; rows with NaN (without variance) are
+        left out. Of one with several parts, their mean and spread are drawn; of a mapping, a line for each name
+        (Alakkari 2020, figure 4.9).
+    parts : str, optional
+        What several rows are called; default what the model calls them, "cells" of an array.
+    emphasized : str
+        Name of the line that others are compared with.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The legend of several lists them as they end, the highest first.
+
+    Raises
+    ------
+    DataError
+        If a model knows no variances, or there is no line with a point.
+    """
+    if isinstance(models, Mapping):
+        return _several({str(name): _curve(one) for name, one in models.items()}, emphasized)
+    if parts is None and is_model(models):
+        models = model_given(models)
+        parts = f"{getattr(models, 'part_name', 'cell')}s"
+    return _mean_and_spread(_curve(models), parts or "cells")
+
+
+def convergence(
+    lines: Mapping[str, tuple[ArrayLike, ArrayLike]] | Sequence[Line],
+    x_label: str = "samples seen",
+    *,
+    emphasized: str = "",
+    y_label: str = "convergence, log10(1 - captured / best)",
+) -> Figure:
+    """Draw convergence against samples seen or seconds, one line a rule (Alakkari 2020, figure 3.2).
+
+    Parameters
+    ----------
+    lines : mapping of names to (x, convergence), or sequence of (name, x, convergence)
+        ``x`` positive and ascending; `dpca.metrics.convergence` measures it. Values that are not finite are drawn at
+        the floor of float64, -15. Rules without a single point are left out.
+    x_label : str
+    emphasized : str
+        Name of the line that the others are compared with.
+    y_label : str
+        What is drawn, where it is another logarithm of an excess.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        The legend lists the lines as they end, the best last.
+
+    Raises
+    ------
+    DataError
+        If there is no line with a point, or one has not as many heights as abscissae.
+    """
+    given = [(name, *line) for name, line in lines.items()] if isinstance(lines, Mapping) else lines
+    drawn = [(name, *_points(name, x, values)) for name, x, values in given if np.size(values)]
+    if not drawn:
+        raise DataError("there is no convergence to show: give at least one line with a point")
+    figure, axes = drawing.chart(x_label, y_label)
+    leave_room(axes, _LEGEND_INCHES)
+    styles = line_styles([name for name, _, _ in drawn], emphasized)
+    for name, x, values in sorted(drawn, key=lambda line: -line[2][-1]):
+        color, dash = styles[name]
+        strong = name == emphasized
+        axes.plot(
+            x,
+            values,
+            color=color,
+            linestyle=dash,
+            linewidth=2.2 if strong else 1.3,
+            marker="o" if len(x) <= 30 else "",
+            markersize=4 if strong else 2.6,
+            label=f"{name}  {values[-1]:.2f}",
+            zorder=3 if strong else 2,
+            clip_on=False,
+        )
+    _scale(axes)
+    legend_beside(axes)
+    return figure
+
+
+def ssim_histogram(ssim: Any) -> Figure:
+    """Draw a histogram of the SSIM of every sample, with the mean and the worst marked.
+
+    Parameters
+    ----------
+    ssim : array_like (n,), path, or an opened store of scores or codes
+        NaN is left out. `worst_cases` shows the samples at the left end.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    DataError
+        If there is no value to show.
+    """
+    if is_model(ssim) or hasattr(ssim, "quality"):
+        ssim = quality_of(ssim).get("ssim", ())
+    values = np.asarray(ssim, dtype=np.float64).ravel()
+    values = values[~np.isnan(values)]
+    if values.size == 0:
+        raise DataError("there is no SSIM to show: leave this picture out where SSIM is not defined")
+    low, mean = float(values.min()), float(values.mean())
+    figure, axes = drawing.chart("SSIM", "images")
+    high = float(values.max())
+    edge = max(0.04 * (high - low), 1e-3)
+    limits = (low - edge, min(high + edge, 1.0) if high <= 1 else high + edge)
+    bins = int(np.clip(2 * values.size ** (1 / 3), 12, 80))  # Rice's rule
+    axes.hist(values, bins=bins, range=limits, color=ACCENT, alpha=0.6, edgecolor="white", linewidth=0.6)
+    top = axes.get_ylim()[1] * 1.14
+    axes.set_ylim(0, top)
+    axes.set_xlim(*limits)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=8))
+    axes.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, min_n_ticks=1))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda count, _: f"{count:,.0f}"))
+    for text, at, height, color in (("mean", mean, top, INK), ("worst", low, 0.35 * top, ALERT)):
+        axes.plot([at, at], [0, height], color=color, linewidth=1.2)
+        near_edge = at > limits[0] + 0.8 * (limits[1] - limits[0])
+        offset = (-6, -12) if near_edge else (6, -12)
+        side: drawing.Side = "right" if near_edge else "left"
+        drawing.annotate(axes, f"{text} {at:.3f}", (at, height), offset, color, side)
+    return figure
+
+
+def _curve(x: Any) -> NDArray[np.float64]:
+    return np.asarray(curve_of(model_given(x)) if is_model(x) else x, np.float64)
+
+
+def _mean_and_spread(curve: NDArray[np.float64], parts: str) -> Figure:
+    cells = np.atleast_2d(curve)
+    if cells.ndim != 2:
+        raise DataError(f"explained variance has shape {curve.shape}: give (k,) or (n_parts, k)")
+    cells = cells[~np.isnan(cells).any(axis=1)]
+    figure, axes = drawing.chart("components kept", "explained variance")
+    if cells.size == 0:
+        drawing.annotate(axes, f"none of the {parts} varies", (0.5, 0.5), (0, 0), MUTED, "center")
+        return figure
+    number = np.arange(1, cells.shape[1] + 1)
+    mean = cells.mean(axis=0)
+    lowest = mean[0]
+    if len(cells) > 1:
+        bands = np.percentile(cells, [5, 25, 75, 95], axis=0)
+        lowest = bands[0, 0]
+        for low, high, alpha, share in ((0, 3, 0.13, f"90% of {parts}"), (1, 2, 0.22, f"half of the {parts}")):
+            axes.fill_between(number, bands[low], bands[high], color=ACCENT, alpha=alpha, linewidth=0, label=share)
+    label = f"mean of {len(cells):,} {parts}" if len(cells) > 1 else "explained variance"
+    marker = "o" if len(number) <= 50 else ""
+    axes.plot(number, mean, color=ACCENT, linewidth=1.8, marker=marker, markersize=3.5, label=label)
+    # Never above what it is: 99.97% must not read as 100%.
+    kept = np.floor(mean[-1] * 1000) / 1000
+    drawing.annotate(axes, f"{kept:.1%}", (number[-1], mean[-1]), (0, -16), ACCENT, "right")
+    axes.set_xlim(number[0] - 0.5, number[-1] + 0.5)
+    _scale_shares(axes, lowest)
+    if len(cells) > 1:
+        drawing.legend(axes)
+    return figure
+
+
+def _several(curves: Mapping[str, NDArray[np.float64]], emphasized: str) -> Figure:
+    means = {name: curve if curve.ndim == 1 else _mean_of(curve) for name, curve in curves.items()}
+    drawn = [(name, curve) for name, curve in means.items() if curve.size]
+    if not drawn:
+        raise DataError("there is no explained variance to show: give at least one line with a point")
+    figure, axes = drawing.chart("components of every partition", "explained variance")
+    leave_room(axes, _WIDE_LEGEND_INCHES)
+    styles = line_styles([name for name, _ in drawn], emphasized)
+    for name, share in sorted(drawn, key=lambda line: -line[1][-1]):
+        color, dash = styles[name]
+        strong = name == emphasized
+        axes.plot(
+            np.arange(1, len(share) + 1),
+            share,
+            color=color,
+            linestyle=dash,
+            linewidth=2.2 if strong else 1.4,
+            marker="o",
+            markersize=4 if strong else 2.6,
+            label=f"{name}  {share[-1]:.1%}",
+            zorder=3 if strong else 2,
+            clip_on=False,
+        )
+    axes.set_xlim(0.5, max(len(share) for _, share in drawn) + 0.5)
+    _scale_shares(axes, min(float(share[0]) for _, share in drawn))
+    legend_beside(axes)
+    return figure
+
+
+def _mean_of(curve: NDArray[np.float64]) -> NDArray[np.float64]:
+    varying = curve[~np.isnan(curve).any(axis=1)]
+    mean: NDArray[np.float64] = varying.mean(axis=0) if len(varying) else np.empty(0)
+    return mean
+
+
+def _scale_shares(axes: Axes, lowest: float) -> None:
+    axes.set_ylim(np.floor(max(lowest - 0.02, 0) * 10) / 10, 1.004)
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True, nbins=12, min_n_ticks=1))
+    axes.yaxis.set_major_formatter(PercentFormatter(1))
+
+
+def _points(name: str, x: ArrayLike, values: ArrayLike) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    where, heights = np.asarray(x, np.float64), np.asarray(values, np.float64)
+    if where.ndim != 1 or where.shape != heights.shape:
+        raise DataError(f"the line {name!r} has {where.shape} abscissae and {heights.shape} heights: give (n,) of both")
+    return where, np.where(np.isfinite(heights), np.maximum(heights, _FLOOR), _FLOOR)
+
+
+def _scale(axes: Axes) -> None:
+    axes.set_xscale("log")
+    low, high = axes.get_xlim()
+    axes.xaxis.set_major_locator(LogLocator(10, subs=(1.0, 2.0, 5.0) if high < 2000 * low else (1.0,)))
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:,.0f}" if value >= 1 else f"{value:g}"))
+    axes.xaxis.set_minor_formatter(NullFormatter())
+    axes.tick_params(axis="x", which="minor", length=0)
+    bottom, top = axes.get_ylim()
+    axes.set_ylim(min(bottom, -1.0), max(top, 0.0))
+    axes.axhline(0, color=MUTED, linewidth=0.6, zorder=1)

@@ -1,0 +1,189 @@
+"""Components as pictures, those of every cell in their places, and how many each place keeps."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.colors import LinearSegmentedColormap
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+from numpy.typing import ArrayLike
+
+from dpca.engine.source import as_dense
+from dpca.kernels.types import Array
+from dpca.models import EOF
+from dpca.plots import drawing
+from dpca.plots.drawing import ACCENT, INK, WIDTH
+from dpca.plots.given import is_model, model_given, shares_of
+from dpca.plots.layouts import tiles
+from dpca.plots.panels import align_signs, centered, extent_of, panel, signed, thinned
+from dpca.storage.errors import DataError
+from dpca.storage.labelled import coordinates_of, is_labelled
+
+_SHOWN, _OF_CELLS = 12, 8
+_MARGIN, _SCALE, _HIGHEST_MAP = 0.08, 0.9, 4.2
+_FEW_TO_MANY = LinearSegmentedColormap.from_list("few to many", ["#eaf0f5", ACCENT, INK])
+
+
+def eigenimages(
+    model: Any,
+    n_components: int | None = None,
+    *,
+    axes: Sequence[str] | None = None,
+    explained_variance_ratio: ArrayLike | None = None,
+) -> Figure:
+    """Draw the first components as images, all on one scale.
+
+    Parameters
+    ----------
+    model : fitted estimator, path, or array (k, H, W), (k, H, W, C), (k, z, y, x[, C]) or (k, L)
+        What has components. Of volumes the middle slice is shown; those of one axis are drawn as curves. NaN is no
+        data.
+    n_components : int, optional
+        How many; default 12, or as many as there are.
+    axes : sequence of str, optional
+        Names of a sample's axes, as in `dpca.storage.open_stack`; by default a last axis of at most 4 holds channels.
+    explained_variance_ratio : array_like (k,), optional
+        Share of the variance of each, written beside its number; default that of the model.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Zero is white, above it blue, below it red. Of colored images zero is gray, and each channel is brighter above
+        it. The scale at the foot says what full color stands for: the 99.5th percentile of all magnitudes.
+
+    Raises
+    ------
+    DataError
+        If the model has no components to show, or not so many.
+    """
+    return _drawn(*_vectors(model, n_components, _SHOWN, axes, explained_variance_ratio))
+
+
+def cell_eigenvectors(
+    model: Any,
+    n_components: int | None = None,
+    *,
+    cell_shape: Sequence[int] | None = None,
+    axes: Sequence[str] | None = None,
+    explained_variance_ratio: ArrayLike | None = None,
+) -> Figure:
+    """Draw the first eigenvectors of every cell, or band, in their places.
+
+    Parameters
+    ----------
+    model : fitted CellPCA or BandPCA, path of one, or array (k, *sample_shape)
+        An array has the eigenvectors of all cells in place.
+    n_components : int, optional
+        How many; default 8, or as many as there are.
+    cell_shape : sequence of int, optional
+        Spatial shape of a cell, of an array. The free sign of each cell's eigenvector is chosen to agree with its
+        neighbors.
+    axes, explained_variance_ratio
+        As in `eigenimages`.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        In the colors of `eigenimages`.
+
+    Raises
+    ------
+    DataError
+        As in `eigenimages`.
+    """
+    return _drawn(*_vectors(model, n_components, _OF_CELLS, axes, explained_variance_ratio), cell_shape=cell_shape)
+
+
+def rank_map(ranks: ArrayLike, *, axes: Sequence[str] | None = None) -> Figure:
+    """Draw how many components are kept where: the darker, the more.
+
+    Parameters
+    ----------
+    ranks : array_like of the shape of a sample, integers
+        Components of the cell or band that each attribute belongs to. Of volumes the middle slice is shown; samples of
+        one axis are drawn as a line.
+    axes : sequence of str, optional
+        Names of the sample's axes, as in `eigenimages`.
+    """
+    values = panel(ranks, axes)
+    if values.ndim == 1:
+        figure, chart = drawing.chart("attribute", "components kept")
+        chart.plot(values, color=ACCENT, linewidth=1.2, drawstyle="steps-mid")
+        chart.set_ylim(0, max(values.max(), 1) * 1.05)
+        chart.yaxis.set_major_locator(MaxNLocator(integer=True, nbins=6, min_n_ticks=1))
+        return figure
+    # Channels differ where bands take them apart.
+    values = thinned(values if values.ndim == 2 else values.mean(axis=-1))
+    aspect = drawing.aspect_of(values)
+    width = min(WIDTH - 2 * _MARGIN - _SCALE, _HIGHEST_MAP / aspect)
+    figure, _ = drawing.page(width * aspect + 2 * _MARGIN)
+    drawing.show_counts(figure, values, ((WIDTH - _SCALE - width) / 2, _MARGIN, width, width * aspect), _FEW_TO_MANY)
+    return figure
+
+
+def _vectors(
+    model: Any, n_components: int | None, usual: int, axes: Sequence[str] | None, shares: ArrayLike | None
+) -> tuple[Array, Sequence[str] | None, Array | None, Sequence[int] | None]:
+    """Return components (k, *sample_shape), names of their axes, shares of the variance and the cells of a model."""
+    cells: Sequence[int] | None = None
+    flipped: tuple[int, ...] = ()
+    if is_model(model):
+        model = model_given(model)
+        if isinstance(model, EOF):
+            maps = model.eofs()
+            values, shares = np.asarray(maps), model.explained_variance_ratio_ if shares is None else shares
+            flipped = () if not is_labelled(maps) or (found := coordinates_of(maps)) is None else found.northward
+        else:
+            values = model.pictured_components(_asked(n_components, usual))
+            if values is None:
+                raise DataError(f"{type(model).__name__} has no components of a sample's shape: there are none to show")
+            shares, cells = shares_of(model) if shares is None else shares, model.basis_.cell_shape
+            known = model._labels
+            axes = axes or (known and known.axes)
+            along = None if known is None else known.kept(model.sample_shape_)
+            flipped = () if along is None else tuple(axis + 1 for axis in along.northward)
+    else:
+        if is_labelled(model) and (found := coordinates_of(model)) is not None:
+            flipped = found.northward
+        values = as_dense(model)
+        if values.dtype.kind not in "buif":
+            raise DataError(f"components hold {values.dtype} values: show real numbers, such as their real part")
+    if values.ndim < 2 or not values.size:
+        raise DataError(f"there are no components to show in an array of {values.shape}: give (k, *sample_shape)")
+    if n_components is not None and _asked(n_components, usual) > len(values):
+        raise DataError(f"n_components is {n_components} but there are only {len(values)}: ask for at most that many")
+    values = values[: _asked(n_components, usual)]
+    values = np.flip(values, flipped) if flipped else values
+    return values, axes, None if shares is None else np.asarray(shares, np.float64), cells
+
+
+def _asked(n_components: int | None, usual: int) -> int:
+    if n_components is None:
+        return usual
+    if isinstance(n_components, bool) or not isinstance(n_components, int | np.integer) or n_components < 1:
+        raise DataError(f"n_components is {n_components!r}: give a positive integer")
+    return int(n_components)
+
+
+def _drawn(
+    values: Array,
+    axes: Sequence[str] | None,
+    shares: Array | None,
+    cells: Sequence[int] | None,
+    *,
+    cell_shape: Sequence[int] | None = None,
+) -> Figure:
+    cells, pictures = cell_shape or cells, []
+    for vector in values:
+        picture = panel(vector, axes)
+        if cells is not None and len(cells) > 1 and picture.ndim > 1:
+            picture = align_signs(picture, (cells[-2], cells[-1]))
+        pictures.append(thinned(picture))
+    extent, by_sign = extent_of(pictures), pictures[0].ndim == 2
+    shown = [(signed if by_sign else centered)(picture, extent) for picture in pictures]
+    scale = None if pictures[0].ndim == 1 else (extent, by_sign)
+    right = None if shares is None else [f"{share:.1%}" for share in shares[: len(shown)]]
+    return tiles(shown, [f"{i + 1}" for i in range(len(shown))], right, scale=scale)

@@ -1,0 +1,159 @@
+"""Drawing primitives on matplotlib: a page in inches, one typeface, five colors."""
+
+from __future__ import annotations
+
+import functools
+import pathlib
+from typing import Any, Literal, TypeAlias
+
+import numpy as np
+from matplotlib import get_data_path
+from matplotlib.axes import Axes
+from matplotlib.colors import Colormap, Normalize
+from matplotlib.figure import Figure
+from matplotlib.ft2font import FT2Font
+from matplotlib.image import BboxImage
+from matplotlib.ticker import MaxNLocator
+from matplotlib.transforms import Bbox, TransformedBbox
+from numpy.typing import NDArray
+
+from dpca.plots.panels import NO_DATA
+from dpca.plots.png import png
+
+WIDTH, DPI = 9.6, 150
+INK, MUTED, HAIRLINE = "#1d2530", "#697586", "#d4dae2"
+ACCENT, ALERT = "#2b6591", "#b3502a"
+FONT = "DejaVu Sans"
+"""Ships inside matplotlib, so that the pictures are the same on every machine."""
+
+Side: TypeAlias = Literal["left", "center", "right"]
+
+_CURVE_ASPECT = 0.62
+_CHART_HEIGHT = 3.9
+# Pixels of a page's inch where a browser lays it out.
+_SCREEN = 96
+
+
+class Page(Figure):
+    """A figure that a notebook shows by itself: pyplot, its backend and the state of both stay out of it."""
+
+    def _repr_png_(self) -> tuple[bytes, dict[str, int]]:
+        return png(self), {"width": round(self.get_figwidth() * _SCREEN)}
+
+
+def page(height: float) -> tuple[Figure, float]:
+    """Make an empty page of the given height in inches; returns it and the position of its upper edge."""
+    figure = Page(figsize=(WIDTH, height), dpi=DPI, facecolor="white")
+    return figure, height
+
+
+def aspect_of(picture: NDArray[np.float64]) -> float:
+    """Height over width of a panel."""
+    if picture.ndim == 1:
+        return _CURVE_ASPECT
+    # A panel thinner than this would leave nothing to look at; it is stretched instead.
+    return float(np.clip(picture.shape[0] / picture.shape[1], 0.1, 6.0))
+
+
+def show(figure: Figure, picture: NDArray[np.float64], place: tuple[float, float, float, float]) -> None:
+    """Show a panel of values in 0..1 at ``(left, bottom, width, height)`` inches."""
+    if picture.ndim == 1:
+        axes = axes_at(figure, place)
+        axes.plot(picture, color=ACCENT, linewidth=0.9)
+        axes.axhline(0.5, color=HAIRLINE, linewidth=0.6, zorder=0)
+        axes.set_xlim(0, max(len(picture) - 1, 1))
+        axes.set_ylim(-0.04, 1.04)
+        axes.set_xticks([])
+        axes.set_yticks([])
+        for spine in axes.spines.values():
+            spine.set(color=HAIRLINE, linewidth=0.6)
+        return
+    if (missing := np.isnan(picture)).any():
+        picture = picture if picture.ndim == 3 else np.repeat(picture[..., None], 3, axis=-1)
+        picture = np.where(missing.reshape(*picture.shape[:2], -1).any(axis=-1, keepdims=True), NO_DATA, picture)
+    # No axes: ticks that nobody sees take longer to make than a whole job on a small stack.
+    box = TransformedBbox(_on(figure, place), figure.transFigure)
+    image = BboxImage(box, cmap="gray", norm=Normalize(0, 255), interpolation="antialiased")
+    image.set_data(np.rint(picture * 255).astype(np.uint8))
+    figure.add_artist(image)
+
+
+def show_counts(
+    figure: Figure, counts: NDArray[np.float64], place: tuple[float, float, float, float], colors: Colormap
+) -> None:
+    """Show numbers as colors at ``(left, bottom, width, height)`` inches, with their scale on the right."""
+    left, bottom, width, height = place
+    axes = axes_at(figure, place)
+    axes.set_axis_off()
+    image = axes.imshow(counts, cmap=colors, aspect="auto", interpolation="nearest")
+    ticks = MaxNLocator(integer=True, nbins=6, min_n_ticks=1)
+    bar = figure.colorbar(image, cax=axes_at(figure, (left + width + 0.15, bottom, 0.14, height)), ticks=ticks)
+    bar.outline.set_visible(False)
+    style_ticks(bar.ax)
+
+
+def write(figure: Figure, x: float, y: float, text: str, *, color: str, size: float = 9.0, ha: Side = "left") -> None:
+    """Write one line at ``(x, y)`` inches, the letters standing on it; dollar signs are drawn as they are."""
+    x, y = x / WIDTH, y / figure.get_figheight()
+    figure.text(x, y, text, color=color, fontsize=size, ha=ha, fontfamily=FONT, parse_math=False)
+
+
+def chart(x_label: str, y_label: str) -> tuple[Figure, Axes]:
+    """Make a page with one pair of axes: hairlines, no box."""
+    figure, top = page(_CHART_HEIGHT)
+    axes = axes_at(figure, (0.95, 0.62, WIDTH - 1.25, top - 0.82))
+    axes.set_xlabel(x_label, color=MUTED, fontsize=9.5, fontfamily=FONT, labelpad=7)
+    axes.set_ylabel(y_label, color=MUTED, fontsize=9.5, fontfamily=FONT, labelpad=9)
+    style_ticks(axes)
+    axes.grid(axis="y", color=HAIRLINE, linewidth=0.6)
+    axes.set_axisbelow(True)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side == "bottom")
+        spine.set(color=MUTED, linewidth=0.8)
+    return figure, axes
+
+
+def annotate(axes: Axes, text: str, at: tuple[float, float], offset: tuple[float, float], color: str, ha: Side) -> None:
+    """Write beside a point of a chart, ``offset`` points away."""
+    style: dict[str, Any] = {"color": color, "fontsize": 9.5, "ha": ha, "fontfamily": FONT}
+    axes.annotate(text, at, xytext=offset, textcoords="offset points", **style)
+
+
+def legend(axes: Axes) -> None:
+    """Explain what has a label, in the lower right corner."""
+    axes.legend(loc="lower right", frameon=False, labelcolor=INK, prop={"family": FONT, "size": 9})
+
+
+def drawable(name: str, length: int) -> str:
+    """Return a file's name that can be drawn: glyphs of the typeface, on one line, shortened in the middle."""
+    known = _glyphs()
+    drawable = (c if ord(c) in known and c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name)
+    clean = "".join(drawable)
+    if len(clean) <= length:
+        return clean
+    tail = max(length - 1, 2) // 2
+    return clean[: max(length - 1 - tail, 1)] + "…" + clean[-tail:]
+
+
+@functools.cache
+def _glyphs() -> frozenset[int]:
+    """Code points the typeface can draw: any other is a warning and an empty box."""
+    font = pathlib.Path(get_data_path(), "fonts", "ttf", "DejaVuSans.ttf")
+    return frozenset(FT2Font(str(font)).get_charmap())
+
+
+def style_ticks(axes: Axes) -> None:
+    """Give ticks the colors and the typeface of the page."""
+    axes.tick_params(colors=MUTED, labelcolor=INK, labelsize=9, labelfontfamily=FONT, length=3, width=0.6)
+
+
+def axes_at(figure: Figure, place: tuple[float, float, float, float]) -> Axes:
+    """Add axes at ``(left, bottom, width, height)`` inches."""
+    return figure.add_axes(_on(figure, place).bounds)
+
+
+def _on(figure: Figure, place: tuple[float, float, float, float]) -> Bbox:
+    """Convert ``(left, bottom, width, height)`` inches to parts of a page."""
+    left, bottom, width, height = place
+    tall = figure.get_figheight()
+    return Bbox.from_bounds(left / WIDTH, bottom / tall, width / WIDTH, height / tall)

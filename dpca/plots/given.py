@@ -1,0 +1,274 @@
+"""What a picture is made of: samples, models and stores, as people have them; only what is shown is read."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import zarr
+from sklearn.utils.validation import check_is_fitted
+
+from dpca import metrics
+from dpca.choices import COMPRESSED
+from dpca.engine.source import Source, as_source, check_numeric
+from dpca.kernels.types import Array
+from dpca.models import EOF
+from dpca.models.estimator import Estimator
+from dpca.models.labelled import taken_in
+from dpca.models.scores import Scores, open_scores
+from dpca.models.store import load_any
+from dpca.representation.base import Representation
+from dpca.representation.compressed import Compressed, open_compressed
+from dpca.representation.compressed_form import pixels_of
+from dpca.storage.errors import DataError
+from dpca.storage.labelled import is_labelled
+from dpca.storage.layout import axes_for
+from dpca.storage.ranges import found_range, type_range
+from dpca.storage.readers.opening import is_zarr
+from dpca.storage.reading import array_in, open_group, open_node, root_facts
+from dpca.storage.stack import Stack, open_stack
+
+_QUALITY = ("ssim", "mse")
+
+
+@dataclass(frozen=True, eq=False)
+class Samples:
+    """Samples of which some are shown.
+
+    Attributes
+    ----------
+    shape : tuple of int
+        Samples first.
+    axes : tuple of str
+        Names of a sample's axes.
+    data_range : tuple of 2 floats or None
+        Lowest and highest value, where somebody stated them.
+    flipped : tuple of int
+        Axes of a sample along which latitudes ascend.
+    read : callable
+        Returns the sample of a number.
+    named : callable
+        Returns the names of the samples of some numbers.
+    """
+
+    shape: tuple[int, ...]
+    axes: tuple[str, ...]
+    data_range: tuple[float, float] | None
+    flipped: tuple[int, ...]
+    read: Callable[[int], Array]
+    named: Callable[[Sequence[int]], list[str]]
+
+    def take(self, indices: Sequence[int]) -> Array:
+        """Read samples (n, *sample_shape)."""
+        return np.stack([self.read(index) for index in indices])
+
+    def upright(self, sample: Array) -> Array:
+        """Return what has the shape of a sample as it is drawn: the north at the top."""
+        return np.flip(sample, self.flipped) if self.flipped else sample
+
+    def spread(self, indices: int | Iterable[int] | None, count: int) -> list[int]:
+        """Return the numbers of the samples to show, ``count`` from all over the stack where none are given.
+
+        Raises
+        ------
+        DataError
+            If there is no sample of one of these numbers.
+        """
+        n = self.shape[0]
+        if indices is None:
+            if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
+                raise DataError(f"the number of samples to show is {count!r}: give a positive integer")
+            chosen: Sequence[Any] = np.linspace(0, n - 1, min(count, n)).round().astype(int).tolist()
+        else:
+            chosen = [indices] if isinstance(indices, int | np.integer) else list(indices)
+        for index in chosen:
+            if isinstance(index, bool) or not isinstance(index, int | np.integer) or not -n <= index < n:
+                raise DataError(f"there is no sample {index!r}: the samples are numbered 0 to {n - 1:,}")
+        if not chosen:
+            raise DataError("the list of samples to show is empty: name at least one, or leave it out")
+        return [int(index) % n for index in chosen]
+
+
+def samples_given(x: Any, axes: Sequence[str] | None = None) -> Samples:
+    """Return the samples of an array, a stack, an opened store, or a path; nothing but metadata is read.
+
+    Raises
+    ------
+    DataError
+        If these are no samples of real numbers, or the names of the axes do not fit.
+    StoreError
+        If a store cannot be read.
+    """
+    if isinstance(x, Samples):
+        return x
+    x = opened_at(x)
+    named: Callable[[Sequence[int]], list[str]] = _numbers_of
+    data_range, along = None, None
+    if isinstance(x, Compressed):
+        stated, along, data_range = x.axes[1:], x.coordinates.of_one_sample(), pixels_of(x.facts).data_range
+        named, read, shape, dtype = _names_in(x.stored("name")), _indexed(x), x.shape, x.dtype
+    elif isinstance(x, Scores):
+        group, lazy = open_group(x.path), x.stack()
+        named = _names_in(array_in(group, "name")) if "name" in group else _numbers_of
+        stated, data_range, read, shape, dtype = None, x.pixels.data_range, _indexed(lazy), lazy.shape, lazy.dtype
+    elif isinstance(x, Estimator | EOF):
+        raise DataError(f"{type(x).__name__} is a model: give the samples to be shown, an array, a stack or a path")
+    else:
+        if is_labelled(x):
+            labelled, labels = taken_in(x, None)
+            source = labelled.source(labels)
+            along = labels.kept(source.shape[1:])
+        else:
+            source = as_source(x)
+            whole = x.coordinates if isinstance(x, Stack) else source.coordinates
+            along = whole and whole.of_one_sample()
+        if isinstance(x, Stack):
+            data_range, named = x.data_range, x.names_at
+        stated, shape, dtype, read = source.axes, source.shape, source.dtype, _one_by_one(source)
+    check_numeric(shape, dtype, "what is to be shown")
+    flipped = along.northward if along is not None and len(along.dims) == len(shape) - 1 else ()
+    names = tuple(axes or stated or axes_for(shape[1:]))
+    if len(names) != len(shape) - 1:
+        raise DataError(f"axes {names} name {len(names)} axes, and a sample has {len(shape) - 1}: name each one")
+    return Samples(tuple(shape), names, data_range or type_range(np.dtype(dtype)), flipped, read, named)
+
+
+def opened_at(x: Any) -> Any:
+    """Open a path to whatever store is there; what is no path, and what only `as_source` can open, is returned."""
+    if not isinstance(x, str | os.PathLike) or not is_zarr(os.fspath(x)):
+        return x
+    node = open_node(os.fspath(x))
+    kind = str(root_facts(node).get("kind", "")) if isinstance(node, zarr.Group) else ""
+    if kind == COMPRESSED:
+        return open_compressed(x)
+    if kind.endswith("scores"):
+        return open_scores(x)
+    return open_stack(x) if kind in ("", "stack") else load_any(x)
+
+
+def model_given(x: Any) -> Any:
+    """Return a fitted model, which may be given as its path or as that of the scores that it made.
+
+    Raises
+    ------
+    DataError
+        If this is no fitted model.
+    """
+    model = opened_at(x)
+    if isinstance(model, Scores):
+        model = model.model
+    if isinstance(model, EOF):
+        check_is_fitted(model, "model_")
+        return model
+    if not isinstance(model, Estimator):
+        what = f"'{os.fspath(x)}'" if isinstance(x, str | os.PathLike) else f"an object of type {type(x).__name__}"
+        raise DataError(f"{what} is no model: give a fitted estimator, or the path of one that was saved")
+    check_is_fitted(model)
+    return model
+
+
+def is_model(x: Any) -> bool:
+    """Say whether this is a model, or a path, which can only mean one where components are wanted."""
+    return isinstance(x, str | os.PathLike | Estimator | EOF | Scores)
+
+
+def basis_given(model: Any) -> Representation:
+    """Return what a model encodes samples with.
+
+    Raises
+    ------
+    DataError
+        If it has no such thing.
+    """
+    if isinstance(model, EOF):
+        raise DataError("an EOF needs the times of its field: show what its reconstruct(n_modes=k) gives, as an array")
+    basis: Representation = model.basis_
+    return basis
+
+
+def shares_of(model: Any) -> Array:
+    """Return the share of the whole variance that each component explains (k,), those of all parts together."""
+    total = np.ravel(model.total_variance_)
+    shares: Array = model.explained_variance_.reshape(total.size, -1).sum(0) / max(total.sum(), 1e-300)
+    return shares
+
+
+def curve_of(model: Any) -> Array:
+    """Return the explained variance of the first 1, 2, ... components of each part (parts, k), NaN of constant ones.
+
+    Raises
+    ------
+    DataError
+        If the model knows no variances.
+    """
+    model = model.model_ if isinstance(model, EOF) else model
+    if not hasattr(model, "explained_variance_") or not hasattr(model, "total_variance_"):
+        raise DataError(f"{type(model).__name__} states no share of the variance of samples: give a model that does")
+    total = np.ravel(model.total_variance_)
+    explained = model.explained_variance_.reshape(total.size, -1)
+    curve: Array = np.where(total[:, None] > 0, metrics.explained_variance_ratio(explained, total), np.nan)
+    return curve
+
+
+def quality_of(x: Any) -> dict[str, Array]:
+    """Return what a store keeps of the quality of every sample, ssim and mse, as far as they are there.
+
+    Raises
+    ------
+    DataError
+        If this is no store that keeps some.
+    """
+    store = opened_at(x)
+    if isinstance(store, Compressed):
+        found: Mapping[str, Array] = store.quality
+    elif isinstance(store, Scores):
+        group = open_group(store.path)
+        found = {name: np.asarray(array_in(group, name)[...]) for name in _QUALITY if name in group}
+    else:
+        found = {}
+    kept = {name: found[name] for name in _QUALITY if name in found}
+    if not kept:
+        raise DataError("there is no quality of samples to show: give the store of a job, or a compressed store")
+    return kept
+
+
+def worst_first(quality: Mapping[str, Array]) -> Array:
+    """Return the numbers of all samples, by ascending SSIM, or by descending MSE where there is none."""
+    return np.argsort(quality["ssim"] if "ssim" in quality else -quality["mse"], kind="stable")
+
+
+def range_of(values: Sequence[Array], stated: tuple[float, float] | None) -> tuple[float, float]:
+    """Return the range that is shown from black to white: what is stated, else that of these values."""
+    if stated is not None:
+        return stated
+    finite = [part[np.isfinite(part)] for part in values]
+    finite = [part for part in finite if part.size]
+    if not finite:
+        return 0.0, 1.0
+    return found_range(float(min(part.min() for part in finite)), float(max(part.max() for part in finite)))
+
+
+def _numbers_of(indices: Sequence[int]) -> list[str]:
+    return [str(index) for index in indices]
+
+
+def _indexed(values: Any) -> Callable[[int], Array]:
+    return lambda index: np.asarray(values[index])
+
+
+def _one_by_one(source: Source) -> Callable[[int], Array]:
+    box, reader = tuple((0, length) for length in source.shape[1:]), source.reader()
+
+    def read(index: int) -> Array:
+        reader((index, index + 1), box, out := np.empty((1, *source.shape[1:]), source.dtype))
+        found: Array = out[0]
+        return found
+
+    return read
+
+
+def _names_in(stored: zarr.Array[Any]) -> Callable[[Sequence[int]], list[str]]:
+    return lambda indices: [str(stored[index]) for index in indices]

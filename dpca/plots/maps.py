@@ -1,0 +1,103 @@
+"""Modes of fields as maps beside their time functions, as a matplotlib figure from plain arrays."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.colors import LinearSegmentedColormap, Normalize
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+
+from dpca.plots import drawing
+from dpca.plots.drawing import ACCENT, ALERT, HAIRLINE, INK, MUTED, WIDTH
+
+_MARGIN, _GAP, _HEADING, _FOOT, _MAP, _TALLEST, _BAR = 0.1, 0.75, 0.3, 0.32, 4.1, 3.0, 0.12
+# Below zero, zero, above; places without data are grey.
+_SIGNED = LinearSegmentedColormap.from_list("signed", [ACCENT, "#ffffff", ALERT]).with_extremes(bad="#b9b9b9")
+
+
+def mode_maps(
+    maps: ArrayLike,
+    series: ArrayLike | None = None,
+    *,
+    latitude: ArrayLike | None = None,
+    times: ArrayLike | None = None,
+    shares: ArrayLike | None = None,
+    units: str = "",
+) -> Figure:
+    """Draw modes one below the other, each a map in signed colors and its time function.
+
+    Parameters
+    ----------
+    maps : array_like of shape (k, ny, nx)
+        NaN at places without data. Each has a scale of its own, with zero in white.
+    series : array_like of shape (n, k), optional
+        Time functions.
+    latitude : array_like of shape (ny,), optional
+        Puts the north at the top; otherwise the first row is there.
+    times : array_like of shape (n,), optional
+        Numbers or dates along the time functions.
+    shares : array_like of shape (k,), optional
+        Shares of the variance, written beside the number of the mode.
+    units : str
+        Of the maps, for their scales.
+
+    Raises
+    ------
+    ValueError
+        If the shapes do not fit.
+    """
+    pictures = np.asarray(maps, np.float64)
+    if pictures.ndim != 3 or not pictures.size:
+        raise ValueError(f"maps have shape {pictures.shape}: give (k, ny, nx), at least one mode of two axes")
+    curves = None if series is None else np.asarray(series, np.float64)
+    if curves is not None and (curves.ndim != 2 or curves.shape[1] != len(pictures)):
+        raise ValueError(f"time functions have shape {curves.shape}: give (n, {len(pictures)})")
+    along = np.arange(0 if curves is None else len(curves)) if times is None else np.asarray(times)
+    if latitude is not None and np.ravel(latitude)[0] < np.ravel(latitude)[-1]:
+        pictures = pictures[:, ::-1]
+    aspect = drawing.aspect_of(pictures[0])
+    width = min(_MAP if curves is not None else WIDTH - 2 * _MARGIN - _GAP, _TALLEST / aspect)
+    height = width * aspect
+    line = _HEADING + height + _FOOT
+    figure, top = drawing.page(line * len(pictures) + _MARGIN)
+    for index, picture in enumerate(pictures):
+        bottom = top - _MARGIN - index * line - _HEADING - height
+        drawing.write(figure, _MARGIN, bottom + height + 0.08, f"{index + 1}", color=INK)
+        if shares is not None:
+            text = f"{float(np.asarray(shares)[index]):.1%}"
+            drawing.write(figure, _MARGIN + width, bottom + height + 0.08, text, color=MUTED, ha="right")
+        _draw_map(figure, picture, (_MARGIN, bottom, width, height), units)
+        if curves is not None:
+            left = _MARGIN + width + _GAP + 0.45
+            draw_series(figure, along, curves[:, index], (left, bottom, WIDTH - _MARGIN - left, height))
+    return figure
+
+
+def _draw_map(figure: Figure, picture: Any, place: tuple[float, float, float, float], units: str) -> None:
+    most = float(np.nanmax(np.abs(picture))) if np.isfinite(picture).any() else 0.0
+    axes = drawing.axes_at(figure, place)
+    axes.set_axis_off()
+    scale = Normalize(-most or -1.0, most or 1.0)
+    image = axes.imshow(np.ma.masked_invalid(picture), cmap=_SIGNED, norm=scale, aspect="auto", interpolation="nearest")
+    left, bottom, width, height = place
+    bar = figure.colorbar(image, cax=drawing.axes_at(figure, (left + width + 0.1, bottom, _BAR, height)))
+    bar.outline.set_visible(False)
+    drawing.style_ticks(bar.ax)
+    if units:
+        drawing.write(figure, left + width + 0.1, bottom + height + 0.08, units, color=MUTED)
+
+
+def draw_series(figure: Figure, along: Any, values: Any, place: tuple[float, float, float, float]) -> Axes:
+    """Draw a curve and its zero at ``(left, bottom, width, height)`` inches."""
+    axes = drawing.axes_at(figure, place)
+    axes.axhline(0, color=HAIRLINE, linewidth=0.8)
+    axes.plot(along, values, color=ACCENT, linewidth=0.9)
+    axes.margins(x=0)
+    drawing.style_ticks(axes)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side == "bottom")
+        spine.set(color=MUTED, linewidth=0.8)
+    return axes

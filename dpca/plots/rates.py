@@ -1,0 +1,35 @@
+"""Bytes against error of several codecs, as a chart."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+
+from matplotlib.figure import Figure
+from matplotlib.ticker import FuncFormatter
+
+from dpca.plots import drawing
+from dpca.plots.drawing import ALERT
+
+
+def rate_chart(store: tuple[float, float], others: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
+    """Draw the PSNR of codecs against the bytes of a sample, and a store among them.
+
+    Parameters
+    ----------
+    store : (float, float)
+        Bytes of a sample, and PSNR in decibels.
+    others : mapping of str to sequence of (float, float)
+        The same of each codec's settings; what is without loss is left out.
+    """
+    figure, axes = drawing.chart("bytes of a sample", "PSNR, dB")
+    for name, points in others.items():
+        finite = [point for point in points if math.isfinite(point[1])]
+        if finite:
+            axes.plot(*zip(*finite, strict=True), marker="o", markersize=3, linewidth=1.2, label=name)
+    if math.isfinite(store[1]):
+        axes.plot(*store, marker="D", markersize=8, color=ALERT, linestyle="", label="this store")
+    axes.set_xscale("log")
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda size, _: f"{size:,.0f}"))
+    drawing.legend(axes)
+    return figure

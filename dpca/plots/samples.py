@@ -1,0 +1,276 @@
+"""Samples as pictures: in a grid, beside what a model gives back of them, and at growing numbers of components."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
+
+from dpca import metrics
+from dpca.kernels.pixels import Pixels
+from dpca.kernels.types import Array
+from dpca.models.scores import Scores
+from dpca.plots.given import (
+    Samples,
+    basis_given,
+    model_given,
+    opened_at,
+    quality_of,
+    range_of,
+    samples_given,
+    worst_first,
+)
+from dpca.plots.layouts import gallery, tiles, triplets
+from dpca.plots.panels import difference, intensity, panel, readable_gain, thinned
+from dpca.representation.compressed import Compressed, open_compressed
+from dpca.representation.reconstruction import samples_of
+from dpca.storage.errors import DataError
+from dpca.storage.layout import CHANNEL
+
+_LEVELS, _MOST_LEVELS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000), 6
+# The side of scikit-image's window, which SSIM takes.
+_WINDOW = 7
+
+
+def image_grid(
+    samples: Any,
+    indices: int | Iterable[int] | None = None,
+    *,
+    n: int = 12,
+    data_range: tuple[float, float] | None = None,
+    axes: Sequence[str] | None = None,
+    names: Sequence[str] | None = None,
+) -> Figure:
+    """Draw some samples of a stack.
+
+    Parameters
+    ----------
+    samples : array (n_samples, ...), Stack, opened store, or path
+        Of volumes the middle slice is shown; samples of one axis are drawn as curves. NaN is drawn in sand.
+    indices : int or iterable of int, optional
+        Which; default `n` from all over the stack.
+    n : int
+        How many, where `indices` does not say.
+    data_range : tuple of 2 floats, optional
+        The values shown as black and as white; default what the stack states, else the lowest and the highest shown.
+    axes : sequence of str, optional
+        Names of a sample's axes, as in `dpca.storage.open_stack`; by default a last axis of at most 4 holds channels,
+        of which the first three are shown, or the mean of fewer.
+    names : sequence of str, optional
+        Written under the samples; default what the stack calls them.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+
+    Raises
+    ------
+    DataError
+        If there are no such samples, or they hold no real numbers.
+    """
+    given = samples_given(samples, axes)
+    chosen = given.spread(indices, n)
+    taken = [given.upright(given.read(index)) for index in chosen]
+    told = given.named(chosen) if names is None else [str(name) for name in names]
+    if len(told) != len(chosen):
+        raise DataError(f"{len(told)} names for {len(chosen)} samples: give one for each")
+    pictures = [thinned(panel(sample, given.axes)) for sample in taken]
+    bounds = range_of(pictures, data_range or given.data_range)
+    return tiles([intensity(picture, bounds) for picture in pictures], told)
+
+
+def comparison(
+    originals: ArrayLike,
+    reconstructions: ArrayLike,
+    names: Sequence[str],
+    ssim: ArrayLike | None,
+    data_range: tuple[float, float],
+    *,
+    axes: Sequence[str] | None = None,
+) -> Figure:
+    """Draw originals beside reconstructions beside their difference.
+
+    Parameters
+    ----------
+    originals, reconstructions : array_like of shape (n, ...)
+        The same few samples, in the same units, of any dtype. Of volumes the middle slice is shown;
+        samples of one axis are drawn as curves.
+    names : sequence of n str
+    ssim : array_like of shape (n,), or None
+        Written under each sample; left out where it is None or NaN.
+    data_range : tuple of 2 floats
+        The values shown as black and as white.
+    axes : sequence of str, optional
+        Names of the sample's axes, as in `image_grid`.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        Differences are centered on gray and amplified by one round factor for all samples, which the heading states.
+
+    Raises
+    ------
+    DataError
+        If the shapes, the number of names or the data range do not fit.
+    """
+    shown, rebuilt = np.asarray(originals), np.asarray(reconstructions)
+    if shown.shape != rebuilt.shape or len(shown) == 0:
+        raise DataError(f"originals are {shown.shape} and reconstructions {rebuilt.shape}: give as many of both")
+    scores = np.full(len(shown), np.nan) if ssim is None else np.asarray(ssim, dtype=np.float64)
+    if len(names) != len(shown) or scores.shape != (len(shown),):
+        raise DataError(f"{len(names)} names and {scores.size} SSIM values for {len(shown)} samples: give one for each")
+    pairs = [(thinned(panel(a, axes)), thinned(panel(b, axes))) for a, b in zip(shown, rebuilt, strict=True)]
+    gain = readable_gain([b - a for a, b in pairs], data_range)
+    rows = [(intensity(a, data_range), intensity(b, data_range), difference(a, b, data_range, gain)) for a, b in pairs]
+    captions = ["" if np.isnan(score) else f"SSIM {score:.3f}" for score in scores]
+    return triplets(rows, ("original", "reconstruction", f"difference{_amplified(gain)}"), names, captions)
+
+
+def worst_cases(store: Any, samples: Any, n: int = 6, *, axes: Sequence[str] | None = None) -> Figure:
+    """Draw the samples that a store keeps worst, beside their reconstructions and the difference.
+
+    Parameters
+    ----------
+    store : path, or an opened store of scores or codes
+        What keeps the quality of every sample: a job's output, or a compressed store.
+    samples : as in `image_grid`
+        The originals, in the same order.
+    n : int
+        How many, those with the lowest SSIM first; with the largest error, where there is no SSIM.
+    axes : sequence of str, optional
+        Names of a sample's axes, as in `image_grid`.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        See `comparison`. The quality of all samples is read, and no other sample than those that are shown.
+
+    Raises
+    ------
+    DataError
+        If the store keeps no quality, or is of other samples.
+    """
+    store = opened_at(store)
+    quality, given = quality_of(store), samples_given(samples, axes)
+    rebuilt = samples_given(store, given.axes)
+    if rebuilt.shape != given.shape:
+        raise DataError(f"the store has samples of {rebuilt.shape} and the originals are {given.shape}: give its own")
+    count = len(given.spread(None, n))
+    worst = [int(index) for index in worst_first(quality)[:count]]
+    before, after = (np.stack([given.upright(of.read(index)) for index in worst]) for of in (given, rebuilt))
+    values = None if "ssim" not in quality else quality["ssim"][worst]
+    bounds = range_of([before], given.data_range or rebuilt.data_range)
+    return comparison(before, after, given.named(worst), values, bounds, axes=given.axes)
+
+
+def reconstruction_ladder(
+    model: Any,
+    samples: Any = None,
+    indices: int | Iterable[int] = 0,
+    *,
+    levels: Sequence[int] | None = None,
+    data_range: tuple[float, float] | None = None,
+    axes: Sequence[str] | None = None,
+) -> Figure:
+    """Draw what 1, 2, 5, ... components give back of some samples, beside the original and the difference.
+
+    Parameters
+    ----------
+    model : fitted estimator, opened store of scores or codes, or path of one of these
+    samples : as in `image_grid`, optional
+        The originals. A store is shown without them where they are left out.
+    indices : int or iterable of int
+        Which samples.
+    levels : sequence of int, optional
+        Numbers of components; default up to six of 1, 2, 5, 10, 20, ..., the last of them all.
+    data_range, axes
+        As in `image_grid`.
+
+    Returns
+    -------
+    matplotlib.figure.Figure
+        One row a sample. Under each reconstruction stands its SSIM; the PSNR where images are too small for that. The
+        difference is that of the last one.
+
+    Raises
+    ------
+    DataError
+        If there are not so many components, or the samples are not those of the model.
+    """
+    store = opened_at(model)
+    of_store = isinstance(store, Scores | Compressed)
+    if samples is None and not of_store:
+        raise DataError("a model alone holds no samples: give some, reconstruction_ladder(model, samples)")
+    given = samples_given(store if samples is None else samples, axes)
+    chosen = given.spread(indices, 1)
+    if of_store:
+        most = store.n_components if isinstance(store, Scores) else int(max(store.codec.component, default=-1)) + 1
+        kept = samples_given(store, given.axes)
+        if kept.shape != given.shape:
+            raise DataError(f"the store has samples of {kept.shape} and the originals are {given.shape}: give its own")
+    else:
+        store = model_given(store)
+        most = basis_given(store).score_shape[-1]
+        if tuple(store.sample_shape_) != given.shape[1:]:
+            raise DataError(f"the model has samples of {store.sample_shape_}, not of {given.shape[1:]}: give its own")
+    steps = _levels(levels, most)
+    originals = None if samples is None else given.take(chosen)
+    rebuilt = [_at_level(store, given, chosen, originals, level) for level in steps]
+    every = ([] if originals is None else [originals]) + rebuilt
+    bounds = range_of(every[:1], data_range or given.data_range)
+    panels = [[thinned(panel(given.upright(one), given.axes)) for one in column] for column in every]
+    columns = [[intensity(picture, bounds) for picture in column] for column in panels]
+    heads = ([] if originals is None else ["original"]) + [f"k = {level:,}" for level in steps]
+    captions = [[""] * len(chosen) for _ in columns]
+    if originals is not None:
+        captions = [captions[0], *(_told(originals, one, bounds, given.axes) for one in rebuilt), [""] * len(chosen)]
+        gain = readable_gain([b - a for a, b in zip(panels[0], panels[-1], strict=True)], bounds)
+        pairs = zip(panels[0], panels[-1], strict=True)
+        columns.append([difference(a, b, bounds, gain) for a, b in pairs])
+        heads.append(f"difference{_amplified(gain)}")
+    by_row = [list(row) for row in zip(*columns, strict=True)]
+    told = [list(row) for row in zip(*captions, strict=True)]
+    return gallery(by_row, heads, [""] * len(heads), given.named(chosen), told)
+
+
+def _levels(levels: Sequence[int] | None, most: int) -> list[int]:
+    if levels is None:
+        found = [*(level for level in _LEVELS if level < most), most]
+        places = np.linspace(0, len(found) - 1, min(len(found), _MOST_LEVELS)).round().astype(int)
+        return [found[place] for place in places]
+    for level in levels:
+        if isinstance(level, bool) or not isinstance(level, int | np.integer) or not 1 <= level <= most:
+            raise DataError(f"a level is {level!r} but there are 1 to {most} components: ask for so many")
+    if not len(levels):
+        raise DataError("the list of levels is empty: name at least one number of components, or leave it out")
+    return [int(level) for level in levels]
+
+
+def _at_level(store: Any, given: Samples, chosen: Sequence[int], originals: Array | None, level: int) -> Array:
+    """Return the reconstructions of some samples by the first components."""
+    if isinstance(store, Scores):
+        lazy = store.stack(level)
+        return np.stack([np.asarray(lazy[index].compute()) for index in chosen])
+    if isinstance(store, Compressed):
+        return np.asarray(open_compressed(store.path, level=level)[list(chosen)])
+    assert originals is not None  # which only stores do without
+    basis, pixels = basis_given(store), None
+    if originals.dtype.kind in "bui":
+        pixels = Pixels(originals.dtype, range_of([originals], given.data_range))
+    return np.asarray(samples_of(basis, basis.encode(originals, "the samples"), level, pixels))
+
+
+def _told(originals: Array, rebuilt: Array, bounds: tuple[float, float], axes: Sequence[str]) -> list[str]:
+    """Say how good reconstructions are."""
+    n_spatial, width = sum(axis != CHANNEL for axis in axes), bounds[1] - bounds[0]
+    if n_spatial > 1 and min(originals.shape[1 : 1 + n_spatial]) >= _WINDOW:
+        found = metrics.ssim(originals, rebuilt, data_range=width, n_spatial=n_spatial)
+        return [f"SSIM {value:.3f}" for value in found]
+    return [f"{value:.1f} dB" for value in metrics.psnr(originals, rebuilt, data_range=width)]
+
+
+def _amplified(gain: int) -> str:
+    return "" if gain == 1 else f" \N{MULTIPLICATION SIGN} {gain}"

@@ -1,0 +1,152 @@
+"""Features of a cascade: feature maps of patches, rectified and averaged over neighbors, layer upon layer."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from dpca.engine.derived import ComputedSource
+from dpca.engine.source import Source
+from dpca.kernels.pixels import Pixels
+from dpca.kernels.types import Array, Region
+from dpca.representation.base import Representation
+from dpca.representation.patches import PatchRepresentation
+from dpca.storage.errors import DataError
+from dpca.storage.workspace import fingerprint_of
+
+# Bytes of the maps that are pooled at once.
+_BLOCK_BYTES = 2**24
+
+
+@dataclass(frozen=True, eq=False)
+class CascadeRepresentation(Representation):
+    """The features of samples: each layer's feature maps, as [y+, -y-] and averaged over blocks, are the next one's.
+
+    Parameters
+    ----------
+    layers : sequence of PatchRepresentation
+        At least one; the samples of each are the features of the one before.
+    rectify : bool
+        Whether maps y become max(y, 0) and, behind these, max(-y, 0).
+    pool : int
+        Side of the blocks that maps are averaged over; what does not fill a block at the far edges is left out.
+    kept : int, optional
+        How many maps of the last layer count; default all.
+    """
+
+    layers: Sequence[PatchRepresentation]
+    rectify: bool
+    pool: int
+    kept: int | None = None
+
+    scores_kind: ClassVar[str] = "cascade-scores"  # type: ignore[misc]
+    keeps_units: ClassVar[bool] = False
+    decodes: ClassVar[bool] = False
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return self.layers[0].sample_shape
+
+    @property
+    def score_shape(self) -> tuple[int, ...]:
+        """Shape of one sample's features: blocks along each spatial axis, maps."""
+        *grid, k = self.layers[-1].score_shape
+        return (*(length // self.pool for length in grid), self.kept or k * (2 if self.rectify else 1))
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the filters."""
+        return self.layers[0].dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what was learned."""
+        return sum(layer.nbytes for layer in self.layers)
+
+    def score_axes(self, axes: Sequence[str]) -> tuple[str, ...]:
+        """Name the axes of one sample's features, given those of a sample."""
+        return self.layers[0].score_axes(axes)
+
+    def n_spatial(self, axes: Sequence[str]) -> int:
+        """Return how many of a sample's axes are axes of space."""
+        return self.layers[0].n_spatial(axes)
+
+    def fingerprint(self) -> str:
+        """Return the hash of all layers."""
+        return fingerprint_of(self.scores_kind, self.rectify, self.pool, *(one.fingerprint() for one in self.layers))
+
+    def work_bytes(self, n_rows: int, dtype: DTypeLike, *, pixels: bool = False) -> int:
+        """Bytes of temporary arrays, as `Representation.work_bytes`."""
+        work = self.score_dtype(dtype)
+        rows = min(n_rows, self._step(work))
+        # Of a layer: its maps with and without signs, and the pooled ones.
+        inside = max(layer.work_bytes(rows, work) + 3 * rows * self._map_bytes(layer, work) for layer in self.layers)
+        return inside + n_rows * math.prod(self.score_shape) * work.itemsize
+
+    def _leading(self, n_components: int) -> Self:
+        return replace(self, kept=n_components)
+
+    def _encode(self, samples: Array) -> Array:
+        dtype = self.score_dtype(samples.dtype)
+        features, step = np.empty((len(samples), *self.score_shape), dtype), self._step(dtype)
+        for start in range(0, len(samples), step):
+            values = samples[start : start + step]
+            for layer in self.layers:
+                values = self._pooled(layer._encode(values))
+            features[start : start + step] = values[..., : features.shape[-1]]
+        return features
+
+    def _decode(self, scores: Array, pixels: Pixels | None) -> Array:
+        raise DataError(
+            "a cascade leaves out where in a block its features lie: they have no samples to come back to, take the "
+            "scores of PatchPCA for that"
+        )
+
+    def _pooled(self, maps: Array) -> Array:
+        """Return maps (n, *grid, k) rectified, and averaged over blocks of the grid."""
+        if self.rectify:
+            maps = np.concatenate([np.maximum(maps, 0), np.maximum(-maps, 0)], axis=-1)
+        p, (n, *grid, k) = self.pool, maps.shape
+        whole = maps[(slice(None), *(slice(length // p * p) for length in grid))]
+        blocks = whole.reshape(n, *(size for length in grid for size in (length // p, p)), k)
+        pooled: Array = blocks.mean(axis=tuple(range(2, 2 * len(grid) + 1, 2)))
+        return pooled
+
+    def _step(self, dtype: np.dtype[Any]) -> int:
+        """Samples that go through all layers together."""
+        return max(1, _BLOCK_BYTES // max(self._map_bytes(layer, dtype) for layer in self.layers))
+
+    @staticmethod
+    def _map_bytes(layer: PatchRepresentation, dtype: np.dtype[Any]) -> int:
+        return math.prod(layer.score_shape) * dtype.itemsize
+
+
+class EncodedSource(ComputedSource):
+    """The scores of another source's samples, computed where they are read; nothing is stored.
+
+    Parameters
+    ----------
+    source : Source
+    representation : Representation
+    """
+
+    def __init__(self, source: Source, representation: Representation) -> None:
+        dtype = representation.score_dtype(source.dtype)
+        super().__init__(source, (source.shape[0], *representation.score_shape), dtype)
+        self.representation = representation
+
+    def compute(self, values: Array, first: int, samples: tuple[int, int], region: Region, out: Array) -> None:
+        """Fill a box of scores; whole samples are encoded for any."""
+        scores = self.representation.encode(values, self.name, first)
+        np.copyto(out, scores[(slice(None), *(slice(*lengths) for lengths in region))])
+
+    def further_bytes(self, region: Region) -> int:
+        """Return the bytes that one reader takes beside the samples that it is asked for: those of encoding, too."""
+        work = self.representation.work_bytes(self.read_rows(region), self.source.dtype)
+        return super().further_bytes(region) + work

@@ -1,0 +1,123 @@
+"""Feature maps: the scores of overlapping patches, which a convolution computes, and samples made of them again."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import DTypeLike
+
+from dpca.kernels import linalg
+from dpca.kernels.patches import PatchGrid
+from dpca.kernels.pixels import Pixels
+from dpca.kernels.types import Array
+from dpca.representation.base import Representation, array_digest
+from dpca.storage.workspace import fingerprint_of
+
+
+@dataclass(frozen=True, eq=False)
+class PatchRepresentation(Representation):
+    """The scores of each patch are the products of its values, less the mean patch, with orthonormal components.
+
+    Samples are the average, at each pixel, of what the scores of all patches there stand for: of all samples the one
+    whose patches are nearest to these by the sum of squares (the diagonal averaging of singular spectrum analysis,
+    Golyandina & Zhigljavsky 2013, section 2.1, in several dimensions). Pixels that lie in no patch, behind the last one
+    at a stride, get the mean of all patches in their channel.
+
+    Parameters
+    ----------
+    grid : PatchGrid
+    mean : array (n_features,)
+    components : array (n_components, n_features)
+    """
+
+    grid: PatchGrid
+    mean: Array
+    components: Array
+
+    scores_kind: ClassVar[str] = "patch-scores"  # type: ignore[misc]
+
+    @property
+    def sample_shape(self) -> tuple[int, ...]:
+        """Shape of one sample."""
+        return self.grid.sample_shape
+
+    @property
+    def score_shape(self) -> tuple[int, ...]:
+        """Shape of one sample's scores: (*grid_shape, n_components)."""
+        return (*self.grid.grid_shape, len(self.components))
+
+    @property
+    def dtype(self) -> np.dtype[Any]:
+        """Type of the components."""
+        return self.components.dtype
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of what was learned."""
+        return self.mean.nbytes + self.components.nbytes
+
+    def score_axes(self, axes: Sequence[str]) -> tuple[str, ...]:
+        """Name the axes of one sample's scores, given those of a sample."""
+        return (*(f"patch_{axis}" for axis in axes[: self.grid.n_spatial]), "component")
+
+    def n_spatial(self, axes: Sequence[str]) -> int:
+        """Return how many of a sample's axes are axes of space: those that patches are cut along."""
+        return self.grid.n_spatial
+
+    def fingerprint(self) -> str:
+        """Return the hash of the patches, the mean and the components."""
+        grid = [list(lengths) for lengths in (self.grid.sample_shape, self.grid.patch_shape, self.grid.stride)]
+        return fingerprint_of(self.scores_kind, grid, *map(array_digest, (self.mean, self.components)))
+
+    def work_bytes(self, n_rows: int, dtype: DTypeLike, *, pixels: bool = False) -> int:
+        """Bytes of temporary arrays, as `Representation.work_bytes`."""
+        work, d = self.score_dtype(dtype), math.prod(self.sample_shape)
+        results = n_rows * (2 * d + math.prod(self.score_shape)) * work.itemsize + 8 * math.prod(self.sample_shape)
+        blocks = self.grid.work_bytes(n_rows, dtype) + self.grid.work_bytes(n_rows, work)
+        return results + blocks + 2 * self.components.size * work.itemsize
+
+    def _leading(self, n_components: int) -> Self:
+        return replace(self, components=self.components[:n_components])
+
+    def _encode(self, samples: Array) -> Array:
+        """Return (x - mean) V^T of every patch x. Costs 2 n p d k operations."""
+        dtype, k = self.score_dtype(samples.dtype), len(self.components)
+        scores, mean = np.empty((len(samples), *self.score_shape), dtype), self.mean.astype(dtype)
+        filters = self.components.astype(dtype, copy=False).T
+        for box, patches in self.grid.rows(samples):
+            x = linalg.scratch("values", patches.shape, dtype)
+            # Together faster than one call that converts and subtracts.
+            np.copyto(x, patches)
+            x -= mean
+            np.matmul(x, filters, out=scores[box].reshape(-1, k))
+        return scores
+
+    def _decode(self, scores: Array, pixels: Pixels | None) -> Array:
+        dtype, grid = self.decoded_dtype(scores.dtype), self.grid
+        filters, k = self.components.astype(dtype, copy=False), len(self.components)
+        samples = np.zeros((len(scores), *grid.sample_shape), dtype)
+        for box in grid.boxes(len(scores)):
+            grid.add(scores[box].reshape(-1, k).astype(dtype, copy=False) @ filters, box, samples)
+        samples /= np.maximum(self._per_pixel(grid.counts()), 1).astype(dtype)
+        samples += self._mean_sample.astype(dtype)
+        return samples
+
+    @property
+    def _mean_sample(self) -> Array:
+        """The sample that scores of 0 stand for (*sample_shape), float64."""
+        grid, mean = self.grid, np.zeros((1, *self.grid.sample_shape))
+        for box in grid.boxes(1):
+            places = math.prod(cut.stop - cut.start for cut in box)
+            grid.add(np.broadcast_to(self.mean, (places, grid.n_features)), box, mean)
+        counts = self._per_pixel(grid.counts())
+        of_channel = self.mean.reshape(grid.shape).mean(axis=tuple(range(grid.n_spatial)))
+        found: Array = np.where(counts > 0, mean[0] / np.maximum(counts, 1), of_channel)
+        return found
+
+    def _per_pixel(self, values: Array) -> Array:
+        """Return values of pixels with axes for their channels."""
+        return values.reshape(*values.shape, *(1,) * len(self.grid.channel_shape))

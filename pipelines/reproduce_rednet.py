@@ -1,0 +1,163 @@
+"""Classifiers on scores of cells: chapter 5 of the thesis (Alakkari 2020) computed again, theirs beside ours.
+
+Writes a page with tables, and the numbers as JSON. Photographs become a stack, the stack cells, and their scores inputs
+of 25 x 25 values, which a network and a linear model learn from, on the same random splits.
+
+  ridge    ridge regression on every input, a linear model in seconds
+  network  tables 5.1 and 5.3: RedNet, where torch finds an accelerator
+  cascade  layers of patch components and ridge regression, with ablations
+
+What the network needs is kept in inputs.npz in the output folder: --inputs takes it to a machine with an accelerator,
+which needs no photographs. Each trial is kept as soon as it ends, so a run goes on where an earlier one stopped.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process of it
+    from dpca.cli.starting import start
+
+    start(__name__)
+
+from dpca.cli.arguments import positive
+from dpca.cli.running import guarded, say
+from dpca.pipelines.studies.rednet import training
+from dpca.pipelines.studies.rednet.cascade import cascade_table
+from dpca.pipelines.studies.rednet.inputs import Inputs
+from dpca.pipelines.studies.rednet.published import TABLE_5_1, TABLE_5_2, TABLE_5_3
+from dpca.pipelines.studies.rednet.ridge import ROWS, accuracies
+from dpca.pipelines.studies.rednet.splits import TASKS
+from dpca.pipelines.studies.rednet.tables import comparison, numbers
+from dpca.pipelines.studies.reproduction.data import MissingData, Setting
+from dpca.report.page import DataTable
+from dpca.report.record import aligned, write_report
+from dpca.storage.outputs import check_output
+
+_THEIRS = {"LFW-14": (TABLE_5_1 | TABLE_5_2, "tables 5.1 and 5.2"), "LFW-24": (TABLE_5_3, "table 5.3")}
+_ALIGNED = "Photographs are the deep-funneled ones, which are aligned and easier; the source took the original ones."
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the program; return its exit code (see `dpca.cli.running`)."""
+    return guarded(lambda: _run(_parser().parse_args(argv)))
+
+
+def _run(options: argparse.Namespace) -> int:
+    output = Path(options.output)
+    check_output(output, options.data)
+    study = _Study(options, output)
+    for name in options.only or SECTIONS:
+        say(f"{name} ...")
+        try:
+            made = SECTIONS[name](study)
+        except MissingData as missing:
+            study.left_out.append((name, str(missing)))
+            say(f"{name}: left out, {missing}")
+            continue
+        study.tables += made
+        # After every section: what an interrupted run had finished is on disk.
+        study.write()
+        say("\n\n".join(aligned(table.head, table.rows) for table in made))
+    study.write()
+    say(f"page {output / 'index.html'}")
+    return 0
+
+
+class _Study:
+    """What the sections share."""
+
+    def __init__(self, options: argparse.Namespace, output: Path) -> None:
+        self.options, self.output = options, output
+        self.setting = Setting(Path(options.data), output, options.trials)
+        self.tables: list[DataTable] = []
+        self.numbers: dict[str, Any] = {}
+        self.left_out: list[tuple[str, str]] = []
+        self._inputs: Inputs | None = None
+
+    @property
+    def inputs(self) -> Inputs:
+        """The photographs of the tasks; made once, and kept for another machine."""
+        if self._inputs is None:
+            if self.options.inputs is not None:
+                self._inputs = Inputs.load(Path(self.options.inputs))
+            else:
+                self._inputs = Inputs.made(self.setting)
+                self._inputs.save(self.output / "inputs.npz")
+        return self._inputs
+
+    def write(self) -> None:
+        """Write the page."""
+        left_out = [DataTable("Left out", ("section", "why"), self.left_out)] if self.left_out else []
+        title = "Classifiers on scores of cells"
+        write_report(self.output, self.numbers, {}, title=title, tables=[*self.tables, *left_out])
+
+
+def _ridge(study: _Study) -> list[DataTable]:
+    tables = []
+    for task in TASKS:
+        ours = {}
+        for name, values in ROWS.items():
+            if name.split()[0] in study.inputs.arrays:
+                ours[name] = accuracies(values(study.inputs), study.inputs.person, task, study.options.trials)
+        study.numbers |= numbers(f"ridge, {task.name}", ours)
+        note = f"Penalties are chosen by the training photographs of each trial. {_ALIGNED}"
+        tables.append(comparison(f"Ridge regression, {task.name}", ours, {}, "color", (note,)))
+    return tables
+
+
+def _network(study: _Study) -> list[DataTable]:
+    device, folder = study.options.device or training.accelerator(), study.output / "trials"
+    deadline, inputs, tables = time.monotonic() + 60.0 * study.options.minutes, study.inputs, []
+    if device is None:
+        say("network: no GPU was found (torch.cuda), and nothing is trained")
+    for task in TASKS:
+        if device is not None:
+            training.run(inputs, task, study.options.network_trials, folder, device, deadline, say)
+        ours, (theirs, where) = training.results(folder, task), _THEIRS[task.name]
+        study.numbers |= numbers(task.name, ours)
+        told = "" if ours else "No GPU was found and no trials are on disk: there are no networks of ours. "
+        heading, notes = f"Networks, {task.name} ({where})", (f"{told}{_ALIGNED}",)
+        tables.append(comparison(heading, ours, theirs, "RedNet, color", notes))
+    return tables
+
+
+def _cascade(study: _Study) -> list[DataTable]:
+    table, found = cascade_table(study.setting)
+    study.numbers |= found
+    return [table]
+
+
+SECTIONS: dict[str, Callable[[_Study], list[DataTable]]] = {"ridge": _ridge, "network": _network, "cascade": _cascade}
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="reproduce_rednet.py", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--data", default="../shared/data", metavar="FOLDER", help="folder of the data (default: %(default)s)"
+    )
+    parser.add_argument(
+        "--output", default="rednet.report", metavar="FOLDER", help="page to write (default: %(default)s)"
+    )
+    parser.add_argument("--inputs", metavar="FILE", help="inputs.npz of an earlier run, in the place of photographs")
+    parser.add_argument("--trials", type=positive, default=100, metavar="N", help="splits for ridge (default: 100)")
+    parser.add_argument(
+        "--network-trials", type=positive, default=20, metavar="N", help="splits for networks (default: 20)"
+    )
+    parser.add_argument("--minutes", type=positive, default=25, metavar="N", help="most time to train (default: 25)")
+    parser.add_argument("--device", help="what torch calls the device to train on (default: the accelerator, if any)")
+    parser.add_argument(
+        "--only", nargs="+", choices=SECTIONS, metavar="SECTION", help="make only these sections (default: all)"
+    )
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

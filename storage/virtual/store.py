@@ -1,0 +1,149 @@
+"""A Zarr store whose array of samples is made when it is read; all else is in the store that it wraps."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import AsyncIterator, Iterable
+from typing import Any
+
+import numpy as np
+from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, Store
+from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
+
+from dpca.storage.layout import SAMPLE
+from dpca.storage.manifest import Manifest
+from dpca.storage.virtual.model import ImageModel, Region
+from dpca.storage.virtual.models import stated_model
+
+SAMPLES = "samples"
+_METADATA = f"{SAMPLES}/zarr.json"
+_CHUNK = re.compile(rf"{SAMPLES}/c((?:/(?:0|[1-9][0-9]{{0,18}}))+)")
+
+
+class VirtualStore(Store):
+    """Adds the array ``samples`` of an image model to a store, read only.
+
+    Parameters
+    ----------
+    store : zarr.abc.store.Store
+        What there is beside the samples: the metadata of the group.
+    model : ImageModel
+    """
+
+    supports_writes = False
+    supports_deletes = False
+    supports_listing = True
+
+    def __init__(self, store: Store, model: ImageModel) -> None:
+        super().__init__(read_only=True)
+        self.beside, self.model = store, model
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, VirtualStore) and (self.beside, self.model) == (other.beside, other.model)
+
+    def make(self, samples: tuple[int, int], region: Region, out: np.ndarray[Any, Any]) -> None:
+        """Fill ``out`` with a box of samples."""
+        self.model.make(*samples, region, out)
+
+    async def get(
+        self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
+    ) -> Buffer | None:
+        """Return the content of a key, None if there is none."""
+        prototype = prototype or default_buffer_prototype()
+        if not key.startswith(f"{SAMPLES}/"):
+            return await self.beside.get(key, prototype, byte_range)
+        content = self._array() if key == _METADATA else self._chunk(key)
+        if content is None:
+            return None
+        start, stop = 0, len(content)
+        if isinstance(byte_range, RangeByteRequest):
+            start, stop = byte_range.start, byte_range.end
+        elif isinstance(byte_range, OffsetByteRequest):
+            start = byte_range.offset
+        elif byte_range is not None:
+            start = max(0, stop - byte_range.suffix)
+        return prototype.buffer.from_array_like(content[start:stop])
+
+    def _array(self) -> np.ndarray[Any, Any]:
+        model = self.model
+        metadata = {
+            "zarr_format": 3,
+            "node_type": "array",
+            "shape": [model.n_samples, *model.sample_shape],
+            "data_type": model.dtype.name,
+            "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": list(model.chunks)}},
+            "chunk_key_encoding": {"name": "default", "configuration": {"separator": "/"}},
+            "fill_value": 0,
+            "codecs": [{"name": "bytes", "configuration": {"endian": "little"}}],
+            "attributes": {},
+            "dimension_names": [SAMPLE, *model.axes],
+        }
+        return np.frombuffer(json.dumps(metadata).encode(), np.uint8)
+
+    def _chunk(self, key: str) -> np.ndarray[Any, Any] | None:
+        """Return a chunk, zeros behind the end of the array; None where the array has no such chunk."""
+        found = _CHUNK.fullmatch(key)
+        place = [int(i) for i in found[1].split("/")[1:]] if found else []
+        shape, chunks = (self.model.n_samples, *self.model.sample_shape), self.model.chunks
+        if len(place) != len(shape) or any(i * c >= n for i, c, n in zip(place, chunks, shape, strict=True)):
+            return None
+        (start, stop), *region = [(i * c, min(i * c + c, n)) for i, c, n in zip(place, chunks, shape, strict=True)]
+        lengths = (stop - start, *(b - a for a, b in region))
+        content = (np.empty if lengths == chunks else np.zeros)(chunks, self.model.dtype.newbyteorder("<"))
+        self.make((start, stop), region, content[tuple(map(slice, lengths))])
+        return content.reshape(-1).view(np.uint8)
+
+    async def get_partial_values(
+        self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
+    ) -> list[Buffer | None]:
+        """Return parts of several keys, one after the other."""
+        return [await self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
+
+    async def exists(self, key: str) -> bool:
+        """Return whether a key is there."""
+        if key.startswith(f"{SAMPLES}/"):
+            return key == _METADATA or (_CHUNK.fullmatch(key) is not None and await self.get(key) is not None)
+        return await self.beside.exists(key)
+
+    async def list(self) -> AsyncIterator[str]:
+        """Yield the keys of metadata: chunks are too many to be listed."""
+        async for key in self.beside.list():
+            yield key
+        yield _METADATA
+
+    async def list_prefix(self, prefix: str) -> AsyncIterator[str]:
+        """Yield the keys of metadata with a prefix."""
+        async for key in self.list():
+            if key.startswith(prefix):
+                yield key
+
+    async def list_dir(self, prefix: str) -> AsyncIterator[str]:
+        """Yield the entries of a folder; chunks are too many to be listed."""
+        if prefix.strip("/") == SAMPLES:
+            yield "zarr.json"
+            return
+        async for key in self.beside.list_dir(prefix):
+            yield key
+        if not prefix.strip("/"):
+            yield SAMPLES
+
+    async def set(self, key: str, value: Buffer) -> None:
+        """Raise: this store is read only."""
+        self._check_writable()
+
+    async def delete(self, key: str) -> None:
+        """Raise: this store is read only."""
+        self._check_writable()
+
+
+def with_samples(store: Store, where: str, manifest: Manifest | None) -> Store:
+    """Return a store with the samples of the image model that it states, or as it is where it states none.
+
+    Raises
+    ------
+    StoreError
+        If what is stated is no model.
+    """
+    stated = None if manifest is None else manifest.virtual
+    return store if stated is None else VirtualStore(store, stated_model(stated, where))

@@ -1,0 +1,79 @@
+"""Small stores to look at, and a browser."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from dpca import CellPCA, StreamingPCA
+from dpca.explore.opening import Opened
+from dpca.explore.page import lay_out
+from dpca.explore.server import PageServer
+from dpca.jobs.encode import encode_store
+from dpca.jobs.transform import transform_store
+from dpca.storage import ingest, open_stack
+from tests.conftest import smooth_images
+
+HOSTILE = ['<script>document.title="taken"</script>', '"><img src=x onerror=alert(1)>', "a\x1b[2Jb", "ä" * 10_000]
+N, SHAPE, K = 60, (24, 28, 3), 6
+CHROMIUM = shutil.which("chromium")
+
+
+@pytest.fixture(scope="session")
+def stores(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a stack, a model, scores of it, and a compressed store."""
+    folder = tmp_path_factory.mktemp("explored")
+    names = [*HOSTILE, *(f"portrait-{i:03d}" for i in range(len(HOSTILE), N))]
+    with zipfile.ZipFile(folder / "images.zip", "w") as archive:
+        for name, image in zip(names, smooth_images(N, SHAPE), strict=True):
+            Image.fromarray(image).save(png := io.BytesIO(), "PNG")
+            archive.writestr(f"{name}.png", png.getvalue())
+    ingest(folder / "images.zip", folder / "stack.zarr", threads=1)
+    StreamingPCA(K, random_state=0).fit(folder / "stack.zarr").save(folder / "model.zarr")
+    CellPCA(8, cell_shape=8).fit(folder / "stack.zarr").save(folder / "cells.zarr")
+    opened = open_stack(folder / "stack.zarr")
+    transform_store(opened, folder / "model.zarr", folder / "scores.zarr")
+    encode_store(opened, folder / "cells.zarr", folder / "small.zarr", psnr=34.0)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Any]:
+    """One Chromium for a module."""
+    if CHROMIUM is None:
+        pytest.skip("there is no Chromium: apt-get install chromium")
+    from playwright.sync_api import sync_playwright
+
+    flags = [f"--{flag}" for flag in ("no-sandbox", "disable-gpu", "disable-quic", "no-first-run", "disable-sync")]
+    flags += ["--disable-background-networking", "--disable-component-update"]
+    with sync_playwright() as driver:
+        chromium = driver.chromium.launch(executable_path=CHROMIUM, args=flags, headless=True)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def served() -> Iterator[Callable[..., PageServer]]:
+    """Serve what is opened, its model loaded, to this machine."""
+    servers = []
+
+    def serve(opened: Opened, *, token: str | None = None, load: bool = True) -> PageServer:
+        if load and opened.load is not None:
+            opened.load()
+        server = PageServer("a store", host="127.0.0.1", port=0, token=token)
+        servers.append(server)
+        server.start()
+        server.show("<p>first</p>")
+        server.mount(lambda document: lay_out(opened.explorer, document))
+        return server
+
+    yield serve
+    for server in servers:
+        server.stop()

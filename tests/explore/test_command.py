@@ -1,0 +1,45 @@
+"""The command: what it prints and serves, and how it ends."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from dpca.cli import main
+from dpca.engine.stopping import STOPPED
+from tests.forked import Programs
+
+DPCA = [sys.executable, "-c", "import sys; from dpca.cli import main; sys.exit(main())", "explore"]
+
+
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_it_serves_the_first_picture_and_ends_without_a_word_more(
+    stores: Path, programs: Programs, number: int, code: int
+) -> None:
+    running = programs.start([*DPCA, str(stores / "stack.zarr"), "--model", str(stores / "model.zarr")])
+    line = running.stdout.readline()
+    assert line.startswith("http://localhost:")
+    with urllib.request.urlopen(line.split()[0]) as answer:
+        assert '<img src="data:image/png' in answer.read().decode()
+    running.send_signal(number)
+    assert running.communicate()[1] == f"{STOPPED}\n"
+    assert running.returncode == code
+
+
+def test_what_is_wrong_is_said_before_anything_is_served(
+    stores: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for path, code, says in (
+        (tmp_path / "nowhere", 3, "there is nothing at"),
+        (Path(__file__), 4, "is not a Zarr array or group"),
+    ):
+        assert main(["explore", str(path)]) == code
+        out, errors = capsys.readouterr()
+        assert says in errors
+        assert not out
+    assert main(["explore", str(stores / "stack.zarr"), "--model", str(stores / "stack.zarr")]) == 4
+    assert "not a model" in capsys.readouterr().err

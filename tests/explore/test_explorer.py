@@ -1,0 +1,209 @@
+"""What is shown of samples and models, against what the stores and models themselves say."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+import zarr
+
+import dpca
+from dpca.explore import markup, originals
+from dpca.explore.explorer import Explorer
+from dpca.explore.live import Watched
+from dpca.explore.opening import open_explorer
+from dpca.explore.originals import Names
+from dpca.metrics import psnr, ssim
+from dpca.storage import StoreError, open_stack
+from dpca.storage.errors import DataError
+from tests.explore.conftest import HOSTILE, SHAPE, K, N
+
+
+def opened(*paths: Path, **how: str) -> Explorer:
+    found = open_explorer(*map(str, paths), **{name: str(path) for name, path in how.items()})
+    if found.load is not None:
+        found.load()
+    return found.explorer
+
+
+def test_a_reconstruction_at_k_is_the_models_own_with_its_quality(stores: Path) -> None:
+    explorer = opened(stores / "stack.zarr", model=stores / "model.zarr")
+    model, stack = dpca.StreamingPCA.load(stores / "model.zarr"), open_stack(stores / "stack.zarr")
+    samples = stack.samples[...]
+    for index, k in ((0, 1), (17, 4), (59, K), (59, 99)):
+        look = explorer.look(index, k)
+        level = min(k, K)
+        again = model.inverse_transform(model.transform(samples[index : index + 1])[:, :level], level)
+        again = np.clip(np.rint(again), 0, 255).astype(np.uint8)
+        assert look.k == level
+        np.testing.assert_array_equal(np.rint(look.reconstruction * 255), again[0])
+        np.testing.assert_array_equal(np.rint(look.original * 255), samples[index])
+        assert look.numbers["psnr"] == pytest.approx(
+            psnr(samples[index : index + 1], again, data_range=255)[0], rel=1e-5
+        )
+        assert look.numbers["ssim"] == pytest.approx(
+            ssim(samples[index : index + 1], again, data_range=255)[0], abs=1e-5
+        )
+        assert look.size == f"{level:,} numbers, {4 * level:,} bytes"
+    assert explorer.n_components == K
+    shown = explorer.components(4)
+    assert len(shown.images) == 4
+    assert shown.explained[-1] == pytest.approx(model.explained_variance_ratio_.sum())
+
+
+@pytest.mark.parametrize("kept", ["scores.zarr", "small.zarr"])
+def test_what_was_kept_of_samples_is_shown_and_sorted_without_them(stores: Path, kept: str) -> None:
+    """Scores know their model when it is given; a compressed store holds all."""
+    how = {"model": stores / "model.zarr"} if kept == "scores.zarr" else {}
+    alone, beside = opened(stores / kept, **how), opened(stores / kept, stack=stores / "stack.zarr", **how)
+    look, both = alone.look(7, 99), beside.look(7, 99)
+    assert look.original is None
+    np.testing.assert_array_equal(look.reconstruction, both.reconstruction)
+    assert both.numbers["psnr"] == pytest.approx(look.stored["psnr"], rel=1e-4)
+    assert alone.look(7, 1).k == 1
+    assert np.abs(alone.look(7, 1).reconstruction - look.reconstruction).max() > 0
+    group = zarr.open_group(stores / kept, mode="r")
+    assert set(alone.orders) == {"stack", "ssim", "psnr", "mse", "distance"}
+    for name, sign in (("ssim", 1), ("psnr", 1), ("mse", -1)):
+        np.testing.assert_array_equal(alone.order(name), np.argsort(sign * group[name][...], kind="stable"))
+    if kept == "scores.zarr":
+        model = dpca.StreamingPCA.load(stores / "model.zarr")
+        far = (group["scores"][...].astype(float) ** 2 / model.explained_variance_).sum(axis=1)
+        np.testing.assert_array_equal(alone.order("distance"), np.argsort(-far, kind="stable"))
+    assert alone.thumbnail(7).shape == SHAPE
+
+
+def test_where_no_quality_is_stored_some_samples_are_measured(stores: Path) -> None:
+    explorer = opened(stores / "stack.zarr", model=stores / "model.zarr")
+    assert set(explorer.orders) == {"stack", "measured"}
+    order = explorer.order("measured")
+    lost = [explorer.look(int(i), K).numbers["mse"] for i in order]
+    assert len(order) == N
+    assert lost == sorted(lost, reverse=True)
+
+
+def test_a_model_alone_and_a_cell_model_have_eigenimages(stores: Path) -> None:
+    alone = opened(stores / "cells.zarr")
+    shown = alone.components(3)
+    assert alone.facts is None
+    assert [image.shape for image in shown.images] == [SHAPE] * 3
+    assert "CellPCA" in shown.words
+    both = opened(stores / "cells.zarr", stack=stores / "stack.zarr")
+    assert both.look(0, 8).numbers["psnr"] > both.look(0, 1).numbers["psnr"]
+
+
+def test_names_are_found_in_any_case_and_numbers_name_samples(stores: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(originals, "_NAMES", 8)  # several blocks
+    names = opened(stores / "stack.zarr").names
+    everything = open_stack(stores / "stack.zarr").names.tolist()
+    assert [names[i] for i in (0, 3, 59, 1)] == [everything[i] for i in (0, 3, 59, 1)]
+    assert names.find("PORTRAIT-02") == ([i for i, name in enumerate(everything) if "portrait-02" in name], N)
+    assert names.find("portrait", first=30, most=5) == (everything_of(everything, "portrait", 30)[:5], 35)
+    assert names.find("portrait", seconds=-1)[1] == 8  # one block is always looked at
+    assert names.find("portrait", wanted=lambda: False)[1] == 8
+    assert names.find("nobody") == ([], N)
+    virtual = Names(None, 3_033_042)
+    assert virtual[3_033_041] == "3033041"
+    assert virtual.find("#3,033,041") == ([3_033_041], 3_033_042)
+    assert virtual.find("3033042")[0] == virtual.find("-1")[0] == virtual.find("x")[0] == []
+
+
+def everything_of(names: list[str], text: str, first: int) -> list[int]:
+    return [i for i, name in enumerate(names) if text in name and i >= first]
+
+
+@pytest.mark.parametrize(
+    ("shape", "axes", "panel"),
+    [
+        ((16, 18, 1), ("y", "x", "channel"), (16, 18)),
+        ((16, 18, 4), ("y", "x", "channel"), (16, 18, 3)),
+        ((5, 16, 18), ("z", "y", "x"), (16, 18)),
+        ((2, 5, 16, 18, 3), ("t", "z", "y", "x", "channel"), (16, 18, 3)),
+        ((40,), ("feature",), (40,)),
+        ((1,), ("feature",), (1,)),
+        ((700, 1300), ("y", "x"), (234, 434)),
+    ],
+)
+def test_samples_of_any_shape(
+    tmp_path: Path, shape: tuple[int, ...], axes: tuple[str, ...], panel: tuple[int, ...]
+) -> None:
+    """Two samples of floats without a stated range: values are shown between their own limits, no quality is told."""
+    values = np.random.default_rng(0).normal(size=(2, *shape)).astype(np.float32)
+    zarr.create_array(tmp_path / "a.zarr", data=values, dimension_names=("sample", *axes))
+    explorer = opened(tmp_path / "a.zarr")
+    explorer.use(dpca.PCA(1).fit(values))
+    look = explorer.look(1, 1)
+    assert look.original.shape == look.reconstruction.shape == panel
+    assert 0 <= look.original.min() < 0.01 or look.original.size == 1
+    assert not look.numbers
+    assert explorer.components(5).images[0].shape[: len(panel[:2])]
+    assert markup.triplet(look).count("<figure>") == 3
+    n_planes = int(np.prod(shape[: -2 - (axes[-1] == "channel")])) if len(shape) > 2 else 1
+    assert explorer.facts.n_planes == n_planes
+    if shape == (5, 16, 18):
+        low, high = values[1].min(), values[1].max()
+        last, most = explorer.look(1, 1, 4).original, explorer.look(1, 1, None).original
+        assert np.corrcoef(last.ravel(), values[1, 4].ravel())[0, 1] == pytest.approx(1)
+        assert np.corrcoef(most.ravel(), values[1].max(axis=0).ravel())[0, 1] == pytest.approx(1)
+        assert low < high
+
+
+def test_what_cannot_be_shown_is_a_sentence(stores: Path, tmp_path: Path) -> None:
+    zarr.create_array(tmp_path / "empty.zarr", shape=(0, 8, 8), dtype="u1")
+    np.save(tmp_path / "a.npy", np.zeros(3))
+    other = dpca.PCA(2).fit(np.random.default_rng(0).normal(size=(5, 8, 8)))
+    other.save(tmp_path / "other.zarr")
+    for says, paths, how in (
+        ("at least one sample", [tmp_path / "empty.zarr"], {}),
+        ("there is nothing", [tmp_path / "nowhere"], {}),
+        ("not a Zarr array", [tmp_path / "a.npy"], {}),
+        ("stack already", [stores / "stack.zarr"], {"stack": stores / "stack.zarr"}),
+        ("the stack's own model", [stores / "stack.zarr"], {"model": tmp_path / "other.zarr"}),
+        ("the stack's own model", [tmp_path / "other.zarr"], {"stack": stores / "stack.zarr"}),
+        ("holds no model", [stores / "scores.zarr"], {}),
+        ("a stack with --model", [stores / "model.zarr"], {"model": stores / "model.zarr"}),
+        ("not a model", [stores / "stack.zarr"], {"model": stores / "stack.zarr"}),
+    ):
+        with pytest.raises((DataError, StoreError), match=says):
+            opened(*paths, **how)
+    with pytest.raises(DataError, match="give the stack, too"):
+        opened(stores / "model.zarr").look(0, 1)
+
+
+def test_a_store_that_disappears_is_missed_and_a_model_that_is_written_again_is_shown(
+    stores: Path, tmp_path: Path
+) -> None:
+    values = np.random.default_rng(0).integers(0, 255, (20, 9, 9), dtype=np.uint8)
+    zarr.create_array(tmp_path / "a.zarr", data=values, chunks=(1, 9, 9))
+    dpca.PCA(2).fit(values).save(tmp_path / "m.zarr")
+    found = open_explorer(str(tmp_path / "a.zarr"), model=str(tmp_path / "m.zarr"))
+    found.load()
+    watched, explorer = Watched(found.watched, found.load, found.explorer), found.explorer
+    watched.look()
+    assert (explorer.version, explorer.n_components) == (1, 2)
+    dpca.PCA(4).fit(values).save(tmp_path / "m.zarr", overwrite=True)
+    watched.look()
+    assert (explorer.version, explorer.n_components) == (2, 4)
+    (tmp_path / "m.zarr").rename(tmp_path / "away.zarr")
+    watched.look()
+    assert "no model at" in explorer.news
+    (tmp_path / "away.zarr").rename(tmp_path / "m.zarr")
+    watched.look()
+    assert explorer.news == ""
+    shutil.rmtree(tmp_path / "a.zarr")
+    with pytest.raises(StoreError, match="any more"):
+        explorer.look(19, 1)
+
+
+def test_names_are_text(stores: Path) -> None:
+    explorer = opened(stores / "stack.zarr")
+    for index in range(len(HOSTILE)):
+        look = explorer.look(index, 1)
+        text = markup.title(look) + markup.triplet(look) + markup.gallery([(index, look.name, look.original)], index)
+        assert "<script" not in text
+        assert "<img src=x" not in text
+        assert text.isprintable()
+    assert len(markup.name_of("ä" * 10_000)) <= 300
+    assert markup.name_of("a\x1b[2J\ud800") == "a\\x1b[2J\\ud800"

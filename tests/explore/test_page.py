@@ -1,0 +1,195 @@
+"""The page in a real browser: what is moved changes what is seen, and nothing leaves this machine."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import zarr
+
+import dpca
+from dpca.explore.opening import open_explorer
+from dpca.explore.server import PageServer
+from tests.explore.conftest import HOSTILE, K, N
+
+
+class Visit:
+    """A visitor's page, and what was asked and complained of meanwhile."""
+
+    def __init__(self, browser: Any, address: str) -> None:
+        self.context = browser.new_context(viewport={"width": 1200, "height": 900})
+        self.page, self.asked, self.wrong = self.context.new_page(), [], []
+        self.page.on("request", lambda request: self.asked.append(request.url))
+        self.page.on("websocket", lambda socket: self.asked.append(socket.url))
+        self.page.on("pageerror", lambda error: self.wrong.append(str(error)))
+        self.page.on("console", lambda said: said.type == "error" and self.wrong.append(said.text))
+        self.page.goto(address)
+        self.page.wait_for_selector("#page:not([aria-busy])", timeout=20_000)
+
+    def image(self, number: int) -> str:
+        return str(self.page.locator(".at-panels img").nth(number).get_attribute("src"))
+
+    def number(self, name: str) -> str:
+        found = self.page.locator(".at-numbers dl > div", has=self.page.locator("dt", has_text=name)).locator("dd")
+        return str(found.first.inner_text())
+
+    def shows(self, where: str, what: str | re.Pattern[str]) -> None:
+        from playwright.sync_api import expect
+
+        expect(self.page.locator(where)).to_contain_text(what, timeout=10_000)
+
+
+@pytest.fixture(scope="module")
+def visits(browser: Any) -> Iterator[Callable[[str], Visit]]:
+    made: list[Visit] = []
+
+    def visit(address: str) -> Visit:
+        made.append(Visit(browser, address))
+        return made[-1]
+
+    yield visit
+    for one in made:
+        one.context.close()
+
+
+def test_a_stack_with_its_model(
+    stores: Path, served: Callable[..., PageServer], visits: Callable[[str], Visit]
+) -> None:
+    """Slider, keys, search, names that would be scripts; no request leaves, and the policy of the page is kept."""
+    server = served(open_explorer(str(stores / "stack.zarr"), model=str(stores / "model.zarr")))
+    visit = visits(server.address)
+    page = visit.page
+    visit.shows(".at-panels", f"k = {K}")
+    visit.shows(".at-model", f"StreamingPCA of {N} samples, {K} components")
+    assert page.locator(".at-eigenimages img").count() == K + 1
+    original, best, ssim = visit.image(0), visit.image(1), visit.number("SSIM")
+
+    # The slider, by its handle.
+    handle = page.locator(".at-k [role=slider]")
+    assert handle.get_attribute("aria-label") == "number of components"
+    handle.focus()
+    page.keyboard.press("Home")
+    visit.shows(".at-panels", "k = 1")
+    assert visit.image(0) == original
+    assert visit.image(1) != best
+    assert float(visit.number("SSIM")) < float(ssim)
+    assert "1 numbers, 4 bytes" in visit.number("kept")
+
+    # Keys, where nothing else takes them.
+    page.keyboard.press("Escape")
+    page.keyboard.press("ArrowUp")
+    visit.shows(".at-panels", "k = 2")
+    page.keyboard.press("ArrowRight")
+    visit.shows(".at-name", "#1")
+    assert visit.image(0) != original
+    page.keyboard.press("ArrowLeft")
+    visit.shows(".at-name", "#0")
+
+    # Names are text.
+    visit.shows(".at-name", HOSTILE[0])
+    visit.shows(".at-gallery", HOSTILE[1].rsplit("/", 1)[-1][:8])
+    assert page.title() != "taken"
+    assert page.locator("#page script").count() == 0
+
+    # Search, by the key that goes there, and a click on what was found.
+    page.keyboard.press("/")
+    page.keyboard.type("PORTRAIT-05")
+    page.keyboard.press("Enter")
+    visit.shows(".at-where", "1 to 10 of 10 found")
+    visit.shows(".at-name", "portrait-050")
+    page.locator(".at-gallery button").nth(3).click()
+    visit.shows(".at-name", "portrait-053")
+    page.keyboard.press("Control+A")
+
+    # By tab to where it can be seen: sliders, fields, buttons, thumbnails.
+    page.locator("body").click(position={"x": 2, "y": 2})
+    reached = set()
+    for _ in range(12):
+        page.keyboard.press("Tab")
+        reached.add(page.evaluate(_FOCUSED))
+    assert {"at-k", "at-sample", "at-search", "at-order", "at-gallery"} <= reached
+
+    assert all(re.match(rf"(http|ws)://localhost:{server.port}/|data:", url) for url in visit.asked), visit.asked
+    assert not visit.wrong
+
+
+_FOCUSED = """() => {
+  const host = document.activeElement, name = [...host.classList].find((c) => c.startsWith("at-"));
+  let at = host;
+  while (at.shadowRoot && at.shadowRoot.activeElement) at = at.shadowRoot.activeElement;
+  return at.matches(":focus-visible") && getComputedStyle(at).outlineStyle !== "none" ? name : "not seen";
+}"""
+
+
+def test_a_compressed_store_is_sorted_by_quality(
+    stores: Path, served: Callable[..., PageServer], visits: Callable[[str], Visit]
+) -> None:
+    visit = visits(served(open_explorer(str(stores / "small.zarr"), stack=str(stores / "stack.zarr"))).address)
+    quality = zarr.open_group(stores / "small.zarr", mode="r")["ssim"][...]
+    visit.shows(".at-order", "SSIM, lowest first")
+    visit.page.locator(".at-order select").select_option(label="SSIM, lowest first")
+    visit.shows(".at-name", f"#{int(np.argmin(quality))}")
+    assert f"SSIM {quality.min():.4f}" in visit.number("stated by the store")
+    assert not visit.wrong
+
+
+def test_eigenimages_change_as_a_model_does_and_a_lost_stack_is_told(
+    stores: Path, tmp_path: Path, served: Callable[..., PageServer], visits: Callable[[str], Visit]
+) -> None:
+    """A page that was opened before there is a model; the narrow page shows all of it, too."""
+    values = zarr.open_group(stores / "stack.zarr", mode="r")["samples"][...]
+    zarr.create_array(tmp_path / "a.zarr", data=values, chunks=(1, *values.shape[1:]))
+    opened = open_explorer(str(tmp_path / "a.zarr"))
+    explorer = opened.explorer
+    visit = visits(served(opened).address)
+    page = visit.page
+    assert page.locator(".at-panels img").count() == 1
+    explorer.progress, explorer.fitting = "20 <b>of</b> 60 samples", True
+    explorer.use(dpca.PCA(2).fit(values[:20]))
+    visit.shows(".at-news", "20 <b>of</b> 60 samples")
+    visit.shows(".at-model", "PCA of 20 samples")
+    first = page.locator(".at-eigenimages img").nth(1).get_attribute("src")
+    asked = []
+    explorer.stop_fit = lambda: asked.append("stop")
+    explorer.use(dpca.PCA(4).fit(values))
+    visit.shows(".at-model", "PCA of 60 samples, 4 components")
+    assert page.locator(".at-eigenimages img").count() == 5
+    assert page.locator(".at-eigenimages img").nth(1).get_attribute("src") != first
+    page.set_viewport_size({"width": 400, "height": 800})
+    assert page.evaluate("() => document.documentElement.scrollWidth") <= 400
+    page.get_by_role("button", name="Stop the fit").click()
+    shutil.rmtree(tmp_path / "a.zarr")
+    page.keyboard.press("Escape")
+    for _ in range(2):
+        page.keyboard.press("ArrowRight")
+    page.locator(".at-sample input").fill("59")
+    page.keyboard.press("Enter")
+    visit.shows(".at-alert", "any more")
+    assert asked == ["stop"]
+    assert not visit.wrong
+
+
+def test_a_volume_has_slices_and_the_token_opens_the_page(
+    tmp_path: Path, served: Callable[..., PageServer], visits: Callable[[str], Visit]
+) -> None:
+    values = np.random.default_rng(0).integers(0, 255, (2, 6, 12, 12), dtype=np.uint8)
+    zarr.create_array(tmp_path / "a.zarr", data=values, dimension_names=("sample", "z", "y", "x"))
+    visit = visits(served(open_explorer(str(tmp_path / "a.zarr")), token="a-token").address)
+    page = visit.page
+    assert "token" not in page.url
+    middle = visit.image(0)
+    page.locator(".at-slice [role=slider]").focus()
+    page.keyboard.press("End")
+    from playwright.sync_api import expect
+
+    shown = page.locator(".at-panels img")
+    expect(shown).not_to_have_attribute("src", middle)
+    last = visit.image(0)
+    page.get_by_label("maximum projection").check()
+    expect(shown).not_to_have_attribute("src", last)
+    assert not visit.wrong
