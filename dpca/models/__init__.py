@@ -11,6 +11,7 @@ from dpca.models.kernel_pca import KernelPCA
 from dpca.models.patch_cascade import PatchCascade
 from dpca.models.patch_pca import PatchPCA
 from dpca.models.pca import PCA
+from dpca.models.ridge_classifier import StreamingRidgeClassifier
 from dpca.models.scores import open_scores
 from dpca.models.spectral_clustering import SpectralClustering
 from dpca.models.streaming_pca import StreamingPCA
@@ -32,6 +33,7 @@ __all__ = [
     "Progress",
     "SpectralClustering",
     "StreamingPCA",
+    "StreamingRidgeClassifier",
     "TrajectoryPCA",
     "open_compressed",
     "open_scores",

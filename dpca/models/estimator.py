@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from inspect import signature
 from typing import Any, ClassVar, Self
 
 import numpy as np
-from numpy.typing import DTypeLike
 from sklearn.base import BaseEstimator, TransformerMixin
 from sklearn.utils import check_random_state
 from sklearn.utils._set_output import _get_output_config
 
-from dpca.engine.boundary import guarded
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.fold import FoldReport
-from dpca.engine.source import Source, check_numeric, opened
+from dpca.engine.source import Source
 from dpca.kernels.types import Array
+from dpca.models.each_sample import EachSample
 from dpca.models.labelled import Labels, given_to_fit, given_to_model, scores_given, taken_in
 from dpca.models.parameters import check_parameters
 from dpca.models.rank_choice import CHOICES
@@ -27,10 +26,9 @@ from dpca.models.storable import Storable
 from dpca.models.streaming_methods import describe_option
 from dpca.models.watching import Callback, Enough, Raised, Watching
 from dpca.representation.base import Representation
-from dpca.representation.lazy import as_lazy, default_client, is_lazy, map_samples
+from dpca.representation.lazy import default_client
 from dpca.representation.reconstruction import samples_of
 from dpca.rules.state import State
-from dpca.storage.errors import DataError
 from dpca.storage.labelled import is_labelled
 from dpca.storage.progress import Progress, no_progress
 
@@ -38,7 +36,7 @@ from dpca.storage.progress import Progress, no_progress
 LATER = ("flatten", "whiten", "keep_state", "track_scores")
 
 
-class Estimator(ABC, Storable, TransformerMixin, BaseEstimator):  # type: ignore[misc]
+class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Base of all estimators.
 
     A subclass learns (`_fit`), has a ``basis_``, and is `Storable`.
@@ -61,7 +59,6 @@ class Estimator(ABC, Storable, TransformerMixin, BaseEstimator):  # type: ignore
     fit_report_: FoldReport
 
     _states: list[State] | None = None  # of what partial_fit has seen, one for each partition
-    _key: str | None = None  # which array of a file they were
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "n_samples_seen_")
@@ -69,10 +66,6 @@ class Estimator(ABC, Storable, TransformerMixin, BaseEstimator):  # type: ignore
     @abstractmethod
     def _fit(self, X: Any, **running: Any) -> None:
         """Learn; ``running`` are the client, the checkpoints and the progress of all folds that this takes."""
-
-    def _in_memory(self, X: Any) -> Array:
-        """Return samples to be mapped that are held in memory, checked."""
-        return dense_samples(self, X, reset=False)
 
     @property
     @abstractmethod
@@ -258,30 +251,6 @@ class Estimator(ABC, Storable, TransformerMixin, BaseEstimator):  # type: ignore
         labels = self._labels or Labels.of_shape(self.sample_shape_)
         scores = scores_given(X, basis, n_components, labels)
         return scores.samples(samples_of(basis, scores.values, n_components), labels)
-
-    def _each_sample(
-        self, X: Any, function: Any, basis: Any, shape: tuple[int, ...], dtype_for: Callable[[DTypeLike], DTypeLike]
-    ) -> Any:
-        """Apply ``function(basis, samples, name)`` to samples in memory, or lazily to each chunk of them.
-
-        The result has shape (n_samples, *shape), and for samples of a type the type that ``dtype_for`` returns. That of
-        a ``DataArray`` is one of a number for each sample.
-        """
-        if is_labelled(X):
-            samples, _ = given_to_model(X, self._labels)
-            return samples.result(self._each_sample(samples.values, function, basis, shape, dtype_for))
-        if not is_lazy(X):
-            return guarded(function, "X")(basis, self._of_this_shape(self._in_memory(X)), "X")
-        lazy = self._of_this_shape(as_lazy(opened(X, self._key)))
-        check_numeric(lazy.shape, lazy.dtype, "X")
-        return map_samples(lazy, function, basis, shape, dtype_for(lazy.dtype))
-
-    def _of_this_shape(self, X: Any) -> Any:
-        if tuple(X.shape[1:]) != self.sample_shape_:
-            raise DataError(
-                f"samples have shape {tuple(X.shape[1:])} but this model was fitted to {self.sample_shape_}"
-            )
-        return X
 
     # -- what jobs and reports ask
 

@@ -18,8 +18,18 @@ from dpca.rules.rule import Rule
 from dpca.storage.errors import DataError
 from dpca.storage.layout import CHANNEL
 
-_FLAGS = ("center", "shuffle", "shared", "keep_channels", "flatten", "whiten", "keep_state", "track_scores")
-_ARRAYS = ("landmarks", "reference", "weights", "fit_weights")
+_FLAGS = (
+    "center",
+    "shuffle",
+    "shared",
+    "keep_channels",
+    "flatten",
+    "whiten",
+    "keep_state",
+    "track_scores",
+    "standardize",
+)
+_ARRAYS = ("landmarks", "reference", "weights", "fit_weights", "alphas")
 _NAMES = ("solver", "mapping", "execution")
 
 

@@ -23,7 +23,7 @@ from sklearn.pipeline import make_pipeline
 from sklearn.utils.estimator_checks import parametrize_with_checks
 
 import dpca
-from dpca import PCA, BandPCA, CellPCA, KernelPCA, PatchPCA, SpectralClustering, StreamingPCA
+from dpca import PCA, BandPCA, CellPCA, KernelPCA, PatchPCA, SpectralClustering, StreamingPCA, StreamingRidgeClassifier
 from dpca.engine.source import as_source
 from dpca.jobs import fit_store, transform_store
 from dpca.models.store import load_any
@@ -59,6 +59,7 @@ def images(n: int = 120, dtype: Any = np.float64) -> np.ndarray:
         StreamingPCA(1, method="sanger", shuffle=True),
         KernelPCA(1, random_state=0),
         SpectralClustering(2, random_state=0),
+        StreamingRidgeClassifier(),
         PatchPCA(1, patch_shape=1, flatten=True),
     ]
 )
