@@ -31,7 +31,7 @@ from dpca.pipelines.studies.rednet import training
 from dpca.pipelines.studies.rednet.cascade import cascade_table
 from dpca.pipelines.studies.rednet.inputs import Inputs
 from dpca.pipelines.studies.rednet.published import TABLE_5_1, TABLE_5_2, TABLE_5_3
-from dpca.pipelines.studies.rednet.ridge import ROWS, accuracies
+from dpca.pipelines.studies.rednet.ridge import ROWS, SHARE, accuracies
 from dpca.pipelines.studies.rednet.splits import TASKS
 from dpca.pipelines.studies.rednet.tables import comparison, numbers
 from dpca.pipelines.studies.reproduction.data import MissingData, Setting
@@ -106,7 +106,7 @@ def _ridge(study: _Study) -> list[DataTable]:
             if name.split()[0] in study.inputs.arrays:
                 ours[name] = accuracies(values(study.inputs), study.inputs.person, task, study.options.trials)
         study.numbers |= numbers(f"ridge, {task.name}", ours)
-        note = f"Penalties are chosen by the training photographs of each trial. {_ALIGNED}"
+        note = f"Of standardized values, with a penalty of {SHARE} times their number. {_ALIGNED}"
         tables.append(comparison(f"Ridge regression, {task.name}", ours, {}, "color", (note,)))
     return tables
 

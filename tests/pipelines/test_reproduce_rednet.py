@@ -51,15 +51,7 @@ def test_ridge_is_that_of_standardized_values() -> None:
     mean, sd = x[drawn.learned].mean(axis=0), x[drawn.learned].std(axis=0)
     targets = 2.0 * (drawn.labels[0][:, None] == np.arange(4)) - 1
     z = (x[drawn.learned] - mean) / sd
-
-    def left_out(share: float) -> float:
-        """The squared error of leaving out each photograph in turn."""
-        others = (np.arange(24) != i for i in range(24))
-        gaps = [Ridge(share * 50).fit(z[o], targets[o]).predict(z[~o]) - targets[~o] for o in others]
-        return float(np.square(gaps).sum())
-
-    best = min(ridge.SHARES, key=left_out)
-    model = Ridge(best * 50).fit(z, targets)
+    model = Ridge(ridge.SHARE * 50).fit(z, targets)
     guessed = model.predict((x[drawn.tested] - mean) / sd).argmax(axis=1)
     found = ridge.accuracies(x.reshape(45, 5, 5, 2), PERSON, SMALL, 4)
     assert found[3] == 100 * (guessed == drawn.labels[1]).mean()
