@@ -24,6 +24,7 @@ import numpy as np
 import zarr
 
 from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import whole_number
 from dpca.storage.reading import array_identity, open_again, path_of, read_into
 from dpca.storage.windows import (
     Array,
@@ -226,9 +227,9 @@ def _moments(given: Any, sample_shape: tuple[int, ...], dtype: np.dtype[Any]) ->
 def _check(batches: Batches) -> None:
     """Refuse what no batches could be made of."""
     for name, least in (("batch_size", 1), ("epoch", 0), ("start", 0), ("every", 1)):
-        _whole(getattr(batches, name), name, least)
+        whole_number(getattr(batches, name), name, least)
     if batches.shuffle is not None:
-        _whole(batches.shuffle, "shuffle", 0, ", the seed, or None for the order of the store")
+        whole_number(batches.shuffle, "shuffle", 0, ", the seed, or None for the order of the store")
     try:
         rank, world = map(operator.index, batches.part)
     except (TypeError, ValueError) as error:
@@ -241,8 +242,3 @@ def _check(batches: Batches) -> None:
         raise DataError(
             f"labels have shape {batches.labels.shape} but there are {batches.shape[0]} samples: give one label each"
         )
-
-
-def _whole(value: Any, name: str, least: int, otherwise: str = "") -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise DataError(f"{name} is {value!r}: give an integer of at least {least}{otherwise}")

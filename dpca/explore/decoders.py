@@ -9,14 +9,12 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import zarr
 
 from dpca.explore.originals import Originals, require_store
 from dpca.kernels.pixels import Pixels
 from dpca.kernels.types import Array
 from dpca.storage.disk import folder_bytes
 from dpca.storage.network import is_url
-from dpca.storage.reading import array_in
 
 if TYPE_CHECKING:  # they take seconds to import
     from dpca.models.scores import Scores
@@ -96,12 +94,10 @@ class OfScores(Decoder):
     Parameters
     ----------
     scores : Scores
-    group : zarr.Group
-        The store.
     """
 
-    def __init__(self, scores: Scores, group: zarr.Group) -> None:
-        self._opened, self._group, self._basis = scores, group, scores.model.basis_
+    def __init__(self, scores: Scores) -> None:
+        self._opened, self._basis = scores, scores.model.basis_
         self.n_components = scores.n_components
         self._scores = lru_cache(16)(self._read)
         self._leading = lru_cache(8)(self._basis.leading)
@@ -116,7 +112,7 @@ class OfScores(Decoder):
 
     def quality(self) -> dict[str, Array]:
         """Return the quality that the store states."""
-        return {name: np.asarray(array_in(self._group, name)[...]) for name in _QUALITY if name in self._group}
+        return self._opened.quality
 
     @property
     def knows_distances(self) -> bool:

@@ -17,7 +17,7 @@ from dpca.kernels.pixels import Pixels
 from dpca.kernels.types import Array
 from dpca.plots.panels import centered, difference, intensity, panel, readable_gain, signed, thinned
 from dpca.storage.errors import DataError
-from dpca.storage.layout import CHANNEL, axes_for
+from dpca.storage.layout import axes_for, count_spatial
 
 #: Rows and columns of a picture that are sent to the page, of a thumbnail and of an eigenimage.
 LONGEST, THUMBNAIL, EIGENIMAGE = 640, 96, 160
@@ -72,7 +72,7 @@ class Facts:
 
     @property
     def _leading(self) -> int:
-        return max(0, len(self.axes) - (CHANNEL in self.axes) - 2)
+        return max(0, count_spatial(self.axes) - 2)
 
 
 @dataclass(frozen=True)
@@ -310,7 +310,7 @@ class Explorer:
         # Half a second of imports, for which the first picture does not wait.
         from dpca.kernels.quality import has_ssim, mse_per_sample, psnr_from_mse, ssim_per_sample
 
-        width, n_spatial = facts.data_range[1] - facts.data_range[0], len(facts.axes) - (CHANNEL in facts.axes)
+        width, n_spatial = facts.data_range[1] - facts.data_range[0], count_spatial(facts.axes)
         mse = float(mse_per_sample(x[None], y[None], data_range=width)[0])
         numbers = {"mse": mse, "psnr": float(psnr_from_mse(np.asarray(mse)))}
         if has_ssim(facts.sample_shape, n_spatial):

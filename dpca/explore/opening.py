@@ -15,7 +15,7 @@ from dpca.choices import COMPRESSED
 from dpca.explore.explorer import Explorer, Facts
 from dpca.explore.originals import Names, Originals
 from dpca.storage.errors import DataError, StoreError
-from dpca.storage.reading import array_in, open_group, open_node, root_facts
+from dpca.storage.reading import array_in, open_node, root_facts
 from dpca.storage.stack import STACK_KIND, Stack, open_stack
 
 
@@ -140,7 +140,7 @@ def _load_scores(explorer: Explorer, path: str, model: str | None) -> None:
     from dpca.models import open_scores
 
     scores = open_scores(path, model=model)
-    explorer.use(scores.model, OfScores(scores, open_group(path)))
+    explorer.use(scores.model, OfScores(scores))
 
 
 def _load_compressed(explorer: Explorer, path: str) -> None:

@@ -184,7 +184,7 @@ def plan_job(
         held = 0
         for stage in stages:
             plan = stage.planned(each)
-            held = held if stage.here else max(held, plan.memory)  # a process never forgets its peak
+            held = held if stage.here else max(held, plan.memory)  # peak memory never falls
             planned[stage.name] = StagePlan(plan.seconds, plan.bytes, plan.memory if stage.here else held)
         shape, dtype = tuple(tried.source.shape[1:]), tried.source.dtype.name
         facts = (n, shape, dtype, decoded, round(tried.bytes_written))
@@ -239,7 +239,7 @@ class _Tried:
         shape, dtype, layout, self.axes = plan_ingest(reader, settings.reading, settings.model.cells_for, None)
         size = math.prod(shape) * dtype.itemsize
         spent, cells = [], settings.model.cells_for(("y", "x") if reader.encoded else self.axes[1:])
-        # The first one imports, compiles, and grows to what the others use again.
+        # The first run pays for imports, compilation and buffers, so it is not counted.
         parts = self._parts(len(reader), size)
         for turn, count in enumerate([parts[-1], *parts]):
             target, began = self.folder / f"few {turn}.zarr", time.process_time()

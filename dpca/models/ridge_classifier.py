@@ -23,7 +23,7 @@ from dpca.engine.source import check_finite
 from dpca.kernels.types import Array
 from dpca.models.each_sample import EachSample
 from dpca.models.labelled import given_to_fit
-from dpca.models.parameters import check_parameters, whole_number
+from dpca.models.parameters import check_parameters
 from dpca.models.samples import fitted_source
 from dpca.models.scores import Scores
 from dpca.models.storable import Storable
@@ -33,6 +33,7 @@ from dpca.representation.lazy import default_client
 from dpca.rules.codes import DIGITS, MOST_CODES
 from dpca.rules.ridge import RidgeMoments
 from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import whole_number
 from dpca.storage.progress import Progress, no_progress
 
 # Samples whose decision is computed at once.
@@ -157,7 +158,7 @@ class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstima
                 f"{len(classes):,} classes in {n_folds} folds are more than {MOST_CODES:,}: numbers are labels only "
                 f"where they are classes"
             )
-        # The samples of a class to one fold after the other, and no fold more samples than another.
+        # Deals the samples of each class to the folds in turn; the sizes of folds differ by one at most.
         folds = np.empty(len(codes), np.int32)
         folds[np.argsort(codes, kind="stable")] = np.arange(len(codes)) % n_folds
         rule = RidgeMoments(len(classes), alphas, n_folds=n_folds, standardize=bool(self.standardize))

@@ -20,9 +20,10 @@ from dpca.storage.batches import Batches, batches_of
 from dpca.storage.disk import there_is
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.network import use_storage_options
-from dpca.storage.reading import open_array, open_group, root_facts
+from dpca.storage.reading import array_in, open_array, open_group, root_facts
 
 SCORES_VERSION = 1
+_QUALITY = ("mse", "psnr", "ssim")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +53,12 @@ class Scores:
     def scores(self) -> da.Array:
         """Scores (n_samples, ..., n_components), lazy."""
         return leading_scores(self.array, self.n_components)
+
+    @property
+    def quality(self) -> dict[str, Array]:
+        """What is lost of each sample, arrays (n_samples,): mse, psnr in dB, of images ssim; empty if not measured."""
+        group = open_group(self.path)
+        return {name: np.asarray(array_in(group, name)[...]) for name in _QUALITY if name in group}
 
     def stack(self, n_components: int | None = None) -> da.Array:
         """Return the samples that the scores stand for, as they were: in the original's dtype, rounded and clipped.

@@ -209,7 +209,7 @@ class _Moments:
         variances = squares - mean**2
         varies = variances > _CONSTANT * squares
         scale = np.where(varies, np.sqrt(np.where(varies, variances, 1)), 1) if standardize else np.ones_like(mean)
-        # In bands of rows, of the lower triangle, to hold no second matrix.
+        # By bands of rows of the lower triangle: at once, this would take a second matrix.
         for start in range(0, len(cross), 128):
             stop = min(start + 128, len(cross))
             rows = cross[start:stop, :stop]

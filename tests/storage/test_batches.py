@@ -150,7 +150,7 @@ def test_memory_is_the_window_and_two_batches(tmp_path: Path) -> None:
 def test_what_cannot_be_meant_ends_with_a_sentence(tmp_path: Path) -> None:
     stack, _ = numbered(tmp_path / "x", 10, 4)
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"batch_size": 0}, "batch_size is 0: give an integer of at least 1"),
+        ({"batch_size": 0}, "batch_size is 0: give a positive integer"),
         ({"batch_size": 2.0}, "batch_size is 2.0"),
         ({"shuffle": True}, "shuffle is True: give an integer of at least 0, the seed, or None"),
         ({"shuffle": -1}, "shuffle is -1"),
