@@ -143,8 +143,7 @@ class Scores:
             )
         if getattr(self.model, "whiten", False):
             return np.ones(shape)
-        deviations: Array = np.sqrt(np.maximum(variances, 0)).reshape(shape)
-        return deviations
+        return np.broadcast_to(np.sqrt(np.maximum(variances, 0)), shape)  # of patches: one for all places
 
 
 def open_scores(
