@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dpca.kernels.types import Array
-from dpca.plots.given import range_of, samples_given
+from dpca.plots.given import is_integer, range_of, samples_given
 from dpca.plots.layouts import tiles
 from dpca.plots.panels import extent_of, intensity, panel, signed, strongest, thinned
 from dpca.storage.errors import DataError
@@ -39,7 +39,7 @@ def volume_slices(
         How many slices.
     data_range : tuple of 2 floats, optional
         The values shown as black and as white; default what the stack states, else the lowest and the highest. Values
-        on both sides of zero of which no range is stated are drawn in colors: zero white, above it blue, below it red.
+        on both sides of zero of which no range is stated are drawn in colors: zero white, above it red, below it blue.
     axes : sequence of str, optional
         Names of a sample's axes, as in `dpca.plots.image_grid`.
 
@@ -55,9 +55,9 @@ def volume_slices(
     """
     volume, names, stated = _volume(samples, index, axes)
     n_spatial = sum(name != CHANNEL for name in names)
-    if isinstance(axis, bool) or not isinstance(axis, int | np.integer) or not 0 <= axis < n_spatial:
+    if not is_integer(axis) or not 0 <= axis < n_spatial:
         raise DataError(f"axis is {axis!r} but a sample has the axes of space 0 to {n_spatial - 1}: name one")
-    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
+    if not is_integer(n) or n < 1:
         raise DataError(f"the number of slices is {n!r}: give a positive integer")
     length = volume.shape[axis]
     places = np.linspace(0, length - 1, min(int(n), length)).round().astype(int).tolist()
