@@ -7,6 +7,8 @@ import threading
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from matplotlib import rcParams
 from matplotlib._pylab_helpers import Gcf
 from matplotlib.figure import Figure
@@ -152,6 +154,15 @@ def test_drawable_leaves_out_folders_and_keeps_both_ends():
     assert len(short) == 12
     assert short.startswith("Aaron")
     assert short.endswith("1.jpg")
+
+
+@given(st.text(max_size=80), st.integers(3, 60))
+def test_any_name_fits_its_place(name, length):
+    told = drawing.drawable(name, length)
+    assert len(told) <= length
+    assert told.isprintable()
+    assert drawing.drawable(told, length) == told
+    assert told[-1:] == drawing.drawable(name, 100)[-1:]
 
 
 def shown_components(figure: Figure) -> list[np.ndarray]:
