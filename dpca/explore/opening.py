@@ -128,9 +128,17 @@ def _kept(path: str, group: zarr.Group, facts: dict[str, Any], kind: str) -> Fac
 def _loading_model(explorer: Explorer, model: str) -> Callable[[], None]:
     def load() -> None:
         import_module("dpca.models")  # enters every estimator by its kind
+        from dpca.explore.live import progress_words
+        from dpca.jobs.live import is_live, read_live
         from dpca.models.store import load_any
 
-        explorer.use(load_any(model))
+        if is_live(model):
+            progress = read_live(model)
+            explorer.use(progress.model)
+            explorer.progress = progress_words(progress)
+        else:
+            explorer.use(load_any(model))
+            explorer.progress = ""
 
     return load
 

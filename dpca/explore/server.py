@@ -255,7 +255,8 @@ class _Front(_Handler):
             return
         first = await server.first()
         text = (STATIC / "front.html").read_text()
-        self.write(text.replace("{{title}}", escape(server.title)).replace("{{first}}", first))
+        filled = {"title": escape(server.title), "first": first}
+        self.write(re.sub(r"\{\{(title|first)\}\}", lambda found: filled[found[1]], text))
 
 
 class _Ready(_Handler):

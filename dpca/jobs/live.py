@@ -37,11 +37,16 @@ def check_live(path: str | os.PathLike[str], model: Estimator) -> None:
     ------
     StoreError
     """
-    if there_is(path) and _KEY not in (facts := stated_by(path)):
+    if there_is(path) and not is_live(path):
         raise StoreError(
-            f"'{path}' is a {facts.get('kind')} store, not the {model.store_kind} of a fit that was running: give "
-            f"another path for the model so far"
+            f"'{path}' is a {stated_by(path).get('kind')} store, not the {model.store_kind} of a fit that was running: "
+            f"give another path for the model so far"
         )
+
+
+def is_live(path: str | os.PathLike[str]) -> bool:
+    """Return whether the model at a path is that of a fit that was watched, which `read_live` reads."""
+    return _KEY in stated_by(path)
 
 
 def read_live(path: str | os.PathLike[str]) -> Progress:

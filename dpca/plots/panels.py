@@ -81,6 +81,15 @@ def difference(
     return np.clip(NEUTRAL + gain * (reconstruction - original) / (high - low), 0.0, 1.0)
 
 
+def marked(picture: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Show missing values (NaN) of an image in 0..1 as `NO_DATA`; curves stay as they are."""
+    missing = np.isnan(picture)
+    if picture.ndim == 1 or not missing.any():
+        return picture
+    colored = picture if picture.ndim == 3 else np.repeat(picture[..., None], 3, axis=-1)
+    return np.where(missing.reshape(*picture.shape[:2], -1).any(axis=-1, keepdims=True), NO_DATA, colored)
+
+
 def readable_gain(differences: Sequence[NDArray[np.float64]], data_range: tuple[float, float]) -> int:
     """Find the largest of 1, 2, 5, 10, 20 ... 1000 that leaves 99 % of the differences uncut.
 
