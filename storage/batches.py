@@ -38,6 +38,8 @@ from dpca.storage.windows import (
 
 # Zarr holds the encoded bytes and a copy of all that it is asked for at once.
 _READ_BYTES = 4 * 2**20
+# What differs from one epoch, process or worker to another.
+_CHANGED = ("epoch", "part", "start", "shuffle", "every")
 
 
 @dataclass(frozen=True, eq=False)
@@ -94,8 +96,10 @@ class Batches:
         Raises
         ------
         DataError
-            For values that are none of these.
+            For anything else, and for values that are none of these.
         """
+        if others := sorted(changes.keys() - _CHANGED):
+            raise DataError(f"{others[0]} is none of {', '.join(_CHANGED)}: ask the store for other batches")
         changed = replace(self, **changes)
         _check(changed)
         return changed
@@ -195,7 +199,7 @@ def batches_of(
         dtype=dtype,
         channels_last=channels_last,
         batch_size=batch_size,
-        labels=None if labels is None else np.asarray(labels),
+        labels=None if labels is None else _labels(labels),
         shuffle=shuffle,
         epoch=epoch,
         part=part,
@@ -208,6 +212,13 @@ def batches_of(
     )
     _check(batches)
     return batches
+
+
+def _labels(given: Any) -> Array:
+    try:
+        return np.asarray(given)
+    except ValueError as error:  # rows of several lengths
+        raise DataError(f"labels make no array ({error}): give one label for each sample") from error
 
 
 def _moments(given: Any, sample_shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Array, Array]:
@@ -235,6 +246,7 @@ def _check(batches: Batches) -> None:
     except (TypeError, ValueError) as error:
         raise DataError(f"part is {batches.part!r}: give a pair, which part and of how many") from error
     if not 0 <= rank < world:
+        world = max(world, 1)
         raise DataError(
             f"part is {batches.part!r}: parts count from 0, give one of (0, {world}) to ({world - 1}, {world})"
         )

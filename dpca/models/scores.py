@@ -59,7 +59,7 @@ class Scores:
         """What is lost of each sample, arrays (n_samples,): mse, psnr in dB, of images ssim; empty if not measured."""
         group = open_group(self.path)
         stated = {name: array_in(group, name) for name in _QUALITY if name in group}
-        if any(array.shape != (len(self.array),) for array in stated.values()):
+        if any(array.shape != self.array.shape[:1] for array in stated.values()):
             return {}  # not that of these scores, and of any size
         return {name: np.asarray(array[...]) for name, array in stated.items()}
 
@@ -145,8 +145,7 @@ class Scores:
             )
         if getattr(self.model, "whiten", False):
             return np.ones(shape)
-        deviations: Array = np.sqrt(np.maximum(variances, 0)).reshape(shape)
-        return deviations
+        return np.broadcast_to(np.sqrt(np.maximum(variances, 0)), shape)  # of patches: one for all places
 
 
 def open_scores(

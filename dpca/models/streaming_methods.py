@@ -109,7 +109,7 @@ def default_method(
         return "incremental-svd"
     most = 8 * (k + IncrementalSVD.oversampling) + 400
     pays = of_bytes and n_samples >= _SAMPLES_SHARE * n_features and _COVARIANCE_BYTES * n_features**2 <= room
-    if pays and linalg_int8.is_available():
+    if pays and linalg_int8.pays():
         most = _LARGEST_COVARIANCE
     return "covariance" if n_features <= min(most, _LARGEST_COVARIANCE) else "incremental-svd"
 
