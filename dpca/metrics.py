@@ -10,7 +10,7 @@ import scipy.linalg
 
 from dpca.kernels.quality import mse_per_sample, psnr_from_mse, ssim_per_sample
 from dpca.kernels.types import Array
-from dpca.storage.layout import axes_for
+from dpca.storage.layout import axes_for, count_spatial
 
 _BLOCK_ROWS = 1024
 
@@ -72,7 +72,7 @@ def ssim(x: Array, y: Array, *, data_range: float, n_spatial: int | None = None)
     """
     x, y = _pair(x, y, data_range)
     if n_spatial is None:
-        n_spatial = sum(axis != "channel" for axis in axes_for(x.shape[1:]))
+        n_spatial = count_spatial(axes_for(x.shape[1:]))
     if not 1 <= n_spatial < x.ndim:
         raise ValueError(
             f"samples of shape {x.shape[1:]} with {n_spatial} spatial axes have no SSIM: give arrays (n_samples, "

@@ -24,6 +24,7 @@ import numpy as np
 import zarr
 
 from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import whole_number
 from dpca.storage.reading import array_identity, open_again, path_of, read_into
 from dpca.storage.windows import (
     Array,
@@ -37,6 +38,8 @@ from dpca.storage.windows import (
 
 # Zarr holds the encoded bytes and a copy of all that it is asked for at once.
 _READ_BYTES = 4 * 2**20
+# What differs from one epoch, process or worker to another.
+_CHANGED = ("epoch", "part", "start", "shuffle", "every")
 
 
 @dataclass(frozen=True, eq=False)
@@ -93,8 +96,10 @@ class Batches:
         Raises
         ------
         DataError
-            For values that are none of these.
+            For anything else, and for values that are none of these.
         """
+        if others := sorted(changes.keys() - _CHANGED):
+            raise DataError(f"{others[0]} is none of {', '.join(_CHANGED)}: ask the store for other batches")
         changed = replace(self, **changes)
         _check(changed)
         return changed
@@ -194,7 +199,7 @@ def batches_of(
         dtype=dtype,
         channels_last=channels_last,
         batch_size=batch_size,
-        labels=None if labels is None else np.asarray(labels),
+        labels=None if labels is None else _labels(labels),
         shuffle=shuffle,
         epoch=epoch,
         part=part,
@@ -207,6 +212,13 @@ def batches_of(
     )
     _check(batches)
     return batches
+
+
+def _labels(given: Any) -> Array:
+    try:
+        return np.asarray(given)
+    except ValueError as error:  # rows of several lengths
+        raise DataError(f"labels make no array ({error}): give one label for each sample") from error
 
 
 def _moments(given: Any, sample_shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Array, Array]:
@@ -226,14 +238,15 @@ def _moments(given: Any, sample_shape: tuple[int, ...], dtype: np.dtype[Any]) ->
 def _check(batches: Batches) -> None:
     """Refuse what no batches could be made of."""
     for name, least in (("batch_size", 1), ("epoch", 0), ("start", 0), ("every", 1)):
-        _whole(getattr(batches, name), name, least)
+        whole_number(getattr(batches, name), name, least)
     if batches.shuffle is not None:
-        _whole(batches.shuffle, "shuffle", 0, ", the seed, or None for the order of the store")
+        whole_number(batches.shuffle, "shuffle", 0, ", the seed, or None for the order of the store")
     try:
         rank, world = map(operator.index, batches.part)
     except (TypeError, ValueError) as error:
         raise DataError(f"part is {batches.part!r}: give a pair, which part and of how many") from error
     if not 0 <= rank < world:
+        world = max(world, 1)
         raise DataError(
             f"part is {batches.part!r}: parts count from 0, give one of (0, {world}) to ({world - 1}, {world})"
         )
@@ -241,8 +254,3 @@ def _check(batches: Batches) -> None:
         raise DataError(
             f"labels have shape {batches.labels.shape} but there are {batches.shape[0]} samples: give one label each"
         )
-
-
-def _whole(value: Any, name: str, least: int, otherwise: str = "") -> None:
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        raise DataError(f"{name} is {value!r}: give an integer of at least {least}{otherwise}")

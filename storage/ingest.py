@@ -19,7 +19,7 @@ from dpca.storage.disk import folder_bytes, require_free_space, writing_errors
 from dpca.storage.errors import DataError, PlanError, StoreError
 from dpca.storage.filling import Filling
 from dpca.storage.images import Color, Rules
-from dpca.storage.layout import CHANNEL, Layout, axes_for, choose_layout
+from dpca.storage.layout import Layout, axes_for, choose_layout, count_spatial
 from dpca.storage.manifest import METADATA
 from dpca.storage.network import use_storage_options
 from dpca.storage.objects import place_of
@@ -259,7 +259,7 @@ def _cell_lengths(cell_shape: int | Sequence[int], reader: Reader) -> list[int]:
     if isinstance(cell_shape, Sequence):
         return [int(length) for length in cell_shape]
     axes = ("y", "x") if reader.encoded else reader.axes or axes_for(reader.sample_shape)
-    return [int(cell_shape)] * sum(axis != CHANNEL for axis in axes)
+    return [int(cell_shape)] * count_spatial(axes)
 
 
 def _size(option: str, size: Sequence[int] | None) -> tuple[int, int] | None:

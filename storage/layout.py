@@ -135,6 +135,11 @@ def named_axes(names: Sequence[object]) -> tuple[str, ...] | None:
     return axes if len({SAMPLE, *axes}) == 1 + len(axes) else None
 
 
+def count_spatial(axes: Sequence[str]) -> int:
+    """Return how many of a sample's axes, which have these names, are axes of space: all but that of channels."""
+    return sum(axis != CHANNEL for axis in axes)
+
+
 def axes_for(sample_shape: Sequence[int]) -> tuple[str, ...]:
     """Name the axes of one sample by its shape alone.
 

@@ -6,6 +6,7 @@ can, and every error names its store.
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -300,8 +301,13 @@ def array_identity(array: zarr.Array[Any]) -> str:
     store = array.store_path.store
     if isinstance(store, CheckedStore) and store.manifest is not None:
         return store.manifest.digest
-    metadata = array.metadata.to_buffer_dict(default_buffer_prototype())
-    return digest_of(b"".join(metadata[name].to_bytes() for name in sorted(metadata)))
+    return digest_of("".join(text for _, text in metadata_texts(array)).encode())
+
+
+def metadata_texts(array: zarr.Array[Any]) -> list[tuple[str, str]]:
+    """Return names and texts of the JSON files of an array's metadata, the same whatever "json_indent" of zarr is."""
+    files = array.metadata.to_buffer_dict(default_buffer_prototype())
+    return [(name, json.dumps(json.loads(text.to_bytes()), indent=2)) for name, text in sorted(files.items())]
 
 
 def open_again(path: str, identity: str) -> zarr.Array[Any]:

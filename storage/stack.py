@@ -25,7 +25,6 @@ from typing import Any
 
 import numpy as np
 import zarr
-from zarr.core.buffer import default_buffer_prototype
 
 from dpca.storage import cf
 from dpca.storage.batches import Batches, batches_of
@@ -37,7 +36,7 @@ from dpca.storage.network import use_storage_options
 from dpca.storage.numbered import Numbered
 from dpca.storage.objects import absolute
 from dpca.storage.ranges import checked_range, found_range, type_range
-from dpca.storage.reading import array_in, model_of, open_group, open_node, root_facts
+from dpca.storage.reading import array_in, metadata_texts, model_of, open_group, open_node, root_facts
 from dpca.storage.workspace import fingerprint_of
 
 STACK_KIND = "stack"
@@ -120,8 +119,7 @@ class Stack:
         """
         if self._fingerprint is not None:
             return self._fingerprint
-        metadata = self.samples.metadata.to_buffer_dict(default_buffer_prototype())
-        content = [[name, text.to_bytes().decode()] for name, text in sorted(metadata.items())]
+        content = [list(named) for named in metadata_texts(self.samples)]
         # the chunk in the middle of a sample: a corner is black in too many stacks
         middles = zip(self.sample_shape, self.samples.chunks[1:], strict=True)
         starts = [(length // 2 // edge * edge, edge) for length, edge in middles]

@@ -39,7 +39,7 @@ CALLS: dict[str, set[str]] = {
         *("kernels", "partition", "engine", "codec", "representation"),
         *("models", "plots", "report", "storage", "metrics", "choices"),
     },
-    "explore": {"kernels", "representation", "models", "analysis", "plots", "storage", "choices"},
+    "explore": {"kernels", "representation", "models", "analysis", "plots", "jobs", "storage", "choices"},
     "cli": {"kernels", "engine", "models", "plots", "report", "jobs", "explore", "storage", "choices"},
 }
 # Programs and studies may use all of the library; nothing uses them.

@@ -294,7 +294,8 @@ def _range(text: str) -> tuple[float, float]:
 
 
 counts = _parser(
-    "whole numbers of at least 1, such as 1,2,8", lambda text: tuple(_at_least(1, part) for part in text.split(","))
+    "a list of whole numbers of at least 1, such as 1,2,8",
+    lambda text: tuple(_at_least(1, part) for part in text.split(",")),
 )
 positive = _parser("a whole number of at least 1", lambda text: _at_least(1, text))
 natural = _parser("a whole number of at least 0", lambda text: _at_least(0, text))

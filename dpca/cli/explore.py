@@ -14,6 +14,7 @@ from dpca.explore.markup import title, triplet
 from dpca.explore.opening import Opened, open_explorer
 from dpca.explore.server import LOOPBACK, PageServer
 from dpca.explore.words import told
+from dpca.storage.errors import printable
 
 if TYPE_CHECKING:
     from dpca.explore.live import Watched
@@ -28,7 +29,7 @@ def explore(options: argparse.Namespace) -> int:
     facts = opened.explorer.facts
     heading = options.path if facts is None else f"{options.path}: {facts.words}"
     server = PageServer(
-        heading,
+        printable(heading),
         host=options.host,
         port=options.port,
         token=None if options.host in LOOPBACK else secrets.token_urlsafe(32),
@@ -79,9 +80,10 @@ def _loaded(opened: Opened) -> Watched | None:
     if opened.load is None:
         return None
     watched = None if opened.watched is None else Watched(opened.watched, opened.load, opened.explorer)
-    opened.explorer.progress = "loading the model"
+    opened.explorer.progress = loading = "loading the model"
     with unstopped():
         import dpca.models  # noqa: F401
     opened.load()
-    opened.explorer.progress = ""
+    if opened.explorer.progress == loading:
+        opened.explorer.progress = ""
     return watched

@@ -63,6 +63,18 @@ class Components:
         """Yield which samples, which cell, and its values (n_features, n) minus their means."""
         return slabs_of(self.grid, whole_of(samples.shape[1:])).split(samples, self.offset)
 
+    def pictured(self, count: int) -> Array:
+        """Return the first components of every cell in place (count, *sample_shape); zero where a cell has fewer.
+
+        Those of lapped cells are of filtered samples: as samples they would reach into their neighbors.
+        """
+        shown = np.zeros((count, *self.grid.sample_shape), self.rows[0].dtype)
+        for cell, group in enumerate(self.group):
+            box = tuple(slice(*ends) for ends in self.grid.box(cell))
+            rows = self.rows[group][:count]
+            shown[(slice(len(rows)), *box)] = rows.reshape(len(rows), *(part.stop - part.start for part in box))
+        return shown
+
     def scores(self, samples: Array) -> Array:
         """Return the scores (n_cells, most components, n) of samples, zero where a cell has no such component."""
         found = np.zeros((len(self.group), max(map(len, self.rows)), len(samples)), self.rows[0].dtype)

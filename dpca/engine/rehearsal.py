@@ -89,7 +89,7 @@ class FoldCost:
         tasks = groups * (segments if self.mergeable else 1)
         turns = math.ceil(tasks / workers.n) / tasks  # the share of the work that the busiest worker has
         busy = min(workers.n, tasks)
-        # A task reads ahead of its arithmetic in a thread of its own, as far as there are processors for both.
+        # A task reads the next batch in a second thread while it computes, if there are processors for both.
         both = (self.reading + self.folding) * busy / min(workers.cores, 2 * busy)
         total = self.n_samples * turns * max(self.reading, self.folding, both)
         kept = (segments if segments > 1 else 0) + self.n_samples // plan.checkpoint_rows
@@ -180,7 +180,7 @@ class Rehearsal:
         reading, folding, states = _batches(work, source, plan.batch_rows)
         merging = keeping = 0.0
         with one_blas_thread():
-            if getattr(rule, "mergeable", False):
+            if rule.mergeable:
                 copies: list[Reached] = [([state.copy() for state in states], 0) for _ in range(2)]
                 merging = _seconds(lambda: merge_states(work, *copies))
             keeping = _seconds(lambda: work.checkpoints.save_states("state", states) if work.checkpoints else None)
@@ -190,7 +190,7 @@ class Rehearsal:
             stage,
             planned,
             source.shape[0],
-            scheme is None and bool(rule.mergeable),
+            scheme is None and rule.mergeable,
             reading * times,
             folding * times,
             merging * parts,
@@ -204,7 +204,7 @@ def _batches(work: Work, source: Source, rows: int) -> tuple[float, float, list[
     """Return processor seconds a sample of reading and of the rule, and the states after a few batches."""
     n, region = source.shape[0], work.group.region
     box = tuple(b - a for a, b in region)
-    # What a rule holds back until it has a batch would be nobody's time.
+    # Whole batches of the rule: of others it holds a part back, whose time would not be measured.
     size = int(getattr(work.rule, "size", 1))
     most = max(source.chunks[0], _BATCH_BYTES // (math.prod(box) * source.dtype.itemsize))
     rows = min(n, max(size, min(rows, most) // size * size))
@@ -224,9 +224,9 @@ def _batches(work: Work, source: Source, rows: int) -> tuple[float, float, list[
             parts: Sequence[Array] = work.partition.split(block, members, origin, buffer)
             states = [work.rule.update(*both) for both in zip(states, parts, strict=True)]
             told.append((between - before, time.process_time() - between))
-    # The first batch compiles, imports and begins: it stands for no other.
+    # The first batch pays for imports and compilation, so it is left out.
     spent = np.median(np.array(told[1:]), axis=0) / rows
-    # Chunks that a batch cuts are decoded for each part of it; those of the fold are whole.
+    # These batches cut chunks, which are then decoded whole; batches of the fold do not.
     whole = rows / (-(-rows // chunk) * chunk) if rows % chunk else 1.0
     return float(spent[0]) * (whole if n > rows else 1.0), float(spent[1]), states
 

@@ -189,7 +189,7 @@ class Strands:
         if self._batch:
             end = start + math.ceil((at + rows - start) / self._batch) * self._batch
         else:
-            # What was read of a chunk, or of a window, would be read again.
+            # A link that ended inside a chunk, or a window, would have it read twice.
             unit = max(self.source.chunks[0], self.source.held_rows)
             end = min(math.ceil((at + rows) / unit) * unit, at + max(1, most))
         return min(end, stop)
@@ -201,7 +201,7 @@ class Strands:
                 continue
             strand.work.keep(strand.s, strand.reached[0], None if strand.at == strand.stop else strand.at)
             if strand.at == strand.stop and not self._merges:
-                # The one before stays: a power cut may spoil the newest.
+                # Two are kept: a power cut may spoil the newest.
                 strand.work.forget(strand.s - 2)
             strand.kept_at = strand.at
 

@@ -4,28 +4,69 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import zarr
 
-from dpca.explore.originals import Originals, require_store
+from dpca.explore.originals import Originals, Standing
 from dpca.kernels.pixels import Pixels
 from dpca.kernels.types import Array
 from dpca.storage.disk import folder_bytes
 from dpca.storage.network import is_url
-from dpca.storage.reading import array_in
 
 if TYPE_CHECKING:  # they take seconds to import
     from dpca.models.scores import Scores
     from dpca.representation.base import Representation
     from dpca.representation.compressed import Compressed
 
-# Values of scores that are read to find samples far from the others.
+# Values of scores that are read to find samples far from the others, and samples that are put in an order.
 _MOST_SCORES = 2**27
 _QUALITY = ("mse", "psnr", "ssim")
+
+
+@dataclass(frozen=True)
+class Pictured:
+    """What there is to be drawn of the components that reconstructions are made of.
+
+    Attributes
+    ----------
+    vectors : array (count, *sample_shape) or None
+        The first components, those of every cell or band in place; of patches they have the shape of a patch.
+    cell_shape : tuple of int or None
+        Of cells, whose components have signs of their own.
+    mean : array (*sample_shape,) or None
+        Of the same shape.
+    share : array (k,)
+        Share of the variance of each component, the mean of all cells or bands; empty where it is not known.
+    words : str
+        What the components are.
+    """
+
+    vectors: Array | None
+    cell_shape: tuple[int, ...] | None
+    mean: Array | None
+    share: Array
+    words: str
+
+    @classmethod
+    def of_model(cls, model: Any, count: int) -> Pictured:
+        """Return what is drawn of a fitted model: components, modes of fields, or patches."""
+        from dpca.models.eof import EOF
+        from dpca.models.patch_pca import PatchPCA
+
+        words = f"{type(model).__name__} of {model.n_samples_seen_:,} samples"
+        share = np.asarray(getattr(model, "explained_variance_ratio_", np.empty(0)), np.float64)
+        share = share.reshape(-1, share.shape[-1]).mean(axis=0) if share.size else share.ravel()
+        if isinstance(model, EOF):
+            return cls(np.asarray(model.eofs())[:count], None, None, share, words)
+        patches = isinstance(model, PatchPCA)
+        vectors = model.components_[:count] if patches else model.pictured_components(count)
+        mean, k = getattr(model, "mean_", None), model.basis_.score_shape[-1]
+        mean = None if mean is None else np.asarray(mean).reshape(vectors.shape[1:] if patches else model.sample_shape_)
+        words += f", {k} component{'s' * (k != 1)}"
+        return cls(vectors, model.basis_.cell_shape, mean, share, words)
 
 
 class Decoder(ABC):
@@ -50,6 +91,10 @@ class Decoder(ABC):
     def quality(self) -> dict[str, Array]:
         """Return the quality (n_samples,) of all samples by all components, by name; empty where it is not stored."""
         return {}
+
+    def pictured(self, count: int) -> Pictured | None:
+        """Return what is drawn of the first components where they are part of the store; else None."""
+        return None
 
     @property
     def knows_distances(self) -> bool:
@@ -96,15 +141,14 @@ class OfScores(Decoder):
     Parameters
     ----------
     scores : Scores
-    group : zarr.Group
-        The store.
     """
 
-    def __init__(self, scores: Scores, group: zarr.Group) -> None:
-        self._opened, self._group, self._basis = scores, group, scores.model.basis_
+    def __init__(self, scores: Scores) -> None:
+        self._opened, self._basis = scores, scores.model.basis_
         self.n_components = scores.n_components
         self._scores = lru_cache(16)(self._read)
         self._leading = lru_cache(8)(self._basis.leading)
+        self._standing = Standing(scores.path)
 
     def decode(self, index: int, k: int) -> Array:
         """Return the sample by its first ``k`` components."""
@@ -116,14 +160,14 @@ class OfScores(Decoder):
 
     def quality(self) -> dict[str, Array]:
         """Return the quality that the store states."""
-        return {name: np.asarray(array_in(self._group, name)[...]) for name in _QUALITY if name in self._group}
+        return {} if self._opened.array.shape[0] > _MOST_SCORES else self._opened.quality
 
     @property
     def knows_distances(self) -> bool:
-        """Whether these are scores of whole samples whose variances are known."""
-        model = self._opened.model
+        """Whether these are scores of whole samples, not too many, whose variances are known."""
+        model, array = self._opened.model, self._opened.array
         known = hasattr(model, "explained_variance_") and not getattr(model, "whiten", False)
-        return known and self._opened.array.ndim == 2
+        return known and array.ndim == 2 and array.shape[0] <= _MOST_SCORES
 
     def distances(self) -> Array:
         """Return the length of each sample's scores in units of their deviations (Hotelling 1931)."""
@@ -138,7 +182,7 @@ class OfScores(Decoder):
         return found
 
     def _read(self, index: int) -> Array:
-        require_store(self._opened.path)
+        self._standing.require()
         return np.asarray(self._opened.array[index : index + 1])
 
 
@@ -151,14 +195,14 @@ class OfCompressed(Decoder):
     """
 
     def __init__(self, store: Compressed) -> None:
-        self._store = store
-        self.n_components = int(store.codec.component.max(initial=0)) + 1
+        self._store, self._standing = store, Standing(store.path)
+        self.n_components = max(1, store.n_components)
         self._level = lru_cache(8)(lambda k: replace(store, level=None if k == self.n_components else k))
         self._bytes = math.nan if is_url(store.path) else folder_bytes(store.path) / max(1, len(store))
 
     def decode(self, index: int, k: int) -> Array:
         """Return the sample by the first ``k`` components of each cell; by all, as the store promises it."""
-        require_store(self._store.path)
+        self._standing.require()
         sample: Array = self._level(k)[index]
         return sample
 
@@ -171,6 +215,16 @@ class OfCompressed(Decoder):
     def quality(self) -> dict[str, Array]:
         """Return the quality that the store states."""
         return {name: values for name, values in self._store.quality.items() if name in _QUALITY}
+
+    def pictured(self, count: int) -> Pictured | None:
+        """Return components and mean of the store; None where it has residuals only."""
+        codec, k = self._store.codec, self._store.n_components
+        if k == 0:
+            return None
+        grid = codec.components.grid
+        words = f"components of {grid.n_partitions:,} cells in the store, at most {k} of a cell"
+        found = codec.components.pictured(min(count, k)), grid.cell_shape, codec.components.offset
+        return Pictured(*found, np.empty(0), words)
 
     @property
     def knows_distances(self) -> bool:
@@ -193,5 +247,6 @@ def _decoded(basis: Representation, scores: Array, index: int, pixels: Pixels | 
 
 
 def _words_of_scores(basis: Representation, k: int, dtype: np.dtype[Any]) -> str:
-    numbers = math.prod(basis.score_shape[:-1]) * k
-    return f"{numbers:,} numbers, {numbers * dtype.itemsize:,} bytes"
+    ranks = getattr(basis, "ranks", None)  # of cells and bands, which may keep fewer components
+    numbers = math.prod(basis.score_shape[:-1]) * k if ranks is None else int(np.minimum(ranks, k).sum())
+    return f"{numbers:,} number{'s' * (numbers != 1)}, {numbers * dtype.itemsize:,} bytes"

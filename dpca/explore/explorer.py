@@ -11,13 +11,13 @@ from typing import Any
 
 import numpy as np
 
-from dpca.explore.decoders import Decoder, OfModel
+from dpca.explore.decoders import Decoder, OfModel, Pictured
 from dpca.explore.originals import Names, Originals
 from dpca.kernels.pixels import Pixels
 from dpca.kernels.types import Array
-from dpca.plots.panels import centered, difference, intensity, panel, readable_gain, signed, thinned
+from dpca.plots.panels import centered, difference, intensity, marked, panel, readable_gain, signed, thinned
 from dpca.storage.errors import DataError
-from dpca.storage.layout import CHANNEL, axes_for
+from dpca.storage.layout import axes_for, count_spatial
 
 #: Rows and columns of a picture that are sent to the page, of a thumbnail and of an eigenimage.
 LONGEST, THUMBNAIL, EIGENIMAGE = 640, 96, 160
@@ -62,8 +62,13 @@ class Facts:
         if self._leading == 0:
             return sample
         planes = sample.reshape(-1, *sample.shape[self._leading :])
-        shown: Array = planes.max(axis=0) if number is None else planes[min(number, len(planes) - 1)]
+        shown: Array = np.fmax.reduce(planes) if number is None else planes[min(number, len(planes) - 1)]
         return shown
+
+    def picture(self, sample: Array, number: int | None, longest: int) -> Array:
+        """Return `plane` as a panel of at most so many rows and columns, with the values of the sample."""
+        # Before anything is computed: an image of a gigabyte has eight as float64.
+        return panel(thinned(self.plane(sample, number), longest), self.plane_axes)
 
     @property
     def plane_axes(self) -> tuple[str, ...]:
@@ -72,7 +77,7 @@ class Facts:
 
     @property
     def _leading(self) -> int:
-        return max(0, len(self.axes) - (CHANNEL in self.axes) - 2)
+        return max(0, count_spatial(self.axes) - 2)
 
 
 @dataclass(frozen=True)
@@ -144,18 +149,25 @@ class Explorer:
         Raises
         ------
         DataError
-            If it is a model of other samples, or makes no reconstructions.
+            If it is a model of other samples, or there is nothing to look at.
         """
+        from dpca.models.eof import EOF
         from dpca.models.store import basis_of
 
-        basis = basis_of(model)
-        if self.facts is not None and tuple(basis.sample_shape) != self.facts.sample_shape:
+        modes = isinstance(model, EOF)
+        if not modes and not (hasattr(type(model), "basis_") and model.basis_.decodes):
+            raise DataError(
+                f"a model of kind {model.store_kind} has neither components of samples nor reconstructions to look at: "
+                f"load it, and call its methods"
+            )
+        shape = tuple(model.sample_shape_)
+        if self.facts is not None and shape != self.facts.sample_shape:
             raise DataError(
                 f"'{self.facts.path}' has samples of {self.facts.sample_shape} but the model was fitted to "
-                f"{tuple(basis.sample_shape)}: give the stack's own model"
+                f"{shape}: give the stack's own model"
             )
-        if decoder is None and self.originals is not None:
-            decoder = OfModel(basis, self.originals, self._pixels())
+        if decoder is None and self.originals is not None and not modes:
+            decoder = OfModel(basis_of(model), self.originals, self._pixels())
         with self._lock:
             self.model, self._decoder = model, decoder
             self.version += 1
@@ -173,26 +185,26 @@ class Explorer:
         return 0 if decoder is None else decoder.n_components
 
     def components(self, count: int, plane: int | None = None) -> Components | None:
-        """Return what is shown of the model, None where there is none."""
-        model = self.model
-        if model is None:
+        """Return what is shown of the components, None where there are none."""
+        model, decoder = self.model, self._decoder
+        if model is not None:
+            pictured = Pictured.of_model(model, count)
+        elif decoder is None or (found := decoder.pictured(count)) is None:
             return None
-        shape = tuple(model.sample_shape_)
-        facts = self.facts or Facts("", 0, shape, np.dtype(np.float32), axes_for(shape), None)
-        vectors = model.pictured_components(count)
-        cells = model.basis_.cell_shape
-        images = [] if vectors is None else [_eigenimage(v, facts, cells, plane) for v in vectors]
-        share = np.asarray(getattr(model, "explained_variance_ratio_", np.empty(0)), np.float64)
-        share = share.reshape(-1, share.shape[-1]).mean(axis=0) if share.size else share.ravel()
-        mean = getattr(model, "mean_", None)
+        else:
+            pictured = found
+        facts, mean = self.facts, pictured.mean
+        vectors = () if pictured.vectors is None else pictured.vectors
+        shape = next((tuple(v.shape) for v in (*vectors[:1], mean) if v is not None), ())
+        if facts is None or facts.sample_shape != shape:
+            facts = Facts("", 0, shape, np.dtype(np.float32), axes_for(shape), None)
+        images = [_eigenimage(vector, facts, pictured.cell_shape, plane) for vector in vectors]
         if mean is not None:
-            values = thinned(panel(facts.plane(np.asarray(mean).reshape(shape), plane), facts.plane_axes), EIGENIMAGE)
-            low, high = facts.data_range or (float(values.min()), float(values.max()))
-            mean = intensity(values, (low, high)) if low < high else np.full_like(values, 0.5)
-        words = (
-            f"{type(model).__name__} of {model.n_samples_seen_:,} samples, {model.basis_.score_shape[-1]} components"
+            mean = facts.picture(mean, plane, EIGENIMAGE)
+            mean = _shown(mean, facts.data_range or _range_of([mean]))
+        return Components(
+            mean, images, pictured.share[: len(images)].tolist(), np.cumsum(pictured.share), pictured.words
         )
-        return Components(mean, images, share[: len(images)].tolist(), np.cumsum(share), words)
 
     # -- a sample
 
@@ -224,15 +236,13 @@ class Explorer:
         if decoder is not None:
             level = max(1, min(k, decoder.n_components))
             y = decoder.decode(index, level)
-        shown = [
-            None if v is None else thinned(panel(facts.plane(v, plane), facts.plane_axes), LONGEST) for v in (x, y)
-        ]
+        shown = [None if v is None else facts.picture(v, plane, LONGEST) for v in (x, y)]
         reach = facts.data_range or _range_of([v for v in shown if v is not None])
-        panels = [None if v is None else intensity(np.nan_to_num(v), reach) for v in shown]
+        panels = [None if v is None else _shown(v, reach) for v in shown]
         lost, gain = None, 1
         if shown[0] is not None and shown[1] is not None:
             gain = readable_gain([shown[1] - shown[0]], reach)
-            lost = difference(shown[0], shown[1], reach, gain)
+            lost = marked(difference(shown[0], shown[1], reach, gain))
         stored = {} if decoder is None else {n: float(v[index]) for n, v in self._quality(decoder).items()}
         numbers = {} if x is None or y is None else self._measured(x, y)
         size = "" if decoder is None or level is None else decoder.words(level)
@@ -247,8 +257,8 @@ class Explorer:
             sample = decoder.decode(index, decoder.n_components)
         else:
             raise DataError("there are neither samples nor a model to show: give a stack")
-        values = thinned(panel(facts.plane(sample, facts.n_planes // 2), facts.plane_axes), THUMBNAIL)
-        return intensity(np.nan_to_num(values), facts.data_range or _range_of([values]))
+        values = facts.picture(sample, facts.n_planes // 2, THUMBNAIL)
+        return _shown(values, facts.data_range or _range_of([values]))
 
     # -- orders
 
@@ -310,7 +320,7 @@ class Explorer:
         # Half a second of imports, for which the first picture does not wait.
         from dpca.kernels.quality import has_ssim, mse_per_sample, psnr_from_mse, ssim_per_sample
 
-        width, n_spatial = facts.data_range[1] - facts.data_range[0], len(facts.axes) - (CHANNEL in facts.axes)
+        width, n_spatial = facts.data_range[1] - facts.data_range[0], count_spatial(facts.axes)
         mse = float(mse_per_sample(x[None], y[None], data_range=width)[0])
         numbers = {"mse": mse, "psnr": float(psnr_from_mse(np.asarray(mse)))}
         if has_ssim(facts.sample_shape, n_spatial):
@@ -328,8 +338,13 @@ def _eigenimage(vector: Array, facts: Facts, cells: tuple[int, ...] | None, plan
     return signed(values) if values.ndim == 2 else centered(values)
 
 
+def _shown(values: Array, reach: tuple[float, float]) -> Array:
+    """Return a picture in 0..1."""
+    return marked(intensity(values, reach))
+
+
 def _range_of(panels: Sequence[Array]) -> tuple[float, float]:
     """Return the smallest and the largest value of what is shown, where nobody states them."""
-    low = min((float(np.nanmin(p)) for p in panels if p.size and not np.isnan(p).all()), default=0.0)
-    high = max((float(np.nanmax(p)) for p in panels if p.size and not np.isnan(p).all()), default=1.0)
+    finite = [values for p in panels if (values := p[np.isfinite(p)]).size]
+    low, high = min((float(p.min()) for p in finite), default=0.0), max((float(p.max()) for p in finite), default=1.0)
     return (low, high) if low < high else (low - 0.5, low + 0.5)

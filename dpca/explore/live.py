@@ -11,7 +11,6 @@ from typing import Any
 from dpca.explore.explorer import Explorer
 from dpca.explore.words import told
 from dpca.storage.claim import read_json
-from dpca.storage.errors import StoreError
 from dpca.storage.manifest import METADATA
 from dpca.storage.objects import place_of
 from dpca.storage.stack import Stack
@@ -98,7 +97,7 @@ class Watched:
         elif state != self._known or self._explorer.news:
             try:
                 self._reload()
-            except StoreError as error:  # it may be replaced right now
+            except Exception as error:  # it may be replaced right now, by whatever
                 self._explorer.news = told(error)
             else:
                 self._known, self._explorer.news = state, ""

@@ -17,6 +17,7 @@ from dpca.storage.errors import printable
 
 # Letters of a name that are shown, in a caption and below a thumbnail.
 _NAME, _SHORT = 300, 24
+_TURNING = frozenset("\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069")
 # A curve is drawn in a box of this size.
 _WIDE, _HIGH = 300, 180
 
@@ -33,26 +34,34 @@ def picture(values: Array, alt: str) -> str:
     return f'<img src="data:image/png;base64,{data}" width="{width}" height="{height}" alt="{escape(alt)}">'
 
 
-def name_of(name: str, most: int = _NAME) -> str:
-    """Return the name of a sample as text: control characters are shown, and the middle of a long one is left out."""
+def shortened(name: str, most: int = _NAME) -> str:
+    """Return a name as it is read: what controls and turns text is shown, the middle of a long one is left out."""
     text = printable(name[: 4 * most] + name[-most:] if len(name) > 5 * most else name)
+    # Marks that make what follows run from right to left, over what is not part of the name (Unicode, annex 9).
+    text = "".join(c.encode("unicode_escape").decode() if c in _TURNING else c for c in text)
     if len(text) > most:
         text = f"{text[: most // 2]}\N{HORIZONTAL ELLIPSIS}{text[-(most - most // 2 - 1) :]}"
-    return escape(text)
+    return text
+
+
+def name_of(name: str, most: int = _NAME) -> str:
+    """Return the name of a sample as HTML, see `shortened`."""
+    return escape(shortened(name, most))
 
 
 def title(look: Look) -> str:
     """Return number and name of a sample."""
-    return f'<h2 class="name"><span>#{look.index:,}</span> {name_of(look.name)}</h2>'
+    return f'<h2 class="name"><span>#{look.index:,}</span> <bdi>{name_of(look.name)}</bdi></h2>'
 
 
 def triplet(look: Look) -> str:
     """Return original, reconstruction and difference side by side."""
     times = f" \N{MULTIPLICATION SIGN} {look.gain}" if look.gain > 1 else ""
     of = "" if look.k is None else f", k = {look.k}"
+    name = shortened(look.name)
     panels = [
-        ("original", look.original, f"original of {look.name}"),
-        (f"reconstruction{of}", look.reconstruction, f"reconstruction of {look.name}{of}"),
+        ("original", look.original, f"original of {name}"),
+        (f"reconstruction{of}", look.reconstruction, f"reconstruction of {name}{of}"),
         (f"difference{times}", look.difference, f"difference{times}, grey is none"),
     ]
     figures = "".join(
@@ -63,22 +72,23 @@ def triplet(look: Look) -> str:
     return f'<div class="panels">{figures}</div>'
 
 
-def numbers(look: Look, sample_bytes: int) -> str:
-    """Return the quality and the size of a reconstruction."""
+def numbers(look: Look, sample_bytes: int, *, measurable: bool = True) -> str:
+    """Return the quality and the size of a reconstruction; what is missing where quality is not ``measurable``."""
     rows = [(word, _number(name, look.numbers[name])) for name, word in _WORDS if name in look.numbers]
     known = [f"{word} {_number(name, look.stored[name])}" for name, word in _WORDS if name in look.stored]
+    if look.difference is not None and not measurable:
+        rows += [("quality", "depends on the range of values: give --data-range LOW,HIGH")]
     rows += [("kept", f"{look.size} of {sample_bytes:,}") if look.size else ("takes", f"{sample_bytes:,} bytes")]
     rows += [("stated by the store", ", ".join(known))] if known else []
     return "<dl>" + "".join(f"<div><dt>{escape(a)}</dt><dd>{escape(b)}</dd></div>" for a, b in rows) + "</dl>"
 
 
-def gallery(thumbnails: Iterable[tuple[int, str, Array | None]], chosen: int) -> str:
-    """Return buttons of samples, number, name and picture; a picture that is None is still to come."""
+def gallery(thumbnails: Iterable[tuple[int, str, Array]]) -> str:
+    """Return buttons of samples: number, name and picture."""
     return "".join(
         f'<button type="button" data-sample="{index}" title="{name_of(name)}" aria-label="sample {index}, '
-        f'{name_of(name)}"{" aria-current=true" * (index == chosen)}>'
-        + ('<span class="blank"></span>' if values is None else picture(values, ""))
-        + f"<span>{name_of(name.rsplit('/', 1)[-1], _SHORT)}</span></button>"
+        f'{name_of(name)}">{picture(values, "")}<span><bdi>'
+        f"{name_of(name.rsplit('/', 1)[-1], _SHORT)}</bdi></span></button>"
         for index, name, values in thumbnails
     )
 
@@ -98,6 +108,8 @@ _WORDS: Sequence[tuple[str, str]] = (("ssim", "SSIM"), ("psnr", "PSNR"), ("mse",
 
 
 def _number(name: str, value: float) -> str:
+    if math.isnan(value):
+        return "not known, values are missing"
     if name == "psnr":
         return "exact" if math.isinf(value) else f"{value:.2f} dB"
     return f"{value:.4f}" if name == "ssim" else f"{value:.3g}"
@@ -106,7 +118,7 @@ def _number(name: str, value: float) -> str:
 def _curve(values: Array, alt: str) -> str:
     places = np.linspace(0, _WIDE, len(values)) if len(values) > 1 else np.array([0, _WIDE])
     heights = _HIGH * (1 - np.resize(values, len(places)))
-    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(places, heights, strict=True))
+    points = " ".join(f"{x:.1f},{y:.1f}" for x, y in zip(places, heights, strict=True) if not math.isnan(y))
     return (
         f'<svg viewBox="-2 -4 {_WIDE + 4} {_HIGH + 8}" role="img" aria-label="{escape(alt)}">'
         f'<polyline points="{points}"/></svg>'

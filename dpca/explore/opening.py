@@ -15,7 +15,7 @@ from dpca.choices import COMPRESSED
 from dpca.explore.explorer import Explorer, Facts
 from dpca.explore.originals import Names, Originals
 from dpca.storage.errors import DataError, StoreError
-from dpca.storage.reading import array_in, open_group, open_node, root_facts
+from dpca.storage.reading import array_in, open_node, root_facts
 from dpca.storage.stack import STACK_KIND, Stack, open_stack
 
 
@@ -128,9 +128,17 @@ def _kept(path: str, group: zarr.Group, facts: dict[str, Any], kind: str) -> Fac
 def _loading_model(explorer: Explorer, model: str) -> Callable[[], None]:
     def load() -> None:
         import_module("dpca.models")  # enters every estimator by its kind
+        from dpca.explore.live import progress_words
+        from dpca.jobs.live import is_live, read_live
         from dpca.models.store import load_any
 
-        explorer.use(load_any(model))
+        if is_live(model):
+            progress = read_live(model)
+            explorer.use(progress.model)
+            explorer.progress = progress_words(progress)
+        else:
+            explorer.use(load_any(model))
+            explorer.progress = ""
 
     return load
 
@@ -140,7 +148,7 @@ def _load_scores(explorer: Explorer, path: str, model: str | None) -> None:
     from dpca.models import open_scores
 
     scores = open_scores(path, model=model)
-    explorer.use(scores.model, OfScores(scores, open_group(path)))
+    explorer.use(scores.model, OfScores(scores))
 
 
 def _load_compressed(explorer: Explorer, path: str) -> None:

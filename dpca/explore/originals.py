@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+import os
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import Callable
@@ -12,13 +14,19 @@ import numpy as np
 import zarr
 
 from dpca.kernels.types import Array
+from dpca.storage.claim import read_json
 from dpca.storage.disk import there_is
-from dpca.storage.errors import StoreError
+from dpca.storage.errors import DataError, StoreError
+from dpca.storage.layout import MAX_CHUNK
+from dpca.storage.manifest import METADATA
+from dpca.storage.objects import place_of
 from dpca.storage.reading import model_of, read_into
 from dpca.storage.stack import Stack
 
 # Samples beside one that was read stay in memory, up to so many bytes: they came out of the same chunk.
 _KEPT_BYTES = 2**26
+#: Bytes of a sample that are looked at: with a model, it takes some ten times as many.
+MAX_SAMPLE = 2**30
 # Names are read in blocks of so many.
 _NAMES = 2**14
 
@@ -29,10 +37,20 @@ class Originals:
     Parameters
     ----------
     stack : Stack
+
+    Raises
+    ------
+    DataError
+        If one of them is larger than what is shown: a store may state any shape.
     """
 
     def __init__(self, stack: Stack) -> None:
         self.stack = stack
+        if (each := stack.nbytes // stack.n_samples) > MAX_SAMPLE:
+            raise DataError(
+                f"a sample of '{stack.path}' has {each:,} bytes, more than the {MAX_SAMPLE:,} that are looked at: give "
+                f"smaller samples, such as a resized copy"
+            )
         # Samples that are made when they are read come one by one.
         chunk = stack.samples.chunks[0] if model_of(stack.samples) is None else 1
         sample = max(1, stack.nbytes // max(1, stack.n_samples))
@@ -40,6 +58,7 @@ class Originals:
         self._rows = max(1, min(chunk, _KEPT_BYTES // (2 * sample)))
         self._kept: OrderedDict[int, Array] = OrderedDict()
         self._most = max(2, _KEPT_BYTES // (self._rows * sample))
+        self._lock, self._standing = threading.Lock(), Standing(stack.path)
 
     def __len__(self) -> int:
         return self.stack.n_samples
@@ -50,20 +69,21 @@ class Originals:
         Raises
         ------
         StoreError
-            If it cannot be read, or the stack is gone.
+            If it cannot be read, or the stack is gone or another one.
         """
         block = index // self._rows
-        if block in self._kept:
-            self._kept.move_to_end(block)
-        else:
-            require_store(self.stack.path)
+        with self._lock:
+            values = self._kept.pop(block, None)
+        if values is None:
+            self._standing.require()
             start, stop = block * self._rows, min((block + 1) * self._rows, len(self))
             values = np.empty((stop - start, *self.stack.sample_shape), self.stack.dtype)
             read_into(self.stack.samples, slice(start, stop), values)
+        with self._lock:  # several visitors look at once
             self._kept[block] = values
             while len(self._kept) > self._most:
                 self._kept.popitem(last=False)
-        sample: Array = self._kept[block][index - block * self._rows]
+        sample: Array = values[index - block * self._rows]
         return sample
 
 
@@ -75,9 +95,21 @@ class Names:
     array : zarr.Array or None
         Of strings (n,); None where samples are called by their numbers.
     n_samples : int
+
+    Raises
+    ------
+    StoreError
+        If these are no names of so many samples, or of a size that nothing here writes.
     """
 
     def __init__(self, array: zarr.Array[Any] | None, n_samples: int) -> None:
+        if array is not None and (
+            array.shape != (n_samples,) or array.chunks[0] * np.dtype(array.dtype).itemsize > MAX_CHUNK
+        ):
+            raise StoreError(
+                f"'{array.store_path}' has shape {array.shape} in chunks of {array.chunks}, which are no names of "
+                f"{n_samples:,} samples: make the store again"
+            )
         self._array, self._n = array, n_samples
         self._block: tuple[int, list[str]] = (-1, [])
 
@@ -149,7 +181,28 @@ def _number(text: str) -> int | None:
     return int(digits) if digits.isascii() and digits.isdigit() and len(digits) < 19 else None
 
 
-def require_store(path: str) -> None:
-    """Raise StoreError where there is nothing at a path any more, which Zarr would read as fill values."""
-    if not there_is(path):
-        raise StoreError(f"there is nothing at '{path}' any more: put it back, or end this program and give another")
+class Standing:
+    """Knows again what stood at a path: of a store that is gone Zarr reads fill values, of another one anything.
+
+    Parameters
+    ----------
+    path : str
+    """
+
+    def __init__(self, path: str) -> None:
+        self._path = path
+        self._known = self._facts()
+
+    def require(self) -> None:
+        """Raise StoreError where there is nothing any more, or another store; an array may have grown."""
+        if not there_is(self._path):
+            raise StoreError(
+                f"there is nothing at '{self._path}' any more: put it back, or end this program and give another"
+            )
+        if self._facts() != self._known:
+            raise StoreError(f"'{self._path}' was replaced since it was opened: end this program and start it again")
+
+    def _facts(self) -> dict[str, Any]:
+        facts = read_json(place_of(os.path.join(self._path, METADATA))) or {}
+        facts.pop("shape", None)
+        return facts

@@ -8,15 +8,17 @@ from html import escape
 from typing import Any
 
 from bokeh.document import Document
+from bokeh.events import ValueSubmit
 from bokeh.models import ColumnDataSource, Range1d
 from bokeh.models.widgets import Button, Checkbox, Div, Select, Slider, Spinner, TextInput
 from bokeh.plotting import figure
 
 from dpca.explore import markup
 from dpca.explore.explorer import ORDERS, Explorer
-from dpca.explore.style import GRAY, INK, LINE, WIDGETS
+from dpca.explore.style import INK, LINE, WIDGETS
 from dpca.explore.words import told
 from dpca.kernels.types import Array
+from dpca.storage.errors import printable
 
 #: Thumbnails that are shown at once, and eigenimages.
 GALLERY, EIGENIMAGES = 18, 11
@@ -40,19 +42,25 @@ class Page:
     """
 
     def __init__(self, explorer: Explorer, document: Document) -> None:
-        self._explorer, self._document, self._tasks = explorer, document, Tasks(document)
-        n = 0 if explorer.facts is None else explorer.facts.n_samples
+        self._explorer, self._document = explorer, document
+        # What takes a pass over names or scores never makes a slider wait.
+        self._tasks, self._long = Tasks(document), Tasks(document)
+        n = self._n = 0 if explorer.facts is None else explorer.facts.n_samples
         self._order: Sequence[int] | Array = range(n)
         self._found: list[int] | None = None
         self._searched = ("", 0)
-        self._page, self._seen = 0, -1
+        self._page, self._seen, self._shown = 0, -1, 0
         self._build(n)
-        document.on_session_destroyed(lambda _: self._tasks.end())
+        document.on_session_destroyed(lambda _: self._end())
         document.add_periodic_callback(self._poll, _POLL)
         self._poll()
         if n:
             self._show_sample()
             self._show_gallery()
+
+    def _end(self) -> None:
+        self._tasks.end()
+        self._long.end()
 
     # -- widgets
 
@@ -65,6 +73,7 @@ class Page:
         self._name = Div(name="name", text="", stylesheets=[WIDGETS], html_attributes={"aria-live": "polite"})
         self._panels = Div(name="panels", text="", stylesheets=[WIDGETS], css_classes=["look"])
         self._numbers = Div(name="numbers", text="", stylesheets=[WIDGETS], css_classes=["numbers"])
+        self._numbers.html_attributes = {"aria-live": "polite"}
         self._k = Slider(start=0, end=1, value=0, step=1, title="components k", name="k", stylesheets=[WIDGETS])
         self._sample = Spinner(
             low=0, high=max(n - 1, 0), value=0, step=1, title="sample", name="sample", stylesheets=[WIDGETS], width=130
@@ -90,7 +99,9 @@ class Page:
         self._on = Button(label="Next", name="next", stylesheets=[WIDGETS])
         self._where = Div(name="where", text="", html_attributes={"aria-live": "polite"})
         self._gallery = Div(name="gallery", text="", stylesheets=[WIDGETS], css_classes=["gallery"])
+        self._gallery.html_attributes = {"role": "group", "aria-label": "samples to choose from"}
         self._eigen = Div(name="eigenimages", text="", stylesheets=[WIDGETS], css_classes=["eigen"])
+        self._eigen.html_attributes = {"role": "group", "aria-label": "mean and eigenimages"}
         self._words = Div(name="model", text="")
         self._curve, self._mark = (ColumnDataSource({"k": [], "share": []}) for _ in range(2))
         self._chart = self._variance()
@@ -103,16 +114,18 @@ class Page:
             (self._orders, "value", self._sort),
         ):
             widget.on_change(changed, _called(do))
+        self._search.on_event(ValueSubmit, lambda _: self._look_on())
         self._back.on_click(lambda: self._turn(-1))
         self._on.on_click(lambda: self._turn(1))
         samples = [self._name, self._panels, self._sample, self._k, self._numbers]
         samples += [self._plane, self._projected] if planes > 1 else []
-        browse = [self._search, self._orders, self._gallery, self._back, self._where, self._on]
+        # Thumbnails last: whoever goes on by Tab passes them to nothing.
+        browse = [self._search, self._orders, self._back, self._where, self._on, self._gallery]
         model = [self._words, self._eigen, self._chart]
         for widget in [self._alert, self._news, self._stop, *(samples + browse if n else []), *model]:
             widget.css_classes = [*widget.css_classes, f"at-{widget.name}"]
             self._document.add_root(widget)
-        self._document.title = "dpca explore" if facts is None else f"{facts.path} - dpca explore"
+        self._document.title = "dpca explore" if facts is None else f"{printable(facts.path)} - dpca explore"
 
     def _variance(self) -> Any:
         chart = figure(
@@ -125,6 +138,7 @@ class Page:
             y_axis_label="explained variance",
             y_range=Range1d(start=0, end=1.02),
             visible=False,
+            html_attributes={"role": "img", "aria-label": "share of the variance that the first components explain"},
             background_fill_color=None,
             border_fill_color=None,
             outline_line_color=None,
@@ -132,9 +146,8 @@ class Page:
         chart.line("k", "share", source=self._curve, color=LINE, line_width=2)
         chart.scatter("k", "share", source=self._mark, color=INK, size=9)
         chart.grid.grid_line_color = "#88888833"
-        for axis in chart.axis:  # a gray that is read on light and dark paper
-            axis.update(axis_label_text_color=GRAY, major_label_text_color=GRAY, axis_line_color=GRAY)
-            axis.update(major_tick_line_color=GRAY, minor_tick_line_color=None)
+        for axis in chart.axis:  # `page.js` colors the rest, as the page is light or dark
+            axis.update(minor_tick_line_color=None)
         return chart
 
     # -- what is shown
@@ -144,18 +157,23 @@ class Page:
         return None if self._projected.active else int(self._plane.value)
 
     def _show_sample(self) -> None:
-        n = self._explorer.facts.n_samples if self._explorer.facts else 0
+        n = self._n
         index, k, plane = int(self._sample.value or 0), int(self._k.value), self._slice
         if not n:
             return
         index = min(max(index, 0), n - 1)
+        if index != self._shown and self._found is None and isinstance(self._order, range):
+            page, self._page = self._page, index // GALLERY
+            if page != self._page:
+                self._show_gallery()
+        self._shown = index
 
         def work() -> Callable[[], None]:
             look = self._explorer.look(index, k, plane)
             facts = self._explorer.facts
             assert facts is not None
             name, panels = markup.title(look), markup.triplet(look)
-            sizes = markup.numbers(look, _bytes_of(facts))
+            sizes = markup.numbers(look, _bytes_of(facts), measurable=facts.data_range is not None)
 
             def show() -> None:
                 self._name.text, self._panels.text, self._numbers.text = name, panels, sizes
@@ -175,15 +193,17 @@ class Page:
         what = "found" if self._found is not None else "samples"
         first = self._page * GALLERY
         self._where.text = f"{first + 1:,} to {first + len(shown):,} of {len(some):,} {what}" if shown else "none found"
+        if self._found is not None and (end := self._searched[1]) < self._n:
+            self._where.text += f", in the first {end:,} of {self._n:,}: press Enter in the search for more"
 
         def work() -> Callable[[], None]:
-            made: list[tuple[int, str, Array | None]] = []
+            made: list[tuple[int, str, Array]] = []
             for index in shown:
                 made.append((index, self._explorer.names[index], self._explorer.thumbnail(index)))
                 if self._tasks.waits("sample"):
                     # somebody moves a slider: that comes first
                     return self._show_gallery
-            text = markup.gallery(made, int(self._sample.value or 0))
+            text = markup.gallery(made)
 
             def show() -> None:
                 self._gallery.text = text
@@ -243,6 +263,7 @@ class Page:
 
     def _sort(self) -> None:
         name = self._orders.value
+        self._search.value, self._found = "", None
         self._where.text = "sorting"
 
         def work() -> Callable[[], None]:
@@ -256,7 +277,7 @@ class Page:
 
             return show
 
-        self._tasks.do("order", work, self._trouble)
+        self._long.do("order", work, self._trouble)
 
     def _look_for(self) -> None:
         text = self._search.value.strip()
@@ -266,30 +287,31 @@ class Page:
             return
         known, first = self._searched
         before = self._found if known == text and self._found else []
-        first = first if known == text else 0
+        first = first if known == text and self._found is not None else 0
         self._where.text = "searching"
 
         def work() -> Callable[[], None]:
             names = self._explorer.names
             found, end = names.find(
-                text, first=first, most=_SEARCHED, seconds=_SEARCH, wanted=lambda: not self._tasks.waits("search")
+                text, first=first, most=_SEARCHED, seconds=_SEARCH, wanted=lambda: not self._long.waits("search")
             )
 
             def show() -> None:
-                self._found, self._searched, self._page = [*before, *found], (text, end), 0
-                if self._found:
-                    self._sample.value = self._found[0]
+                self._found, self._searched = [*before, *found], (text, end)
+                self._page = len(before) // GALLERY
+                if found:
+                    self._sample.value = found[0]
                 self._show_gallery()
-                n = self._order_length()
-                if end < n:
-                    self._where.text += f", in the first {end:,} of {n:,}: press Enter for the next"
 
             return show
 
-        self._tasks.do("search", work, self._trouble)
+        self._long.do("search", work, self._trouble)
 
-    def _order_length(self) -> int:
-        return 0 if self._explorer.facts is None else self._explorer.facts.n_samples
+    def _look_on(self) -> None:
+        """Search in the names that were not looked at yet, on Enter in a search that has ended before them."""
+        text, end = self._searched
+        if self._found is not None and text == self._search.value.strip() and end < self._n:
+            self._look_for()
 
     def _turn(self, step: int) -> None:
         self._page += step

@@ -202,7 +202,7 @@ class Door(Router):
 
     def _admits(self, request: HTTPServerRequest) -> bool:
         server, host = self._server, request.headers.get("Host", "").lower()
-        # Somebody's name that leads here, by which a page of theirs could read this one (DNS rebinding).
+        # A foreign host name that resolves to this machine would let its pages read this one (DNS rebinding).
         if server.token is None and not re.fullmatch(rf"(localhost|127\.0\.0\.1|\[::1\])(:{server.port})?", host):
             return False
         origin = request.headers.get("Origin")
@@ -255,7 +255,8 @@ class _Front(_Handler):
             return
         first = await server.first()
         text = (STATIC / "front.html").read_text()
-        self.write(text.replace("{{title}}", escape(server.title)).replace("{{first}}", first))
+        filled = {"title": escape(server.title), "first": first}
+        self.write(re.sub(r"\{\{(title|first)\}\}", lambda found: filled[found[1]], text))
 
 
 class _Ready(_Handler):

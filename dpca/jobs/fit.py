@@ -77,7 +77,8 @@ def fit_store(
     Returns
     -------
     Fitted
-        Its cost is `NOTHING` and there are no notes where ``target`` was there already.
+        Its cost is `NOTHING` where ``target`` was there already. There are no notes then, nor where a budget ended the
+        fit.
 
     Raises
     ------
@@ -97,7 +98,9 @@ def fit_store(
     def look(so_far: SoFar) -> Any:
         told[:] = [so_far]
         if live is not None:
-            write_live(so_far, live)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore", UserWarning)  # what Zarr says of codecs is no note on the fit
+                write_live(so_far, live)
         return None if callback is None else callback(so_far)
 
     # An array of someone else's does not state its range, on which some choices of components depend.
@@ -122,7 +125,7 @@ def fit_store(
                 raise
         stopped = bool(told) and told[-1].n_samples_seen < told[-1].n_samples
         if stopped:
-            return Fitted(model, _cost(model, began, client), _notes(model, caught), stopped)
+            return Fitted(model, _cost(model, began, client), [], stopped)
         stated = {} if request is None else {"request": request, "numbers": model.report_numbers()}
         write_model(model, work.store, fingerprint, stated)
         work.publish()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from typing import Any
 
 from dpca.models.estimator import Estimator
 from dpca.models.store import load_any, save_model, stated_by
@@ -12,8 +13,8 @@ from dpca.models.watching import Progress
 from dpca.storage.disk import there_is
 from dpca.storage.errors import StoreError
 
-# Times that a store is read again which is replaced while it is read, and seconds in between.
-_TRIES, _PAUSE = 5, 0.05
+# Readings of a store that is replaced during each of them; looks for one that is not there, and seconds between two.
+_READINGS, _TRIES, _PAUSE = 100, 5, 0.05
 _KEY = "progress"
 
 
@@ -36,11 +37,16 @@ def check_live(path: str | os.PathLike[str], model: Estimator) -> None:
     ------
     StoreError
     """
-    if there_is(path) and _KEY not in (facts := stated_by(path)):
+    if there_is(path) and not is_live(path):
         raise StoreError(
-            f"'{path}' is a {facts.get('kind')} store, not the {model.store_kind} of a fit that was running: give "
-            f"another path for the model so far"
+            f"'{path}' is a {stated_by(path).get('kind')} store, not the {model.store_kind} of a fit that was running: "
+            f"give another path for the model so far"
         )
+
+
+def is_live(path: str | os.PathLike[str]) -> bool:
+    """Return whether the model at a path is that of a fit that was watched, which `read_live` reads."""
+    return _KEY in stated_by(path)
 
 
 def read_live(path: str | os.PathLike[str]) -> Progress:
@@ -66,11 +72,11 @@ def read_live(path: str | os.PathLike[str]) -> Progress:
     >>> while not (told := read_live("live.zarr")).finished:  # doctest: +SKIP
     ...     draw(told.model.components_)
     """
-    for left in reversed(range(_TRIES)):
+    for _ in range(_READINGS):
+        before = _stated(path)
         try:
-            before = stated_by(path)
             model = load_any(path)
-            if stated_by(path).get("fingerprint") == before["fingerprint"]:
+            if _stated(path) == before:
                 stated = before[_KEY]
                 n, seconds, finished = int(stated["n_samples"]), float(stated["seconds"]), bool(stated["finished"])
                 if n < model.n_samples_seen_ or not math.isfinite(seconds):
@@ -79,8 +85,17 @@ def read_live(path: str | os.PathLike[str]) -> Progress:
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(f"'{path}' is no model of a running fit ({error}): give what --live names") from error
         except StoreError:
-            # It may have been replaced between two of its files.
-            if not left:
+            # Damage, unless it was replaced between two of its files.
+            if _stated(path) == before:
                 raise
-        time.sleep(_PAUSE)
     raise StoreError(f"'{path}' was replaced each time that it was read: look at it again")
+
+
+def _stated(path: str | os.PathLike[str]) -> dict[str, Any]:
+    """Return what the store states; for a moment, while it is replaced, there is none."""
+    for _ in range(_TRIES - 1):
+        try:
+            return stated_by(path)
+        except StoreError:
+            time.sleep(_PAUSE)
+    return stated_by(path)

@@ -187,7 +187,7 @@ def plan_job(
         held = 0
         for stage in stages:
             plan = stage.planned(each)
-            held = held if stage.here else max(held, plan.memory)  # a process never forgets its peak
+            held = held if stage.here else max(held, plan.memory)  # peak memory never falls
             planned[stage.name] = StagePlan(plan.seconds, plan.bytes, plan.memory if stage.here else held)
         shape, dtype = tuple(tried.source.shape[1:]), tried.source.dtype.name
         facts = (n, shape, dtype, decoded, round(tried.bytes_written))

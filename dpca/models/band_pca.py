@@ -18,7 +18,6 @@ from dpca.engine.sampling import read_samples, spread_samples
 from dpca.engine.source import Source
 from dpca.kernels.types import Array
 from dpca.models.docs import PARTITIONED, documented
-from dpca.models.parameters import whole_number
 from dpca.models.partitioned import PartitionedPCA
 from dpca.models.rank_choice import CHOICES
 from dpca.models.store import Kept, StoredModel, plain
@@ -27,6 +26,7 @@ from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
 from dpca.rules.moments import Moments
 from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import whole_number
 from dpca.storage.layout import CHANNEL, axes_for
 
 # More of them than there are attributes mean nothing, and each takes memory.

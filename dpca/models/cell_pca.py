@@ -20,6 +20,7 @@ from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.partition.shared import SharedGrid
 from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import is_whole
 from dpca.storage.layout import axes_for
 
 
@@ -110,7 +111,7 @@ class CellPCA(PartitionedPCA):
 
     def _partition(self, source: Source, axes: Sequence[str] | None, **running: Any) -> CellGrid:
         sample_shape, overlap = tuple(source.shape[1:]), self.overlap
-        if isinstance(overlap, bool) or not isinstance(overlap, int | np.integer):
+        if not is_whole(overlap):
             raise DataError(f"overlap is {overlap!r}: give a number of pixels, an integer")
         cell = self.cells_for(axes or axes_for(sample_shape))
         try:

@@ -21,7 +21,7 @@ from dpca.models.eof_store import StoredEOF
 from dpca.models.fields import MODE, Field, Names, on_grid, scale_of, series_given
 from dpca.models.gaps import FilledSource
 from dpca.models.linear_model import LinearModel
-from dpca.models.parameters import check_parameters, whole_number
+from dpca.models.parameters import check_parameters
 from dpca.models.pca import PCA
 from dpca.models.pca_solvers import SOLVERS
 from dpca.models.rotation import RotatedEOF, rotated
@@ -31,6 +31,7 @@ from dpca.models.watching import Callback, Enough, Watching
 from dpca.models.weights import field_weights
 from dpca.representation.lazy import default_client
 from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import whole_number
 from dpca.storage.labelled import is_labelled
 from dpca.storage.progress import Progress, no_progress
 

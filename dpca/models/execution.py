@@ -7,10 +7,10 @@ from typing import Any
 
 from dpca.engine.memory import parallel_tasks, thread_count
 from dpca.engine.rounds import Averaging, DataParallel, Scheme
-from dpca.models.parameters import whole_number
 from dpca.rules.minibatch import InBatches
 from dpca.rules.rule import Wrapper
 from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import whole_number
 
 EXECUTIONS = ("auto", "chain", "averaged", "data-parallel")
 # The numbers of Amid & Warmuth (2020), section "Distributed Setting".

@@ -35,7 +35,7 @@ class _Links(Watch):
         return self.pace.is_early
 
     def look(self, look: Look) -> None:
-        """Nothing: who iterates looks."""
+        """Do nothing: the caller of `iterate` looks."""
 
 
 def iterate(
@@ -75,7 +75,7 @@ def iterate(
     finally:
         folding.close()
         if model._states:
-            # Its own: models that were yielded hold the same one.
+            # A copy: models that were yielded hold the same state.
             model._states = [model._states[0].copy()]
 
 

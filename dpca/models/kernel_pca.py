@@ -21,13 +21,14 @@ from dpca.models.kernel_hebbian import hebbian
 from dpca.models.kernel_methods import Found, Problem, exact, nystrom, plan
 from dpca.models.kernel_model import KernelModel
 from dpca.models.landmarks import CHOICES
-from dpca.models.parameters import checked_rank, no_values, require_seed, whole_number
+from dpca.models.parameters import checked_rank, no_values, require_seed
 from dpca.models.passes import Passes
 from dpca.models.samples import varied_source
 from dpca.representation.base import Representation
 from dpca.representation.kernel import PRE_IMAGES, KernelRepresentation
 from dpca.rules.gains import Gains
 from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import is_real, whole_number
 
 # Landmarks where their number is left open: so many, or so many for each component if that is more.
 _LANDMARKS, _PER_COMPONENT = 500, 10
@@ -259,5 +260,4 @@ class KernelPCA(KernelModel):
 
 
 def _is_above(value: Any, least: float) -> bool:
-    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    return number and least < value < math.inf
+    return is_real(value) and bool(least < value < math.inf)

@@ -16,7 +16,8 @@ from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
 from dpca.rules.rule import Rule
 from dpca.storage.errors import DataError
-from dpca.storage.layout import CHANNEL
+from dpca.storage.given_numbers import is_real, whole_number
+from dpca.storage.layout import CHANNEL, count_spatial
 
 _FLAGS = (
     "center",
@@ -52,8 +53,7 @@ def check_parameters(model: Any) -> None:
         if name in _NAMES and not isinstance(value, str):
             raise DataError(f"{name} is {value!r}: give a name, as the documentation lists them")
     budget = getattr(model, "memory_budget", None)
-    number = isinstance(budget, int | float | np.integer | np.floating) and not isinstance(budget, bool)
-    if budget is not None and not (number and 0 <= budget < math.inf):
+    if budget is not None and not (is_real(budget) and 0 <= budget < math.inf):
         raise DataError(f"memory_budget is {budget!r}: give a number of bytes, or None for what the machine has")
     try:
         check_random_state(getattr(model, "random_state", None))
@@ -101,20 +101,6 @@ def explained_share(n_components: Any) -> float | None:
     return float(n_components) if share else None
 
 
-def whole_number(value: Any, name: str, least: int, otherwise: str = "") -> int:
-    """Return the value of a parameter as an int.
-
-    Raises
-    ------
-    DataError
-        If it is none, or less than ``least``.
-    """
-    if isinstance(value, bool) or not isinstance(value, int | np.integer) or value < least:
-        expected = "a positive integer" if least == 1 else f"an integer of at least {least}"
-        raise DataError(f"{name} is {value!r}: give {expected}{otherwise}")
-    return int(value)
-
-
 def spatial_lengths(value: Any, name: str, axes: Sequence[str]) -> tuple[int, ...]:
     """Return a length along each spatial axis of samples whose axes have these names.
 
@@ -134,7 +120,7 @@ def spatial_lengths(value: Any, name: str, axes: Sequence[str]) -> tuple[int, ..
     if CHANNEL in axes[:-1]:
         raise DataError(f"the axes of a sample are {tuple(axes)}: channels must come last, move that axis first")
     if isinstance(value, int | np.integer):
-        return (int(value),) * sum(axis != CHANNEL for axis in axes)
+        return (int(value),) * count_spatial(axes)
     if not isinstance(value, Sequence) or not all(isinstance(length, int | np.integer) for length in value):
         raise DataError(f"{name} is {value!r}: give one integer, or one for each spatial axis")
     return tuple(int(length) for length in value)

@@ -38,7 +38,7 @@ from dpca.rules.keeping import taken_state
 from dpca.rules.rule import Rule
 from dpca.rules.state import State
 from dpca.storage.errors import DataError
-from dpca.storage.layout import CHANNEL, axes_for
+from dpca.storage.layout import axes_for, count_spatial
 from dpca.storage.ranges import checked_range
 
 
@@ -81,7 +81,7 @@ class PartitionedPCA(ComponentModel):
 
     def _n_spatial(self, partition: Any, axes: Sequence[str]) -> int:
         """Return how many axes of a sample are axes of space."""
-        return sum(axis != CHANNEL for axis in axes)
+        return count_spatial(axes)
 
     def _folded(self, partition: Any) -> Partition:
         """Return the partition to fold: this one, or one that joins its parts that share components."""

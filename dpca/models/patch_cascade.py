@@ -17,7 +17,7 @@ from dpca.kernels.types import Array
 from dpca.models.convergence import check_result
 from dpca.models.docs import documented
 from dpca.models.estimator import Estimator
-from dpca.models.parameters import no_values, spatial_lengths, whole_number
+from dpca.models.parameters import no_values, spatial_lengths
 from dpca.models.passes import Passes
 from dpca.models.samples import varied_source
 from dpca.models.store import Kept, StoredModel
@@ -28,6 +28,7 @@ from dpca.representation.patches import PatchRepresentation
 from dpca.rules.orthonormal import orthonormalize
 from dpca.rules.patch_covariance import PatchCovariancePCA
 from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import is_real, whole_number
 from dpca.storage.layout import axes_for
 
 
@@ -156,8 +157,7 @@ class PatchCascade(Estimator):
         if self.filters not in ("pca", "random"):
             raise DataError(f"filters is {self.filters!r}: give 'pca' or 'random'")
         share = self.whitening
-        number = isinstance(share, int | float | np.integer | np.floating) and not isinstance(share, bool)
-        if share is not None and not (number and 0 < share < math.inf):
+        if share is not None and not (is_real(share) and 0 < share < math.inf):
             raise DataError(f"whitening is {share!r}: give a positive share of the largest variance, or None")
         return [whole_number(k, "n_components", 1, " for each layer") for k in counts]
 

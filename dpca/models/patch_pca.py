@@ -26,6 +26,7 @@ from dpca.representation.base import Representation
 from dpca.representation.patches import PatchRepresentation
 from dpca.rules.patch_covariance import PatchCovariancePCA
 from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import is_real
 from dpca.storage.layout import axes_for
 
 
@@ -205,8 +206,7 @@ class PatchPCA(Estimator):
         return biases
 
     def _deviations(self, whiten: float) -> Array:
-        number = isinstance(whiten, int | float | np.integer | np.floating) and not isinstance(whiten, bool)
-        if not number or not 0 <= whiten < math.inf:
+        if not is_real(whiten) or not 0 <= whiten < math.inf:
             raise DataError(f"whiten is {whiten!r}: give a number of at least 0 to add to variances, or None")
         variances = np.maximum(self.explained_variance_, 0) + float(whiten)
         if not variances.all():

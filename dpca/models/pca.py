@@ -20,7 +20,7 @@ from dpca.kernels.types import Array
 from dpca.models.convergence import RESULT, check_result
 from dpca.models.docs import documented
 from dpca.models.linear_model import LeastComponents, LinearModel, least_scores
-from dpca.models.parameters import checked_rank, explained_share, require_seed, whole_number
+from dpca.models.parameters import checked_rank, explained_share, require_seed
 from dpca.models.passes import Passes
 from dpca.models.pca_solvers import (
     DEFAULT_ITERATIONS,
@@ -34,6 +34,7 @@ from dpca.models.samples import varied_source
 from dpca.models.store import Kept, StoredModel
 from dpca.representation.base import Representation
 from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import is_real, whole_number
 
 # Solvers that find every component there is.
 _COMPLETE = ("covariance", "dual")
@@ -205,7 +206,7 @@ class PCA(LinearModel):
         n_iter = DEFAULT_ITERATIONS.get(solver, 1) if self.n_iter is None else self.n_iter
         extra = _DEFAULT_OVERSAMPLING if self.oversampling is None else self.oversampling
         tol = DEFAULT_TOLERANCE.get(solver, math.inf) if self.tol is None else self.tol
-        if isinstance(tol, bool) or not isinstance(tol, int | float | np.integer | np.floating) or not tol > 0:
+        if not is_real(tol) or not tol > 0:
             raise DataError(f"tol is {tol!r}: give a positive number")
         problem = Problem(
             n,

@@ -14,8 +14,8 @@ from dpca.choices import NOISE
 from dpca.kernels.quality import psnr_from_mse
 from dpca.kernels.types import Array
 from dpca.models import rank
-from dpca.models.parameters import whole_number
 from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import is_real, whole_number
 
 #: The parameters of an estimator that say how many components it keeps; None of them keeps all.
 CHOICES = ("n_components", "threshold", "total_components", "ratio", "target_mse", "target_psnr", "target_ssim")
@@ -279,5 +279,4 @@ def standard_error(means: Array) -> float:
 
 
 def _is_positive(value: Any) -> bool:
-    number = isinstance(value, int | float | np.integer | np.floating) and not isinstance(value, bool)
-    return number and bool(0 < value < math.inf)
+    return is_real(value) and bool(0 < value < math.inf)

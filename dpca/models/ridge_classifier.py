@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import math
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass
@@ -16,14 +17,14 @@ from sklearn.utils.validation import check_is_fitted
 
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.coded import CodedSource
-from dpca.engine.fold import fold
+from dpca.engine.fold import fold, plan_for
 from dpca.engine.memory import task_budget, thread_count
-from dpca.engine.plan import PlanError
+from dpca.engine.plan import FoldPlan, Outline, PlanError
 from dpca.engine.source import check_finite
 from dpca.kernels.types import Array
 from dpca.models.each_sample import EachSample
 from dpca.models.labelled import given_to_fit
-from dpca.models.parameters import check_parameters, whole_number
+from dpca.models.parameters import check_parameters
 from dpca.models.samples import fitted_source
 from dpca.models.scores import Scores
 from dpca.models.storable import Storable
@@ -32,7 +33,8 @@ from dpca.partition.whole import Whole
 from dpca.representation.lazy import default_client
 from dpca.rules.codes import DIGITS, MOST_CODES
 from dpca.rules.ridge import RidgeMoments
-from dpca.storage.errors import DataError
+from dpca.storage.errors import DataError, one_line
+from dpca.storage.given_numbers import whole_number
 from dpca.storage.progress import Progress, no_progress
 
 # Samples whose decision is computed at once.
@@ -157,13 +159,12 @@ class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstima
                 f"{len(classes):,} classes in {n_folds} folds are more than {MOST_CODES:,}: numbers are labels only "
                 f"where they are classes"
             )
-        # The samples of a class to one fold after the other, and no fold more samples than another.
+        # Deals the samples of each class to the folds in turn; the sizes of folds differ by one at most.
         folds = np.empty(len(codes), np.int32)
         folds[np.argsort(codes, kind="stable")] = np.arange(len(codes)) % n_folds
         rule = RidgeMoments(len(classes), alphas, n_folds=n_folds, standardize=bool(self.standardize))
         coded = CodedSource(source, (folds * len(classes) + codes).astype(np.int32))
         client = client or default_client()
-        self._check_room(rule, coded, None if source.in_process else client)
         results, self.fit_report_ = fold(
             rule,
             coded,
@@ -172,6 +173,7 @@ class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstima
             budget=self.memory_budget,
             checkpoints=checkpoints,
             progress=progress,
+            plan=self._planned(rule, coded, None if source.in_process else client),
         )
         found = results[0]
         self.classes_, self.folds_ = classes, folds
@@ -197,33 +199,54 @@ class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstima
                 f"sample"
             )
         try:
+            if np.ma.is_masked(y):
+                raise ValueError("some labels are masked")
             labels = column_or_1d(np.asarray(y), warn=True)
+            labels = labels.astype(object) if labels.dtype.kind == "T" else labels  # strings of any length
             if labels.dtype.kind == "f" and not np.isfinite(labels).all():
                 raise ValueError("Input y contains NaN or infinity")
             check_classification_targets(labels)
             classes, codes = np.unique(labels, return_inverse=True)
         except (TypeError, ValueError) as error:
-            raise DataError(f"y holds no classes ({error}): give strings, integers or truth values") from error
+            raise DataError(
+                f"y holds no classes ({one_line(error)}): give strings, integers or truth values"
+            ) from error
         if len(labels) != n:
             raise DataError(f"y holds {len(labels)} labels but there are {n} samples: give one for each")
         if len(classes) < 2:
-            raise DataError(f"y holds 1 class, {classes[0]!r}: a classifier needs samples of at least 2 classes")
+            raise DataError(
+                f"y holds 1 class, {classes.tolist()[0]!r}: a classifier needs samples of at least 2 classes"
+            )
         if classes.dtype.kind not in _LABELS or (classes.dtype == object and not all(type(c) is str for c in classes)):
             raise DataError(f"y holds labels of type {classes.dtype}: give strings, integers or truth values")
         return classes, codes
 
-    def _check_room(self, rule: RidgeMoments, source: CodedSource, client: Any | None) -> None:
-        """Refuse moments that do not fit, saying what would."""
-        limit = task_budget(client, thread_count()) if self.memory_budget is None else int(self.memory_budget)
-        d, rows = source.shape[1] - DIGITS, source.chunks[0]
-        need = rule.state_bytes(d + DIGITS, source.dtype) + rule.work_bytes(rows, d + DIGITS, source.dtype)
-        if need > limit:
-            fits = int(math.sqrt(max(limit, 0) / (8 * (rule.n_folds + 3))))
+    def _planned(self, rule: RidgeMoments, coded: CodedSource, client: Any | None) -> FoldPlan:
+        """Plan the fold; refuse what does not fit, saying how many attributes would."""
+
+        def planned(source: CodedSource) -> FoldPlan:
+            return plan_for(rule, source, Whole(source.shape[1:]), client=client, budget=self.memory_budget)
+
+        def refused(d: int) -> bool:
+            name, (n, *_), rows = coded.name, coded.shape, coded.chunks[0]
+            try:
+                planned(CodedSource(Outline(name, (n, d), coded.source.dtype, (rows, d)), coded.codes))
+            except PlanError:
+                return True
+            return False
+
+        try:
+            return planned(coded)
+        except PlanError as error:
+            d = coded.shape[1] - DIGITS
+            fits = bisect.bisect_left(range(1, d), True, key=refused)
+            limit = task_budget(client, thread_count()) if self.memory_budget is None else self.memory_budget
+            otherwise = f", or give at most {fits:,} attributes, as fewer components" if fits else ""
+            otherwise += ", or give one alpha, which needs no folds" if rule.n_folds > 1 else ""
             raise PlanError(
-                f"moments of {d:,} attributes in {rule.n_folds} fold(s) take {need / 1e6:,.0f} MB but a task may take "
-                f"{limit / 1e6:,.0f} MB: about {fits:,} attributes fit, fewer components, or give one alpha, which "
-                f"needs no folds"
-            )
+                f"moments of {d:,} attributes in {rule.n_folds} fold(s) do not fit into the {limit / 1e6:,.0f} MB that "
+                f"a task may take: allow more memory{otherwise}"
+            ) from error
 
     # -- using
 

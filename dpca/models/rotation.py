@@ -11,8 +11,8 @@ import numpy as np
 from dpca.kernels.types import Array
 from dpca.models.convergence import ConvergenceWarning
 from dpca.models.fields import MODE, on_grid, scale_of
-from dpca.models.parameters import whole_number
 from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import whole_number
 from dpca.storage.labelled import is_labelled
 
 METHODS = ("varimax", "promax")

@@ -20,9 +20,10 @@ from dpca.storage.batches import Batches, batches_of
 from dpca.storage.disk import there_is
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.network import use_storage_options
-from dpca.storage.reading import open_array, open_group, root_facts
+from dpca.storage.reading import array_in, open_array, open_group, root_facts
 
 SCORES_VERSION = 1
+_QUALITY = ("mse", "psnr", "ssim")
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,6 +53,15 @@ class Scores:
     def scores(self) -> da.Array:
         """Scores (n_samples, ..., n_components), lazy."""
         return leading_scores(self.array, self.n_components)
+
+    @property
+    def quality(self) -> dict[str, Array]:
+        """What is lost of each sample, arrays (n_samples,): mse, psnr in dB, of images ssim; empty if not measured."""
+        group = open_group(self.path)
+        stated = {name: array_in(group, name) for name in _QUALITY if name in group}
+        if any(array.shape != self.array.shape[:1] for array in stated.values()):
+            return {}  # not that of these scores, and of any size
+        return {name: np.asarray(array[...]) for name, array in stated.items()}
 
     def stack(self, n_components: int | None = None) -> da.Array:
         """Return the samples that the scores stand for, as they were: in the original's dtype, rounded and clipped.
@@ -135,8 +145,7 @@ class Scores:
             )
         if getattr(self.model, "whiten", False):
             return np.ones(shape)
-        deviations: Array = np.sqrt(np.maximum(variances, 0)).reshape(shape)
-        return deviations
+        return np.broadcast_to(np.sqrt(np.maximum(variances, 0)), shape)  # of patches: one for all places
 
 
 def open_scores(

@@ -9,8 +9,8 @@ import scipy.linalg
 
 from dpca.kernels.persistence import independent_samples
 from dpca.kernels.types import Array
-from dpca.models.parameters import whole_number
 from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import whole_number
 
 
 @dataclass(frozen=True, eq=False)

@@ -14,12 +14,12 @@ from dpca.engine.source import batches
 from dpca.kernels.types import Array
 from dpca.models.kernel_methods import about_degrees
 from dpca.models.kernel_pca import KernelPCA
-from dpca.models.parameters import whole_number
 from dpca.models.passes import Passes
 from dpca.models.samples import varied_source
 from dpca.representation.lazy import default_client
 from dpca.rules.covariance import BLOCK_ROWS
 from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import whole_number
 
 
 @dataclass(eq=False, repr=False)

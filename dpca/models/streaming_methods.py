@@ -10,7 +10,6 @@ from typing import Any
 import numpy as np
 
 from dpca.kernels import linalg_int8
-from dpca.models.parameters import whole_number
 from dpca.representation.base import array_digest
 from dpca.rules.basis import StreamingRule
 from dpca.rules.gains import Gains
@@ -20,6 +19,7 @@ from dpca.rules.sampled import Sampled
 from dpca.rules.schedules import SCHEDULES, FirstStrategy, Harmonic, Power
 from dpca.rules.watched import Watched
 from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import whole_number
 
 #: Each method's module and class in `dpca.rules`; a store names rules by these only.
 METHODS: dict[str, str] = {
@@ -109,7 +109,7 @@ def default_method(
         return "incremental-svd"
     most = 8 * (k + IncrementalSVD.oversampling) + 400
     pays = of_bytes and n_samples >= _SAMPLES_SHARE * n_features and _COVARIANCE_BYTES * n_features**2 <= room
-    if pays and linalg_int8.is_available():
+    if pays and linalg_int8.pays():
         most = _LARGEST_COVARIANCE
     return "covariance" if n_features <= min(most, _LARGEST_COVARIANCE) else "incremental-svd"
 

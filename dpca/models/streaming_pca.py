@@ -20,11 +20,7 @@ from dpca.models.convergence import ConvergenceWarning, OrderWarning, check_resu
 from dpca.models.docs import documented
 from dpca.models.execution import executed
 from dpca.models.linear_model import LinearModel
-from dpca.models.parameters import (
-    checked_rank,
-    explained_share,
-    whole_number,
-)
+from dpca.models.parameters import checked_rank, explained_share
 from dpca.models.passes import Passes
 from dpca.models.samples import varied_source
 from dpca.models.streamed_model import CERTIFICATE, StreamedModel
@@ -46,6 +42,7 @@ from dpca.rules.incremental_svd import IncrementalSVD
 from dpca.rules.keeping import Keeping, taken_state
 from dpca.rules.watched import moved
 from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import whole_number
 
 
 @documented()

@@ -16,7 +16,7 @@ from dpca.engine.superposed import SuperposedSource
 from dpca.kernels.superposition import Superposition, centered, is_line
 from dpca.kernels.types import Array
 from dpca.models.docs import documented
-from dpca.models.parameters import no_values, whole_number
+from dpca.models.parameters import no_values
 from dpca.models.passes import Passes
 from dpca.models.samples import varied_source
 from dpca.models.store import StoredModel
@@ -26,6 +26,7 @@ from dpca.representation.base import Representation
 from dpca.representation.superposed import Superposed
 from dpca.rules.moments import Moments
 from dpca.storage.errors import DataError, one_line
+from dpca.storage.given_numbers import whole_number
 from dpca.storage.readers.trajectory import MASS
 
 # A mean that moves by less than this share of the molecule's radius is found.

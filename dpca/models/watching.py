@@ -10,15 +10,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-import numpy as np
-
 from dpca.engine.boundary import guarded
 from dpca.engine.memory import thread_count
 from dpca.engine.watching import FoldReport, Look, Pace, Watch
 from dpca.kernels.types import Array
-from dpca.models.parameters import whole_number
 from dpca.rules.state import State
 from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import is_real, whole_number
 from dpca.storage.tasks import one_blas_thread, run_in_order
 
 T = TypeVar("T")
@@ -79,16 +77,16 @@ Callback = Callable[[Progress], Any]
 
 
 class Enough(BaseException):
-    """A fit is to end with the last model so far: no error, so that nothing on the way takes it for one."""
+    """A fit ends with the last model so far. It is no `Exception`, so nothing on the way catches it as an error."""
 
 
 class Raised(BaseException):
-    """A callback raised an error, its cause, which nothing on the way should take for one of the samples."""
+    """A callback raised an error, the cause of this one. Nothing on the way mistakes it for an error in the samples."""
 
 
 @dataclass
 class Watching:
-    """Who watches the folds of one fit.
+    """What watches the folds of one fit.
 
     Parameters
     ----------
@@ -121,7 +119,7 @@ class Watching:
     def asked(
         cls, estimator: Any, callback: Callback | None, max_seconds: float | None, max_samples: int | None
     ) -> Watching | None:
-        """Return who watches a fit with these arguments, None where nobody does.
+        """Return what watches a fit with these arguments, None if they ask for nothing.
 
         Raises
         ------
@@ -137,7 +135,7 @@ class Watching:
     def fold(
         self, make: Callable[[list[State]], Any], settle: Callable[[Any, Any, int], None], n_samples: int
     ) -> Watch:
-        """Return who watches one fold.
+        """Return what watches one fold.
 
         Parameters
         ----------
@@ -181,7 +179,7 @@ class Watching:
         try:
             self.latest = self._model(settle)
         except DataError:
-            # Of so few samples there may be none, and whether they are to blame the fit itself will say.
+            # So few samples may have no model; if they are bad, the fit itself raises the error.
             return
         self._tell(n_samples)
         self.pace.looked(time.perf_counter() - began)
@@ -199,7 +197,7 @@ class Watching:
     def _model(self, settle: Callable[[Any], None]) -> Any:
         model = copy.copy(self.estimator)
         with warnings.catch_warnings():
-            # What there is to warn of in the end will be said then.
+            # The fit itself warns, once, at its end.
             warnings.simplefilter("ignore", UserWarning)
             settle(model)
         vars(model).update(self.beside)
@@ -284,6 +282,6 @@ def positive_seconds(value: Any, name: str) -> float:
     DataError
         If it is none, or not positive.
     """
-    if isinstance(value, bool) or not isinstance(value, int | float | np.number) or not value > 0:
+    if not is_real(value) or not value > 0:
         raise DataError(f"{name} is {value!r}: give a positive number of seconds")
     return float(value)

@@ -183,7 +183,7 @@ def _mean_and_spread(curve: NDArray[np.float64], parts: str) -> Figure:
     label = f"mean of {len(cells):,} {parts}" if len(cells) > 1 else "explained variance"
     marker = "o" if len(number) <= 50 else ""
     axes.plot(number, mean, color=ACCENT, linewidth=1.8, marker=marker, markersize=3.5, label=label)
-    # Never above what it is: 99.97% must not read as 100%.
+    # Rounded down: 99.97% must not read as 100%.
     kept = np.floor(mean[-1] * 1000) / 1000
     drawing.annotate(axes, f"{kept:.1%}", (number[-1], mean[-1]), (0, -16), ACCENT, "right")
     axes.set_xlim(number[0] - 0.5, number[-1] + 0.5)

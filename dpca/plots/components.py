@@ -22,6 +22,7 @@ from dpca.plots.given import is_model, model_given, shares_of
 from dpca.plots.layouts import tiles
 from dpca.plots.panels import align_signs, centered, extent_of, panel, signed, thinned
 from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import whole_number
 from dpca.storage.labelled import coordinates_of, is_labelled
 
 _SHOWN, _OF_CELLS = 12, 8
@@ -181,11 +182,7 @@ def _vectors(
 
 
 def _asked(n_components: int | None, usual: int) -> int:
-    if n_components is None:
-        return usual
-    if isinstance(n_components, bool) or not isinstance(n_components, int | np.integer) or n_components < 1:
-        raise DataError(f"n_components is {n_components!r}: give a positive integer")
-    return int(n_components)
+    return usual if n_components is None else whole_number(n_components, "n_components", 1)
 
 
 def _drawn(

@@ -17,7 +17,7 @@ from matplotlib.ticker import MaxNLocator
 from matplotlib.transforms import Bbox, TransformedBbox
 from numpy.typing import NDArray
 
-from dpca.plots.panels import NO_DATA
+from dpca.plots.panels import marked
 from dpca.plots.png import png
 
 WIDTH, DPI = 9.6, 150
@@ -69,13 +69,10 @@ def show(figure: Figure, picture: NDArray[np.float64], place: tuple[float, float
         for spine in axes.spines.values():
             spine.set(color=HAIRLINE, linewidth=0.6)
         return
-    if (missing := np.isnan(picture)).any():
-        picture = picture if picture.ndim == 3 else np.repeat(picture[..., None], 3, axis=-1)
-        picture = np.where(missing.reshape(*picture.shape[:2], -1).any(axis=-1, keepdims=True), NO_DATA, picture)
     # No axes: ticks that nobody sees take longer to make than a whole job on a small stack.
     box = TransformedBbox(_on(figure, place), figure.transFigure)
     image = BboxImage(box, cmap="gray", norm=Normalize(0, 255), interpolation="antialiased")
-    image.set_data(np.rint(picture * 255).astype(np.uint8))
+    image.set_data(np.rint(marked(picture) * 255).astype(np.uint8))
     figure.add_artist(image)
 
 

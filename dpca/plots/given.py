@@ -24,6 +24,7 @@ from dpca.representation.base import Representation
 from dpca.representation.compressed import Compressed, open_compressed
 from dpca.representation.compressed_form import pixels_of
 from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import is_whole, whole_number
 from dpca.storage.labelled import is_labelled
 from dpca.storage.layout import axes_for
 from dpca.storage.ranges import found_range, type_range
@@ -79,13 +80,12 @@ class Samples:
         """
         n = self.shape[0]
         if indices is None:
-            if isinstance(count, bool) or not isinstance(count, int | np.integer) or count < 1:
-                raise DataError(f"the number of samples to show is {count!r}: give a positive integer")
+            count = whole_number(count, "the number of samples to show", 1)
             chosen: Sequence[Any] = np.linspace(0, n - 1, min(count, n)).round().astype(int).tolist()
         else:
             chosen = [indices] if isinstance(indices, int | np.integer) else list(indices)
         for index in chosen:
-            if isinstance(index, bool) or not isinstance(index, int | np.integer) or not -n <= index < n:
+            if not is_whole(index) or not -n <= index < n:
                 raise DataError(f"there is no sample {index!r}: the samples are numbered 0 to {n - 1:,}")
         if not chosen:
             raise DataError("the list of samples to show is empty: name at least one, or leave it out")
@@ -221,14 +221,7 @@ def quality_of(x: Any) -> dict[str, Array]:
     DataError
         If this is no store that keeps some.
     """
-    store = opened_at(x)
-    if isinstance(store, Compressed):
-        found: Mapping[str, Array] = store.quality
-    elif isinstance(store, Scores):
-        group = open_group(store.path)
-        found = {name: np.asarray(array_in(group, name)[...]) for name in _QUALITY if name in group}
-    else:
-        found = {}
+    found = getattr(opened_at(x), "quality", {})
     kept = {name: found[name] for name in _QUALITY if name in found}
     if not kept:
         raise DataError("there is no quality of samples to show: give the store of a job, or a compressed store")

@@ -124,7 +124,7 @@ def triplets(
     aspect = drawing.aspect_of(rows[0][0])
     beside = 2 if aspect >= 0.7 and len(rows) > 1 else 1
     block = (WIDTH - 2 * _MARGIN - _GUTTER * (beside - 1)) / beside
-    # No narrower than the headings, whatever the height of that.
+    # At least as wide as the headings, even if panels are then taller than usual.
     width = max(min((block - 2 * _GAP) / 3, _TALLEST / aspect), _NARROWEST)
     height = width * aspect
     line = height + 0.42

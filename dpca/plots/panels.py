@@ -14,6 +14,8 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpca.storage.layout import CHANNEL, axes_for
+
 NEUTRAL = 0.5
 """The grey that stands for zero in differences and eigenvectors."""
 NO_DATA = (0.91, 0.85, 0.65)
@@ -32,8 +34,7 @@ def panel(sample: ArrayLike, axes: Sequence[str] | None = None) -> NDArray[np.fl
         ``(z, y, x, channel)``, or with further leading axes.
     axes : sequence of str, optional
         Names of the axes, without the sample axis. Only the last is looked at: it holds channels if it is
-        called ``"channel"``. By default it does if there are more than two axes and it is no longer than
-        4.
+        called ``"channel"``; default as `dpca.storage.layout.axes_for` names them.
 
     Returns
     -------
@@ -44,7 +45,7 @@ def panel(sample: ArrayLike, axes: Sequence[str] | None = None) -> NDArray[np.fl
     values = np.asarray(sample)
     if axes is not None and len(axes) != values.ndim:
         raise ValueError(f"axes {tuple(axes)} name {len(axes)} axes, and a sample has {values.ndim}: name each one")
-    has_channels = axes[-1] == "channel" if axes else values.ndim > 2 and values.shape[-1] <= 4
+    has_channels = (axes or axes_for(values.shape))[-1] == CHANNEL
     if has_channels:
         values = values[..., :3] if values.shape[-1] >= 3 else values.mean(axis=-1)
     flat_axes = 3 if has_channels and values.shape[-1:] == (3,) else 2
@@ -78,6 +79,15 @@ def difference(
     """Amplified difference around :data:`NEUTRAL`: brighter where the reconstruction is too bright."""
     low, high = float(data_range[0]), float(data_range[1])
     return np.clip(NEUTRAL + gain * (reconstruction - original) / (high - low), 0.0, 1.0)
+
+
+def marked(picture: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Show missing values (NaN) of an image in 0..1 as `NO_DATA`; curves stay as they are."""
+    missing = np.isnan(picture)
+    if picture.ndim == 1 or not missing.any():
+        return picture
+    colored = picture if picture.ndim == 3 else np.repeat(picture[..., None], 3, axis=-1)
+    return np.where(missing.reshape(*picture.shape[:2], -1).any(axis=-1, keepdims=True), NO_DATA, colored)
 
 
 def readable_gain(differences: Sequence[NDArray[np.float64]], data_range: tuple[float, float]) -> int:

@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike
 
 from dpca import metrics
 from dpca.kernels.pixels import Pixels
+from dpca.kernels.quality import has_ssim
 from dpca.kernels.types import Array
 from dpca.models.scores import Scores
 from dpca.plots.given import (
@@ -28,11 +29,10 @@ from dpca.plots.panels import difference, intensity, panel, readable_gain, thinn
 from dpca.representation.compressed import Compressed, open_compressed
 from dpca.representation.reconstruction import samples_of
 from dpca.storage.errors import DataError
-from dpca.storage.layout import CHANNEL
+from dpca.storage.given_numbers import is_whole
+from dpca.storage.layout import count_spatial
 
 _LEVELS, _MOST_LEVELS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000), 6
-# The side of scikit-image's window, which SSIM takes.
-_WINDOW = 7
 
 
 def image_grid(
@@ -242,7 +242,7 @@ def _levels(levels: Sequence[int] | None, most: int) -> list[int]:
         places = np.linspace(0, len(found) - 1, min(len(found), _MOST_LEVELS)).round().astype(int)
         return [found[place] for place in places]
     for level in levels:
-        if isinstance(level, bool) or not isinstance(level, int | np.integer) or not 1 <= level <= most:
+        if not is_whole(level) or not 1 <= level <= most:
             raise DataError(f"a level is {level!r} but there are 1 to {most} components: ask for so many")
     if not len(levels):
         raise DataError("the list of levels is empty: name at least one number of components, or leave it out")
@@ -265,8 +265,8 @@ def _at_level(store: Any, given: Samples, chosen: Sequence[int], originals: Arra
 
 def _told(originals: Array, rebuilt: Array, bounds: tuple[float, float], axes: Sequence[str]) -> list[str]:
     """Say how good reconstructions are."""
-    n_spatial, width = sum(axis != CHANNEL for axis in axes), bounds[1] - bounds[0]
-    if n_spatial > 1 and min(originals.shape[1 : 1 + n_spatial]) >= _WINDOW:
+    n_spatial, width = count_spatial(axes), bounds[1] - bounds[0]
+    if has_ssim(originals.shape[1:], n_spatial):
         found = metrics.ssim(originals, rebuilt, data_range=width, n_spatial=n_spatial)
         return [f"SSIM {value:.3f}" for value in found]
     return [f"{value:.1f} dB" for value in metrics.psnr(originals, rebuilt, data_range=width)]

@@ -13,7 +13,8 @@ from dpca.plots.given import range_of, samples_given
 from dpca.plots.layouts import tiles
 from dpca.plots.panels import extent_of, intensity, panel, signed, strongest, thinned
 from dpca.storage.errors import DataError
-from dpca.storage.layout import CHANNEL
+from dpca.storage.given_numbers import is_whole, whole_number
+from dpca.storage.layout import CHANNEL, count_spatial
 
 
 def volume_slices(
@@ -54,13 +55,13 @@ def volume_slices(
         If samples have fewer than three axes of space, or there is no such sample or axis.
     """
     volume, names, stated = _volume(samples, index, axes)
-    n_spatial = sum(name != CHANNEL for name in names)
-    if isinstance(axis, bool) or not isinstance(axis, int | np.integer) or not 0 <= axis < n_spatial:
+    n_spatial = count_spatial(names)
+    if not is_whole(axis) or not 0 <= axis < n_spatial:
         raise DataError(f"axis is {axis!r} but a sample has the axes of space 0 to {n_spatial - 1}: name one")
-    if isinstance(n, bool) or not isinstance(n, int | np.integer) or n < 1:
-        raise DataError(f"the number of slices is {n!r}: give a positive integer")
     length = volume.shape[axis]
-    places = np.linspace(0, length - 1, min(int(n), length)).round().astype(int).tolist()
+    places = (
+        np.linspace(0, length - 1, min(whole_number(n, "the number of slices", 1), length)).round().astype(int).tolist()
+    )
     rest = (*names[:axis], *names[axis + 1 :])
     pictures = [thinned(panel(np.take(volume, place, axis), rest)) for place in places]
     shown, scale = _shown(pictures, data_range or stated)
@@ -104,7 +105,7 @@ def maximum_projections(
 
 def _volume(samples: Any, index: int, axes: Sequence[str] | None) -> tuple[Array, tuple[str, ...], Any]:
     given = samples_given(samples, axes)
-    n_spatial = sum(name != CHANNEL for name in given.axes)
+    n_spatial = count_spatial(given.axes)
     if n_spatial < 3:
         raise DataError(f"samples of {given.shape[1:]} are no volumes: show them with dpca.plots.image_grid")
     (chosen,) = given.spread([index], 1)

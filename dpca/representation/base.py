@@ -17,7 +17,8 @@ from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.kernels.types import Array
 from dpca.storage.errors import DataError
-from dpca.storage.layout import CHANNEL
+from dpca.storage.given_numbers import whole_number
+from dpca.storage.layout import count_spatial
 
 #: Under this name a store of scores states the fingerprint of the representation that they were made with.
 MODEL_FACT = "model"
@@ -84,7 +85,7 @@ class Representation(ABC):
 
     def n_spatial(self, axes: Sequence[str]) -> int:
         """Return how many of a sample's axes, which have these names, are axes of space."""
-        return sum(axis != CHANNEL for axis in axes)
+        return count_spatial(axes)
 
     @abstractmethod
     def fingerprint(self) -> str:
@@ -123,11 +124,10 @@ class Representation(ABC):
         known = self.score_shape[-1]
         if n_components is None:
             return self
-        if isinstance(n_components, bool) or not isinstance(n_components, int | np.integer) or n_components < 1:
-            raise DataError(f"n_components is {n_components!r}: give a positive integer, or None for all")
-        if n_components > known:
-            raise DataError(f"n_components is {n_components} but there are only {known}: ask for at most that many")
-        return self._leading(int(n_components))
+        wanted = whole_number(n_components, "n_components", 1, ", or None for all")
+        if wanted > known:
+            raise DataError(f"n_components is {wanted} but there are only {known}: ask for at most that many")
+        return self._leading(wanted)
 
     def encode(self, samples: Array, name: str = "a chunk", first: int = 0) -> Array:
         """Return the scores (n, *score_shape) of samples.

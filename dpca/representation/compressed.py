@@ -25,7 +25,8 @@ from dpca.representation.compressed_form import pixels_of, read_codec
 from dpca.representation.compressed_views import CompressedViews
 from dpca.representation.indexing import alike, moved, per_axis, runs
 from dpca.representation.read_plan import decoding_bytes
-from dpca.storage.errors import DataError, StoreError
+from dpca.storage.errors import StoreError
+from dpca.storage.given_numbers import whole_number
 from dpca.storage.reading import open_group, read_into, root_facts
 
 COMPRESSED_VERSION = 1
@@ -234,8 +235,8 @@ def open_compressed(path: str | os.PathLike[str], *, level: int | None = None) -
     >>> photos[4711]  # one photograph  # doctest: +SKIP
     >>> photos[:2000, 96:112, 96:112]  # a part of many: the rest is not decoded  # doctest: +SKIP
     """
-    if level is not None and (isinstance(level, bool) or not isinstance(level, int | np.integer) or level < 1):
-        raise DataError(f"level is {level!r}: give a positive number of components, or None for all")
+    if level is not None:
+        level = whole_number(level, "level", 1, ", a number of components, or None for all")
     where = os.fspath(path)
     return compressed_in(open_group(path), where if "://" in where else os.path.abspath(where), level)
 

@@ -43,7 +43,7 @@ class Covariance(Rule):
     With a shift c near the mean, ``sum`` = sum (x - c) and ``cross`` = sum (x - c)(x - c)^T, the covariance is
     (cross - sum sum^T / n) / (n - 1) (shifted-data algorithm, Chan, Golub & LeVeque 1983, section 3; Alakkari
     2020, section 4.3.1, accumulates the same matrix). Products are float32 over at most 1,024 rows (8-bit integers:
-    4,096, or integers where :mod:`dpca.kernels.linalg_int8` has the library for it, at half the time) and are added up
+    4,096, or integers where :mod:`dpca.kernels.linalg_int8` pays, at half the time) and are added up
     in float64.
 
     8-bit integers take c = 128 (0 when signed): then every product and sum is exact, and so the result is the same to
@@ -85,7 +85,7 @@ class Covariance(Rule):
         state.move_to(batch)
         if not is_exact(dtype_of(batch)):
             _add_numbers(state, batch)
-        elif linalg.is_single(batch) and linalg_int8.is_available():
+        elif linalg.is_single(batch) and linalg_int8.pays():
             for start in range(0, len(batch), linalg_int8.MOST_ROWS):
                 block = batch[start : start + linalg_int8.MOST_ROWS]
                 add_products(state, len(block), *linalg_int8.gram_lower(block))

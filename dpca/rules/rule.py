@@ -17,7 +17,7 @@ from dpca.rules.state import Layout, State
 
 
 class DivergedError(ValueError):
-    """A step was too large: what should converge grew without bounds."""
+    """A parameter is beyond what the values bear, as a step too large to converge; the message has the remedy."""
 
 
 class Rule(ABC):

@@ -11,9 +11,9 @@ from dpca.engine.lagged import LaggedSource
 from dpca.engine.source import as_source
 from dpca.kernels.types import Array
 from dpca.models.labelled import given_to_fit
-from dpca.models.parameters import whole_number
 from dpca.models.pca import PCA
 from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import whole_number
 from dpca.timeseries.functions import checked_modes, time_functions
 from dpca.timeseries.results import Modes, turned, with_share
 

@@ -20,6 +20,7 @@ from dpca.models.scores import Scores, open_scores
 from dpca.representation.linear import LinearRepresentation
 from dpca.representation.whitened import Whitened
 from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import is_whole
 from dpca.storage.labelled import is_labelled, labelled_array
 
 # Steps that differ by less than this share of their mean are rounding, not a gap.
@@ -129,7 +130,7 @@ def checked_modes(n_modes: Any, most: int, of: str) -> int:
     ------
     DataError
     """
-    if isinstance(n_modes, bool) or not isinstance(n_modes, int | np.integer) or not 1 <= n_modes <= most:
+    if not is_whole(n_modes) or not 1 <= n_modes <= most:
         raise DataError(f"n_modes is {n_modes!r} but {of} have 1 to {most} modes: ask for so many")
     return int(n_modes)
 

@@ -9,8 +9,8 @@ import numpy as np
 import scipy.signal
 
 from dpca.kernels.types import Array
-from dpca.models.parameters import whole_number
 from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import whole_number
 from dpca.timeseries.functions import time_functions
 from dpca.timeseries.results import Result
 

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
+from dpca.kernels.types import Array
 from dpca.storage.batches import Batches
 from dpca.storage.errors import DataError
 
@@ -25,6 +26,11 @@ class ScoresDataset(IterableDataset):  # type: ignore[misc]
     ----------
     batches : Batches
         What ``dpca.open_scores(path).batches(...)`` or ``dpca.storage.open_stack(path).batches(...)`` returns.
+
+    Raises
+    ------
+    DataError
+        For labels that make no tensor, or what are no batches.
 
     Notes
     -----
@@ -46,8 +52,13 @@ class ScoresDataset(IterableDataset):  # type: ignore[misc]
 
     def __init__(self, batches: Batches) -> None:
         super().__init__()
+        if not isinstance(batches, Batches):
+            raise DataError(
+                f"a dataset is made of batches, not of a {type(batches).__name__}: give "
+                f"dpca.open_scores(path).batches(128)"
+            )
         labels = batches.labels
-        if labels is not None and labels.dtype.kind not in "buif":
+        if labels is not None and (labels.dtype.kind not in "buif" or labels.dtype.itemsize > 8):
             raise DataError(
                 f"labels of type {labels.dtype} make no tensor: number them, np.unique(labels, return_inverse=True)[1]"
             )
@@ -79,8 +90,12 @@ class ScoresDataset(IterableDataset):  # type: ignore[misc]
             x, *labels = (batch,) if batches.labels is None else batch
             x = torch.from_numpy(x)
             x = x.movedim(-1, 1) if batches.channels_last else x
-            yield (x, torch.from_numpy(np.ascontiguousarray(labels[0]))) if labels else x
+            yield (x, _tensor(labels[0])) if labels else x
 
     def _now(self) -> Batches:
         epoch, start = self._at.tolist()
         return self.batches.but(epoch=epoch, start=start)
+
+
+def _tensor(labels: Array) -> torch.Tensor:
+    return torch.from_numpy(np.ascontiguousarray(labels, labels.dtype.newbyteorder("=")))

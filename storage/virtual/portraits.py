@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dpca.storage.layout import CHANNEL
+from dpca.storage.layout import count_spatial
 from dpca.storage.virtual.exact import Floats, places
 from dpca.storage.virtual.model import ImageModel
 
@@ -49,7 +49,7 @@ class Portraits(ImageModel):
     def __post_init__(self) -> None:
         super().__post_init__()
         self._require(
-            sum(axis != CHANNEL for axis in self.axes) == 2,
+            count_spatial(self.axes) == 2,
             f"portraits of shape {self.sample_shape} are no images: give height and width, and up to 4 channels",
         )
 

@@ -38,7 +38,7 @@ _GROUPS = 3
 def lines(inputs: Inputs) -> Iterator[Line]:
     """Measure."""
     stack = inputs.stack
-    kind = "integers" if linalg_int8.is_available() else "floats: the extra mkl is not installed"
+    kind = "integers" if linalg_int8.pays() else "floats: without the extra mkl, or instructions for bytes"
     for cell, (k, asked) in CELLS.items():
         rounds = [_fit(stack, cell, k) for _ in range(inputs.rounds)]
         where = f"stack of {stack.sample_shape}, k = {k}, products of {kind}"
@@ -93,7 +93,7 @@ def _fit_group(clock: Clock, source: Source, grid: CellGrid, rule: CovariancePCA
 
 
 def _product(part: Any) -> None:
-    if linalg_int8.is_available():
+    if linalg_int8.pays():
         linalg_int8.gram_lower(part)
     else:
         values = part.astype(np.float32)

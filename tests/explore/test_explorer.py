@@ -16,7 +16,9 @@ from dpca.explore.explorer import Explorer
 from dpca.explore.live import LiveFit, Watched
 from dpca.explore.opening import open_explorer
 from dpca.explore.originals import Names
+from dpca.jobs.fit import fit_store
 from dpca.metrics import psnr, ssim
+from dpca.plots.panels import NO_DATA
 from dpca.storage import StoreError, open_stack
 from dpca.storage.errors import DataError
 from tests.explore.conftest import HOSTILE, SHAPE, K, N
@@ -47,7 +49,7 @@ def test_a_reconstruction_at_k_is_the_models_own_with_its_quality(stores: Path) 
         assert look.numbers["ssim"] == pytest.approx(
             ssim(samples[index : index + 1], again, data_range=255)[0], abs=1e-5
         )
-        assert look.size == f"{level:,} numbers, {4 * level:,} bytes"
+        assert look.size == f"{level:,} number{'s' * (level > 1)}, {4 * level:,} bytes"
     assert explorer.n_components == K
     shown = explorer.components(4)
     assert len(shown.images) == 4
@@ -74,6 +76,14 @@ def test_what_was_kept_of_samples_is_shown_and_sorted_without_them(stores: Path,
         far = (group["scores"][...].astype(float) ** 2 / model.explained_variance_).sum(axis=1)
         np.testing.assert_array_equal(alone.order("distance"), np.argsort(-far, kind="stable"))
     assert alone.thumbnail(7).shape == SHAPE
+    shown, cells = alone.components(3), dpca.CellPCA.load(stores / "cells.zarr")
+    assert [image.shape for image in shown.images] == [SHAPE] * 3
+    if kept == "small.zarr":  # its components are those of the model, as few as are worth their bytes
+        found, first = alone._decoder.pictured(1).vectors[0], cells.pictured_components(1)[0]
+        for y, x in ((0, 0), (16, 8)):
+            cell = np.s_[y : y + 8, x : x + 8]
+            assert abs(np.corrcoef(found[cell].ravel(), first[cell].ravel())[0, 1]) > 0.99
+        np.testing.assert_allclose(alone._decoder.pictured(1).mean, cells.mean_, atol=2.1)  # quantized
 
 
 def test_where_no_quality_is_stored_some_samples_are_measured(stores: Path) -> None:
@@ -190,12 +200,52 @@ def test_a_store_that_disappears_is_missed_and_a_model_that_is_written_again_is_
     (tmp_path / "m.zarr").rename(tmp_path / "away.zarr")
     watched.look()
     assert "no model at" in explorer.news
+    dpca.PCA(1).fit(values[:, :4]).save(tmp_path / "m.zarr")
+    watched.look()
+    assert "the stack's own model" in explorer.news
+    shutil.rmtree(tmp_path / "m.zarr")
     (tmp_path / "away.zarr").rename(tmp_path / "m.zarr")
     watched.look()
     assert explorer.news == ""
-    shutil.rmtree(tmp_path / "a.zarr")
+    assert explorer.version == 3
+    (tmp_path / "a.zarr").rename(tmp_path / "b.zarr")
     with pytest.raises(StoreError, match="any more"):
         explorer.look(19, 1)
+    zarr.create_array(tmp_path / "a.zarr", data=values.astype(np.uint16), chunks=(1, 9, 9))
+    with pytest.raises(StoreError, match="was replaced"):
+        explorer.look(19, 1)
+    shutil.rmtree(tmp_path / "a.zarr")
+    (tmp_path / "b.zarr").rename(tmp_path / "a.zarr")
+    zarr.open_array(tmp_path / "a.zarr").resize((30, 9, 9))  # it grows
+    assert explorer.look(19, 1).index == 19
+
+
+def test_the_model_of_a_fit_that_another_program_runs_says_how_far_it_is(stores: Path, tmp_path: Path) -> None:
+    fit_store(
+        open_stack(stores / "stack.zarr"),
+        tmp_path / "model.zarr",
+        dpca.StreamingPCA(3, random_state=0),
+        live=tmp_path / "live.zarr",
+    )
+    explorer = opened(tmp_path / "live.zarr", stack=stores / "stack.zarr")
+    assert explorer.progress.startswith(f"{N} of {N} samples in ")
+    assert explorer.n_components == 3
+
+
+def test_missing_values_are_not_taken_for_dark_ones(tmp_path: Path) -> None:
+    values = np.random.default_rng(0).random((3, 12, 14)).astype(np.float32)
+    values[1, 2:4] = np.nan
+    values[2, 0, 0] = np.inf
+    zarr.create_array(tmp_path / "a.zarr", data=values)
+    explorer = opened(tmp_path / "a.zarr")
+    look = explorer.look(1, 1)
+    np.testing.assert_array_equal(look.original[2:4], np.broadcast_to(NO_DATA, (2, 14, 3)))
+    assert look.original[4:].max() == pytest.approx(1)
+    assert explorer.look(2, 1).original.max() == 1
+    assert explorer.thumbnail(1).shape == (12, 14, 3)
+    zarr.create_array(tmp_path / "v.zarr", data=values.reshape(3, -1))
+    curve = opened(tmp_path / "v.zarr").look(1, 1)
+    assert "nan" not in markup.triplet(curve)
 
 
 def test_a_fit_shows_what_it_has_and_ends_when_it_is_told(stores: Path) -> None:
@@ -240,9 +290,11 @@ def test_names_are_text(stores: Path) -> None:
     explorer = opened(stores / "stack.zarr")
     for index in range(len(HOSTILE)):
         look = explorer.look(index, 1)
-        text = markup.title(look) + markup.triplet(look) + markup.gallery([(index, look.name, look.original)], index)
+        text = markup.title(look) + markup.triplet(look) + markup.gallery([(index, look.name, look.original)])
         assert "<script" not in text
         assert "<img src=x" not in text
         assert text.isprintable()
     assert len(markup.name_of("ä" * 10_000)) <= 300
     assert markup.name_of("a\x1b[2J\ud800") == "a\\x1b[2J\\ud800"
+    assert markup.name_of("a\u202egpj.exe") == "a\\u202egpj.exe"
+    assert markup.name_of("\u05d0\u200f") == "\u05d0\u200f"  # Hebrew as it is written

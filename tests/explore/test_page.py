@@ -13,8 +13,10 @@ import numpy as np
 import pytest
 import zarr
 
+from dpca.explore import page as pages
 from dpca.explore.live import LiveFit
 from dpca.explore.opening import open_explorer
+from dpca.explore.page import GALLERY
 from dpca.explore.server import PageServer
 from tests.explore.conftest import HOSTILE, K, N
 
@@ -79,7 +81,7 @@ def test_a_stack_with_its_model(
     assert visit.image(0) == original
     assert visit.image(1) != best
     assert float(visit.number("SSIM")) < float(ssim)
-    assert "1 numbers, 4 bytes" in visit.number("kept")
+    assert "1 number, 4 bytes" in visit.number("kept")
 
     # Keys, where nothing else takes them.
     page.keyboard.press("Escape")
@@ -105,6 +107,11 @@ def test_a_stack_with_its_model(
     visit.shows(".at-name", "portrait-050")
     page.locator(".at-gallery button").nth(3).click()
     visit.shows(".at-name", "portrait-053")
+    chosen = page.locator(".at-gallery button[aria-current]")
+    assert chosen.get_attribute("data-sample") == "53"
+    page.keyboard.press("ArrowRight")
+    visit.shows(".at-name", "portrait-054")
+    assert chosen.get_attribute("data-sample") == "54"
     page.keyboard.press("Control+A")
 
     # By tab to where it can be seen: sliders, fields, buttons, thumbnails.
@@ -128,14 +135,31 @@ _FOCUSED = """() => {
 
 
 def test_a_compressed_store_is_sorted_by_quality(
-    stores: Path, served: Callable[..., PageServer], visits: Callable[[str], Visit]
+    stores: Path,
+    served: Callable[..., PageServer],
+    visits: Callable[[str], Visit],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(pages, "_SEARCHED", 3)
     visit = visits(served(open_explorer(str(stores / "small.zarr"), stack=str(stores / "stack.zarr"))).address)
     quality = zarr.open_group(stores / "small.zarr", mode="r")["ssim"][...]
     visit.shows(".at-order", "SSIM, lowest first")
     visit.page.locator(".at-order select").select_option(label="SSIM, lowest first")
     visit.shows(".at-name", f"#{int(np.argmin(quality))}")
     assert f"SSIM {quality.min():.4f}" in visit.number("stated by the store")
+    assert visit.page.locator(".at-eigenimages img").count() > 1
+    visit.page.keyboard.press("Escape")
+    # Keys follow the order, beyond the last thumbnail, too.
+    for number in np.argsort(quality, kind="stable")[1 : GALLERY + 1]:
+        visit.page.keyboard.press("ArrowRight")
+        visit.shows(".at-name", f"#{number}")
+    visit.shows(".at-where", f"{GALLERY + 1} to")
+    visit.page.keyboard.press("/")
+    visit.page.keyboard.type("portrait")
+    visit.page.keyboard.press("Enter")
+    visit.shows(".at-where", f"1 to 3 of 3 found, in the first 7 of {N}: press Enter")
+    visit.page.keyboard.press("Enter")
+    visit.shows(".at-where", f"1 to 6 of 6 found, in the first 10 of {N}")
     assert not visit.wrong
 
 

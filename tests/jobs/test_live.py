@@ -104,6 +104,7 @@ def test_the_command_ends_goes_on_and_says_so(path: str, tmp_path: Path, capsys:
     said = capsys.readouterr().out
     assert "the budget ended the fit" in said
     assert "% of the variance" in said
+    assert "note:" not in said
     assert 200 <= load_any(live).n_samples_seen_ < N
     assert not model.exists()
     assert main([*argv, *budget]) == 0

@@ -96,3 +96,20 @@ def test_no_library_is_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Any) 
 def test_the_library_leaves_the_parallelism_to_tasks() -> None:
     found = sorted(linalg_int8.Path(linalg_int8.sys.prefix, "lib").glob("libmkl_rt.so*"))
     assert ctypes.CDLL(str(found[-1])).MKL_Get_Max_Threads() == 1
+
+
+@needs_library
+@pytest.mark.parametrize(
+    ("flags", "pays"), [("avx2 avx512_vnni", True), ("avx2 avx_vnni", True), ("avx avx2", False), (None, False)]
+)
+def test_it_pays_where_the_processor_has_instructions_for_it(
+    flags: str | None, pays: bool, monkeypatch: pytest.MonkeyPatch, tmp_path: Any
+) -> None:
+    if flags is not None:
+        (tmp_path / "cpuinfo").write_text(f"flags : fpu {flags}\n")
+    monkeypatch.setattr(linalg_int8, "_PROCESSORS", tmp_path / "cpuinfo")
+    linalg_int8.pays.cache_clear()
+    try:
+        assert linalg_int8.pays() == pays
+    finally:
+        linalg_int8.pays.cache_clear()

@@ -168,6 +168,8 @@ def test_what_cannot_be_learned_ends_with_a_sentence() -> None:
         ({}, x, np.zeros(30), r"y holds 1 class, .*0.0.*: a classifier needs samples of at least 2 classes"),
         ({}, x, y[:20], "y holds 20 labels but there are 30 samples: give one for each"),
         ({}, x, y + 0.5, "y holds no classes"),
+        ({}, x, np.ma.masked_equal(y, 0), "y holds no classes .some labels are masked"),
+        ({"alphas": 1e-30}, np.tile(x, 2), y, "alpha is 1e-30, too little .* give a larger one$"),
         ({}, x, np.stack([y, y], axis=1), "y holds no classes"),
         ({}, x, np.where(y, np.nan, 1), "y holds no classes"),
         ({}, x[:3], y[:3], "cv is 5 but there are only 3 samples: give fewer folds, or one alpha"),
@@ -181,12 +183,18 @@ def test_what_cannot_be_learned_ends_with_a_sentence() -> None:
     for parameters, samples, labels, words in wrong:
         with pytest.raises(DataError, match=words):
             StreamingRidgeClassifier(**parameters).fit(samples, labels)
-    with pytest.raises(
-        PlanError,
-        match=r"moments of 300 attributes in 5 fold\(s\) take .* may take 2 MB: about 176 attributes fit",
-    ):
-        StreamingRidgeClassifier(memory_budget=2_000_000).fit(np.zeros((30, 300)), y)
+    for n_alphas, words in ((1, "components$"), (2, "components, or give one alpha, which needs no folds")):
+        small = StreamingRidgeClassifier(ALPHAS[:n_alphas], memory_budget=30_000_000)
+        with pytest.raises(PlanError, match=rf"moments of 900 .* 30 MB that a task may take: .* {words}") as refused:
+            small.fit(np.zeros((30, 900)), y)
+        fits = int(str(refused.value).split("at most ")[1].split()[0])
+        assert small.fit(np.zeros((30, fits)), y).n_features_in_ == fits > 100
+        with pytest.raises(PlanError, match="do not fit"):
+            small.fit(np.zeros((30, fits + 1)), y)
     model = StreamingRidgeClassifier(ALPHAS).fit(x, y)
+    names = np.array(["a", "bb", "c"], np.dtypes.StringDType())
+    of_names = StreamingRidgeClassifier(ALPHAS).fit(x, names[y])
+    assert of_names.predict(x).tolist() == names[model.predict(x)].tolist()
     with pytest.raises(DataError, match=r"samples have shape \(3, 4\) but this model was fitted to \(4, 3\)"):
         model.predict(x.transpose(0, 2, 1))
     assert repr(clone(model)) == repr(model)

@@ -156,14 +156,14 @@ def test_the_method_that_is_chosen() -> None:
     for name, value in (("oversampling", 0), ("forgetting", 1.0)):
         assert default_method(5, 10, {**none, name: value}) == "incremental-svd"
     plenty = {"of_bytes": True, "n_samples": 3 * 4096, "room": 24 * 4096**2}
-    whole = "covariance" if linalg_int8.is_available() else "incremental-svd"
+    whole = "covariance" if linalg_int8.pays() else "incremental-svd"
     assert default_method(5, 4096, none, **plenty) == whole
     for less in ({"of_bytes": False}, {"n_samples": 3 * 4096 - 1}, {"room": 24 * 4096**2 - 1}):
         assert default_method(5, 4096, none, **{**plenty, **less}) == "incremental-svd"
     assert default_method(5, 4097, none, of_bytes=True, n_samples=10**6, room=10**12) == "incremental-svd"
 
 
-@pytest.mark.skipif(not linalg_int8.is_available(), reason="bytes are multiplied as floats here")
+@pytest.mark.skipif(not linalg_int8.pays(), reason="bytes are multiplied as floats here")
 def test_bytes_are_fitted_exactly_where_there_is_room(tmp_path: Path) -> None:
     rows = np.random.default_rng(0).integers(0, 256, (2763, 921), np.uint8)
     rows[:, :3] = rows[:, :1]  # variance 3 times that of the others, in one direction

@@ -59,6 +59,11 @@ def test_what_makes_no_tensor_is_refused(batches: Any, tmp_path: Path) -> None:
     named = open_stack(tmp_path / "x").batches(16, labels=[str(i) for i in range(300)])
     with pytest.raises(DataError, match=r"make no tensor: number them, np.unique"):
         dpca.torch.ScoresDataset(named)
+    with pytest.raises(DataError, match="a dataset is made of batches, not of a list"):
+        dpca.torch.ScoresDataset([1])
+    swapped = open_stack(tmp_path / "x").batches(300, labels=np.arange(300, dtype=">i4"))
+    ((_, labels),) = dpca.torch.ScoresDataset(swapped)
+    np.testing.assert_array_equal(labels.numpy(), np.arange(300))
     dataset = dpca.torch.ScoresDataset(batches)
     with pytest.raises(DataError, match="epoch is -1"):
         dataset.set_epoch(-1)

@@ -92,7 +92,7 @@ def test_levels_are_those_of_the_components(path: Path) -> None:
         assert np.array_equal(store[:9], expected)
     assert np.array_equal(dpca.open_compressed(path / "out.zarr", level=99)[5], whole[5])
     for level in (0, -1, True, 1.5):
-        with pytest.raises(DataError, match="positive number of components"):
+        with pytest.raises(DataError, match="give a positive integer"):
             dpca.open_compressed(path / "out.zarr", level=level)
 
 

@@ -15,5 +15,5 @@ def products(request: pytest.FixtureRequest) -> Iterator[None]:
     if request.param == "bytes" and not linalg_int8.is_available():
         pytest.skip("no library of exact 8-bit products here")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(linalg_int8, "is_available", lambda: request.param == "bytes")
+        patch.setattr(linalg_int8, "pays", lambda: request.param == "bytes")
         yield

@@ -15,7 +15,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dpca
-from dpca import CellPCA, KernelPCA
+from dpca import CellPCA, KernelPCA, PatchPCA
 from dpca.jobs import transform_store
 from dpca.storage import DataError, StoreError, ingest, open_stack
 from tests.conftest import smooth_images
@@ -124,6 +124,13 @@ def test_scores_come_as_small_images_and_nothing_else_is_read(tmp_path: Path) ->
     np.testing.assert_array_equal(np.concatenate(list(plain)), scores[..., :2])
     with pytest.raises(DataError, match="n_components is 9"):
         stored.batches(32, n_components=9)
+    patches = PatchPCA(2, 4).fit(x)
+    patches.save(tmp_path / "p")
+    transform_store(stack, tmp_path / "p", tmp_path / "ps.zarr")
+    of_patches = dpca.open_scores(tmp_path / "ps.zarr", model=patches)
+    (found,) = of_patches.batches(90, n_components=1, standardize=True)  # one deviation for all places
+    maps = of_patches.scores[..., :1].compute()
+    np.testing.assert_allclose(found, maps / np.sqrt(patches.explained_variance_[0]), rtol=1e-5)
     kernel = KernelPCA(2, random_state=0).fit(x)
     kernel.save(tmp_path / "k")
     transform_store(stack, tmp_path / "k", tmp_path / "ks.zarr")
@@ -150,7 +157,7 @@ def test_memory_is_the_window_and_two_batches(tmp_path: Path) -> None:
 def test_what_cannot_be_meant_ends_with_a_sentence(tmp_path: Path) -> None:
     stack, _ = numbered(tmp_path / "x", 10, 4)
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"batch_size": 0}, "batch_size is 0: give an integer of at least 1"),
+        ({"batch_size": 0}, "batch_size is 0: give a positive integer"),
         ({"batch_size": 2.0}, "batch_size is 2.0"),
         ({"shuffle": True}, "shuffle is True: give an integer of at least 0, the seed, or None"),
         ({"shuffle": -1}, "shuffle is -1"),
@@ -158,6 +165,8 @@ def test_what_cannot_be_meant_ends_with_a_sentence(tmp_path: Path) -> None:
         ({"start": -2}, "start is -2"),
         ({"part": (2, 2)}, r"part is \(2, 2\): parts count from 0, give one of \(0, 2\) to \(1, 2\)"),
         ({"part": 3}, "part is 3: give a pair"),
+        ({"part": (0, 0)}, r"part is \(0, 0\): parts count from 0, give one of \(0, 1\)"),
+        ({"labels": [[1], [2, 3]]}, "labels make no array"),
         ({"part": (-1, 2)}, r"part is \(-1, 2\): parts count from 0"),
         ({"labels": [1, 2, 3]}, r"labels have shape \(3,\) but there are 10 samples: give one label each"),
         ({"standardize": 5}, "standardize is no pair"),
@@ -169,6 +178,9 @@ def test_what_cannot_be_meant_ends_with_a_sentence(tmp_path: Path) -> None:
             stack.batches(**{"batch_size": 4, **arguments})
     with pytest.raises(DataError, match="every is 0"):
         stack.batches(4).but(every=0)
+    with pytest.raises(DataError, match="labels is none of epoch, part, start, shuffle, every: ask the store"):
+        stack.batches(4).but(labels=[1])
+    assert list(stack.batches(4, start=9)) == []
     batches = stack.batches(4)
     numbered(tmp_path / "x", 10, 5)
     with pytest.raises(StoreError, match="was replaced"):

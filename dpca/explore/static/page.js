@@ -17,6 +17,38 @@ function step(name, by) {
   found.value = Math.min(high, Math.max(low, found.value + by));
 }
 
+// One thumbnail on or back where samples are in an order of their own, else one sample.
+let turned = 0;
+
+function walk(by) {
+  const sample = model("sample"), order = model("order"), search = model("search");
+  if (!sample) return;
+  if (order.value === "stack" && !search.value.trim()) return step("sample", by);
+  const shown = thumbnails(), at = shown.findIndex((e) => Number(e.dataset.sample) === sample.value);
+  const next = shown[at < 0 ? 0 : at + by];
+  if (next) sample.value = Number(next.dataset.sample);
+  else {
+    const turn = document.querySelector(by > 0 ? ".at-next" : ".at-previous").shadowRoot.querySelector("button");
+    if (turn.disabled) return;
+    turned = by;
+    turn.click();
+  }
+}
+
+function thumbnails() {
+  return [...document.querySelector(".at-gallery").shadowRoot.querySelectorAll("[data-sample]")];
+}
+
+// Marks the thumbnail of the sample that is shown.
+function mark() {
+  const sample = model("sample"), shown = thumbnails();
+  if (turned && shown.length) sample.value = Number(shown.at(turned > 0 ? 0 : -1).dataset.sample);
+  turned = 0;
+  for (const e of shown)
+    if (Number(e.dataset.sample) === sample.value) e.setAttribute("aria-current", "true");
+    else e.removeAttribute("aria-current");
+}
+
 // Elements in shadow roots, where Bokeh puts its widgets.
 function* inside(root) {
   for (const element of root.querySelectorAll("*")) {
@@ -39,8 +71,8 @@ document.addEventListener("keydown", (event) => {
     if (event.key === "Escape") at.blur();
     return;
   }
-  const steps = { ArrowRight: ["sample", 1], ArrowLeft: ["sample", -1], ArrowUp: ["k", 1], ArrowDown: ["k", -1] };
-  if (event.key in steps) step(...steps[event.key]);
+  const steps = { ArrowRight: () => walk(1), ArrowLeft: () => walk(-1), ArrowUp: () => step("k", 1), ArrowDown: () => step("k", -1) };
+  if (event.key in steps) steps[event.key]();
   else if (event.key === "/") for (const e of inside(document)) if (e.tagName === "INPUT" && e.getAttribute("aria-label") === LABELS.search) e.focus();
   if (event.key in steps || event.key === "/") event.preventDefault();
 });
@@ -58,6 +90,15 @@ function name_widgets() {
     for (const e of inside(root.shadowRoot))
       if (e.getAttribute("role") === "slider" || e.tagName === "INPUT") e.setAttribute("aria-label", LABELS[name]);
   }
+}
+
+// Axes are drawn on a canvas, which takes no colors from style sheets.
+const dark = matchMedia("(prefers-color-scheme: dark)");
+
+function color_axes() {
+  const chart = model("variance"), color = getComputedStyle(document.documentElement).getPropertyValue("--muted").trim();
+  for (const axis of [...chart.below, ...chart.left])
+    for (const part of ["axis_label_text_color", "major_label_text_color", "axis_line_color", "major_tick_line_color"]) axis[part] = color;
 }
 
 // Says so when the program has ended: what is shown then does not follow any more.
@@ -82,6 +123,14 @@ async function begin() {
     setInterval(ask, ASKED);
     document.getElementById("first").remove();
     page.removeAttribute("aria-busy");
+    color_axes();
+    dark.addEventListener("change", color_axes);
+    const sample = model("sample");
+    if (sample) {
+      sample.properties.value.change.connect(mark);
+      model("gallery").properties.text.change.connect(() => setTimeout(mark));
+      mark();
+    }
     new MutationObserver(name_widgets).observe(page, { childList: true, subtree: true });
   }, WAIT);
 }

@@ -12,7 +12,7 @@ from dpca.kernels.types import Array
 from dpca.pipelines.studies.partitions.contents import Findings
 from dpca.pipelines.studies.partitions.records import Record, fewer_of
 from dpca.pipelines.studies.partitions.samples import panels
-from dpca.pipelines.studies.partitions.settings import count_spatial
+from dpca.pipelines.studies.partitions.settings import count_cut
 from dpca.pipelines.studies.partitions.strategies import CURVE, HOLISTIC, RANDOM
 from dpca.plots.layouts import gallery
 from dpca.plots.panels import centered, intensity
@@ -122,7 +122,7 @@ def _eigencells(found: Findings, record: Record) -> Figure:
     # Panels are images or curves; a grey panel has lost its channels.
     axes = ("feature",) if shown.ndim == 2 else ("y", "x", "channel")[: shown.ndim - 1]
     # Rows and columns left out of a picture that no page could show leave no cells to align.
-    whole = tuple(found.samples.stack.sample_shape[: count_spatial(found.samples.axes)])[-2:] == shown.shape[1:3]
+    whole = tuple(found.samples.stack.sample_shape[: count_cut(found.samples.axes)])[-2:] == shown.shape[1:3]
     return plots.cell_eigenvectors(
         shown,
         len(shown),

@@ -19,7 +19,7 @@ from dpca.jobs.transform import stated_range
 from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.kernels.quality import has_ssim, mse_per_sample, ssim_per_sample
 from dpca.kernels.types import Array
-from dpca.pipelines.studies.partitions.settings import Design, PartitionSettings, count_spatial
+from dpca.pipelines.studies.partitions.settings import Design, PartitionSettings, count_cut
 from dpca.plots.panels import panel, thinned
 from dpca.storage.disk import require_free_space, writing_errors
 from dpca.storage.stack import Stack
@@ -75,7 +75,7 @@ class Samples:
     @property
     def has_ssim(self) -> bool:
         """Whether the structural similarity of such samples is defined."""
-        return has_ssim(self.stack.sample_shape, count_spatial(self.axes))
+        return has_ssim(self.stack.sample_shape, count_cut(self.axes))
 
     @property
     def pictured_of(self) -> Measured:
@@ -98,7 +98,7 @@ class Samples:
             they become, rounded and clipped to what the stack can hold, ``pixel_mse``, unless values are
             floating-point, and ``ssim``, where it is defined.
         """
-        n_spatial = count_spatial(self.axes) if self.has_ssim else 0
+        n_spatial = count_cut(self.axes) if self.has_ssim else 0
         values = measured.values
         rows = max(1, _BLOCK_BYTES // (4 * int(np.prod(values.shape[1:]))))
         blocks = (values[start : start + rows] for start in range(0, len(values), rows))

@@ -12,7 +12,7 @@ from dpca.models.parameters import checked_rank
 from dpca.partition.cells import CellGrid
 from dpca.pipelines.studies.partitions.published import DATA_SETS
 from dpca.storage.errors import DataError
-from dpca.storage.layout import CHANNEL
+from dpca.storage.layout import count_spatial
 
 #: Pixels of the cells of Alakkari 2020, table 4.2: squares of 5, 10 and 25.
 _CELL_PIXELS = (25, 100, 625)
@@ -134,7 +134,7 @@ def design(settings: PartitionSettings, n_samples: int, sample_shape: tuple[int,
             f"{n_samples:,} samples leave {n:,} to fit and {held_out:,} to hold out: give a stack, and a train "
             f"fraction, that leave at least 2 and 1"
         )
-    d, n_spatial = math.prod(sample_shape), count_spatial(axes)
+    d, n_spatial = math.prod(sample_shape), count_cut(axes)
     if settings.holistic is not None:
         checked_rank(settings.holistic, d, n)
     cells = _cells(settings.cells, sample_shape[:n_spatial])
@@ -163,9 +163,9 @@ def _components(grid: CellGrid, ratio: float, n: int) -> int:
     return max(1, min(most, n))
 
 
-def count_spatial(axes: Sequence[str]) -> int:
-    """Return how many of the axes of a sample are cut into cells: all but that of channels, which comes last."""
-    return max(1, sum(name != CHANNEL for name in axes))
+def count_cut(axes: Sequence[str]) -> int:
+    """Return how many of the axes of a sample are cut into cells: those of space, or the only one."""
+    return max(1, count_spatial(axes))
 
 
 def _cells(given: Sequence[int | tuple[int, ...]] | None, spatial: tuple[int, ...]) -> tuple[tuple[int, ...], ...]:

@@ -27,7 +27,7 @@ from dpca.report.page import DataTable
 from dpca.report.record import read_report, report_folder, write_report
 from dpca.storage.arrays import create_array, create_root, write_shard
 from dpca.storage.errors import DataError, StoreError
-from dpca.storage.layout import CHANNEL, Layout
+from dpca.storage.layout import CHANNEL, Layout, count_spatial
 from dpca.storage.objects import Place
 from dpca.storage.outputs import check_output
 from dpca.storage.progress import Progress, no_progress
@@ -298,7 +298,7 @@ def _figures(stack: Stack, found: _Found, spectra: Any, unit: str) -> tuple[dict
             "slice. The sign is free.",
         ),
     }
-    spatial = sum(axis != CHANNEL for axis in axes)
+    spatial = count_spatial(axes)
     if spatial > 2:
         flat = np.stack([strongest(mode if axes[-1] != CHANNEL else mode.mean(axis=-1)) for mode in modes])
         figures["modes_projected"] = eigenimages(flat, len(flat), explained_variance_ratio=shares)

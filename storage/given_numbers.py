@@ -1,0 +1,33 @@
+"""Numbers that people give: of Python or of numpy, truth values not among them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from dpca.storage.errors import DataError
+
+
+def is_whole(value: Any) -> bool:
+    """Whether a value is an integer."""
+    return isinstance(value, int | np.integer) and not isinstance(value, bool)
+
+
+def is_real(value: Any) -> bool:
+    """Whether a value is an integer or a floating-point number, which may be infinite or NaN."""
+    return is_whole(value) or isinstance(value, float | np.floating)
+
+
+def whole_number(value: Any, name: str, least: int, otherwise: str = "") -> int:
+    """Return the value of a parameter as an int.
+
+    Raises
+    ------
+    DataError
+        If it is none, or less than ``least``.
+    """
+    if not is_whole(value) or value < least:
+        expected = "a positive integer" if least == 1 else f"an integer of at least {least}"
+        raise DataError(f"{name} is {value!r}: give {expected}{otherwise}")
+    return int(value)
