@@ -142,3 +142,5 @@ def test_a_pass_over_a_virtual_stack_is_held_against_its_plan(capsys: pytest.Cap
     assert len(lines) == 3
     memory = lines["memory of a pass, streaming, against its plan"]
     assert memory["ratio"] <= memory["asked"] == 1
+    times = lines["a pass, streaming, against its plan"]["sides"]
+    assert times["taken by other programs"] >= 0 < times["workers' processors"]

@@ -6,10 +6,10 @@ import math
 import tempfile
 import time
 import warnings
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from sklearn.base import clone
@@ -40,8 +40,11 @@ from dpca.storage.stack import Stack
 from dpca.storage.tasks import one_blas_thread
 from dpca.storage.workspace import Workspace
 
+T = TypeVar("T")
 # Samples that a pass over shards is tried on, at most, and bytes of them; a quarter of them tells its fixed part.
 _MOST, _MOST_BYTES, _PART = 192, 2**26, 4
+# Times that each is tried.
+_TURNS = 3
 # What libraries take that a worker loads and compiles as it works, beside what it holds when it starts (measured in
 # jobs on 80 samples: up to 149 MB).
 _COMPILED = 192 * 10**6
@@ -238,16 +241,16 @@ class _Tried:
         settings = self.settings
         shape, dtype, layout, self.axes = plan_ingest(reader, settings.reading, settings.model.cells_for, None)
         size = math.prod(shape) * dtype.itemsize
-        spent, cells = [], settings.model.cells_for(("y", "x") if reader.encoded else self.axes[1:])
-        # The first run pays for imports, compilation and buffers, so it is not counted.
-        parts = self._parts(len(reader), size)
-        for turn, count in enumerate([parts[-1], *parts]):
-            target, began = self.folder / f"few {turn}.zarr", time.process_time()
-            self.few.append(ingest(FewSamples(reader, count), target, cell_shape=cells, **settings.reading))
-            spent.append(time.process_time() - began)
-        self.few = self.few[1:]
+        cells = settings.model.cells_for(("y", "x") if reader.encoded else self.axes[1:])
+        parts, made = self._parts(len(reader), size), {}
+
+        def work(count: int, target: Path) -> None:
+            made[count] = ingest(FewSamples(reader, count), target, cell_shape=cells, **settings.reading)
+
+        spent = _fewest_seconds(parts, work, self.folder / "few")
+        self.few = [made[count] for count in parts]
         self.source = Repeated(as_source(self.few[-1]), reader.name, shape, layout.chunks)
-        alone, each = _line(parts, spent[1:])
+        alone, each = _line(parts, spent)
         need = ingest_bytes(reader, dtype, layout)
         return _Stage("ingest", size, alone, (), shape[0], layout.rows_per_shard, each, need)
 
@@ -278,16 +281,16 @@ class _Tried:
         return _Stage("fit", moved, alone, tuple(rehearsal.costs))
 
     def _scores(self) -> _Stage:
-        path, size, spent = self.folder / "model.zarr", [], []
-        for turn, stack in enumerate([self.few[-1], *self.few]):
-            target = self.folder / f"scores {turn}.zarr"
-            began = time.process_time()
+        path, size = self.folder / "model.zarr", {}
+
+        def work(stack: Stack, target: Path) -> None:
             transform_store(stack, path, target, reconstruct=self.settings.reconstruct)
-            spent.append(time.process_time() - began)
-            size.append(folder_bytes(target))
+            size[stack.n_samples] = folder_bytes(target)
+
+        spent = _fewest_seconds(self.few, work, self.folder / "scores")
         parts, n = [stack.n_samples for stack in self.few], self.source.shape[0]
-        alone, each = _line(parts, spent[1:])
-        once, of_each = _line(parts, size[1:])
+        alone, each = _line(parts, spent)
+        once, of_each = _line(parts, [size[count] for count in parts])
         basis = self.fitted.basis_
         score = math.prod(basis.score_shape) * basis.score_dtype(self.source.dtype).itemsize
         most = n * score + (self._decoded if self.settings.reconstruct else 0)
@@ -306,16 +309,15 @@ class _Tried:
             found = trials.reach(goal)
         reached = time.process_time() - began
         self.bytes_written = trials.stored_bytes(found)
-        spent = []
-        for turn, some in enumerate([self.few[-1], *self.few]):
-            target = self.folder / f"codes {turn}.zarr"
-            with Workspace(target, kind=COMPRESSED, fingerprint=str(COMPRESSED_VERSION)) as work:
-                Checkpoints(str(work.scratch)).save(encode_write.PLAN, found.arrays, found.settings)
-                began = time.process_time()
+
+        def work(some: Stack, target: Path) -> None:
+            with Workspace(target, kind=COMPRESSED, fingerprint=str(COMPRESSED_VERSION)) as space:
+                Checkpoints(str(space.scratch)).save(encode_write.PLAN, found.arrays, found.settings)
                 quiet: dict[str, Any] = {"facts": {}, "client": None, "progress": no_progress}
-                fill_codes(some, self.folder / "model.zarr", work, work.scratch, goal, **quiet)
-                spent.append(time.process_time() - began)
-        alone, each = _line([some.n_samples for some in self.few], spent[1:])
+                fill_codes(some, self.folder / "model.zarr", space, space.scratch, goal, **quiet)
+
+        spent = _fewest_seconds(self.few, work, self.folder / "codes")
+        alone, each = _line([some.n_samples for some in self.few], spent)
         form = Form(tuple(self.source.shape), self.source.dtype.itemsize, not len(found.cell))
         need = encode_write.task_bytes(self.source, form, len(found.cell))
         return _Stage("encode", self._decoded, reached + alone, (), n, form.shard_rows, each, need)
@@ -323,6 +325,21 @@ class _Tried:
     @property
     def _decoded(self) -> int:
         return math.prod(self.source.shape) * self.source.dtype.itemsize
+
+
+def _fewest_seconds(parts: Sequence[T], work: Callable[[T, Path], None], target: Path) -> list[float]:
+    """Return processor seconds of work on each part, with a target of its own.
+
+    The first turn imports, compiles, and grows to what the others use again; other programs on this machine only add,
+    by what they leave of its caches.
+    """
+    spent: list[list[float]] = [[] for _ in parts]
+    for turn in range(_TURNS):
+        for number, part in enumerate(parts):
+            began = time.process_time()
+            work(part, target.with_name(f"{target.name} {turn} {number}.zarr"))
+            spent[number].append(time.process_time() - began)
+    return list(map(min, spent))
 
 
 def _line(counts: Sequence[int], spent: Sequence[float]) -> tuple[float, float]:

@@ -5,8 +5,9 @@
     python tests/benchmarks/terabyte.py --gigabytes 10 --kill
 
 The samples are made where they are read: nothing is stored. What making them takes is told apart. Seconds are those of
-the clock: run it on a machine that does nothing else. With --kill, the program and all its workers are killed at half
-of the time that a pass took, and started again: the model must have the same bytes as that of the undisturbed pass.
+the clock, less those that other programs took of the processors meanwhile, which are told apart, too. With --kill, the
+program and all its workers are killed at half of the time that a pass took, and started again: the model must have the
+same bytes as that of the undisturbed pass.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import psutil
 
 import dpca.engine.plan
 from dpca import CellPCA, StreamingPCA
@@ -54,7 +56,10 @@ def one_pass(stack: Stack, target: Path, estimator: str) -> Iterator[Line]:
             cost = fit_store(stack, target, model, client=client).cost
     early = watch.peak_at(cost.seconds / 10)
     common = {"where": where, "n": n}
-    times = {"seconds": cost.seconds, "planned": planned.seconds, "generator alone": made}
+    times = {
+        **{"seconds": cost.seconds - watch.taken, "planned": planned.seconds, "generator alone": made},
+        **{"taken by other programs": watch.taken, "workers' processors": watch.spent},
+    }
     found = ratio_of([times], ["seconds"], ["planned"], "wall s")
     yield at_most(1.15, name=f"a pass, {estimator}, against its plan", **found, **common)
     sizes = {"peak": float(watch.peak), "at a tenth": float(early), "planned": float(planned.memory)}
@@ -120,7 +125,7 @@ def _generator(stack: Stack) -> float:
 
 
 class _Watch:
-    """Looks at the peaks of some processes twice a second."""
+    """Looks at the peaks of some processes twice a second, and at who had the processors."""
 
     def __init__(self, pids: Sequence[int]) -> None:
         self._pids, self._ended = pids, threading.Event()
@@ -129,12 +134,22 @@ class _Watch:
 
     def __enter__(self) -> _Watch:
         self._began = time.perf_counter()
+        self._before = self._processors()
         self._thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._ended.set()
         self._thread.join()
+        ours, workers, everyone = (now - then for now, then in zip(self._processors(), self._before, strict=True))
+        self.spent, self.taken = workers, max(0.0, everyone - ours) / thread_count()
+
+    def _processors(self) -> tuple[float, float, float]:
+        """Return processor seconds: of this program and its workers, of the workers, and of all programs."""
+        workers = sum(map(_processor_seconds, map(psutil.Process, self._pids)))
+        family = [psutil.Process(), *psutil.Process().children(recursive=True)]
+        total = psutil.cpu_times()
+        return sum(map(_processor_seconds, family)), workers, total.user + total.nice + total.system
 
     def _look(self) -> None:
         while not self._ended.wait(0.5):
@@ -146,6 +161,11 @@ class _Watch:
 
     def peak_at(self, seconds: float) -> int:
         return max(size for at, size in self._seen if at <= max(seconds, self._seen[0][0]))
+
+
+def _processor_seconds(process: psutil.Process) -> float:
+    times = process.cpu_times()
+    return float(times.user + times.system)
 
 
 def _peak_of(pid: int) -> int:

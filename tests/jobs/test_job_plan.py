@@ -16,6 +16,7 @@ from dpca.engine.plan import FoldPlan, Group
 from dpca.engine.rehearsal import MOVING, SCHEDULING, FoldCost, Workers, rehearsing
 from dpca.engine.source import ZarrSource, as_source
 from dpca.jobs import CompressionSettings, compress, open_input, plan_job
+from dpca.jobs.plan import _fewest_seconds
 from dpca.storage import DataError, Stack, ingest
 from tests.conftest import smooth_images
 
@@ -62,6 +63,16 @@ def test_the_table_has_a_column_for_each_number_of_workers(stack: Stack, capsys:
     assert set(one["seconds"]) == {"fit", "scores"}
     assert main(["plan", stack.path, "--method", "no-rule", "--components", "2"]) == 3
     assert main(["plan", stack.path, "--memory", "much"]) == 3
+
+
+def test_the_fewest_seconds_of_some_turns_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = iter([0.0, 9.0, 10.0, 14.0, 20.0, 21.0, 30.0, 32.0, 40.0, 43.0, 50.0, 55.0])
+    targets: list[Path] = []
+    with monkeypatch.context() as patched:
+        patched.setattr("dpca.jobs.plan.time.process_time", lambda: next(clock))
+        found = _fewest_seconds(["few", "many"], lambda part, target: targets.append(target), tmp_path / "made")
+    assert found == [1.0, 2.0]
+    assert len(set(targets)) == 6
 
 
 def test_a_goal_that_is_not_reached_is_one_sentence(stack: Stack) -> None:
