@@ -3,9 +3,10 @@
 Writes a page with tables, and the numbers as JSON. Photographs become a stack, the stack cells, and their scores inputs
 of 25 x 25 values, which a network and a linear model learn from, on the same random splits.
 
-  ridge    ridge regression on every input, a linear model in seconds
-  network  tables 5.1 and 5.3: RedNet, where torch finds an accelerator
-  cascade  layers of patch components and ridge regression, with ablations
+  ridge      ridge regression on every input, a linear model in seconds
+  network    tables 5.1 and 5.3: RedNet, where torch finds an accelerator
+  cascade    layers of patch components and ridge regression, with ablations
+  whitening  patch components as a first convolution that is not trained, where torch finds an accelerator
 
 What the network needs is kept in inputs.npz in the output folder: --inputs takes it to a machine with an accelerator,
 which needs no photographs. Each trial is kept as soon as it ends, so a run goes on where an earlier one stopped.
@@ -16,7 +17,8 @@ from __future__ import annotations
 import argparse
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +29,15 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
 
 from dpca.cli.arguments import positive
 from dpca.cli.running import guarded, say
-from dpca.pipelines.studies.rednet import training
+from dpca.kernels.types import Array
+from dpca.pipelines.studies.rednet import training, whitening
 from dpca.pipelines.studies.rednet.cascade import cascade_table
 from dpca.pipelines.studies.rednet.inputs import Inputs
 from dpca.pipelines.studies.rednet.published import TABLE_5_1, TABLE_5_2, TABLE_5_3
-from dpca.pipelines.studies.rednet.ridge import ROWS, SHARE, accuracies
+from dpca.pipelines.studies.rednet.ridge import ROWS, SHARES, accuracies
 from dpca.pipelines.studies.rednet.splits import TASKS
 from dpca.pipelines.studies.rednet.tables import comparison, numbers
+from dpca.pipelines.studies.rednet.trials import chosen_device, results, run
 from dpca.pipelines.studies.reproduction.data import MissingData, Setting
 from dpca.report.page import DataTable
 from dpca.report.record import aligned, write_report
@@ -80,6 +84,19 @@ class _Study:
         self.left_out: list[tuple[str, str]] = []
         self._inputs: Inputs | None = None
 
+    @cached_property
+    def deadline(self) -> float:
+        """When to begin no more trials, on the clock of ``time.monotonic``: so long after the first network."""
+        return time.monotonic() + 60 * float(self.options.minutes)
+
+    @cached_property
+    def device(self) -> str | None:
+        """What torch calls the device to train on."""
+        found = chosen_device(self.options.device)
+        if found is None:
+            say("no GPU was found (torch.cuda), and nothing is trained")
+        return found
+
     @property
     def inputs(self) -> Inputs:
         """The photographs of the tasks; made once, and kept for another machine."""
@@ -106,25 +123,38 @@ def _ridge(study: _Study) -> list[DataTable]:
             if name.split()[0] in study.inputs.arrays:
                 ours[name] = accuracies(values(study.inputs), study.inputs.person, task, study.options.trials)
         study.numbers |= numbers(f"ridge, {task.name}", ours)
-        note = f"Of standardized values, with a penalty of {SHARE} times their number. {_ALIGNED}"
+        note = (
+            f"Of standardized values. Of penalties of {SHARES} times their number, each trial takes the one that is "
+            f"right most often on training photographs left out one by one. {_ALIGNED}"
+        )
         tables.append(comparison(f"Ridge regression, {task.name}", ours, {}, "color", (note,)))
     return tables
 
 
 def _network(study: _Study) -> list[DataTable]:
-    device, folder = study.options.device or training.accelerator(), study.output / "trials"
-    deadline, inputs, tables = time.monotonic() + 60.0 * study.options.minutes, study.inputs, []
-    if device is None:
-        say("network: no GPU was found (torch.cuda), and nothing is trained")
+    tables = []
     for task in TASKS:
-        if device is not None:
-            training.run(inputs, task, study.options.network_trials, folder, device, deadline, say)
-        ours, (theirs, where) = training.results(folder, task), _THEIRS[task.name]
-        study.numbers |= numbers(task.name, ours)
-        told = "" if ours else "No GPU was found and no trials are on disk: there are no networks of ours. "
-        heading, notes = f"Networks, {task.name} ({where})", (f"{told}{_ALIGNED}",)
-        tables.append(comparison(heading, ours, theirs, "RedNet, color", notes))
+        theirs, where = _THEIRS[task.name]
+        courses = partial(training.courses, study.inputs, task)
+        ours, told = _trained(study, task.name, training.NETWORKS, courses, study.options.network_trials)
+        heading = f"Networks, {task.name} ({where})"
+        tables.append(comparison(heading, ours, theirs, "RedNet, color", (f"{told}{_ALIGNED}",)))
     return tables
+
+
+def _trained(
+    study: _Study, name: str, names: Iterable[str], courses: Callable[[str], Mapping[str, Any]], trials: int
+) -> tuple[dict[str, Array], str]:
+    """Train the networks of these names, where there is a device, and return the accuracies on disk, and what to say.
+
+    ``courses`` is told the device, and returns what `run` takes.
+    """
+    folder = study.output / "trials" / name.lower()
+    if study.device is not None:
+        run(courses(study.device), trials, folder, study.deadline, say)
+    ours = results(folder, names)
+    study.numbers |= numbers(name, ours)
+    return ours, "" if ours else "No GPU was found and no trials are on disk: there are no networks of ours. "
 
 
 def _cascade(study: _Study) -> list[DataTable]:
@@ -133,7 +163,23 @@ def _cascade(study: _Study) -> list[DataTable]:
     return [table]
 
 
-SECTIONS: dict[str, Callable[[_Study], list[DataTable]]] = {"ridge": _ridge, "network": _network, "cascade": _cascade}
+def _whitening(study: _Study) -> list[DataTable]:
+    images, labels = study.setting.cifar_images(), study.setting.cifar_labels()
+    courses = partial(whitening.courses, images, labels)
+    ours, told = _trained(study, "whitening", whitening.FIRST, courses, whitening.SEEDS)
+    note = (
+        f"{told}CIFAR-10, {whitening.LEARNED:,} training images and {len(images) - whitening.LEARNED:,} test images, "
+        f"split by each trial's seed; {whitening.EPOCHS} epochs of a small network whose first convolution is this."
+    )
+    return [comparison("A first convolution of patch components", ours, {}, "trained", (note,))]
+
+
+SECTIONS: dict[str, Callable[[_Study], list[DataTable]]] = {
+    "ridge": _ridge,
+    "network": _network,
+    "cascade": _cascade,
+    "whitening": _whitening,
+}
 
 
 def _parser() -> argparse.ArgumentParser:

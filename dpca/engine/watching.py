@@ -149,8 +149,8 @@ class Pace:
         if not self._rate:
             return early or n_samples + _LAST_EARLY
         left = min(self._due, self.began + self.max_seconds - self._cost) - now
-        rows = min(max(int(self._rate * max(left, _SHORTEST)), 1), max(_MOST_LONGER * self._rows, 1))
-        return min(n_samples + rows, early or 2**62)
+        rows = max(1, min(self._rate * max(left, _SHORTEST), _MOST_LONGER * self._rows))
+        return min(n_samples + int(rows), early or 2**62)
 
     @property
     def is_early(self) -> bool:

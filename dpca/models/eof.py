@@ -27,7 +27,7 @@ from dpca.models.pca_solvers import SOLVERS
 from dpca.models.rotation import RotatedEOF, rotated
 from dpca.models.streaming_methods import default_method
 from dpca.models.streaming_pca import StreamingPCA
-from dpca.models.watching import Callback, Enough, Watching
+from dpca.models.watching import Callback, Watching, watched
 from dpca.models.weights import field_weights
 from dpca.representation.lazy import default_client
 from dpca.storage.errors import DataError
@@ -190,11 +190,8 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
         running = {"client": client or default_client(), "checkpoints": checkpoints, "progress": progress}
         watching = Watching.asked(self, callback, max_seconds, max_samples)
         how = field_weights(self.weights, given.labels, tuple(shape)), running, watching
-        try:
-            self._learned(Fitting(self, given, calendar, *how).run(), given, calendar, n)
-        except Enough:
-            self.__dict__.update(vars(watching.latest if watching else self))
-        return self if watching is None else watching.ended(self)
+        fitting = Fitting(self, given, calendar, *how)
+        return watched(self, watching, lambda: self._learned(fitting.run(), given, calendar, n))
 
     def eofs(self, scaling: int = 0) -> Any:
         """Return the modes as maps (n_modes, *sample_shape), NaN at places without data.

@@ -24,7 +24,7 @@ from dpca.models.rank_choice import CHOICES
 from dpca.models.samples import dense_samples
 from dpca.models.storable import Storable
 from dpca.models.streaming_methods import describe_option
-from dpca.models.watching import Callback, Enough, Raised, Watching
+from dpca.models.watching import Callback, Watching, watched
 from dpca.representation.base import Representation
 from dpca.representation.lazy import default_client
 from dpca.representation.reconstruction import samples_of
@@ -142,8 +142,8 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
             Is shown the model so far: after 16, 64, 256 and 1,024 samples, then each second, but rarely enough to take
             a twentieth of the time, and in the end. Where it returns True the fit ends there, and an exception ends it,
             too. The result does not depend on being watched. Rules whose rounding depends on their batches take these
-            whole: there the first look comes later. The solver "dual" of `PCA` has components only in the end, "power"
-            in its last pass.
+            whole: there the first look comes later. The solver "dual" of `PCA` has components only in the end, as
+            `PatchCascade` has its last layer; "power" in its last pass.
         max_seconds, max_samples : float and int, optional
             Budgets: when one is used up, the fit ends with a model of the samples so far, ``n_samples_seen_`` of them;
             not before there is a model. With ``checkpoints`` the same fit goes on from there, with as much to spend
@@ -168,14 +168,12 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
         if watching is not None:
             watching.beside = {"_labels": labels, "_key": key}
         further = {} if watching is None else {"watching": watching}
-        try:
+
+        def learn() -> None:
             self._fit(X, client=client or default_client(), checkpoints=checkpoints, progress=progress, **further)
-        except Enough:
-            self.__dict__.update(vars(further["watching"].latest))
-        except Raised as raised:
-            raise raised.__cause__ from None  # type: ignore[misc]
-        self._labels, self._key = labels, key
-        return self if watching is None else watching.ended(self)
+            self._labels, self._key = labels, key
+
+        return watched(self, watching, learn)
 
     def _batch(self, X: Any, sample_dim: str | Sequence[str] | None) -> Array:
         """Return samples for ``partial_fit``, held in memory, checked; the first ones give the model their labels."""

@@ -80,7 +80,8 @@ class PatchPCA(Estimator):
     -----
     {where}
     Costs one read and O(n p d^2) arithmetic for p patches of d attributes in each of n samples; a stride of s over
-    images divides p by s^2, and changes the covariance little. Memory: 8 d^2 bytes. `transform` costs O(n p d k).
+    images divides p by s^2, and changes the covariance little. Memory: 8 d^2 bytes of sums, and 16 d k for k components
+    of them, or 32 d^2 for nearly all. `transform` costs O(n p d k).
     8-bit integers are summed exactly: the result does not depend on chunks, order or workers.
 
     `inverse_transform` averages, at each pixel, what the scores of all patches there stand for; with all components and

@@ -29,10 +29,12 @@ from dpca.models.samples import fitted_source
 from dpca.models.scores import Scores
 from dpca.models.storable import Storable
 from dpca.models.store import Kept, StoredModel
+from dpca.models.watching import Callback, Watching, finish_all, watched
 from dpca.partition.whole import Whole
 from dpca.representation.lazy import default_client
 from dpca.rules.codes import DIGITS, MOST_CODES
 from dpca.rules.ridge import RidgeMoments
+from dpca.rules.state import State
 from dpca.storage.errors import DataError, one_line
 from dpca.storage.given_numbers import whole_number
 from dpca.storage.progress import Progress, no_progress
@@ -126,6 +128,9 @@ class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstima
         client: Any | None = None,
         checkpoints: Checkpoints | None = None,
         progress: Progress = no_progress,
+        callback: Callback | None = None,
+        max_seconds: float | None = None,
+        max_samples: int | None = None,
     ) -> Self:
         """Find the coefficients.
 
@@ -137,6 +142,9 @@ class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstima
             The class of each sample: strings, integers or truth values, in the order of the samples.
         sample_dim, key, client, checkpoints, progress
             As for `CellPCA.fit`.
+        callback, max_seconds, max_samples
+            As for `CellPCA.fit`. Each look solves for all penalties and folds, as the end does; a class without samples
+            so far is never predicted.
 
         Raises
         ------
@@ -148,8 +156,7 @@ class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstima
         check_parameters(self)
         alphas, cv = self._penalties(), whole_number(self.cv, "cv", 2)
         n_folds = cv if len(alphas) > 1 else 1
-        X, self._labels = given_to_fit(_plain(X), sample_dim, key)
-        self._key = key
+        X, labels = given_to_fit(_plain(X), sample_dim, key)
         _, source = fitted_source(self, X)
         classes, codes = self._coded(y, source.shape[0])
         if n_folds > len(codes):
@@ -165,22 +172,34 @@ class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstima
         rule = RidgeMoments(len(classes), alphas, n_folds=n_folds, standardize=bool(self.standardize))
         coded = CodedSource(source, (folds * len(classes) + codes).astype(np.int32))
         client = client or default_client()
-        results, self.fit_report_ = fold(
-            rule,
-            coded,
-            Whole(coded.shape[1:]),
-            client=client,
-            budget=self.memory_budget,
-            checkpoints=checkpoints,
-            progress=progress,
-            plan=self._planned(rule, coded, None if source.in_process else client),
-        )
-        found = results[0]
-        self.classes_, self.folds_ = classes, folds
-        self.coef_, self.intercept_ = found["coefficients"], found["intercept"]
-        self.alpha_, self.cv_errors_ = float(found["alpha"]), found["errors"]
-        self.sample_shape_, self.n_samples_seen_ = tuple(source.shape[1:]), source.shape[0]
-        return self
+        plan = self._planned(rule, coded, None if source.in_process else client)
+        watching = Watching.asked(self, callback, max_seconds, max_samples)
+
+        def settle(model: Self, found: dict[str, Array], n: int) -> None:
+            model.classes_, model.folds_ = classes, folds
+            model.coef_, model.intercept_ = found["coefficients"], found["intercept"]
+            model.alpha_, model.cv_errors_ = float(found["alpha"]), found["errors"]
+            model.sample_shape_, model.n_samples_seen_ = tuple(source.shape[1:]), n
+            model._labels, model._key = labels, key
+
+        def learn() -> None:
+            (found,), self.fit_report_ = fold(
+                rule,
+                coded,
+                Whole(coded.shape[1:]),
+                client=client,
+                budget=self.memory_budget,
+                checkpoints=checkpoints,
+                progress=progress,
+                plan=plan,
+                watch=None if watching is None else watching.fold(so_far, settle, source.shape[0]),
+            )
+            settle(self, found, source.shape[0])
+
+        def so_far(states: list[State]) -> dict[str, Array]:
+            return finish_all(rule, states)[0]
+
+        return watched(self, watching, learn)
 
     def _penalties(self) -> tuple[float, ...]:
         try:

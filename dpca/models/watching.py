@@ -10,6 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+import numpy as np
+
 from dpca.engine.boundary import guarded
 from dpca.engine.memory import thread_count
 from dpca.engine.watching import FoldReport, Look, Pace, Watch
@@ -43,7 +45,7 @@ class Progress:
         Since the fit began, with all looks before this one.
     captured_variance : float
         Share of the variance of the samples so far that the components explain, 0 to 1, as the fit estimates it: its
-        ``explained_variance_ratio_``, summed. Of few samples too much.
+        ``explained_variance_ratio_``, summed. Of few samples too much; nan of a model without components.
     captured_bound : float
         Certificate: the components capture at least this share of what the best ones would, for the samples so far; nan
         where the method knows of none.
@@ -65,8 +67,8 @@ class Progress:
     @classmethod
     def of(cls, model: Any, n_samples: int, seconds: float, *, finished: bool = False) -> Progress:
         """Return what a fitted model says of itself."""
-        numbers = getattr(model, "report_numbers", None)
-        ratio = numbers()["explained_variance_ratio"] if numbers else model.explained_variance_ratio_.sum()
+        numbers = model.report_numbers() if hasattr(model, "report_numbers") else {}
+        ratio = numbers.get("explained_variance_ratio", np.sum(getattr(model, "explained_variance_ratio_", math.nan)))
         bound, estimate = (float(getattr(model, f"{name}_", math.nan)) for name in ("captured_bound", _ESTIMATE))
         n = int(model.n_samples_seen_)
         return cls(model, n, n_samples, seconds, min(float(ratio), 1.0), bound, estimate, finished)
@@ -206,10 +208,11 @@ class Watching:
     def _tell(self, n_samples: int) -> None:
         told = Progress.of(self.latest, n_samples, self.pace.seconds)
         try:
-            wants_end = self.callback is not None and self.callback(told) is True
+            answer = None if self.callback is None else self.callback(told)
         except Exception as error:
             raise Raised from error
-        if wants_end or self.is_over(told.n_samples_seen):
+        # numpy's comparisons have a truth value of their own; what else is returned was meant for nobody
+        if (isinstance(answer, bool | np.bool_) and answer) or self.is_over(told.n_samples_seen):
             raise Enough
 
 
@@ -254,6 +257,17 @@ class _FoldWatch(Watch):
             found = self.make(look.states())
         self.settle(model, found, look.n_samples)
         model.fit_report_ = look.report()
+
+
+def watched(model: T, watching: Watching | None, learn: Callable[[], None]) -> T:
+    """Let a model learn and return it; where that ends early, it knows what the last model so far does."""
+    try:
+        learn()
+    except Enough:
+        vars(model).update(vars(watching.latest if watching else model))
+    except Raised as raised:
+        raise raised.__cause__ from None  # type: ignore[misc]
+    return model if watching is None else watching.ended(model)
 
 
 def finish_all(rule: Any, states: list[State]) -> list[dict[str, Array]]:

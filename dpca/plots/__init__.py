@@ -6,7 +6,7 @@ figure that a cell ends with; ``figure.savefig("name.png")`` keeps it. The figur
 its state and the style of other figures alone, and can be made in threads. Names of samples are drawn as plain text,
 whatever they hold.
 
-Colors tell things apart for all kinds of color vision: blue is above zero and red below it, zero is white, light gray
+Colors tell things apart for all kinds of color vision: red is above zero and blue below it, zero is white, light gray
 marks places without data; in photographs, sand does. Where latitudes ascend, the north is at the top.
 """
 

@@ -69,8 +69,8 @@ def convergence(
     Parameters
     ----------
     lines : mapping of names to (x, convergence), or sequence of (name, x, convergence)
-        ``x`` positive and ascending; `dpca.metrics.convergence` measures it. Values that are not finite are drawn at
-        the floor of float64, -15. Rules without a single point are left out.
+        ``x`` positive and ascending; `dpca.metrics.convergence` measures it. Minus infinity is drawn at the floor of
+        float64, -15. Points that are NaN or infinite are left out, and so are rules without a single point.
     x_label : str
     emphasized : str
         Name of the line that the others are compared with.
@@ -88,7 +88,8 @@ def convergence(
         If there is no line with a point, or one has not as many heights as abscissae.
     """
     given = [(name, *line) for name, line in lines.items()] if isinstance(lines, Mapping) else lines
-    drawn = [(name, *_points(name, x, values)) for name, x, values in given if np.size(values)]
+    points = [(name, *_points(name, x, values)) for name, x, values in given]
+    drawn = [(name, x, heights) for name, x, heights in points if len(x)]
     if not drawn:
         raise DataError("there is no convergence to show: give at least one line with a point")
     figure, axes = drawing.chart(x_label, y_label)
@@ -198,7 +199,7 @@ def _several(curves: Mapping[str, NDArray[np.float64]], emphasized: str) -> Figu
     drawn = [(name, curve) for name, curve in means.items() if curve.size]
     if not drawn:
         raise DataError("there is no explained variance to show: give at least one line with a point")
-    figure, axes = drawing.chart("components of every partition", "explained variance")
+    figure, axes = drawing.chart("components kept", "explained variance")
     leave_room(axes, _WIDE_LEGEND_INCHES)
     styles = line_styles([name for name, _ in drawn], emphasized)
     for name, share in sorted(drawn, key=lambda line: -line[1][-1]):
@@ -238,7 +239,8 @@ def _points(name: str, x: ArrayLike, values: ArrayLike) -> tuple[NDArray[np.floa
     where, heights = np.asarray(x, np.float64), np.asarray(values, np.float64)
     if where.ndim != 1 or where.shape != heights.shape:
         raise DataError(f"the line {name!r} has {where.shape} abscissae and {heights.shape} heights: give (n,) of both")
-    return where, np.where(np.isfinite(heights), np.maximum(heights, _FLOOR), _FLOOR)
+    shown = ~np.isnan(heights) & (heights < np.inf) & (where > 0)
+    return where[shown], np.maximum(heights[shown], _FLOOR)
 
 
 def _scale(axes: Axes) -> None:

@@ -18,7 +18,7 @@ from dpca.models.partitioned import PartitionedPCA
 from dpca.partition.lapped import LappedGrid
 from dpca.plots import drawing
 from dpca.plots.drawing import ACCENT, INK, WIDTH
-from dpca.plots.given import is_model, model_given, shares_of
+from dpca.plots.given import integers, is_model, model_given, shares_for, shares_of
 from dpca.plots.layouts import tiles
 from dpca.plots.panels import align_signs, centered, extent_of, panel, signed, thinned
 from dpca.storage.errors import DataError
@@ -54,7 +54,7 @@ def eigenimages(
     Returns
     -------
     matplotlib.figure.Figure
-        Zero is white, above it blue, below it red. Of colored images zero is gray, and each channel is brighter above
+        Zero is white, above it red, below it blue. Of colored images zero is gray, and each channel is brighter above
         it. The scale at the foot says what full color stands for: the 99.5th percentile of all magnitudes.
 
     Raises
@@ -69,7 +69,7 @@ def cell_eigenvectors(
     model: Any,
     n_components: int | None = None,
     *,
-    cell_shape: Sequence[int] | None = None,
+    cell_shape: int | Sequence[int] | None = None,
     axes: Sequence[str] | None = None,
     explained_variance_ratio: ArrayLike | None = None,
 ) -> Figure:
@@ -81,7 +81,7 @@ def cell_eigenvectors(
         An array has the eigenvectors of all cells in place.
     n_components : int, optional
         How many; default 8, or as many as there are.
-    cell_shape : sequence of int, optional
+    cell_shape : int or sequence of int, optional
         Spatial shape of a cell, of an array. The free sign of each cell's eigenvector is chosen to agree with its
         neighbors.
     axes, explained_variance_ratio
@@ -178,7 +178,7 @@ def _vectors(
         raise DataError(f"n_components is {n_components} but there are only {len(values)}: ask for at most that many")
     values = values[: _asked(n_components, usual)]
     values = np.flip(values, flipped) if flipped else values
-    return values, axes, None if shares is None else np.asarray(shares, np.float64), cells
+    return values, axes, shares_for(shares, len(values)), cells
 
 
 def _asked(n_components: int | None, usual: int) -> int:
@@ -191,9 +191,16 @@ def _drawn(
     shares: Array | None,
     cells: Sequence[int] | None,
     *,
-    cell_shape: Sequence[int] | None = None,
+    cell_shape: int | Sequence[int] | None = None,
 ) -> Figure:
-    cells, pictures = cell_shape or cells, []
+    if cell_shape is not None:
+        cells = integers(cell_shape, "cell_shape")
+        if not cells or min(cells) < 1:
+            raise DataError(
+                f"cell_shape is {cell_shape!r}: give a positive length along each axis of space, or one for all"
+            )
+        cells = cells if len(cells) > 1 else 2 * cells
+    pictures = []
     for vector in values:
         picture = panel(vector, axes)
         if cells is not None and len(cells) > 1 and picture.ndim > 1:

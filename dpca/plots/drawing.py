@@ -123,10 +123,13 @@ def legend(axes: Axes) -> None:
 
 
 def drawable(name: str, length: int) -> str:
-    """Return a file's name that can be drawn: glyphs of the typeface, on one line, shortened in the middle."""
+    """Return a file's name that can be drawn: glyphs of the typeface, on one line; a long one loses folders first."""
     known = _glyphs()
     drawable = (c if ord(c) in known and c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in name)
     clean = "".join(drawable)
+    if len(clean) > length:
+        folders = clean.find("/", len(clean) - length - 1, -1)
+        clean = clean[(clean.rfind("/", 0, -1) if folders < 0 else folders) + 1 :]
     if len(clean) <= length:
         return clean
     tail = max(length - 1, 2) // 2

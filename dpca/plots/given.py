@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import zarr
+from numpy.typing import ArrayLike
 from sklearn.utils.validation import check_is_fitted
 
 from dpca import metrics
@@ -20,6 +21,7 @@ from dpca.models.estimator import Estimator
 from dpca.models.labelled import taken_in
 from dpca.models.scores import Scores, open_scores
 from dpca.models.store import load_any
+from dpca.plots.panels import bounds_of
 from dpca.representation.base import Representation
 from dpca.representation.compressed import Compressed, open_compressed
 from dpca.representation.compressed_form import pixels_of
@@ -70,6 +72,16 @@ class Samples:
         """Return what has the shape of a sample as it is drawn: the north at the top."""
         return np.flip(sample, self.flipped) if self.flipped else sample
 
+    def bounds(self, pictures: Sequence[Array], data_range: Any) -> tuple[float, float]:
+        """Return the range shown from black to white: what is asked for, what is stated, else that of these pictures.
+
+        Raises
+        ------
+        DataError
+            If what is asked for is no range.
+        """
+        return range_of(pictures, self.data_range if data_range is None else bounds_of(data_range))
+
     def spread(self, indices: int | Iterable[int] | None, count: int) -> list[int]:
         """Return the numbers of the samples to show, ``count`` from all over the stack where none are given.
 
@@ -81,15 +93,15 @@ class Samples:
         n = self.shape[0]
         if indices is None:
             count = whole_number(count, "the number of samples to show", 1)
-            chosen: Sequence[Any] = np.linspace(0, n - 1, min(count, n)).round().astype(int).tolist()
+            chosen: Sequence[int] = np.linspace(0, n - 1, min(count, n)).round().astype(int).tolist()
         else:
-            chosen = [indices] if isinstance(indices, int | np.integer) else list(indices)
+            chosen = integers(indices, "the sample to show")
         for index in chosen:
-            if not is_whole(index) or not -n <= index < n:
+            if not -n <= index < n:
                 raise DataError(f"there is no sample {index!r}: the samples are numbered 0 to {n - 1:,}")
         if not chosen:
             raise DataError("the list of samples to show is empty: name at least one, or leave it out")
-        return [int(index) % n for index in chosen]
+        return [index % n for index in chosen]
 
 
 def samples_given(x: Any, axes: Sequence[str] | None = None) -> Samples:
@@ -147,6 +159,36 @@ def opened_at(x: Any) -> Any:
     if kind.endswith("scores"):
         return open_scores(x)
     return open_stack(x) if kind in ("", "stack") else load_any(x)
+
+
+def integers(x: Any, name: str) -> list[int]:
+    """Return integers, of which one or several are given.
+
+    Raises
+    ------
+    DataError
+        If something else is among them.
+    """
+    several = list(x) if isinstance(x, Iterable) and bool(getattr(x, "ndim", 1)) else [x]
+    if not all(map(is_whole, several)):
+        raise DataError(f"{name} is {x!r}: give an integer, or several")
+    return [int(one) for one in several]
+
+
+def shares_for(shares: ArrayLike | None, count: int) -> Array | None:
+    """Return the shares of the variance of so many components.
+
+    Raises
+    ------
+    DataError
+        If these are fewer.
+    """
+    if shares is None:
+        return None
+    found = np.asarray(shares, np.float64)
+    if found.ndim != 1 or len(found) < count:
+        raise DataError(f"shares of the variance have shape {found.shape} for {count} components: give one for each")
+    return found
 
 
 def model_given(x: Any) -> Any:

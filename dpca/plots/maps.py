@@ -11,11 +11,14 @@ from matplotlib.figure import Figure
 from numpy.typing import ArrayLike
 
 from dpca.plots import drawing
-from dpca.plots.drawing import ACCENT, ALERT, HAIRLINE, INK, MUTED, WIDTH
+from dpca.plots.drawing import ACCENT, HAIRLINE, INK, MUTED, WIDTH
+from dpca.plots.given import shares_for
+from dpca.plots.panels import NOTHING, signed
+from dpca.storage.errors import DataError
 
 _MARGIN, _GAP, _HEADING, _FOOT, _MAP, _TALLEST, _BAR = 0.1, 0.75, 0.3, 0.32, 4.1, 3.0, 0.12
-# Below zero, zero, above; places without data are grey.
-_SIGNED = LinearSegmentedColormap.from_list("signed", [ACCENT, "#ffffff", ALERT]).with_extremes(bad="#b9b9b9")
+_COLORS = LinearSegmentedColormap.from_list("signed", signed(np.array([-1.0, 0.0, 1.0]), 1.0))
+_SIGNED = _COLORS.with_extremes(bad=f"{NOTHING}")
 
 
 def mode_maps(
@@ -46,15 +49,16 @@ def mode_maps(
 
     Raises
     ------
-    ValueError
+    DataError
         If the shapes do not fit.
     """
     pictures = np.asarray(maps, np.float64)
     if pictures.ndim != 3 or not pictures.size:
-        raise ValueError(f"maps have shape {pictures.shape}: give (k, ny, nx), at least one mode of two axes")
+        raise DataError(f"maps have shape {pictures.shape}: give (k, ny, nx), at least one mode of two axes")
     curves = None if series is None else np.asarray(series, np.float64)
     if curves is not None and (curves.ndim != 2 or curves.shape[1] != len(pictures)):
-        raise ValueError(f"time functions have shape {curves.shape}: give (n, {len(pictures)})")
+        raise DataError(f"time functions have shape {curves.shape}: give (n, {len(pictures)})")
+    told = shares_for(shares, len(pictures))
     along = np.arange(0 if curves is None else len(curves)) if times is None else np.asarray(times)
     if latitude is not None and np.ravel(latitude)[0] < np.ravel(latitude)[-1]:
         pictures = pictures[:, ::-1]
@@ -66,8 +70,8 @@ def mode_maps(
     for index, picture in enumerate(pictures):
         bottom = top - _MARGIN - index * line - _HEADING - height
         drawing.write(figure, _MARGIN, bottom + height + 0.08, f"{index + 1}", color=INK)
-        if shares is not None:
-            text = f"{float(np.asarray(shares)[index]):.1%}"
+        if told is not None:
+            text = f"{told[index]:.1%}"
             drawing.write(figure, _MARGIN + width, bottom + height + 0.08, text, color=MUTED, ha="right")
         _draw_map(figure, picture, (_MARGIN, bottom, width, height), units)
         if curves is not None:

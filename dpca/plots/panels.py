@@ -14,14 +14,16 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from dpca.storage.errors import DataError
 from dpca.storage.layout import CHANNEL, axes_for
 
 NEUTRAL = 0.5
 """The grey that stands for zero in differences and eigenvectors."""
 NO_DATA = (0.91, 0.85, 0.65)
 """The sand that stands for values that are missing: no gray is free in a photograph."""
-_NOTHING = 0.73
-_POSITIVE, _NEGATIVE = np.array([0.10, 0.32, 0.55]), np.array([0.66, 0.20, 0.10])
+NOTHING = 0.73
+"""The gray that stands for values that are missing where colors tell signs."""
+_POSITIVE, _NEGATIVE = (0.66, 0.20, 0.10), (0.10, 0.32, 0.55)
 
 
 def panel(sample: ArrayLike, axes: Sequence[str] | None = None) -> NDArray[np.float64]:
@@ -44,7 +46,7 @@ def panel(sample: ArrayLike, axes: Sequence[str] | None = None) -> NDArray[np.fl
     """
     values = np.asarray(sample)
     if axes is not None and len(axes) != values.ndim:
-        raise ValueError(f"axes {tuple(axes)} name {len(axes)} axes, and a sample has {values.ndim}: name each one")
+        raise DataError(f"axes {tuple(axes)} name {len(axes)} axes, and a sample has {values.ndim}: name each one")
     has_channels = (axes or axes_for(values.shape))[-1] == CHANNEL
     if has_channels:
         values = values[..., :3] if values.shape[-1] >= 3 else values.mean(axis=-1)
@@ -62,11 +64,23 @@ def thinned(picture: NDArray[np.float64], longest: int = 1600) -> NDArray[np.flo
     return picture[::step, ::step].copy() if step > 1 else picture
 
 
+def bounds_of(data_range: ArrayLike) -> tuple[float, float]:
+    """Return the lowest and the highest value.
+
+    Raises
+    ------
+    DataError
+        If these are not two finite numbers in this order.
+    """
+    values = np.asarray(data_range, np.float64)
+    if values.shape != (2,) or not -np.inf < values[0] < values[1] < np.inf:
+        raise DataError(f"data_range is {data_range!r}: give the lowest and the highest value, in this order")
+    return float(values[0]), float(values[1])
+
+
 def intensity(values: NDArray[np.float64], data_range: tuple[float, float]) -> NDArray[np.float64]:
     """Map ``data_range`` to 0..1 and cut what lies outside."""
-    low, high = float(data_range[0]), float(data_range[1])
-    if not low < high:
-        raise ValueError(f"data_range is ({low:g}, {high:g}): give the lowest and the highest value, in this order")
+    low, high = bounds_of(data_range)
     return np.clip((values - low) / (high - low), 0.0, 1.0)
 
 
@@ -77,7 +91,7 @@ def difference(
     gain: float,
 ) -> NDArray[np.float64]:
     """Amplified difference around :data:`NEUTRAL`: brighter where the reconstruction is too bright."""
-    low, high = float(data_range[0]), float(data_range[1])
+    low, high = bounds_of(data_range)
     return np.clip(NEUTRAL + gain * (reconstruction - original) / (high - low), 0.0, 1.0)
 
 
@@ -95,7 +109,7 @@ def readable_gain(differences: Sequence[NDArray[np.float64]], data_range: tuple[
 
     One gain serves a whole picture, so that a paler panel is a smaller error.
     """
-    low, high = float(data_range[0]), float(data_range[1])
+    low, high = bounds_of(data_range)
     finite = [values[np.isfinite(values)] for values in differences]
     extent = max((float(np.percentile(np.abs(values), 99)) for values in finite if values.size), default=0.0)
     if extent == 0:
@@ -120,7 +134,7 @@ def centered(values: NDArray[np.float64], extent: float | None = None) -> NDArra
 
 
 def signed(values: NDArray[np.float64], extent: float | None = None) -> NDArray[np.float64]:
-    """Color an image (H, W) by sign, (H, W, 3) in 0..1: zero is white, positive blue, negative red, NaN gray.
+    """Color an image (H, W) by sign, (H, W, 3) in 0..1: zero is white, positive red, negative blue, NaN gray.
 
     Full color is for ``extent``, by default that of `extent_of`.
     """
@@ -128,7 +142,7 @@ def signed(values: NDArray[np.float64], extent: float | None = None) -> NDArray[
     missing, clean = np.isnan(values), np.nan_to_num(values, nan=0.0)
     strength = np.clip(np.abs(clean) / extent, 0.0, 1.0)[..., None]
     colored: NDArray[np.float64] = 1 - strength * (1 - np.where(clean[..., None] < 0, _NEGATIVE, _POSITIVE))
-    colored[missing] = _NOTHING
+    colored[missing] = NOTHING
     return colored
 
 

@@ -17,6 +17,7 @@ from dpca.models.scores import Scores
 from dpca.plots.given import (
     Samples,
     basis_given,
+    integers,
     model_given,
     opened_at,
     quality_of,
@@ -29,7 +30,6 @@ from dpca.plots.panels import difference, intensity, panel, readable_gain, thinn
 from dpca.representation.compressed import Compressed, open_compressed
 from dpca.representation.reconstruction import samples_of
 from dpca.storage.errors import DataError
-from dpca.storage.given_numbers import is_whole
 from dpca.storage.layout import count_spatial
 
 _LEVELS, _MOST_LEVELS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000), 6
@@ -78,7 +78,7 @@ def image_grid(
     if len(told) != len(chosen):
         raise DataError(f"{len(told)} names for {len(chosen)} samples: give one for each")
     pictures = [thinned(panel(sample, given.axes)) for sample in taken]
-    bounds = range_of(pictures, data_range or given.data_range)
+    bounds = given.bounds(pictures, data_range)
     return tiles([intensity(picture, bounds) for picture in pictures], told)
 
 
@@ -171,7 +171,7 @@ def reconstruction_ladder(
     samples: Any = None,
     indices: int | Iterable[int] = 0,
     *,
-    levels: Sequence[int] | None = None,
+    levels: int | Iterable[int] | None = None,
     data_range: tuple[float, float] | None = None,
     axes: Sequence[str] | None = None,
 ) -> Figure:
@@ -184,7 +184,7 @@ def reconstruction_ladder(
         The originals. A store is shown without them where they are left out.
     indices : int or iterable of int
         Which samples.
-    levels : sequence of int, optional
+    levels : int or iterable of int, optional
         Numbers of components; default up to six of 1, 2, 5, 10, 20, ..., the last of them all.
     data_range, axes
         As in `image_grid`.
@@ -220,7 +220,7 @@ def reconstruction_ladder(
     originals = None if samples is None else given.take(chosen)
     rebuilt = [_at_level(store, given, chosen, originals, level) for level in steps]
     every = ([] if originals is None else [originals]) + rebuilt
-    bounds = range_of(every[:1], data_range or given.data_range)
+    bounds = given.bounds(every[:1], data_range)
     panels = [[thinned(panel(given.upright(one), given.axes)) for one in column] for column in every]
     columns = [[intensity(picture, bounds) for picture in column] for column in panels]
     heads = ([] if originals is None else ["original"]) + [f"k = {level:,}" for level in steps]
@@ -236,17 +236,18 @@ def reconstruction_ladder(
     return gallery(by_row, heads, [""] * len(heads), given.named(chosen), told)
 
 
-def _levels(levels: Sequence[int] | None, most: int) -> list[int]:
+def _levels(levels: int | Iterable[int] | None, most: int) -> list[int]:
     if levels is None:
         found = [*(level for level in _LEVELS if level < most), most]
         places = np.linspace(0, len(found) - 1, min(len(found), _MOST_LEVELS)).round().astype(int)
         return [found[place] for place in places]
-    for level in levels:
-        if not is_whole(level) or not 1 <= level <= most:
-            raise DataError(f"a level is {level!r} but there are 1 to {most} components: ask for so many")
-    if not len(levels):
+    asked = integers(levels, "the level to show")
+    for level in asked:
+        if not 1 <= level <= most:
+            raise DataError(f"a level is {level} but there are 1 to {most} components: ask for so many")
+    if not asked:
         raise DataError("the list of levels is empty: name at least one number of components, or leave it out")
-    return [int(level) for level in levels]
+    return asked
 
 
 def _at_level(store: Any, given: Samples, chosen: Sequence[int], originals: Array | None, level: int) -> Array:

@@ -21,11 +21,12 @@ from dpca.models import EOF
 from dpca.models.scores import Scores, open_scores
 from dpca.plots import drawing
 from dpca.plots.drawing import ACCENT, HAIRLINE, INK, MUTED, WIDTH
-from dpca.plots.given import model_given, shares_of
+from dpca.plots.given import integers, model_given, shares_for, shares_of
 from dpca.plots.maps import draw_series
 from dpca.representation.lazy import as_lazy
 from dpca.storage.coordinates import UNITS, coordinates_in, dims_of
 from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import is_whole
 from dpca.storage.labelled import is_labelled, labelled_array
 from dpca.storage.reading import array_in, open_group
 
@@ -61,7 +62,7 @@ def scores_scatter(
     *,
     components: Sequence[int] = (0, 1),
     model: Any = None,
-    cell: Sequence[int] | None = None,
+    cell: int | Sequence[int] | None = None,
     explained_variance_ratio: ArrayLike | None = None,
 ) -> Figure:
     """Draw each sample as a point, one score against another; against its place in the stack where there is only one.
@@ -76,7 +77,7 @@ def scores_scatter(
         Which components, counted from 0.
     model : fitted estimator or path, optional
         States the share of the variance of each component; a store of scores holds its own.
-    cell : sequence of int, optional
+    cell : int or sequence of int, optional
         Of scores of cells or bands, which one.
     explained_variance_ratio : array_like (k,), optional
         The shares, where there is no model.
@@ -92,9 +93,10 @@ def scores_scatter(
     """
     given = _given(scores, model, cell, explained_variance_ratio)
     n, k = given.values.shape
-    chosen = [int(component) for component in components][: min(k, 2)]
-    if len(components) != 2 or not all(0 <= component < k for component in chosen):
-        raise DataError(f"components are {tuple(components)} but there are 0 to {k - 1}: name two of them")
+    asked = integers(components, "the components to show")
+    chosen = asked[: min(k, 2)]
+    if len(asked) != 2 or not all(0 <= component < k for component in chosen):
+        raise DataError(f"components are {tuple(asked)} but there are 0 to {k - 1}: name two of them")
     rows, values = given.some(max(chosen) + 1)
     values = values.astype(np.float64)
     if place is None:
@@ -124,7 +126,7 @@ def scores_over_time(
     *,
     times: ArrayLike | None = None,
     model: Any = None,
-    cell: Sequence[int] | None = None,
+    cell: int | Sequence[int] | None = None,
     explained_variance_ratio: ArrayLike | None = None,
 ) -> Figure:
     """Draw the first scores of samples that follow each other as curves, one below the other.
@@ -152,7 +154,7 @@ def scores_over_time(
     """
     given = _given(scores, model, cell, explained_variance_ratio)
     n, k = given.values.shape
-    if n_components is not None and not 1 <= n_components <= k:
+    if n_components is not None and not (is_whole(n_components) and 1 <= n_components <= k):
         raise DataError(f"n_components is {n_components!r} but there are 1 to {k}: ask for so many")
     shown = min(4, k) if n_components is None else int(n_components)
     along = np.arange(n) if given.times is None else given.times
@@ -180,7 +182,7 @@ def scores_over_time(
     return figure
 
 
-def _given(scores: Any, model: Any, cell: Sequence[int] | None, shares: ArrayLike | None) -> _Given:
+def _given(scores: Any, model: Any, cell: int | Sequence[int] | None, shares: ArrayLike | None) -> _Given:
     """Return scores in two axes, lazy where they were."""
     values: Any
     times, label = None, "sample"
@@ -201,7 +203,7 @@ def _given(scores: Any, model: Any, cell: Sequence[int] | None, shares: ArrayLik
         raise DataError(f"scores hold {values.dtype} values: show real numbers, such as their absolute values")
     grid = tuple(values.shape[1:-1])
     if grid:
-        place = tuple(cell or ())
+        place = () if cell is None else tuple(integers(cell, "the cell to show"))
         if len(place) != len(grid) or not all(0 <= at < length for at, length in zip(place, grid, strict=True)):
             raise DataError(
                 f"cell is {cell!r} but scores are of {grid} cells or bands: name one, cell={(0,) * len(grid)}"
@@ -211,9 +213,8 @@ def _given(scores: Any, model: Any, cell: Sequence[int] | None, shares: ArrayLik
         found = model_given(model)
         known = found.model_ if isinstance(found, EOF) else found
         if hasattr(known, "total_variance_") and hasattr(known, "explained_variance_"):
-            shares = known.explained_variance_ratio_[tuple(cell or ())] if grid else shares_of(known)
-    given = None if shares is None else np.asarray(shares, np.float64)
-    return _Given(values, given, times, label)
+            shares = known.explained_variance_ratio_[place] if grid else shares_of(known)
+    return _Given(values, shares_for(shares, values.shape[1]), times, label)
 
 
 def _times_in(path: str) -> tuple[Array | None, str]:

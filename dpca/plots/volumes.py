@@ -40,7 +40,7 @@ def volume_slices(
         How many slices.
     data_range : tuple of 2 floats, optional
         The values shown as black and as white; default what the stack states, else the lowest and the highest. Values
-        on both sides of zero of which no range is stated are drawn in colors: zero white, above it blue, below it red.
+        on both sides of zero of which no range is stated are drawn in colors: zero white, above it red, below it blue.
     axes : sequence of str, optional
         Names of a sample's axes, as in `dpca.plots.image_grid`.
 

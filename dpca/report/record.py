@@ -80,13 +80,13 @@ _CAPTIONS = {
     "eigenfaces": (
         "Eigenfaces",
         "First eigenvectors of every cell or band, each entry in the place of its attribute, all on "
-        "one scale. Zero is white, above it blue, below it red; of colored samples zero is grey. The sign of an "
+        "one scale. Zero is white, above it red, below it blue; of colored samples zero is grey. The sign of an "
         "eigenvector is free: neighboring cells are given signs that agree.",
     ),
     "eigenimages": (
         "Eigenimages",
         "The first components, all on one scale, and the share of the variance that each explains. Zero is white, "
-        "above it blue, below it red; of colored samples zero is grey. The sign is free.",
+        "above it red, below it blue; of colored samples zero is grey. The sign is free.",
     ),
     "ranks": ("Components kept", "How many components each cell or band keeps, in the places of its attributes."),
     "explained_variance": (

@@ -293,7 +293,10 @@ class CompressedFileSystem(AsyncFileSystem):  # type: ignore[misc]
         return _entry(key, sizes.get(key))
 
     async def _refused(self, *_: Any, **__: Any) -> None:
-        raise StoreError(f"'dpca::{self.url}' is what a compressed store decodes to, which is read only: copy it first")
+        raise StoreError(
+            f"'dpca::{self.url}' is what a store decodes to, or makes, when it is read: nothing can be written to it, "
+            f"so copy it first"
+        )
 
     _pipe_file = _put_file = _cp_file = _rm = _rm_file = _mkdir = _makedirs = _refused
 

@@ -138,6 +138,10 @@ class RidgeMoments(Rule):
     def _classes(self, state: State) -> Iterator[tuple[Array, Array]]:
         return zip(state.arrays["class_sum"], state.arrays["class_count"], strict=True)
 
+    def takes_any_batches(self, dtype: DTypeLike) -> bool:
+        """Say whether sums are exact."""
+        return Covariance().takes_any_batches(dtype)
+
     def batch_rows(self, dtype: DTypeLike) -> int:
         """Samples that an update does best with: enough of each fold for a product."""
         return Covariance().batch_rows(dtype) * min(self.n_folds, 4)

@@ -9,7 +9,6 @@ import numpy as np
 import torch
 from torch.utils.data import IterableDataset, get_worker_info
 
-from dpca.kernels.types import Array
 from dpca.storage.batches import Batches
 from dpca.storage.errors import DataError
 
@@ -97,5 +96,5 @@ class ScoresDataset(IterableDataset):  # type: ignore[misc]
         return self.batches.but(epoch=epoch, start=start)
 
 
-def _tensor(labels: Array) -> torch.Tensor:
+def _tensor(labels: np.ndarray[Any, Any]) -> torch.Tensor:
     return torch.from_numpy(np.ascontiguousarray(labels, labels.dtype.newbyteorder("=")))

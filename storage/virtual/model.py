@@ -51,6 +51,8 @@ _VALUES, _OF_SAMPLE = 2**19, 2**14
 _MOST_VALUES, _MOST_AXES = 2**22, 6
 _MOST_SAMPLES = 2**40
 _MOST_BYTES = 2**30
+# Most bytes a value of a sample that a `design` takes for a mode, mean and all.
+_DESIGNING = 88
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,16 +106,21 @@ class ImageModel(ABC):
     #: Variance of weights, and their largest absolute value.
     weight_variance: ClassVar[float] = BELL_VARIANCE
     weight_most: ClassVar[int] = BELL_MOST
+    #: Arrays of the length of the noise, of 8 bytes a value, that `grain` holds at a time.
+    grain_arrays: ClassVar[int] = 1
 
     def __post_init__(self) -> None:
-        shape, values = self.sample_shape, math.prod(self.sample_shape)
+        shape = self.sample_shape
+        self._require(
+            len(shape) <= _MOST_AXES, f"samples have {len(shape):,} axes: a virtual stack has up to {_MOST_AXES}"
+        )
         self._require(
             bool(shape) and min(shape) >= 1, f"samples of shape {shape} hold nothing: give lengths of at least 1"
         )
+        values = math.prod(shape)
         self._require(
-            values <= _MOST_VALUES and len(shape) <= _MOST_AXES,
-            f"samples of shape {shape} have {values:,} values: a virtual stack has up to {_MOST_VALUES:,} a sample, "
-            f"along at most {_MOST_AXES} axes",
+            values <= _MOST_VALUES,
+            f"samples of shape {shape} have {values:,} values: a virtual stack has up to {_MOST_VALUES:,} a sample",
         )
         self._require(
             self.nbytes <= _MOST_BYTES,
@@ -168,9 +175,11 @@ class ImageModel(ABC):
             own = alike
         return bells(own)
 
-    def random(self, n: int) -> Floats:
-        """Return numbers between 0 and 1 that follow from the seed, for a `design`."""
-        found = words(self.seed, _DESIGN, 0, 1, -(-n // 4) * 4)[0, :n] >> np.uint64(32)
+    def random(self, n: int, start: int = 0) -> Floats:
+        """Return numbers between 0 and 1 from a sequence that follows from the seed, for a `design`."""
+        first = start // 4
+        found = words(self.seed, _DESIGN, first, -(-(start + n) // 4) - first).reshape(-1)[start - 4 * first :][:n]
+        found >>= np.uint64(32)
         return found.astype(np.float64) / 2.0**32
 
     # -- what is known of it
@@ -212,8 +221,9 @@ class ImageModel(ABC):
         piece = min(max(_OF_SAMPLE, math.prod(self.sample_shape[1:])), values)
         making = 6 * max(_VALUES, piece) + 4 * (1 + self.n_modes) * piece
         # before that, the parts are put together in twice their precision
-        beginning = 8 * places + max(8 * places, 64 * values)
-        return 4 * ((1 + self.n_modes) * values + places + values) + max(making, beginning)
+        beginning = 8 * places + max(8 * places, _DESIGNING * values)
+        held = 4 * ((1 + self.n_modes) * values + places + values)
+        return max(held + max(making, beginning), 8 * self.grain_arrays * places)
 
     @property
     def mean(self) -> Floats:
@@ -345,7 +355,7 @@ def built(model: ImageModel) -> Parts:
         np.divide(mode, math.sqrt(model.weight_variance), out=row, casting="same_kind")
         bound += model.weight_most * np.abs(row)
     most = float(bound.max())
-    unit = 2.0 ** (math.frexp(most)[1] - _BITS)
+    unit = math.ldexp(1.0, math.frexp(most)[1] - _BITS)
     for row in basis:
         np.multiply(np.rint(row / np.float32(unit)), np.float32(unit), out=row)
     noise = np.empty(model._n_places + math.prod(model.sample_shape), np.float32)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -49,29 +49,32 @@ class Moving(ImageModel):
 
     def design(self) -> tuple[Floats, Iterable[Floats]]:
         """Return a slope, and the two halves of each wave."""
-        shape, random = self.sample_shape, self.random(2 * _WAVES)
+        shape = self.sample_shape
         grids = [
             ((2 * np.arange(n, dtype=np.float64) + 1) / (2 * n)).reshape([-1] + [1] * (len(shape) - 1 - i))
             for i, n in enumerate(shape)
         ]
-        mean = np.zeros(shape) + 15 + 6 * grids[0]
-        modes = []
+        return np.zeros(shape) + 15 + 6 * grids[0], self._modes(grids)
+
+    def _modes(self, grids: Sequence[Floats]) -> Iterator[Floats]:
+        """Yield the two halves of each wave."""
+        size, random = _FIRST, self.random(_WAVES)
         for wave in range(_WAVES):
             # whole waves along each axis: halves of one, and different waves, have no product
-            turns = float(random[wave]) + np.zeros(shape)
-            for axis, (grid, n) in enumerate(zip(grids, shape, strict=True)):
+            turns = float(random[wave]) + np.zeros(self.sample_shape)
+            for axis, (grid, n) in enumerate(zip(grids, self.sample_shape, strict=True)):
                 number = (wave // 2 + 1) if (axis + wave) % 2 else (wave % 3) * (n > 2)
-                turns = turns + number * grid
-            size = _FIRST * _FURTHER**wave
-            modes += [size * cosine(turns), size * _SECOND * cosine(turns - 0.25)]
-        return mean, modes
+                turns += number * grid
+            yield size * cosine(turns)
+            yield size * _SECOND * cosine(turns - 0.25)
+            size *= _FURTHER
 
     def weights(self, start: int, stop: int, drawn: NDArray[np.uint8]) -> NDArray[np.float32]:
         """Return cosines and sines of the phase of each wave."""
         circle = np.rint(BELL_MOST * cosine(np.arange(_PHASES) / _PHASES)).astype(np.float32)
         time = np.arange(start, stop, dtype=np.uint64)[:, None]
-        # fractions of a turn in 64 bits, which go round by themselves
-        paces = [int(2**64 / self.period * (1 + 0.61803 * wave)) for wave in range(_WAVES)]
+        # fractions of a turn in 64 bits, which go round by themselves; a pace may be more than a turn a sample
+        paces = [int(2**64 / self.period * (1 + 0.61803 * wave)) % 2**64 for wave in range(_WAVES)]
         phases = ((time * np.array(paces, np.uint64)) >> np.uint64(54)).astype(np.int64)
         both = np.stack([circle[phases], circle[(phases - _PHASES // 4) % _PHASES]], axis=-1)
         return both.reshape(stop - start, self.n_modes)

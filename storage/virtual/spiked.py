@@ -54,5 +54,6 @@ class Spiked(ImageModel):
 
     def design(self) -> tuple[Floats, Iterable[Floats]]:
         """Return zeros, and the rows of A."""
-        shape = (self.n_spikes, *self.sample_shape)
-        return np.zeros(self.sample_shape), list((2 * self.random(math.prod(shape)) - 1).reshape(shape))
+        shape, values = self.sample_shape, math.prod(self.sample_shape)
+        rows = ((2 * self.random(values, i * values) - 1).reshape(shape) for i in range(self.n_spikes))
+        return np.zeros(shape), rows

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -34,20 +33,21 @@ class Textures(ImageModel):
 
     n_modes = 16
     noise = 12.0
+    grain_arrays = 4
 
     def design(self) -> tuple[Floats, Iterable[Floats]]:
         """Return one color, and cosines."""
         lengths = self._lengths
         pace = [0.7 + 0.6 * float(value) for value in self.random(3 + len(lengths))[3:]]
-        waves = itertools.product(*(range(min(n, self.n_modes)) for n in lengths))
-        steep = sorted((sum((p * k) * (p * k) for p, k in zip(pace, wave, strict=True)), wave) for wave in waves)
+        waves = _waves(lengths, self.n_modes)
+        steep = sorted((_square(pace, wave), wave) for wave in waves)
         color = np.resize(110 + 40 * self.random(3), self.sample_shape[-1:] if self._has_channels else 1)
         return np.zeros(self.sample_shape) + color, self._modes(steep[: self.n_modes])
 
     def _modes(self, steep: Sequence[tuple[float, tuple[int, ...]]]) -> Iterator[Floats]:
         """Yield cosines; zeros where a small sample has no more."""
         for number, (square, wave) in enumerate(steep):
-            amplitude = _BRIGHTNESS / (1 + math.sqrt(square)) * 2.0 ** (sum(k > 0 for k in wave) / 2)
+            amplitude = _BRIGHTNESS / (1 + math.sqrt(square)) * math.sqrt(2 ** sum(k > 0 for k in wave))
             yield self._of_channels(amplitude * self._cosines(wave), number % _COLORED == _COLORED - 1)
         for _ in range(len(steep), self.n_modes):
             yield np.zeros(self.sample_shape)
@@ -62,13 +62,14 @@ class Textures(ImageModel):
             # stretches of one sequence that are far from each other are as good as several
             boxes = np.roll(sequence, octave * (len(sequence) // octaves))
             for channel in range(1, channels):
-                boxes = boxes + np.roll(sequence, octave * (len(sequence) // octaves) - channel)
+                boxes += np.roll(sequence, octave * (len(sequence) // octaves) - channel)
             lag = channels
             for n in reversed(lengths):
                 for double in range(octave if n > 1 else 0):
-                    boxes = boxes + np.roll(boxes, -lag * 2**double)
+                    boxes += np.roll(boxes, -lag * 2**double)
                 lag *= n
-            total += math.isqrt(2 ** (len(lengths) * (octaves - 1 - octave))) * boxes
+            boxes *= math.isqrt(2 ** (len(lengths) * (octaves - 1 - octave)))
+            total += boxes
         return total
 
     @property
@@ -92,3 +93,20 @@ class Textures(ImageModel):
         weights = np.resize([0.6, 0.05, -0.6] if colored else [1.0, 0.95, 0.85], self.sample_shape[-1])
         colored_mode: Floats = mode[..., None] * weights
         return colored_mode
+
+
+def _square(pace: Sequence[float], wave: Sequence[int]) -> float:
+    total = 0.0
+    for p, k in zip(pace, wave, strict=True):
+        total += (p * k) * (p * k)  # and not by `sum`, which compensates rounding from Python 3.12 on
+    return total
+
+
+def _waves(lengths: Sequence[int], most: int) -> Iterator[tuple[int, ...]]:
+    """Yield the waves that can be among the ``most`` lowest: of others, more have no higher number along any axis."""
+    if not lengths:
+        yield ()
+        return
+    for k in range(min(lengths[0], most)):
+        for others in _waves(lengths[1:], most // (k + 1)):
+            yield k, *others

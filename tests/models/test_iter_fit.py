@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 import zarr
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from sklearn.base import clone
 
 from dpca import StreamingPCA, TrajectoryPCA
@@ -74,6 +76,25 @@ def test_a_model_that_was_stopped_and_stored_goes_on_to_the_same_bytes(
         np.testing.assert_array_equal(getattr(again, name), getattr(whole, name))
     last(again, path)  # nothing is left
     np.testing.assert_array_equal(again.components_, whole.components_)
+
+
+@settings(max_examples=15, deadline=None)
+@given(
+    st.integers(40, 300), st.integers(5, 30), st.integers(1, 4), st.integers(0, 3), st.booleans(), st.integers(0, 99)
+)
+def test_what_a_look_says_of_itself_is_true(n: int, d: int, k: int, over: int, is_sorted: bool, seed: int) -> None:
+    rng = np.random.default_rng(seed)
+    x = rng.normal(size=(n, d)) * 0.8 ** np.arange(d) + 10
+    x = x[np.argsort(x[:, 0])] if is_sorted else x
+    model = StreamingPCA(k, method="incremental-svd", oversampling=over, batch_size=k + over + 3, random_state=0)
+    for told in model.iter_fit(x):
+        rows = x[: told.n_samples_seen] - x[: told.n_samples_seen].mean(axis=0)
+        energies = np.linalg.svd(rows, compute_uv=False) ** 2
+        captured = (rows @ told.model.components_.T.astype(float)) ** 2
+        kept = len(told.model.components_)
+        assert told.captured_bound <= captured.sum() / energies[:kept].sum() + 1e-9
+        assert told.captured_variance <= captured.sum() / energies.sum() + 1e-9
+        assert np.isnan(told.captured_estimate) or told.captured_bound <= told.captured_estimate <= 1
 
 
 def test_a_budget_of_time_ends_it_with_a_model(path: str) -> None:

@@ -14,7 +14,7 @@ from sklearn.linear_model import RidgeClassifier
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
-from dpca import PatchCascade
+from dpca import PatchCascade, Progress
 from dpca.engine.plan import PlanError
 from dpca.engine.source import as_source
 from dpca.jobs import fit_store, transform_store
@@ -33,6 +33,14 @@ def images() -> np.ndarray:
 @pytest.fixture(scope="module")
 def fitted(images: np.ndarray) -> PatchCascade:
     return PatchCascade((3, 5), patch_shape=3).fit(images)
+
+
+def test_it_is_watched_in_the_end(images: np.ndarray) -> None:
+    told: list[Progress] = []
+    model = PatchCascade((3, 5), patch_shape=3).fit(images, callback=told.append, max_samples=2)
+    (one,) = told
+    assert (one.model, one.n_samples_seen, one.finished) == (model, len(images), True)
+    assert np.isnan(one.captured_variance)
 
 
 def by_numpy(model: PatchCascade, x: np.ndarray) -> np.ndarray:

@@ -104,6 +104,26 @@ def test_predictions_are_those_of_scikit_learns_classifier(n_classes: int) -> No
     np.testing.assert_allclose(plain.coef_.ravel(), expected.coef_.ravel(), atol=1e-9 * np.abs(plain.coef_).max())
 
 
+def test_looks_are_classifiers_of_the_samples_so_far() -> None:
+    x, y = labelled(300, (5, 4), 3, np.uint8)
+    told: list[dpca.Progress] = []
+    model = StreamingRidgeClassifier(3.0).fit(x, y, callback=told.append)
+    assert [one.n_samples_seen for one in told] == [16, 64, 256, 300]
+    assert (told[-1].model, told[-1].finished) == (model, True)
+    flat = x.reshape(300, -1).astype(float)
+    for one in told:
+        n = one.n_samples_seen
+        expected = make_pipeline(StandardScaler(), RidgeClassifier(3.0)).fit(flat[:n], y[:n])
+        np.testing.assert_allclose(one.model.decision_function(x), expected.decision_function(flat), atol=1e-9)
+        assert np.isnan([one.captured_variance, one.captured_bound]).all()
+    part = StreamingRidgeClassifier(3.0).fit(x, y, max_samples=64)
+    np.testing.assert_array_equal(part.coef_, told[1].model.coef_)
+    chosen = StreamingRidgeClassifier(ALPHAS).fit(x, y, callback=told.append)
+    np.testing.assert_array_equal(chosen.coef_, StreamingRidgeClassifier(ALPHAS).fit(x, y).coef_)
+    with pytest.raises(ZeroDivisionError):
+        StreamingRidgeClassifier().fit(x, y, callback=lambda one: 1 // 0)
+
+
 def test_each_class_is_dealt_to_the_folds_in_turn() -> None:
     x, y = labelled(83, (5,), 4)
     folds = StreamingRidgeClassifier(ALPHAS, cv=4).fit(x, y).folds_

@@ -68,7 +68,7 @@ def test_modes_of_a_field_so_far(images: np.ndarray) -> None:
     assert part.n_samples_seen_ == 64
     np.testing.assert_array_equal(part.explained_variance_, told[1].model.explained_variance_)
     with pytest.raises(ValueError, match="mine"):
-        EOF(3).fit(field, callback=lambda one: (_ for _ in ()).throw(ValueError("mine")))
+        EOF(3).fit(field, callback=_refused)
 
 
 @pytest.mark.parametrize(
@@ -86,6 +86,15 @@ def test_on_a_cluster_looks_come_here_and_change_nothing(
     expected = clone(model).fit(str(tmp_path / "x.zarr"), client=cluster)
     np.testing.assert_array_equal(found.components_, expected.components_)
     assert told[0].model.transform(images).shape == found.transform(images).shape
+    ended = clone(model).fit(str(tmp_path / "x.zarr"), client=cluster, callback=lambda one: True)
+    np.testing.assert_array_equal(ended.components_, told[0].model.components_)
+    assert clone(model).fit(str(tmp_path / "x.zarr"), client=cluster, max_samples=100).n_samples_seen_ in range(100, N)
+    with pytest.raises(ValueError, match="mine"):
+        clone(model).fit(str(tmp_path / "x.zarr"), client=cluster, callback=_refused)
+
+
+def _refused(told: Progress) -> None:
+    raise ValueError("mine")
 
 
 def test_looks_come_early_and_then_take_a_twentieth_of_the_time() -> None:
@@ -107,6 +116,9 @@ def test_looks_come_early_and_then_take_a_twentieth_of_the_time() -> None:
 
 
 def test_links_without_looks_end_with_the_budget() -> None:
+    pace = Pace(every=float("inf"))  # a budget of samples alone
+    assert not pace.arrived(until := pace.until(0))
+    assert until < pace.until(until) <= 5 * until
     now, n = [0.0], 0
     pace = Pace(every=float("inf"), max_seconds=10.0, clock=lambda: now[0])
     while not pace.is_over:

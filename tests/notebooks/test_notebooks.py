@@ -10,14 +10,24 @@ import nbformat
 import numpy as np
 import pytest
 from nbclient import NotebookClient
+from PIL import Image
 
 from dpca.storage import ingest
 
 NOTEBOOKS = sorted((Path(__file__).parents[2] / "notebooks").glob("*.ipynb"))
 LINE = re.compile(r"^SOURCE = .*$", re.MULTILINE)
 
-#: On which other stacks each of them is tried.
-OTHERS = {"1": ["gray"], "2": ["color"], "3": ["volumes"], "4": ["gray", "volumes"], "5": ["gray"], "6": ["volumes"]}
+#: On which other stacks each of them is tried, and on which folder.
+OTHERS = {
+    "1": ["channels"],
+    "2": ["color"],
+    "3": ["volumes"],
+    "4": ["gray", "volumes"],
+    "5": ["gray"],
+    "6": ["volumes"],
+    "7": ["photos"],
+}
+SHAPES = {"color": (23, 20, 3), "gray": (24, 20), "channels": (24, 20, 4), "volumes": (12, 12, 12)}
 
 # As in `pyproject.toml`, which a kernel does not read.
 STRICT = """
@@ -33,16 +43,27 @@ def drawn(figure):
     points = [bytes(points.get_offsets()) for axes in figure.axes for points in axes.collections]
     return pictures, points, [text.get_text() for text in figure.texts]
 
-for slider in show.widget.children[:-1]:
+for slider in show.widget.children[:-1] if "show" in globals() else ():
     before = drawn(show.widget.result)
     slider.value = slider.options[-1] if hasattr(slider, "options") else slider.max
     assert drawn(show.widget.result) != before, slider
+globals().pop("show", None)
 """
 
 # Jupyter's client warns of its own doings (event loops, sockets left to the garbage collector).
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning", "ignore::ResourceWarning", "ignore::pytest.PytestWarning"
 )
+
+
+def code(path: Path, source: Path | None = None) -> list[nbformat.NotebookNode]:
+    """Return the cells of a notebook that compute, its fits watched for a second, and one that moves its sliders."""
+    cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
+    for cell in cells:
+        cell.source = cell.source.replace("SECONDS = 4", "SECONDS = 1")
+        if source is not None:
+            cell.source = LINE.sub(f"SOURCE = {str(source)!r}", cell.source)
+    return [*cells, nbformat.v4.new_code_cell(MOVE)]
 
 
 def execute(cells: list[nbformat.NotebookNode], folder: Path) -> list[nbformat.NotebookNode]:
@@ -59,8 +80,7 @@ def in_a_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("path", NOTEBOOKS, ids=lambda path: path.stem)
 def test_it_runs_and_its_sliders_move(path: Path, tmp_path: Path) -> None:
-    cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
-    outputs = execute([*cells, nbformat.v4.new_code_cell(MOVE)], tmp_path)
+    outputs = execute(code(path), tmp_path)
     shown = [output for output in outputs if "image/png" in output.get("data", {})]
     assert len(shown) >= 2, "a notebook for exploring shows something"
     assert not [output for output in outputs if output.get("name") == "stderr"]
@@ -77,26 +97,27 @@ def test_it_is_kept_without_outputs_and_says_what_to_change_and_what_is_next(pat
         assert os.path.exists(path.parent / name) or os.path.exists(path.parents[1] / name), name
 
 
-def test_they_run_on_other_stacks_by_one_line(tmp_path: Path) -> None:
+def others(folder: Path) -> dict[str, Path]:
+    """Write small stacks of smooth samples, and a folder of photographs with a folder for each class."""
     rng = np.random.default_rng(0)
-    shapes = {"color": (30, 24, 20, 3), "gray": (30, 24, 20), "volumes": (30, 12, 12, 12)}
-    cells = []
-    for name, shape in shapes.items():
-        patterns = rng.normal(size=(14, *shape[1:]))
+    for name, shape in SHAPES.items():
+        patterns = rng.normal(size=(14, *shape))
         for axis in range(1, 3):
             patterns = patterns + np.roll(patterns, 1, axis) + np.roll(patterns, 2, axis)
         samples = np.tensordot(rng.normal(size=(30, 14)) * 0.8 ** np.arange(14), patterns, 1)
-        np.save(tmp_path / "samples.npy", np.clip(128 + 20 * samples, 0, 255).astype(np.uint8))
-        ingest(tmp_path / "samples.npy", tmp_path / f"{name}.zarr", overwrite=True)
-        for path in NOTEBOOKS:
-            if name not in OTHERS[path.stem[0]]:
-                continue
-            for cell in nbformat.read(path, as_version=4).cells:
-                if cell.cell_type == "code":
-                    source = LINE.sub(f"SOURCE = {str(tmp_path / name) + '.zarr'!r}", cell.source)
-                    cells.append(nbformat.v4.new_code_cell(source))
-            cells.append(nbformat.v4.new_code_cell(MOVE))
-    execute(cells, tmp_path)
+        samples = np.clip(128 + 20 * samples, 0, 255).astype(np.uint8)
+        np.save(folder / "samples.npy", samples)
+        ingest(folder / "samples.npy", folder / f"{name}.zarr", overwrite=True)
+        for i, sample in enumerate(samples if name == "color" else ()):
+            (folder / "photos" / str(i % 3)).mkdir(parents=True, exist_ok=True)
+            Image.fromarray(sample).save(folder / "photos" / str(i % 3) / f"{i}.png")
+    return {**{name: folder / f"{name}.zarr" for name in SHAPES}, "photos": folder / "photos"}
+
+
+def test_they_run_on_other_stacks_by_one_line(tmp_path: Path) -> None:
+    given = others(tmp_path)
+    pairs = [(path, given[name]) for path in NOTEBOOKS for name in OTHERS[path.stem[0]]]
+    execute([cell for path, source in pairs for cell in code(path, source)], tmp_path)
 
 
 def test_there_are_notebooks() -> None:

@@ -14,12 +14,12 @@ from sklearn.linear_model import Ridge
 
 from dpca.pipelines import reproduce_rednet
 from dpca.pipelines.studies.rednet import inputs as made_inputs
-from dpca.pipelines.studies.rednet import ridge, splits, training
+from dpca.pipelines.studies.rednet import ridge, training, trials, whitening
 from dpca.pipelines.studies.rednet.inputs import Inputs, downsampled, signs
 from dpca.pipelines.studies.rednet.published import TABLE_5_1
 from dpca.pipelines.studies.rednet.splits import Task, known_well, people, split
 from dpca.pipelines.studies.rednet.tables import comparison, paired
-from dpca.storage import StoreError
+from dpca.storage import DataError, StoreError
 from tests.conftest import smooth_images
 
 SMALL = Task("small", 6, 2)
@@ -46,16 +46,23 @@ def test_a_trial_takes_so_many_photographs_of_each_person() -> None:
         np.testing.assert_array_equal(PERSON[rows], [f"person {label}" for label in labels])
 
 
-def test_ridge_is_that_of_standardized_values() -> None:
+def test_ridge_is_that_of_standardized_values_and_its_penalty_that_of_the_training_photographs() -> None:
     x, drawn = faces(45, 5, 2).reshape(45, -1).astype(np.float64), split(PERSON, SMALL, 3)
     mean, sd = x[drawn.learned].mean(axis=0), x[drawn.learned].std(axis=0)
     targets = 2.0 * (drawn.labels[0][:, None] == np.arange(4)) - 1
     z = (x[drawn.learned] - mean) / sd
-    model = Ridge(ridge.SHARE * 50).fit(z, targets)
+    right = []
+    for share in ridge.SHARES:  # each photograph left out by itself
+        found = [
+            Ridge(share * 50).fit(np.delete(z, i, axis=0), np.delete(targets, i, axis=0)).predict(z[[i]]).argmax()
+            for i in range(len(z))
+        ]
+        right.append((found == drawn.labels[0]).mean())
+    model = Ridge(ridge.SHARES[int(np.argmax(right))] * 50).fit(z, targets)
     guessed = model.predict((x[drawn.tested] - mean) / sd).argmax(axis=1)
-    found = ridge.accuracies(x.reshape(45, 5, 5, 2), PERSON, SMALL, 4)
-    assert found[3] == 100 * (guessed == drawn.labels[1]).mean()
-    assert found.mean() > 60
+    shares = ridge.accuracies(x.reshape(45, 5, 5, 2), PERSON, SMALL, 4)
+    assert shares[3] == 100 * (guessed == drawn.labels[1]).mean()
+    assert shares.mean() > 60
 
 
 def test_only_differences_of_two_standard_errors_are_told_apart() -> None:
@@ -88,13 +95,14 @@ def test_the_command(archives: Path, tmp_path: Path, monkeypatch: pytest.MonkeyP
     tasks = (Task("LFW-14", 6, 2), Task("LFW-24", 5, 3))
     for module in (made_inputs, reproduce_rednet):
         monkeypatch.setattr(module, "TASKS", tasks)
-    monkeypatch.setattr(training, "find_device", lambda: None)
+    monkeypatch.setattr(trials, "find_device", lambda: None)
     output = tmp_path / "out.report"
     argv = ["--data", str(archives), "--trials", "3", "--output"]
     assert reproduce_rednet.main([*argv, str(output)]) == 0
     told = capsys.readouterr()
     assert "no GPU was found" in told.out + told.err
     assert "cascade: left out" in told.out + told.err
+    assert "whitening: left out" in told.out + told.err
     numbers = json.loads((output / "report.json").read_text())
     assert numbers["ridge, LFW-14, own k = 3"]["trials"] == 3
     kept = Inputs.load(output / "inputs.npz")
@@ -124,12 +132,18 @@ def test_inputs_are_what_they_are_called() -> None:
 def test_what_is_on_disk_counts_as_far_as_it_is_paired(tmp_path: Path) -> None:
     for i, name in enumerate(training.NETWORKS):
         for trial in range(3 if i else 2):
-            file = training.record(tmp_path, splits.TASKS[0], name, trial)
+            file = trials.record(tmp_path, name, trial)
             file.parent.mkdir(parents=True, exist_ok=True)
             file.write_text(json.dumps({"accuracy": 50.0 + i}))
-    found = training.results(tmp_path, splits.TASKS[0])
+    found = trials.results(tmp_path, training.NETWORKS)
     assert {len(values) for values in found.values()} == {2}
-    assert training.results(tmp_path, splits.TASKS[1]) == {}
+    assert trials.results(tmp_path / "other", training.NETWORKS) == {}
+    for content in ("{", "[]", '{"accuracy": NaN}', '{"accuracy": null}'):
+        file.write_text(content)
+        with pytest.raises(StoreError, match=r"002.json' holds no trial .*delete it"):
+            trials.results(tmp_path, training.NETWORKS)
+    with pytest.raises(DataError, match="there is no device 'nowhere'"):
+        trials.chosen_device("nowhere")
 
 
 def test_training_learns_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -143,14 +157,33 @@ def test_training_learns_and_goes_on(tmp_path: Path, monkeypatch: pytest.MonkeyP
     own = Inputs(PERSON, {"own": values, "color": values})
     networks = {name: training.NETWORKS[name] for name in ("RedNet, own k = 3, random signs", "RedNet, color")}
     lines: list[str] = []
-    how = {"networks": networks, "epochs": 40}
-    training.run(own, SMALL, 2, tmp_path, "cpu", float("inf"), lines.append, **how)
+    courses = training.courses(own, SMALL, "cpu", networks=networks, epochs=40)
+    trials.run(courses, 2, tmp_path, float("inf"), lines.append)
     assert len(lines) == 4
-    course = json.loads(training.record(tmp_path, SMALL, "RedNet, color", 0).read_text())
+    file = trials.record(tmp_path, "RedNet, color", 1)
+    course = json.loads(file.read_text())
     assert len(course["losses"]) == 40
     assert course["losses"][-1] < 0.7 * course["losses"][0]
     assert course["accuracy"] > 60
-    training.run(own, SMALL, 2, tmp_path, "cpu", float("inf"), lines.append, **how)
-    assert len(lines) == 4
-    training.run(own, SMALL, 3, tmp_path, "cpu", 0.0, lines.append, **how)
+    # Stopped before its last trial, and run again: that trial alone, and the same.
+    file.unlink()
+    trials.run(courses, 2, tmp_path, float("inf"), lines.append)
+    assert len(lines) == 5
+    again = json.loads(file.read_text())
+    assert (again["losses"], again["accuracy"]) == (course["losses"], course["accuracy"])
+    trials.run(courses, 3, tmp_path, 0.0, lines.append)
     assert "time is up at trial 3" in lines[-1]
+
+
+def test_first_convolutions_of_patch_components(monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("torch")
+    monkeypatch.setattr(whitening, "LEARNED", 48)
+    monkeypatch.setattr(whitening, "WIDTHS", (4, 4, 4))
+    monkeypatch.setattr(whitening, "BATCH", 16)
+    labels = np.arange(64) % 2
+    images = np.where(labels[:, None, None, None], smooth_images(64, (16, 16, 3)), 255).astype(np.uint8)
+    courses = whitening.courses(images, labels, "cpu", epochs=6)
+    for name in ("whitened, frozen", "trained"):
+        first, again = (courses[name](1) for _ in range(2))
+        assert (first.accuracy, first.losses) == (again.accuracy, again.losses)
+        assert first.losses[-1] < first.losses[0]

@@ -190,7 +190,7 @@ def test_volumes_are_cut_and_projected() -> None:
     *signed, _ = images(plots.maximum_projections(volume[:1] - 128.0))
     strongest = np.abs(volume[0] - 128.0).argmax(0)
     below = np.take_along_axis(volume[0] - 128.0, strongest[None], 0)[0] < 0
-    np.testing.assert_array_equal(signed[0][..., 0] > signed[0][..., 2], below)  # red below zero
+    np.testing.assert_array_equal(signed[0][..., 2] > signed[0][..., 0], below)  # blue below zero
 
 
 def test_missing_values_are_sand() -> None:
@@ -236,6 +236,18 @@ def refused() -> dict[str, tuple[str, Callable[[], Any]]]:
         "axes of others": ("name 3 axes", lambda: plots.image_grid(x, axes=("z", "y", "x"))),
         "more than there are": ("only 2", lambda: plots.eigenimages(model, 3)),
         "no number": ("n_components is 0", lambda: plots.eigenimages(model, 0)),
+        "a fraction of a sample": ("give an integer", lambda: plots.image_grid(x, 1.5)),
+        "a range of one value": ("data_range is", lambda: plots.image_grid(x, data_range=(1, 1))),
+        "one end of a range": ("data_range is 3", lambda: plots.comparison(x, x, list("abcde"), None, 3)),
+        "too few shares": ("2 components", lambda: plots.eigenimages(x[:2], explained_variance_ratio=[0.5])),
+        "too few shares of scores": (
+            "9 components",
+            lambda: plots.scores_over_time(x[0], explained_variance_ratio=[0.5]),
+        ),
+        "too few shares of maps": ("5 components", lambda: plots.mode_maps(x, shares=[0.5])),
+        "cells of nothing": ("positive length", lambda: plots.cell_eigenvectors(x, cell_shape=(0, 2))),
+        "one component of two": ("name two", lambda: plots.scores_scatter(x[0], components=3)),
+        "half a cell": ("cell to show", lambda: plots.scores_scatter(x, cell=(1.5,))),
         "levels beyond": ("1 to 2 components", lambda: plots.reconstruction_ladder(model, x, levels=[1, 3])),
         "no samples for a model": ("holds no samples", lambda: plots.reconstruction_ladder(model)),
         "other samples": ("the model has samples of", lambda: plots.reconstruction_ladder(model, x[:, :4])),

@@ -37,6 +37,13 @@ def test_a_perfect_rule_lies_on_the_floor_of_float64() -> None:
     figure.savefig(io.BytesIO(), format="png")
 
 
+def test_what_is_no_number_is_left_out_and_not_called_perfect() -> None:
+    figure = plots.convergence({"a": ([0, 1, 2, 3, 4], [-9.0, np.nan, -2.0, np.inf, -1.0]), "b": ([1], [np.nan])})
+    told = [text.get_text() for text in figure.axes[0].get_legend().get_texts()]
+    assert told == ["a  -1.00"]
+    np.testing.assert_array_equal(figure.axes[0].get_lines()[0].get_xdata(), [2, 4])
+
+
 def test_twelve_rules_are_told_apart() -> None:
     lines = [(f"rule {i}", [1, 2], [-i, -i]) for i in range(12)]
     styles = {

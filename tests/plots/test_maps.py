@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from dpca.plots.maps import mode_maps
+from dpca.plots.panels import signed
 from tests.plots.test_plots import pixels
 
 MAPS = np.array([[[1.0, -2.0, np.nan], [0.0, 1.0, 0.5]], [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]])
@@ -18,8 +19,7 @@ def test_maps_beside_time_functions() -> None:
     np.testing.assert_array_equal(image.get_array().filled(9), np.nan_to_num(MAPS[0, ::-1], nan=9))
     assert image.get_clim() == (-2, 2)
     low, middle, high, nothing = image.cmap(image.norm(np.ma.masked_invalid([-2.0, 0.0, 2.0, np.nan])))
-    assert low[2] > low[0]
-    assert high[0] > high[2]
+    np.testing.assert_allclose([low[:3], high[:3]], signed(np.array([-1.0, 1.0]), 1.0), atol=0.01)
     np.testing.assert_allclose(middle[:3], 1, atol=0.01)
     assert len(set(nothing[:3])) == 1
     curve = figure.axes[2].lines[1]

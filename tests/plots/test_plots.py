@@ -7,6 +7,8 @@ import threading
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from matplotlib import rcParams
 from matplotlib._pylab_helpers import Gcf
 from matplotlib.figure import Figure
@@ -145,12 +147,22 @@ def test_hostile_names_are_drawn_as_text(photographs, name):
     assert all("\n" not in text and len(text) < 100 for text in words(figure))
 
 
-def test_drawable_keeps_both_ends():
+def test_drawable_leaves_out_folders_and_keeps_both_ends():
     assert drawing.drawable("lfw/Aaron_Eckhart_0001.jpg", 40) == "lfw/Aaron_Eckhart_0001.jpg"
+    assert drawing.drawable("lfw/Aaron_Eckhart/Aaron_Eckhart_0001.jpg", 22) == "Aaron_Eckhart_0001.jpg"
     short = drawing.drawable("lfw/Aaron_Eckhart_0001.jpg", 12)
     assert len(short) == 12
-    assert short.startswith("lfw/A")
+    assert short.startswith("Aaron")
     assert short.endswith("1.jpg")
+
+
+@given(st.text(max_size=80), st.integers(3, 60))
+def test_any_name_fits_its_place(name, length):
+    told = drawing.drawable(name, length)
+    assert len(told) <= length
+    assert told.isprintable()
+    assert drawing.drawable(told, length) == told
+    assert told[-1:] == drawing.drawable(name, 100)[-1:]
 
 
 def shown_components(figure: Figure) -> list[np.ndarray]:
@@ -166,8 +178,8 @@ def test_components_share_one_scale_and_are_colored_by_sign():
     first, second, third = shown_components(figure)
     np.testing.assert_array_equal(third, 255)  # zero is white
     assert (first[0, 0] == 255).all()
-    assert first[10, 10, 2] > first[10, 10, 0]  # above it blue
-    assert second[0, 0, 0] > second[0, 0, 2]  # below it red, and paler, for it is half as far
+    assert first[10, 10, 0] > first[10, 10, 2]  # above it red
+    assert second[0, 0, 2] > second[0, 0, 0]  # below it blue, and paler, for it is half as far
     assert second[0, 0].sum() > first[10, 10].sum()
     assert len(set(second[0, 15])) == 1  # no data is gray
     assert second[0, 15, 0] < 255

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import pickle
 from pathlib import Path
@@ -24,6 +25,7 @@ from dpca.storage.stack import Stack
 from dpca.storage.virtual.exact import cosine
 from dpca.storage.virtual.model import ImageModel, built, parts_of
 from dpca.storage.virtual.models import MODELS, make_model
+from dpca.storage.virtual.textures import _waves
 from tests.traced import traced_peak
 
 #: Digests of the first, the middle and the last of 1000 samples: of these bytes, on every machine.
@@ -77,7 +79,7 @@ def test_spikes_have_the_covariance_of_the_closed_form() -> None:
     x = np.empty((20_000, 4, 5), np.float32)
     model.make(0, 20_000, [(0, 4), (0, 5)], x)
     _, modes = model.design()
-    loadings, x = np.array(modes).reshape(3, 20), x.reshape(-1, 20).astype(float)
+    loadings, x = np.array(list(modes)).reshape(3, 20), x.reshape(-1, 20).astype(float)
     expected = loadings.T @ loadings + 0.25 * np.eye(20)
     deviation = np.cov(x, rowvar=False) - expected
     # The variance of an entry of a normal sample's covariance is (c_ii c_jj + c_ij^2) / n.
@@ -100,8 +102,22 @@ def test_a_field_moves_with_its_period() -> None:
         power = np.abs(np.fft.rfft(course)) ** 2
         assert power.argmax() == 20  # of 1000 samples
         assert power[20] > 0.9 * power[1:].sum()
+    quick = make_model("moving", {"n_samples": 500, "sample_shape": (8,), "period": 4.0})  # a wave of more than a turn
+    for wave in range(6):
+        angles = 2 * np.pi / 4 * (1 + 0.61803 * wave) * np.arange(500)
+        drawn = quick.weights(0, 500, np.empty((500, 0), np.uint8))[:, 2 * wave] / 510
+        np.testing.assert_allclose(drawn, np.cos(angles), atol=2 * np.pi / 1024 + 0.002)
     lag = np.fft.rfft(scores[:, 0])[20] / np.fft.rfft(scores[:, 1])[20]
     assert abs(abs(np.angle(lag)) - np.pi / 2) < 0.1  # a quarter of a period apart: the wave travels
+
+
+@settings(max_examples=20, deadline=None)
+@given(lengths=st.lists(st.integers(1, 6), min_size=1, max_size=4), paces=st.lists(st.floats(0.7, 1.3), min_size=4))
+def test_the_lowest_waves_are_among_those_that_are_tried(lengths: list[int], paces: list[float]) -> None:
+    def lowest(waves: Any) -> list[Any]:
+        return sorted((sum((p * k) ** 2 for p, k in zip(paces, wave, strict=False)), wave) for wave in waves)[:16]
+
+    assert lowest(_waves(lengths, 16)) == lowest(itertools.product(*map(range, lengths)))
 
 
 def test_cosines_need_no_library() -> None:
@@ -169,6 +185,9 @@ def test_everything_reads_it(stack: Stack, whole: np.ndarray[Any, Any], tmp_path
     copied = ingest(stack.path, tmp_path / "copy.zarr")
     np.testing.assert_array_equal(copied.samples[...], whole)
     assert copied.names.tolist() == stack.names.tolist()
+    there = create_virtual("memory://bucket/virtual/a.zarr", n_samples=2000, sample_shape=(16, 14, 3))
+    assert (there.fingerprint, verify(there.path)) == (stack.fingerprint, [])
+    np.testing.assert_array_equal(there.samples[990:1010], whole[990:1010])
     again = create_virtual(stack.path, n_samples=2000, sample_shape=(16, 14, 3))  # which is there
     assert again.fingerprint == stack.fingerprint
 
@@ -182,6 +201,8 @@ def test_others_read_it_by_its_url(stack: Stack, whole: np.ndarray[Any, Any]) ->
     assert (opened["samples"].dims, opened["name"].values[7]) == (stack.axes, "0007")
     there = pickle.loads(pickle.dumps(fsspec.filesystem("dpca", fo=stack.path)))
     assert json.loads(there.cat(".zarray"))["shape"] == list(stack.shape)
+    with pytest.raises(StoreError, match="or makes, when it is read"):
+        zarr.open_array(url, mode="r+")[0] = 1
     with pytest.raises(DataError, match="has no levels"):
         zarr.open_array(url, mode="r", storage_options={"level": 2})
 
@@ -193,11 +214,23 @@ def test_the_plan_knows_what_making_samples_takes(stack: Stack, tmp_path: Path) 
     stored = as_source(ingest(stack.path, tmp_path / "a.zarr"))
     assert stored.further_bytes(region) == 0
     assert pickle.loads(pickle.dumps(source)).further_bytes(region) == model.nbytes
-    big = make_model("portraits", {"n_samples": 2000, "sample_shape": (256, 256, 3)})
-    out = np.empty((64, 256, 256, 3), np.uint8)
-    enough = int(1.1 * big.nbytes)  # Python, and what a thread of the session's cluster takes
-    peak, _ = traced_peak(built.cache_clear, lambda _: big.make(0, 64, [(0, 256), (0, 256), (0, 3)], out), enough)
-    assert 0.7 * big.nbytes < peak < enough
+
+
+@pytest.mark.parametrize(
+    ("name", "shape", "further"),
+    [
+        ("portraits", (256, 256, 3), {}),
+        ("textures", (64, 64, 3), {}),
+        ("moving", (512, 512), {}),
+        ("spiked", (8192,), {"n_spikes": 100}),
+    ],
+)
+def test_no_more_memory_than_planned(name: str, shape: tuple[int, ...], further: dict[str, Any]) -> None:
+    model = make_model(name, {"n_samples": 2000, "sample_shape": shape, **further})
+    out, region = np.empty((64, *shape), model.dtype), [(0, n) for n in shape]
+    enough = int(1.1 * model.nbytes)  # Python, and what a thread of the session's cluster takes
+    peak, _ = traced_peak(built.cache_clear, lambda _: model.make(0, 64, region, out), enough)
+    assert 0.7 * model.nbytes < peak < enough
 
 
 def test_samples_in_order_are_alike_within_groups(tmp_path: Path) -> None:
@@ -216,6 +249,7 @@ def test_samples_in_order_are_alike_within_groups(tmp_path: Path) -> None:
         ({"sample_shape": (0, 4)}, "hold nothing"),
         ({"sample_shape": ()}, "hold nothing"),
         ({"sample_shape": (2**20, 2**20)}, "values"),
+        ({"sample_shape": (9,) * 5000}, "have 5,000 axes"),
         ({"sample_shape": 7}, "sample_shape is '7'"),
         ({"sample_shape": (16,)}, "are no images"),
         ({"seed": -1}, "the seed is -1"),

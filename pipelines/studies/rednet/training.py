@@ -1,22 +1,18 @@
-"""RedNet trained on the splits, wherever torch finds a device; each trial is on disk when it ends."""
+"""RedNet trained on the splits, as section 5.6.2 of the thesis has it."""
 
 from __future__ import annotations
 
-import json
-import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
-from dpca.engine.device import find_device
 from dpca.kernels.types import Array
 from dpca.pipelines.studies.rednet.inputs import Inputs, signs
 from dpca.pipelines.studies.rednet.splits import Task, split
-from dpca.storage.disk import atomic_write_bytes
+from dpca.pipelines.studies.rednet.trials import Course, accuracy, descend
 
 #: Section 5.6.2.
 BATCH, RATE, MOMENTUM, DECAY, HALVED_EVERY = 128, 0.008, 0.9, 1e-4, 100
@@ -54,22 +50,6 @@ NETWORKS: dict[str, Network] = {
 }
 
 
-class Course(NamedTuple):
-    """What a trial came to."""
-
-    accuracy: float
-    """On the test set, in %."""
-    losses: Sequence[float]
-    """Mean loss of each epoch."""
-    seconds: float
-
-
-def accelerator() -> str | None:
-    """Return what torch calls the GPU of this machine; None without one, or without torch."""
-    found = find_device()
-    return found.name if found is not None and found.library == "torch" else None
-
-
 def train(
     network: Network, values: Array, person: Array, task: Task, trial: int, device: str, epochs: int | None = None
 ) -> Course:
@@ -91,7 +71,6 @@ def train(
         Default: those of the network.
     """
     import torch
-    import torch.nn.functional as F
 
     from dpca.torch import RedNet
 
@@ -111,76 +90,17 @@ def train(
     groups = [{"params": weights, "weight_decay": DECAY}, {"params": others}]
     optimizer = torch.optim.SGD(groups, lr=RATE, momentum=MOMENTUM)
     scheduler = torch.optim.lr_scheduler.StepLR(optimizer, HALVED_EVERY, 0.5)
-    order, batch, losses = np.random.default_rng(trial), min(BATCH, len(x)), []
-    for _ in range(epochs or network.epochs):
-        rows = torch.from_numpy(order.permutation(len(x))[: len(x) // batch * batch]).to(device)
-        total = torch.zeros((), device=device)
-        for some in rows.split(batch):
-            optimizer.zero_grad()
-            loss = F.cross_entropy(model(x[some]), y[some])
-            loss.backward()
-            optimizer.step()
-            total += loss.detach()
-        scheduler.step()
-        losses.append(total / (len(rows) // batch))
-    model.eval()
-    with torch.no_grad():
-        guessed = model(tested).argmax(dim=1).cpu().numpy()
-    accuracy = 100 * float((guessed == drawn.labels[1]).mean())
-    return Course(accuracy, torch.stack(losses).tolist(), time.perf_counter() - began)
+    losses = descend(model, optimizer, scheduler, x, y, epochs=epochs or network.epochs, batch=BATCH, seed=trial)
+    return Course(accuracy(model, tested, drawn.labels[1]), losses, time.perf_counter() - began)
 
 
-def run(
-    inputs: Inputs,
-    task: Task,
-    trials: int,
-    folder: Path,
-    device: str,
-    deadline: float,
-    say: Callable[[str], None],
-    *,
-    networks: dict[str, Network] = NETWORKS,
-    epochs: int | None = None,
-) -> None:
-    """Train all networks trial by trial, until all are done or time is up; what is on disk already is not done again.
+def courses(
+    inputs: Inputs, task: Task, device: str, *, networks: dict[str, Network] = NETWORKS, epochs: int | None = None
+) -> dict[str, Callable[[int], Course]]:
+    """Return what trains each network in a trial of a task; see `dpca.pipelines.studies.rednet.trials.run`."""
 
-    All networks take a trial before any takes the next: whenever it ends, the trials are paired. No trial begins after
-    the ``deadline``, of ``time.monotonic``.
-    """
-    held = {name: network.values(inputs) for name, network in networks.items()}
-    for trial in range(trials):
-        for name, network in networks.items():
-            file = record(folder, task, name, trial)
-            if file.exists():
-                continue
-            if time.monotonic() > deadline:
-                say(f"time is up at trial {trial + 1} of {task.name}: run it again to go on")
-                return
-            course = train(network, held[name], inputs.person, task, trial, device, epochs)
-            file.parent.mkdir(parents=True, exist_ok=True)
-            stated = {**course._asdict(), "losses": [round(loss, 6) for loss in course.losses]}
-            atomic_write_bytes(file, json.dumps(stated).encode())
-            say(f"{task.name}, trial {trial + 1}, {name}: {course.accuracy:.1f} % in {course.seconds:.1f} s")
+    def course(network: Network) -> Callable[[int], Course]:
+        values = network.values(inputs)
+        return lambda trial: train(network, values, inputs.person, task, trial, device, epochs)
 
-
-def record(folder: Path, task: Task, name: str, trial: int) -> Path:
-    """Return the file of a trial."""
-    plain = "".join(c if c.isalnum() else "-" for c in name.lower())
-    return folder / task.name.lower() / plain / f"{trial:03d}.json"
-
-
-def results(folder: Path, task: Task) -> dict[str, Array]:
-    """Return the accuracies on disk of each network, as many of each as are paired, first trials first."""
-    found: dict[str, list[float]] = {}
-    for name in NETWORKS:
-        files = (record(folder, task, name, trial) for trial in range(10**6))
-        found[name] = []
-        for file in files:
-            if not file.exists():
-                break
-            accuracy = json.loads(file.read_text())["accuracy"]
-            if not isinstance(accuracy, float) or not math.isfinite(accuracy):
-                break
-            found[name].append(accuracy)
-    paired = min(map(len, found.values()))
-    return {name: np.array(values[:paired]) for name, values in found.items() if paired}
+    return {name: course(network) for name, network in networks.items()}

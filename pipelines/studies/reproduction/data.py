@@ -56,8 +56,12 @@ class Setting:
 
     def cifar(self) -> Array:
         """The images of the CIFAR-10 subset, (5085, 3072) uint8."""
-        images = self._cifar("images")
+        images = self.cifar_images()
         return np.ascontiguousarray(images.reshape(len(images), -1))
+
+    def cifar_images(self) -> Array:
+        """The same as photographs, (5085, 32, 32, 3)."""
+        return self._cifar("images")
 
     def cifar_labels(self) -> Array:
         """What they show, (5085,) integers."""

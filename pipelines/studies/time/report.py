@@ -294,7 +294,7 @@ def _figures(stack: Stack, found: _Found, spectra: Any, unit: str) -> tuple[dict
         ),
         "modes": (
             "Modes",
-            "Where each mode is positive (blue) and negative (red), each scaled on its own; of volumes the middle "
+            "Where each mode is positive (red) and negative (blue), each scaled on its own; of volumes the middle "
             "slice. The sign is free.",
         ),
     }
