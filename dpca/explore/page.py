@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
 
 from bokeh.document import Document
 from bokeh.events import ValueSubmit
-from bokeh.models import ColumnDataSource, Range1d
+from bokeh.models import BasicTicker, ColumnDataSource, Range1d
 from bokeh.models.widgets import Button, Checkbox, Div, Select, Slider, Spinner, TextInput
 from bokeh.plotting import figure
 
 from dpca.explore import markup
 from dpca.explore.explorer import ORDERS, Explorer
 from dpca.explore.style import INK, LINE, WIDGETS
+from dpca.explore.tasks import Tasks
 from dpca.explore.words import told
 from dpca.kernels.types import Array
 from dpca.storage.errors import printable
@@ -66,15 +66,21 @@ class Page:
 
     def _build(self, n: int) -> None:
         explorer, facts = self._explorer, self._explorer.facts
-        self._alert = Div(name="alert", text="", visible=False, html_attributes={"role": "alert"})
-        self._news = Div(name="news", text="", visible=False, html_attributes={"aria-live": "polite"})
+        self._alert = Div(
+            name="alert", text="", visible=False, stylesheets=[WIDGETS], html_attributes={"role": "alert"}
+        )
+        self._news = Div(
+            name="news", text="", visible=False, stylesheets=[WIDGETS], html_attributes={"aria-live": "polite"}
+        )
         self._stop = Button(label="Stop the fit", name="stop", visible=False, stylesheets=[WIDGETS])
         self._stop.on_click(self._stop_fit)
         self._name = Div(name="name", text="", stylesheets=[WIDGETS], html_attributes={"aria-live": "polite"})
         self._panels = Div(name="panels", text="", stylesheets=[WIDGETS], css_classes=["look"])
         self._numbers = Div(name="numbers", text="", stylesheets=[WIDGETS], css_classes=["numbers"])
         self._numbers.html_attributes = {"aria-live": "polite"}
-        self._k = Slider(start=0, end=1, value=0, step=1, title="components k", name="k", stylesheets=[WIDGETS])
+        self._k = Slider(
+            start=0, end=1, value=0, step=1, title="components k", name="k", visible=False, stylesheets=[WIDGETS]
+        )
         self._sample = Spinner(
             low=0, high=max(n - 1, 0), value=0, step=1, title="sample", name="sample", stylesheets=[WIDGETS], width=130
         )
@@ -97,12 +103,12 @@ class Page:
         self._orders.options = first
         self._back = Button(label="Previous", name="previous", stylesheets=[WIDGETS])
         self._on = Button(label="Next", name="next", stylesheets=[WIDGETS])
-        self._where = Div(name="where", text="", html_attributes={"aria-live": "polite"})
+        self._where = Div(name="where", text="", stylesheets=[WIDGETS], html_attributes={"aria-live": "polite"})
         self._gallery = Div(name="gallery", text="", stylesheets=[WIDGETS], css_classes=["gallery"])
         self._gallery.html_attributes = {"role": "group", "aria-label": "samples to choose from"}
         self._eigen = Div(name="eigenimages", text="", stylesheets=[WIDGETS], css_classes=["eigen"])
         self._eigen.html_attributes = {"role": "group", "aria-label": "mean and eigenimages"}
-        self._words = Div(name="model", text="")
+        self._words = Div(name="model", text="", stylesheets=[WIDGETS])
         self._curve, self._mark = (ColumnDataSource({"k": [], "share": []}) for _ in range(2))
         self._chart = self._variance()
         for widget, changed, do in (
@@ -146,6 +152,7 @@ class Page:
         chart.line("k", "share", source=self._curve, color=LINE, line_width=2)
         chart.scatter("k", "share", source=self._mark, color=INK, size=9)
         chart.grid.grid_line_color = "#88888833"
+        chart.xaxis.ticker = BasicTicker(min_interval=1)
         for axis in chart.axis:  # `page.js` colors the rest, as the page is light or dark
             axis.update(minor_tick_line_color=None)
         return chart
@@ -249,6 +256,7 @@ class Page:
         if (k := explorer.n_components) and self._k.end != max(k, 2):
             last = self._k.value == self._k.end or self._k.start == 0  # and stays so while there are more and more
             self._k.update(start=1, end=max(k, 2), value=k if last else min(int(self._k.value), k), disabled=k == 1)
+            self._k.visible = True
         self._show_model()
         if explorer.facts is not None:
             self._show_sample()
@@ -325,55 +333,6 @@ class Page:
         _say(self._alert, told(error))
 
 
-class Tasks:
-    """Does what takes time in a thread of its own, of each kind only the latest, the kinds in the order of `_FIRST`.
-
-    Parameters
-    ----------
-    document : Document
-        To which results are brought between two events.
-    """
-
-    _FIRST = ("sample", "search", "order", "gallery", "model")
-
-    def __init__(self, document: Document) -> None:
-        self._document, self._ended = document, False
-        self._waiting: dict[str, tuple[Callable[[], Callable[[], None]], Callable[[Exception], None]]] = {}
-        self._some = threading.Condition()
-        threading.Thread(target=self._run, name="page", daemon=True).start()
-
-    def do(self, kind: str, work: Callable[[], Callable[[], None]], trouble: Callable[[Exception], None]) -> None:
-        """Do ``work`` soon, in the place of what waits of this kind; what it returns is called in the page's thread."""
-        with self._some:
-            self._waiting[kind] = work, trouble
-            self._some.notify()
-
-    def waits(self, kind: str) -> bool:
-        """Tell whether something of a kind waits."""
-        return kind in self._waiting
-
-    def end(self) -> None:
-        """Do no more."""
-        with self._some:
-            self._ended = True
-            self._some.notify()
-
-    def _run(self) -> None:
-        while True:
-            with self._some:
-                self._some.wait_for(lambda: self._waiting or self._ended)
-                if self._ended:
-                    return
-                kind = next(kind for kind in self._FIRST if kind in self._waiting)
-                work, trouble = self._waiting.pop(kind)
-            try:
-                show = work()
-            except Exception as error:  # told on the page
-                show = _telling(trouble, error)
-            if not self._ended:
-                self._document.add_next_tick_callback(show)
-
-
 def _say(where: Div, text: str) -> None:
     """Show a sentence, or nothing."""
     if where.text != escape(text):
@@ -385,10 +344,6 @@ def _called(do: Callable[[], None]) -> Callable[[str, Any, Any], None]:
         do()
 
     return changed
-
-
-def _telling(trouble: Callable[[Exception], None], error: Exception) -> Callable[[], None]:
-    return lambda: trouble(error)
 
 
 def _bytes_of(facts: Any) -> int:

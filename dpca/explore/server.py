@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import re
 import socket
 import threading
@@ -113,6 +114,9 @@ class PageServer:
         from bokeh.application.handlers.function import FunctionHandler
         from bokeh.server.tornado import BokehTornado
         from tornado.ioloop import IOLoop
+
+        # It warns of each message to a page that somebody has closed.
+        logging.getLogger("bokeh.server.views.ws").setLevel(logging.ERROR)
 
         def begin() -> None:
             behind = BokehTornado(

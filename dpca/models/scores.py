@@ -57,11 +57,9 @@ class Scores:
     @property
     def quality(self) -> dict[str, Array]:
         """What is lost of each sample, arrays (n_samples,): mse, psnr in dB, of images ssim; empty if not measured."""
-        group = open_group(self.path)
-        stated = {name: array_in(group, name) for name in _QUALITY if name in group}
-        if any(array.shape != self.array.shape[:1] for array in stated.values()):
-            return {}  # not that of these scores, and of any size
-        return {name: np.asarray(array[...]) for name, array in stated.items()}
+        group, n = open_group(self.path), self.array.shape[0]
+        stored = {name: array_in(group, name) for name in _QUALITY if name in group}
+        return {name: np.asarray(array[...]) for name, array in stored.items() if array.shape == (n,)}
 
     def stack(self, n_components: int | None = None) -> da.Array:
         """Return the samples that the scores stand for, as they were: in the original's dtype, rounded and clipped.

@@ -59,9 +59,8 @@ def volume_slices(
     if not is_whole(axis) or not 0 <= axis < n_spatial:
         raise DataError(f"axis is {axis!r} but a sample has the axes of space 0 to {n_spatial - 1}: name one")
     length = volume.shape[axis]
-    places = (
-        np.linspace(0, length - 1, min(whole_number(n, "the number of slices", 1), length)).round().astype(int).tolist()
-    )
+    count = min(whole_number(n, "the number of slices", 1), length)
+    places = np.linspace(0, length - 1, count).round().astype(int).tolist()
     rest = (*names[:axis], *names[axis + 1 :])
     pictures = [thinned(panel(np.take(volume, place, axis), rest)) for place in places]
     shown, scale = _shown(pictures, data_range or stated)

@@ -89,6 +89,7 @@ function name_widgets() {
     if (!(name in LABELS) || !root.shadowRoot) continue;
     for (const e of inside(root.shadowRoot))
       if (e.getAttribute("role") === "slider" || e.tagName === "INPUT") e.setAttribute("aria-label", LABELS[name]);
+      else if (e.classList.contains("bk-spin-btn")) e.setAttribute("aria-hidden", "true"), (e.tabIndex = -1); // the arrow keys do the same
   }
 }
 

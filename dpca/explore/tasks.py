@@ -1,0 +1,61 @@
+"""What a page does beside the thread that serves it."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+
+from bokeh.document import Document
+
+
+class Tasks:
+    """Does what takes time in a thread of its own, of each kind only the latest, the kinds in the order of `_FIRST`.
+
+    Parameters
+    ----------
+    document : Document
+        To which results are brought between two events.
+    """
+
+    _FIRST = ("sample", "search", "order", "gallery", "model")
+
+    def __init__(self, document: Document) -> None:
+        self._document, self._ended = document, False
+        self._waiting: dict[str, tuple[Callable[[], Callable[[], None]], Callable[[Exception], None]]] = {}
+        self._some = threading.Condition()
+        threading.Thread(target=self._run, name="page", daemon=True).start()
+
+    def do(self, kind: str, work: Callable[[], Callable[[], None]], trouble: Callable[[Exception], None]) -> None:
+        """Do ``work`` soon, in the place of what waits of this kind; what it returns is called in the page's thread."""
+        with self._some:
+            self._waiting[kind] = work, trouble
+            self._some.notify()
+
+    def waits(self, kind: str) -> bool:
+        """Tell whether something of a kind waits."""
+        return kind in self._waiting
+
+    def end(self) -> None:
+        """Do no more."""
+        with self._some:
+            self._ended = True
+            self._some.notify()
+
+    def _run(self) -> None:
+        while True:
+            with self._some:
+                self._some.wait_for(lambda: self._waiting or self._ended)
+                if self._ended:
+                    return
+                kind = next(kind for kind in self._FIRST if kind in self._waiting)
+                work, trouble = self._waiting.pop(kind)
+            try:
+                show = work()
+            except Exception as error:  # told on the page
+                show = _telling(trouble, error)
+            if not self._ended:
+                self._document.add_next_tick_callback(show)
+
+
+def _telling(trouble: Callable[[Exception], None], error: Exception) -> Callable[[], None]:
+    return lambda: trouble(error)
