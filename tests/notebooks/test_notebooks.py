@@ -59,11 +59,10 @@ pytestmark = pytest.mark.filterwarnings(
 def code(path: Path, source: Path | None = None) -> list[nbformat.NotebookNode]:
     """Return the cells of a notebook that compute, its fits watched for a second, and one that moves its sliders."""
     cells = [cell for cell in nbformat.read(path, as_version=4).cells if cell.cell_type == "code"]
-    for cell in cells:
-        cell.source = cell.source.replace("SECONDS = 4", "SECONDS = 1")
-        if source is not None:
-            cell.source = LINE.sub(f"SOURCE = {str(source)!r}", cell.source)
-    return [*cells, nbformat.v4.new_code_cell(MOVE)]
+    texts = [cell.source.replace("SECONDS = 4", "SECONDS = 1") for cell in cells]
+    if source is not None:
+        texts = [LINE.sub(f"SOURCE = {str(source)!r}", text) for text in texts]
+    return [nbformat.v4.new_code_cell(text) for text in (*texts, MOVE)]  # ids of their own
 
 
 def execute(cells: list[nbformat.NotebookNode], folder: Path) -> list[nbformat.NotebookNode]:
