@@ -34,7 +34,7 @@ _CLASSES = 14
 def lines(inputs: Inputs) -> Iterator[Line]:
     """Measure."""
     n = min(_SAMPLES, inputs.stack.n_samples)
-    model, path = inputs.folder / "cells.zarr", inputs.folder / "learned.zarr"
+    model, path = inputs.folder / "fed model.zarr", inputs.folder / "fed.zarr"
     few = inputs.few(n)
     CellPCA(_COMPONENTS, cell_shape=CELL).fit(few).save(model)
     transform_store(few, model, path)
@@ -43,7 +43,7 @@ def lines(inputs: Inputs) -> Iterator[Line]:
     for limit, below in ((1 / 15, "decode and resize"), (1 / 30, "one at a time"), (3, "whole shards in order")):
         found = ratio_of(rounds, ["batches"], [below])
         yield at_most(limit, name=f"batches and {below}", where=where, n=n, **found)
-    stack = ingest(inputs.photographs, inputs.folder / "reduced.zarr", resize=(25, 25))
+    stack = ingest(inputs.photographs, inputs.folder / "learned from.zarr", resize=(25, 25))
     rounds = [_learning(stack) for _ in range(inputs.rounds)]
     for limit, side in ((1.5, "ridge"), (None, "ridge and choice")):
         found = ratio_of(rounds, [side], ["read", "product"])
