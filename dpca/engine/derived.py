@@ -48,6 +48,18 @@ class DerivedSource(Source):
         return self.source.read_rows(region)
 
 
+class OpenedSource(DerivedSource):
+    """A source that is opened once, in this process, for many short runs."""
+
+    def __init__(self, source: Source) -> None:
+        super().__init__(source, window_rows=0)
+        self.with_gaps, self._reader = source.with_gaps, source.reader()
+
+    def reader(self) -> Reader:
+        """Return the reader that was opened."""
+        return self._reader
+
+
 class ComputedSource(DerivedSource):
     """Samples that are computed from those of another source where they are read; nothing is copied.
 

@@ -12,11 +12,11 @@ from dask.delayed import delayed
 
 from dpca.engine.boundary import guarded
 from dpca.engine.checkpoint import Checkpoints
-from dpca.engine.derived import DerivedSource
+from dpca.engine.derived import OpenedSource
 from dpca.engine.memory import peak_resident_bytes
 from dpca.engine.plan import Group
 from dpca.engine.rounds import Run, Scheme, rounds
-from dpca.engine.source import Reader, Source, batches
+from dpca.engine.source import Source, batches
 from dpca.kernels.linalg import release_scratch
 from dpca.kernels.types import Array
 from dpca.partition.base import Partition
@@ -251,18 +251,7 @@ def join_streams(work: Work, scheme: Scheme, reached: Reached, pieces: Sequence[
 
 def run_rounds(work: Work, scheme: Scheme, source: Source, dealt: Sequence[Sequence[Run]], reached: Reached) -> Reached:
     """Take all the rounds of a segment, one stream after the other."""
-    opened = _Opened(source)
+    opened = OpenedSource(source)
     for runs in dealt:
         reached = join_streams(work, scheme, reached, [run_stream(work, scheme, opened, run, reached) for run in runs])
     return reached
-
-
-class _Opened(DerivedSource):
-    """A source that is opened once for many short runs."""
-
-    def __init__(self, source: Source) -> None:
-        super().__init__(source, window_rows=0)
-        self.opened = source.reader()
-
-    def reader(self) -> Reader:
-        return self.opened

@@ -11,7 +11,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -20,12 +20,12 @@ from typing import Any
 import numpy as np
 
 from dpca.engine.checkpoint import Checkpoints
+from dpca.engine.derived import OpenedSource
 from dpca.engine.fold_tasks import Reached, Results, Work, finish, merge_states
 from dpca.engine.plan import FoldPlan, plan_fold
 from dpca.engine.rounds import Scheme
 from dpca.engine.source import Source
 from dpca.kernels.linalg import release_scratch
-from dpca.kernels.types import Array
 from dpca.partition.base import Partition
 from dpca.rules.rule import Rule
 from dpca.storage.tasks import one_blas_thread
@@ -34,8 +34,10 @@ from dpca.storage.tasks import one_blas_thread
 _FEW, _FEW_BYTES = 256, 2**26
 # Places of the stack that they come from.
 _RUNS = 4
-# Seconds after which no further batch is measured, bytes of one, and how many there are at most.
-_LONG, _BATCH_BYTES, _BATCHES = 3.0, 2**27, 8
+# Seconds after which no further batches are measured, bytes of one, how many follow each other, and how often they do.
+# Where other machines share the processor, a batch takes a third more at one time than at another (measured), and so
+# that needs a few seconds.
+_LONG, _BATCH_BYTES, _IN_A_ROW, _TURNS = 6.0, 2**27, 3, 8
 #: Processor seconds of the scheduler for one task, and bytes a second of a state that moves (measured: 1 to 1.5 ms, and
 #: 23 MB in 50 ms).
 SCHEDULING, MOVING = 1.5e-3, 4.6e8
@@ -201,34 +203,38 @@ class Rehearsal:
 
 
 def _batches(work: Work, source: Source, rows: int) -> tuple[float, float, list[Any]]:
-    """Return processor seconds a sample of reading and of the rule, and the states after a few batches."""
-    n, region = source.shape[0], work.group.region
-    box = tuple(b - a for a, b in region)
+    """Return processor seconds a sample of reading and of the rule, and the states after a few batches.
+
+    They are taken as a fold takes them, with a second thread that reads ahead: threads of one process share its caches.
+    """
+    n = source.shape[0]
+    values = math.prod(b - a for a, b in work.group.region)
+    most = max(source.chunks[0], _BATCH_BYTES // (values * source.dtype.itemsize))
+    rows = min(n, rows, most)
     # Whole batches of the rule: of others it holds a part back, whose time would not be measured.
     size = int(getattr(work.rule, "size", 1))
-    most = max(source.chunks[0], _BATCH_BYTES // (math.prod(box) * source.dtype.itemsize))
-    rows = min(n, max(size, min(rows, most) // size * size))
-    block = np.empty((rows, *box), source.dtype)
-    origin, members = tuple(a for a, _ in region), work.group.partitions
-    buffer = np.empty(rows * sum(map(work.partition.n_features, members)), work.dtype)
-    states, read = work.begin()[0], source.reader()
-    told: list[tuple[float, float]] = []
-    rng, chunk = np.random.default_rng(0), max(1, source.chunks[0])
-    starts = _starts(n, rows, chunk, rng)
+    most = math.ceil(_IN_A_ROW * rows / size) * size
+    work, opened, states = replace(work, rows=rows), OpenedSource(source), work.begin()[0]
+    runs, reading, folding, samples = 0, 0.0, 0.0, 0
+    chunk = max(1, source.chunks[0])
+    starts = _starts(n, most, chunk, np.random.default_rng(0))
     with one_blas_thread():
-        while len(told) < 2 or (len(told) <= _BATCHES and sum(map(sum, told[1:])) < _LONG):
+        while runs < 2 or (runs <= _TURNS and reading + folding < _LONG):
             first = next(starts)
-            before = time.process_time()
-            read((first, first + rows), region, block)
-            between = time.process_time()
-            parts: Sequence[Array] = work.partition.split(block, members, origin, buffer)
-            states = [work.rule.update(*both) for both in zip(states, parts, strict=True)]
-            told.append((between - before, time.process_time() - between))
-    # The first batch pays for imports and compilation, so it is left out.
-    spent = np.median(np.array(told[1:]), axis=0) / rows
+            run = (first, min(n, first + most))
+            all_threads, this_thread = time.process_time(), time.thread_time()
+            for _, parts in work.parts(opened, run):
+                states = [work.rule.update(*both) for both in zip(states, parts, strict=True)]
+            # The first run pays for imports, compilation and memory, so it is left out.
+            if runs:
+                spent = time.thread_time() - this_thread
+                folding += spent
+                reading += time.process_time() - all_threads - spent
+                samples += run[1] - run[0]
+            runs += 1
     # These batches cut chunks, which are then decoded whole; batches of the fold do not.
-    whole = rows / (-(-rows // chunk) * chunk) if rows % chunk else 1.0
-    return float(spent[0]) * (whole if n > rows else 1.0), float(spent[1]), states
+    whole = rows / (-(-rows // chunk) * chunk) if rows % chunk and n > rows else 1.0
+    return max(0.0, reading) / samples * whole, folding / samples, states
 
 
 def _runs(n: int, rows: int, chunk: int) -> list[tuple[int, int]]:

@@ -145,11 +145,13 @@ class _Watch:
         self.spent, self.taken = workers, max(0.0, everyone - ours) / thread_count()
 
     def _processors(self) -> tuple[float, float, float]:
-        """Return processor seconds: of this program and its workers, of the workers, and of all programs."""
+        """Return processor seconds: of this program and its workers, of the workers, and of all there are."""
         workers = sum(map(_processor_seconds, map(psutil.Process, self._pids)))
         family = [psutil.Process(), *psutil.Process().children(recursive=True)]
         total = psutil.cpu_times()
-        return sum(map(_processor_seconds, family)), workers, total.user + total.nice + total.system
+        # Other guests of the machine that this one is a guest of are others, too.
+        everyone = total.user + total.nice + total.system + getattr(total, "steal", 0.0)
+        return sum(map(_processor_seconds, family)), workers, everyone
 
     def _look(self) -> None:
         while not self._ended.wait(0.5):
