@@ -27,7 +27,8 @@ from dpca.jobs.encode_trials import Trials, cell_components, spread_runs
 from dpca.jobs.few_samples import RUN, FewSamples, Repeated
 from dpca.jobs.settings import CompressionSettings
 from dpca.jobs.stages import StagePlan
-from dpca.jobs.transform import transform_store
+from dpca.jobs.transform import fill_scores
+from dpca.models.scores import SCORES_VERSION
 from dpca.models.store import write_model
 from dpca.representation.compressed import COMPRESSED_VERSION
 from dpca.representation.compressed_form import Form
@@ -48,6 +49,8 @@ _TURNS = 3
 # What libraries take that a worker loads and compiles as it works, beside what it holds when it starts (measured in
 # jobs on 80 samples: up to 149 MB).
 _COMPILED = 192 * 10**6
+# How a pass over shards is tried.
+_QUIET: dict[str, Any] = {"facts": {}, "client": None, "progress": no_progress}
 
 
 @dataclass(frozen=True)
@@ -281,17 +284,18 @@ class _Tried:
         return _Stage("fit", moved, alone, tuple(rehearsal.costs))
 
     def _scores(self) -> _Stage:
-        path, size = self.folder / "model.zarr", {}
+        basis, path, size = self.fitted.basis_, self.folder / "model.zarr", {}
 
         def work(stack: Stack, target: Path) -> None:
-            transform_store(stack, path, target, reconstruct=self.settings.reconstruct)
-            size[stack.n_samples] = folder_bytes(target)
+            measured: dict[str, Any] = {"reconstruct": self.settings.reconstruct, "ssim": self.settings.measures_ssim}
+            with Workspace(target, kind=basis.scores_kind, fingerprint=str(SCORES_VERSION)) as space:
+                fill_scores(stack, path, space, space.scratch, **measured, **_QUIET)
+                size[stack.n_samples] = folder_bytes(space.store)
 
         spent = _fewest_seconds(self.few, work, self.folder / "scores")
         parts, n = [stack.n_samples for stack in self.few], self.source.shape[0]
         alone, each = _line(parts, spent)
         once, of_each = _line(parts, [size[count] for count in parts])
-        basis = self.fitted.basis_
         score = math.prod(basis.score_shape) * basis.score_dtype(self.source.dtype).itemsize
         most = n * score + (self._decoded if self.settings.reconstruct else 0)
         self.bytes_written = once + min(most, n * of_each) + folder_bytes(path)
@@ -313,8 +317,7 @@ class _Tried:
         def work(some: Stack, target: Path) -> None:
             with Workspace(target, kind=COMPRESSED, fingerprint=str(COMPRESSED_VERSION)) as space:
                 Checkpoints(str(space.scratch)).save(encode_write.PLAN, found.arrays, found.settings)
-                quiet: dict[str, Any] = {"facts": {}, "client": None, "progress": no_progress}
-                fill_codes(some, self.folder / "model.zarr", space, space.scratch, goal, **quiet)
+                fill_codes(some, self.folder / "model.zarr", space, space.scratch, goal, **_QUIET)
 
         spent = _fewest_seconds(self.few, work, self.folder / "codes")
         alone, each = _line([some.n_samples for some in self.few], spent)

@@ -17,6 +17,7 @@ from dpca.engine.rehearsal import MOVING, SCHEDULING, FoldCost, Workers, rehears
 from dpca.engine.source import ZarrSource, as_source
 from dpca.jobs import CompressionSettings, compress, open_input, plan_job
 from dpca.jobs.plan import _fewest_seconds
+from dpca.jobs.transform import fill_scores
 from dpca.storage import DataError, Stack, ingest
 from tests.conftest import smooth_images
 
@@ -63,6 +64,23 @@ def test_the_table_has_a_column_for_each_number_of_workers(stack: Stack, capsys:
     assert set(one["seconds"]) == {"fit", "scores"}
     assert main(["plan", stack.path, "--method", "no-rule", "--components", "2"]) == 3
     assert main(["plan", stack.path, "--memory", "much"]) == 3
+
+
+@pytest.mark.parametrize(
+    ("model", "ssim"), [(CellPCA(3, cell_shape=8), True), (StreamingPCA(2, method="incremental-svd"), False)]
+)
+def test_what_the_job_does_not_measure_is_not_planned(
+    stack: Stack, model: Any, ssim: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    measured: list[bool] = []
+
+    def watched(*args: Any, **kwargs: Any) -> Any:
+        measured.append(kwargs["ssim"])
+        return fill_scores(*args, **kwargs)
+
+    monkeypatch.setattr("dpca.jobs.plan.fill_scores", watched)
+    plan_job(stack, CompressionSettings(model), workers=[1])
+    assert set(measured) == {ssim}
 
 
 def test_the_fewest_seconds_of_some_turns_count(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
