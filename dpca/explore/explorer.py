@@ -15,7 +15,7 @@ from dpca.explore.decoders import Decoder, OfModel, Pictured
 from dpca.explore.originals import Names, Originals
 from dpca.kernels.pixels import Pixels
 from dpca.kernels.types import Array
-from dpca.plots.panels import centered, difference, intensity, marked, panel, readable_gain, signed, thinned
+from dpca.plots.panels import centered, difference, intensity, marked, panel, range_of, readable_gain, signed, thinned
 from dpca.storage.errors import DataError
 from dpca.storage.layout import axes_for, count_spatial
 
@@ -201,7 +201,7 @@ class Explorer:
         images = [_eigenimage(vector, facts, pictured.cell_shape, plane) for vector in vectors]
         if mean is not None:
             mean = facts.picture(mean, plane, EIGENIMAGE)
-            mean = _shown(mean, facts.data_range or _range_of([mean]))
+            mean = _shown(mean, range_of([mean], facts.data_range))
         return Components(
             mean, images, pictured.share[: len(images)].tolist(), np.cumsum(pictured.share), pictured.words
         )
@@ -237,7 +237,7 @@ class Explorer:
             level = max(1, min(k, decoder.n_components))
             y = decoder.decode(index, level)
         shown = [None if v is None else facts.picture(v, plane, LONGEST) for v in (x, y)]
-        reach = facts.data_range or _range_of([v for v in shown if v is not None])
+        reach = range_of([v for v in shown if v is not None], facts.data_range)
         panels = [None if v is None else _shown(v, reach) for v in shown]
         lost, gain = None, 1
         if shown[0] is not None and shown[1] is not None:
@@ -258,7 +258,7 @@ class Explorer:
         else:
             raise DataError("there are neither samples nor a model to show: give a stack")
         values = facts.picture(sample, facts.n_planes // 2, THUMBNAIL)
-        return _shown(values, facts.data_range or _range_of([values]))
+        return _shown(values, range_of([values], facts.data_range))
 
     # -- orders
 
@@ -341,10 +341,3 @@ def _eigenimage(vector: Array, facts: Facts, cells: tuple[int, ...] | None, plan
 def _shown(values: Array, reach: tuple[float, float]) -> Array:
     """Return a picture in 0..1."""
     return marked(intensity(values, reach))
-
-
-def _range_of(panels: Sequence[Array]) -> tuple[float, float]:
-    """Return the smallest and the largest value of what is shown, where nobody states them."""
-    finite = [values for p in panels if (values := p[np.isfinite(p)]).size]
-    low, high = min((float(p.min()) for p in finite), default=0.0), max((float(p.max()) for p in finite), default=1.0)
-    return (low, high) if low < high else (low - 0.5, low + 0.5)

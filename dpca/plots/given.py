@@ -21,7 +21,7 @@ from dpca.models.estimator import Estimator
 from dpca.models.labelled import taken_in
 from dpca.models.scores import Scores, open_scores
 from dpca.models.store import load_any
-from dpca.plots.panels import bounds_of
+from dpca.plots.panels import bounds_of, range_of
 from dpca.representation.base import Representation
 from dpca.representation.compressed import Compressed, open_compressed
 from dpca.representation.compressed_form import pixels_of
@@ -29,7 +29,7 @@ from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import is_whole, whole_number
 from dpca.storage.labelled import is_labelled
 from dpca.storage.layout import axes_for
-from dpca.storage.ranges import found_range, type_range
+from dpca.storage.ranges import type_range
 from dpca.storage.readers.opening import is_zarr
 from dpca.storage.reading import array_in, open_group, open_node, root_facts
 from dpca.storage.stack import Stack, open_stack
@@ -273,17 +273,6 @@ def quality_of(x: Any) -> dict[str, Array]:
 def worst_first(quality: Mapping[str, Array]) -> Array:
     """Return the numbers of all samples, by ascending SSIM, or by descending MSE where there is none."""
     return np.argsort(quality["ssim"] if "ssim" in quality else -quality["mse"], kind="stable")
-
-
-def range_of(values: Sequence[Array], stated: tuple[float, float] | None) -> tuple[float, float]:
-    """Return the range that is shown from black to white: what is stated, else that of these values."""
-    if stated is not None:
-        return stated
-    finite = [part[np.isfinite(part)] for part in values]
-    finite = [part for part in finite if part.size]
-    if not finite:
-        return 0.0, 1.0
-    return found_range(float(min(part.min() for part in finite)), float(max(part.max() for part in finite)))
 
 
 def _numbers_of(indices: Sequence[int]) -> list[str]:

@@ -10,12 +10,14 @@ A panel is one of
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from dpca.storage.errors import DataError
 from dpca.storage.layout import CHANNEL, axes_for
+from dpca.storage.ranges import found_range
 
 NEUTRAL = 0.5
 """The grey that stands for zero in differences and eigenvectors."""
@@ -76,6 +78,17 @@ def bounds_of(data_range: ArrayLike) -> tuple[float, float]:
     if values.shape != (2,) or not -np.inf < values[0] < values[1] < np.inf:
         raise DataError(f"data_range is {data_range!r}: give the lowest and the highest value, in this order")
     return float(values[0]), float(values[1])
+
+
+def range_of(values: Sequence[NDArray[Any]], stated: tuple[float, float] | None) -> tuple[float, float]:
+    """Return the range that is shown from black to white: what is stated, else that of these values."""
+    if stated is not None:
+        return stated
+    finite = [part[np.isfinite(part)] for part in values]
+    finite = [part for part in finite if part.size]
+    if not finite:
+        return 0.0, 1.0
+    return found_range(float(min(part.min() for part in finite)), float(max(part.max() for part in finite)))
 
 
 def intensity(values: NDArray[np.float64], data_range: tuple[float, float]) -> NDArray[np.float64]:

@@ -21,12 +21,11 @@ from dpca.plots.given import (
     model_given,
     opened_at,
     quality_of,
-    range_of,
     samples_given,
     worst_first,
 )
 from dpca.plots.layouts import gallery, tiles, triplets
-from dpca.plots.panels import difference, intensity, panel, readable_gain, thinned
+from dpca.plots.panels import difference, intensity, panel, range_of, readable_gain, thinned
 from dpca.representation.compressed import Compressed, open_compressed
 from dpca.representation.reconstruction import samples_of
 from dpca.storage.errors import DataError

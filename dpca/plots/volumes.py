@@ -9,9 +9,9 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dpca.kernels.types import Array
-from dpca.plots.given import range_of, samples_given
+from dpca.plots.given import samples_given
 from dpca.plots.layouts import tiles
-from dpca.plots.panels import extent_of, intensity, panel, signed, strongest, thinned
+from dpca.plots.panels import extent_of, intensity, panel, range_of, signed, strongest, thinned
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import is_whole, whole_number
 from dpca.storage.layout import CHANNEL, count_spatial

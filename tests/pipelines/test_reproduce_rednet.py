@@ -63,6 +63,9 @@ def test_ridge_is_that_of_standardized_values_and_its_penalty_that_of_the_traini
     shares = ridge.accuracies(x.reshape(45, 5, 5, 2), PERSON, SMALL, 4)
     assert shares[3] == 100 * (guessed == drawn.labels[1]).mean()
     assert shares.mean() > 60
+    given = Ridge(7.0).fit(z, targets).predict((x[drawn.tested] - mean) / sd).argmax(axis=1)
+    shares = ridge.accuracies(x.reshape(45, 5, 5, 2), PERSON, SMALL, 4, 7.0)
+    assert shares[3] == 100 * (given == drawn.labels[1]).mean()
 
 
 def test_only_differences_of_two_standard_errors_are_told_apart() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from sklearn.linear_model import RidgeClassifierCV
+from sklearn.linear_model import RidgeClassifier, RidgeClassifierCV
 from sklearn.pipeline import make_pipeline
 from sklearn.preprocessing import StandardScaler
 
@@ -15,6 +15,8 @@ from dpca.pipelines.studies.rednet.splits import Split, Task, split
 
 #: Penalties to choose from, as shares of the number of attributes.
 SHARES = (0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0)
+#: The same for all inputs.
+PENALTY = 100.0
 
 ROWS: dict[str, Callable[[Inputs], Array]] = {
     "grey": lambda inputs: inputs.arrays["grey"],
@@ -27,15 +29,16 @@ ROWS: dict[str, Callable[[Inputs], Array]] = {
 }
 
 
-def accuracies(values: Array, person: Array, task: Task, trials: int) -> Array:
-    """Return the accuracy of each trial, in %."""
+def accuracies(values: Array, person: Array, task: Task, trials: int, penalty: float | None = None) -> Array:
+    """Return the accuracy of each trial, in %: at one penalty, or at those that the trials choose."""
     rows = values.reshape(len(values), -1).astype(np.float64)
-    return np.array([100 * _accuracy(rows, split(person, task, trial)) for trial in range(trials)])
+    return np.array([100 * _accuracy(rows, split(person, task, trial), penalty) for trial in range(trials)])
 
 
-def _accuracy(rows: Array, drawn: Split) -> float:
+def _accuracy(rows: Array, drawn: Split, penalty: float | None) -> float:
     # Fewer photographs than attributes: scikit-learn leaves out each one in turn by their products with one another.
     # What is counted is right answers: the squared error of those left out asks for a far larger penalty.
-    choice = RidgeClassifierCV(np.multiply(SHARES, rows.shape[1]), scoring="accuracy")
-    model, (known, wanted) = make_pipeline(StandardScaler(), choice), drawn.labels
+    chosen = RidgeClassifierCV(np.multiply(SHARES, rows.shape[1]), scoring="accuracy")
+    ridge = chosen if penalty is None else RidgeClassifier(penalty)
+    model, (known, wanted) = make_pipeline(StandardScaler(), ridge), drawn.labels
     return float(model.fit(rows[drawn.learned], known).score(rows[drawn.tested], wanted))
