@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import os
 import re
+import time
 from pathlib import Path
+from queue import Empty
+from typing import Any
 
 import nbformat
 import numpy as np
@@ -65,10 +68,34 @@ def code(path: Path, source: Path | None = None) -> list[nbformat.NotebookNode]:
     return [nbformat.v4.new_code_cell(text) for text in (*texts, MOVE)]  # ids of their own
 
 
+class Client(NotebookClient):
+    """Looks every second whether a reply has come: pyzmq does not tell of one that comes while the client sends.
+
+    A notebook with sliders makes it send. Without this, it then waits as long as a cell may take.
+    """
+
+    async def async_start_new_kernel_client(self) -> Any:
+        """Return the client of a new kernel."""
+        kernel: Any = await super().async_start_new_kernel_client()
+        once = kernel.shell_channel.get_msg
+
+        async def get_msg(timeout: float) -> Any:
+            end = time.monotonic() + timeout
+            while True:
+                try:
+                    return await once(timeout=1)
+                except Empty:
+                    if time.monotonic() >= end:
+                        raise
+
+        kernel.shell_channel.get_msg = get_msg
+        return kernel
+
+
 def execute(cells: list[nbformat.NotebookNode], folder: Path) -> list[nbformat.NotebookNode]:
     """Run cells in a clean kernel where warnings are errors; returns their outputs."""
     notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(STRICT), *cells])
-    NotebookClient(notebook, timeout=120, resources={"metadata": {"path": str(folder)}}).execute()
+    Client(notebook, timeout=120, resources={"metadata": {"path": str(folder)}}).execute()
     return [output for cell in notebook.cells for output in cell.get("outputs", [])]
 
 
