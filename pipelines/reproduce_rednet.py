@@ -120,7 +120,7 @@ def _ridge(study: _Study) -> list[DataTable]:
         f"Of standardized values. Of penalties of {SHARES} times their number, each trial takes the one that is right "
         f"most often on training photographs left out one by one. {_ALIGNED}"
     )
-    fixed = f"Of standardized values, at one penalty for all inputs. {_ALIGNED}"
+    fixed = f"Of standardized values, at one penalty for all inputs, picked with the results in sight. {_ALIGNED}"
     tables = []
     for task in TASKS:
         for name, penalty, note in (("ridge", None, chosen), (f"ridge of penalty {PENALTY:g}", PENALTY, fixed)):
