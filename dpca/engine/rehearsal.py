@@ -205,7 +205,7 @@ class Rehearsal:
 def _batches(work: Work, source: Source, rows: int) -> tuple[float, float, list[Any]]:
     """Return processor seconds a sample of reading and of the rule, and the states after a few batches.
 
-    They are taken as a fold takes them, with a second thread that reads ahead: threads of one process share its caches.
+    They are taken as a fold takes them: in a row, with a second thread that reads ahead.
     """
     n = source.shape[0]
     values = math.prod(b - a for a, b in work.group.region)

@@ -12,7 +12,7 @@ import zarr
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dpca.engine.derived import ComputedSource
+from dpca.engine.derived import ComputedSource, OpenedSource
 from dpca.engine.fold import fold
 from dpca.engine.identity import digest
 from dpca.engine.lagged import LaggedSource
@@ -22,6 +22,7 @@ from dpca.engine.source import Source, as_source, batches
 from dpca.partition import CellGrid, Whole
 from dpca.rules.minibatch import InBatches
 from dpca.rules.moments import Moments
+from dpca.storage import DataError
 
 X = np.random.default_rng(0).normal(size=(53, 4, 3)).astype(np.float32)
 COLUMNS = np.array([0, 2, 3, 7, 11])
@@ -128,3 +129,17 @@ def test_windows(chunk: int, lags: Any, rows: int, how: str) -> None:
     for a, b in ((0, len(wanted)), (len(wanted) // 2, len(wanted))):
         found = [values.copy() for _, values in batches(source, (a, b), lengths, rows)]
         np.testing.assert_array_equal(np.concatenate(found), wanted[a:b, :2, :, 1:3])
+
+
+def test_a_source_that_is_opened_once_keeps_what_the_other_one_knows() -> None:
+    x = X.copy()
+    x[17, 1, 2] = np.nan
+    source = as_source(x)
+    box = ((0, 4), (0, 3))
+    with pytest.raises(DataError, match="sample 17 of"):
+        list(batches(OpenedSource(source), (0, 53), box, 10))
+    source.with_gaps = True
+    opened = OpenedSource(source)
+    for run in ((0, 53), (5, 40)):
+        found = [values.copy() for _, values in batches(opened, run, box, 10)]
+        np.testing.assert_array_equal(np.concatenate(found), x[slice(*run)])
