@@ -57,7 +57,7 @@ class Appender:
     axes : sequence of str, optional
         Names of the axes of one sample, by default those of `dpca.storage.layout.axes_for`.
     data_range : tuple of float, optional
-        Lowest and highest value a sample can hold; by default that of ``bool``, ``uint8`` and ``uint16``, and for other
+        Lowest and highest value a sample can hold; by default that of ``bool`` and ``uint8``, and for other
         types the lowest and highest value found.
     chunk_samples : int, optional
         Samples that are written, and counted, at once; by default those of some 4 MB.

@@ -86,7 +86,7 @@ def ingest(
         Of arrays, see `dpca.storage.readers.open_reader`.
     data_range : tuple of float, optional
         Lowest and highest value a sample can hold. By default what the source states, that of the type for
-        ``bool``, ``uint8`` and ``uint16``, else the lowest and highest value found.
+        ``bool`` and ``uint8``, else the lowest and highest value found.
     client : distributed.Client, optional
         Where the tasks run; without one, on threads of this process.
     threads : int, optional

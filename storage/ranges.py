@@ -44,12 +44,18 @@ def found_range(low: float, high: float) -> tuple[float, float]:
 
 
 def type_range(dtype: np.dtype[Any]) -> tuple[float, float] | None:
-    """Return the range of a type that is used whole: truth values and small unsigned integers; None for others."""
+    """Return the range of a type that is used whole: truth values and unsigned 8-bit integers; None for others.
+
+    Cameras give 10, 12 or 14 bits in integers of 16, so the range of other types is that of the values.
+    """
     if dtype.kind == "b":
         return 0.0, 1.0
-    if dtype.kind == "u" and dtype.itemsize <= 2:
-        return 0.0, float(np.iinfo(dtype).max)
-    return None
+    return (0.0, 255.0) if dtype == np.uint8 else None
+
+
+def range_words(bounds: Sequence[float]) -> str:
+    """Say which range a PSNR or an SSIM refers to."""
+    return "range " + " to ".join(f"{bound:,.0f}" if float(bound).is_integer() else f"{bound:.5g}" for bound in bounds)
 
 
 def _with_width(low: float, high: float) -> tuple[float, float]:

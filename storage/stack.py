@@ -255,7 +255,7 @@ def open_stack(
         another.
     data_range : tuple of float, optional
         Lowest and highest value a sample can hold. By default what a stack store states; for a foreign
-        array that of ``bool``, ``uint8`` and ``uint16``, and None for other types.
+        array that of ``bool`` and ``uint8``, and None for other types, whose values jobs look at.
     axes : sequence of str, optional
         Names of the axes of one sample. By default what a stack store states; for a foreign array its
         ``dimension_names`` (or xarray's ``_ARRAY_DIMENSIONS``), else those of `dpca.storage.layout.axes_for`.

@@ -21,6 +21,7 @@ from dpca.storage import DataError, create_virtual, ingest, open_stack, verify
 from dpca.storage.disk import atomic_write_bytes, folder_bytes, readable_size
 from dpca.storage.manifest import METADATA
 from dpca.storage.objects import place_of
+from dpca.storage.ranges import range_words
 from dpca.storage.readers import open_reader
 from dpca.storage.readers.trajectory import selected_atoms
 from dpca.storage.readers.zarr_array import ZarrReader
@@ -119,13 +120,15 @@ def compare(options: argparse.Namespace) -> int:
         others: dict[str, list[tuple[float, float]]] = {}
         for point in found.others:
             others.setdefault(point.codec, []).append((point.bytes, point.psnr))
-        atomic_write_bytes(Path(options.plot), png(rate_chart((found.store.bytes, found.store.psnr), others)))
+        chart = rate_chart((found.store.bytes, found.store.psnr), others, found.data_range)
+        atomic_write_bytes(Path(options.plot), png(chart))
     if options.json:
         for point in (found.store, *found.others):
             psnr = point.psnr if math.isfinite(point.psnr) else None
             say(json.dumps({**vars(point), "psnr": psnr}))
         return 0
-    say(f"{'this store':<28} {found.store.bytes:>12,.0f} bytes a sample   {_decibels(found.store.psnr)}")
+    reached = f"{_decibels(found.store.psnr)} ({range_words(found.data_range)})"
+    say(f"{'this store':<28} {found.store.bytes:>12,.0f} bytes a sample   {reached}")
     finest = {point.codec: point.psnr for point in found.others}
     for name, size in found.at_equal_error().items():
         if size is None:

@@ -16,8 +16,9 @@ from dpca.cli.work import cluster, run_options, shown_progress
 from dpca.report.words import kept_components
 from dpca.storage import DataError, Stack, open_stack
 from dpca.storage.disk import folder_bytes
+from dpca.storage.ranges import range_words
 from dpca.storage.readers.opening import is_zarr, open_reader
-from dpca.storage.reading import array_in, open_group
+from dpca.storage.reading import array_in, open_group, root_facts
 from dpca.storage.survey import require_samples
 
 if TYPE_CHECKING:
@@ -77,9 +78,8 @@ def transform(options: argparse.Namespace) -> int:
         with run_options(options) as how:
             cost = transform_store(stack, options.model, options.scores, **asked, **how)
         _tell(options.scores, cost)
-    quality = _quality(options.scores)
-    told = [f"{name} {value:.6g}" for name, value in quality.items()]
-    if "mean ssim" not in quality:
+    told = _quality(options.scores)
+    if not any(" ssim " in quality for quality in told):
         from dpca.kernels.quality import WINDOW
 
         told.append(f"no ssim, which images and volumes of at least {WINDOW} pixels a side have")
@@ -102,7 +102,7 @@ def encode(options: argparse.Namespace) -> int:
         _tell(options.target, cost)
     size = folder_bytes(options.target)
     say(f"{size:,} bytes, {size / stack.n_samples:,.0f} a sample, 1 : {stack.nbytes / size:.1f}")
-    say("   ".join(f"{name} {value:.6g}" for name, value in _quality(options.target).items()))
+    say("   ".join(_quality(options.target)))
     return 0
 
 
@@ -180,7 +180,8 @@ def _tell(target: str, cost: StageCost | None) -> None:
         say(f"made '{target}' in {cost.seconds:.1f} s ({rate:.2f} GB/s, {cost.peak_memory / 1e6:,.0f} MB a process)")
 
 
-def _quality(scores: str) -> dict[str, float]:
+def _quality(scores: str) -> list[str]:
     group = open_group(scores)
     names = [name for name in ("mse", "psnr", "ssim") if name in group]
-    return {f"mean {name}": float(array_in(group, name)[...].mean()) for name in names}
+    told = [f"mean {name} {float(array_in(group, name)[...].mean()):.6g}" for name in names]
+    return [*told, f"({range_words(root_facts(group)['data_range'])})"]

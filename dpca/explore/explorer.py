@@ -15,7 +15,17 @@ from dpca.explore.decoders import Decoder, OfModel, Pictured
 from dpca.explore.originals import Names, Originals
 from dpca.kernels.pixels import Pixels
 from dpca.kernels.types import Array
-from dpca.plots.panels import centered, difference, intensity, marked, panel, range_of, readable_gain, signed, thinned
+from dpca.plots.panels import (
+    centered,
+    difference,
+    intensity,
+    marked,
+    panel,
+    readable_gain,
+    shown_range,
+    signed,
+    thinned,
+)
 from dpca.storage.errors import DataError
 from dpca.storage.layout import axes_for, count_spatial
 
@@ -201,7 +211,7 @@ class Explorer:
         images = [_eigenimage(vector, facts, pictured.cell_shape, plane) for vector in vectors]
         if mean is not None:
             mean = facts.picture(mean, plane, EIGENIMAGE)
-            mean = _shown(mean, range_of([mean], facts.data_range))
+            mean = _shown(mean, shown_range([mean], facts.dtype, facts.data_range))
         return Components(
             mean, images, pictured.share[: len(images)].tolist(), np.cumsum(pictured.share), pictured.words
         )
@@ -237,7 +247,7 @@ class Explorer:
             level = max(1, min(k, decoder.n_components))
             y = decoder.decode(index, level)
         shown = [None if v is None else facts.picture(v, plane, LONGEST) for v in (x, y)]
-        reach = range_of([v for v in shown if v is not None], facts.data_range)
+        reach = shown_range([v for v in shown if v is not None], facts.dtype, facts.data_range)
         panels = [None if v is None else _shown(v, reach) for v in shown]
         lost, gain = None, 1
         if shown[0] is not None and shown[1] is not None:
@@ -258,7 +268,7 @@ class Explorer:
         else:
             raise DataError("there are neither samples nor a model to show: give a stack")
         values = facts.picture(sample, facts.n_planes // 2, THUMBNAIL)
-        return _shown(values, range_of([values], facts.data_range))
+        return _shown(values, shown_range([values], facts.dtype, facts.data_range))
 
     # -- orders
 

@@ -69,11 +69,14 @@ class Comparison:
         By codec, coarse to fine.
     missing : dict
         Why codecs are left out, and what helps, by their names.
+    data_range : (float, float)
+        Lowest and highest value, which PSNR refers to.
     """
 
     store: Point
     others: list[Point]
     missing: dict[str, str]
+    data_range: tuple[float, float]
 
     def at_equal_error(self) -> dict[str, float | None]:
         """Return the bytes of a sample that each codec takes at the PSNR of the store, interpolated.
@@ -151,7 +154,7 @@ def compare_store(path: str, stack: Stack, *, sample: int | None = None) -> Comp
     blosc = Blosc("zstd", clevel=5, shuffle=Blosc.BITSHUFFLE)
     packed = sum(len(blosc.encode(np.ascontiguousarray(samples[i : i + 16]))) for i in range(0, len(samples), 16))
     others.append(point("blosc (zstd)", None, packed / len(samples), samples))
-    return Comparison(ours, others, missing)
+    return Comparison(ours, others, missing, (low, high))
 
 
 def _codecs(

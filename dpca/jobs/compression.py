@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import math
 import os
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from sklearn.base import clone
 
 from dpca.choices import COMPRESSED
+from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.memory import parallel_tasks, task_budget, thread_count
 from dpca.engine.plan import Outline, PlanError
 from dpca.engine.source import as_source
@@ -28,8 +30,8 @@ from dpca.jobs.own_stack import inherited_of, kept_stack, own_stack
 from dpca.jobs.plan import plan_job
 from dpca.jobs.score_write import plan_scores
 from dpca.jobs.settings import CompressionSettings
-from dpca.jobs.stages import StageRecord
-from dpca.jobs.transform import fill_scores
+from dpca.jobs.stages import StageCost, StageRecord, held_by
+from dpca.jobs.transform import check_channels, fill_scores, stated_range, with_range
 from dpca.models.cell_pca import CellPCA
 from dpca.models.scores import SCORES_VERSION
 from dpca.report.record import read_report, report_folder
@@ -135,6 +137,7 @@ def compress(
         )
         record.keep("ingest", cost)
         run: dict[str, Any] = {"client": client, "progress": progress}
+        stack = _with_range(stack, work, record, say, run)
         wanted = None if goal is None else wanted_goal(goal)
         if wanted is not None and settings.choose_cells:
             model = model_with_chosen_cells(model, stack, wanted, record, client, say)
@@ -154,6 +157,24 @@ def compress(
             work.set_aside()
         work.publish()
     return Compressed(report, folder, False)
+
+
+def _with_range(
+    stack: Stack, work: Workspace, record: StageRecord, say: Callable[[str], None], run: Mapping[str, Any]
+) -> Stack:
+    """Return a stack with its range; what its values span is found once, and kept for a run that resumes this one."""
+    if stack.data_range is not None:
+        check_channels(stack)
+        return stack
+    if (found := record.facts("range")) is None:
+        say(f"find the range of the {stack.dtype} values, which nobody states (--data-range LOW,HIGH saves this pass)")
+        began = time.perf_counter()
+        kept = Checkpoints(str(work.scratch / "range"), str(work.scratch))
+        low, high = stated_range(with_range(stack, checkpoints=kept, **run))
+        found = {"low": low, "high": high}
+        cost = StageCost(time.perf_counter() - began, stack.nbytes, held_by(run["client"]))
+        record.keep("range", cost, facts=found)
+    return replace(stack, data_range=(found["low"], found["high"]))
 
 
 def find_done(

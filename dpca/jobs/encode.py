@@ -20,7 +20,7 @@ from dpca.jobs.encode_trials import Trials, cell_components
 from dpca.jobs.encode_write import PLAN, EncodeJob, stored_plan, write_codes
 from dpca.jobs.score_write import write_quality
 from dpca.jobs.stages import NOTHING, StageCost
-from dpca.jobs.transform import stated_range
+from dpca.jobs.transform import check_channels, stated_range, with_range
 from dpca.models.cell_pca import CellPCA
 from dpca.models.store import load_any, model_fingerprint
 from dpca.partition.cells import CellGrid
@@ -34,6 +34,7 @@ from dpca.storage.layout import SAMPLE
 from dpca.storage.objects import Place
 from dpca.storage.outputs import check_output
 from dpca.storage.progress import Progress, no_progress
+from dpca.storage.ranges import type_range
 from dpca.storage.stack import Stack
 from dpca.storage.tasks import one_blas_thread
 from dpca.storage.workspace import Workspace, fingerprint_of
@@ -72,19 +73,19 @@ def encode_store(
     Raises
     ------
     DataError
-        If the goal makes no sense or cannot be met, the model is of another kind or for other samples, or nobody stated
-        the data range.
+        If the goal makes no sense or cannot be met, or the model is of another kind or for other samples.
     PlanError, StoreError
         As `fit_store`.
     """
     check_output(target, stack, model)
-    wanted, data_range = wanted_goal(goal), stated_range(stack)
+    check_channels(stack)
+    wanted = wanted_goal(goal)
     fingerprint = fingerprint_of(
         COMPRESSED,
         COMPRESSED_VERSION,
         stack.fingerprint,
         model_fingerprint(model),
-        data_range,
+        stack.data_range,
         wanted.name,
         wanted.value,
     )
@@ -92,6 +93,7 @@ def encode_store(
         if work.state == "complete":
             return NOTHING
         facts = {} if request is None else {"request": request}
+        stack = with_range(stack, client=client, progress=progress)
         cost = fill_codes(stack, model, work, work.scratch, wanted, facts=facts, client=client, progress=progress)
         work.publish()
     return cost
@@ -184,14 +186,16 @@ def stated_facts(stack: Stack, grid: CellGrid, wanted: Goal) -> dict[str, Any]:
     """
     data_range = stated_range(stack)
     max_error = _promise(wanted, data_range)
+    beyond = max_error is not None or type_range(stack.dtype) is None
     facts: dict[str, Any] = {
         "axes": list(stack.axes),
         "sample_shape": list(stack.sample_shape),
         "dtype": stack.dtype.name,
         "data_range": list(data_range),
         "n_samples": stack.n_samples,
-        # With a promise, also values beyond the stated range come back.
-        "clip": list(data_range if max_error is None else _whole_range(stack.dtype, data_range)),
+        # With a promise, also values beyond the stated range come back; and values that are appended may lie beyond the
+        # range of those before, unless that is the range of their type.
+        "clip": list(_whole_range(stack.dtype, data_range) if beyond else data_range),
         "cell_shape": list(grid.cell_shape),
         "overlap": getattr(grid, "overlap", 0),
         "goal": {"name": wanted.name, "value": wanted.value},

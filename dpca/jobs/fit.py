@@ -21,6 +21,7 @@ from dpca.storage.disk import remove_tree
 from dpca.storage.errors import DataError
 from dpca.storage.outputs import check_output
 from dpca.storage.progress import Progress, no_progress
+from dpca.storage.ranges import range_words
 from dpca.storage.stack import Stack
 from dpca.storage.workspace import Workspace, fingerprint_of
 
@@ -158,10 +159,9 @@ def _reached(target: dict[str, Any]) -> list[str]:
     """Say how a target of quality was met, if there was one."""
     if not target:
         return []
-    name, asked, reached, error, left_out = target.values()
+    name, asked, reached, error, left_out, bounds = target.values()
     where = f"{left_out:,} samples that were left out of the fit" if left_out else "samples of the fit"
     spread = f" (standard error {error:.2g})" if error else ""
     kind = "" if name == "target_ssim" else ", before values are rounded to those of the stack"
-    return [
-        f"{name} is {asked:g}, and {math.inf if reached is None else reached:.6g} is reached on {where}{spread}{kind}"
-    ]
+    found = math.inf if reached is None else reached
+    return [f"{name} is {asked:g}, and {found:.6g} ({range_words(bounds)}) is reached on {where}{spread}{kind}"]

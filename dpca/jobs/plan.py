@@ -7,7 +7,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -30,6 +30,7 @@ from dpca.jobs.stages import StagePlan
 from dpca.jobs.transform import fill_scores
 from dpca.models.scores import SCORES_VERSION
 from dpca.models.store import write_model
+from dpca.models.value_range import spanned_range
 from dpca.representation.compressed import COMPRESSED_VERSION
 from dpca.representation.compressed_form import Form
 from dpca.storage.disk import folder_bytes
@@ -218,6 +219,9 @@ class _Tried:
         else:
             self.source, self.axes = as_source(self.given), self.given.axes
             self.few = [self._some(part) for part in self._parts(self.source.shape[0], self.given.nbytes)]
+            if self.given.data_range is None:
+                yield self._range()
+                self.given = replace(self.given, data_range=self.few[-1].data_range)
         if self.settings.choose_cells:
             yield self._choose_cells()
         keep_freed_memory()  # as workers do
@@ -256,6 +260,11 @@ class _Tried:
         alone, each = _line(parts, spent)
         need = ingest_bytes(reader, dtype, layout)
         return _Stage("ingest", size, alone, (), shape[0], layout.rows_per_shard, each, need)
+
+    def _range(self) -> _Stage:
+        with rehearsing(self.workers, str(self.folder / "fold")) as rehearsal:
+            spanned_range(self.source)
+        return _Stage("range", self._decoded, 0.0, tuple(rehearsal.costs))
 
     def _choose_cells(self) -> _Stage:
         assert self.settings.goal is not None

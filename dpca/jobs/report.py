@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from dpca.kernels.quality import psnr_from_mse
 from dpca.kernels.types import Array
 from dpca.models.store import load_any
 from dpca.plots.given import curve_of, shares_of, worst_first
+from dpca.plots.panels import hardly_used, range_of, shown_range
 from dpca.report.record import read_report, write_report
 from dpca.representation.compressed import compressed_in
 from dpca.storage.arrays import open_written
@@ -25,6 +26,7 @@ from dpca.storage.errors import StoreError
 from dpca.storage.manifest import CHECKSUMS, METADATA, finished_bytes
 from dpca.storage.objects import Place
 from dpca.storage.outputs import work_folder
+from dpca.storage.ranges import range_words
 from dpca.storage.readers import Reader
 from dpca.storage.reading import array_in, open_array, root_facts
 from dpca.storage.stack import Stack
@@ -79,7 +81,7 @@ def write_job_report(
     small = stated["kind"] == COMPRESSED
     facts = {name: value for name, value in stated.items() if name in _OF_THE_JOB}
     quality = {name: array_in(group, name)[...] for name in ("mse", "ssim") if name in group}
-    bounds = stack.data_range or (0.0, 1.0)
+    bounds = tuple(stated["data_range"])  # where the stack has none of its own, that of its values
     sizes = _sizes(given, stack, store, parts, small)
     numbers = {"mse_expected": model.expected_mse(bounds), **model.report_numbers()}
     if small:  # what it keeps of the components is not what the model has of them
@@ -97,9 +99,12 @@ def write_job_report(
     }
     if warning := _too_large(sizes, cells="cells" in report):
         report["notes"] = [*record["notes"], warning]
+    originals = {i: stack.samples[i] for i in {*_spread(stack.n_samples), *worst_first(quality)[:_SHOWN].tolist()}}
+    if warning := _narrow(originals.values(), bounds):
+        report["notes"] = [*report["notes"], warning]
     title = f"{model.report_title} of {stack.source.get('name') or 'a stack'}"
     decode = _decoder(store, model, Pixels(stack.dtype, bounds), small)
-    write_report(folder, report, _figures(stack, store, model, quality, report, decode), title=title)
+    write_report(folder, report, _figures(originals, bounds, stack, store, model, quality, report, decode), title=title)
     if (written := read_report(folder)) is None:
         raise StoreError(f"the report in '{folder}' cannot be read back: remove that folder and run again")
     return written
@@ -167,7 +172,26 @@ def quality_numbers(names: Sequence[str] | Array, quality: Mapping[str, Array], 
     return numbers
 
 
+def _spread(n: int) -> list[int]:
+    """Return the numbers of samples from all over a stack."""
+    found: list[int] = np.linspace(0, n - 1, min(_SHOWN, n)).round().astype(int).tolist()
+    return found
+
+
+def _narrow(samples: Iterable[Any], bounds: tuple[float, float]) -> str | None:
+    """Say that values use little of the range that PSNR and SSIM refer to, if they do."""
+    spanned = range_of([np.asarray(sample) for sample in samples], None)
+    if not hardly_used(spanned, bounds):
+        return None
+    return (
+        f"the pictured samples span the {range_words(spanned)}, under a tenth of the {range_words(bounds)} that PSNR "
+        f"and SSIM refer to, which makes both high: state the range of the data with --data-range LOW,HIGH (data_range)"
+    )
+
+
 def _figures(
+    originals: Mapping[int, Any],
+    bounds: tuple[float, float],
     stack: Stack,
     store: Place,
     model: Any,
@@ -176,16 +200,14 @@ def _figures(
     decode: Callable[[Sequence[int]], Array],
 ) -> dict[str, Figure]:
     basis, axes, ssim = model.basis_, stack.axes[1:], quality.get("ssim")
-    bounds = stack.data_range or (0.0, 1.0)
-    spread = np.linspace(0, stack.n_samples - 1, min(_SHOWN, stack.n_samples)).round().astype(int)
 
     def shown(indices: Sequence[int]) -> Figure:
-        originals = {i: stack.samples[i] for i in indices}
-        return pictured(originals, decode(indices), stack.names, ssim, bounds, axes)
+        given = {i: originals[i] for i in indices}
+        return pictured(given, decode(indices), stack.names, ssim, bounds, axes)
 
     whole, shares = len(basis.score_shape) == 1, None
     figures = {
-        "comparison": shown(spread.tolist()),
+        "comparison": shown(_spread(stack.n_samples)),
         "worst": shown(worst_first(quality)[:_SHOWN].tolist()),
     }
     if (components := model.pictured_components(_EIGENIMAGES if whole else _EIGENVECTORS)) is not None:
@@ -215,10 +237,11 @@ def pictured(
     rebuilt: Array,
     names: Sequence[str] | Array,
     ssim: Array | None,
-    bounds: tuple[float, float],
+    data_range: tuple[float, float],
     axes: Sequence[str],
 ) -> Figure:
     """Draw samples of these numbers beside their reconstructions; ``names`` and ``ssim`` are those of all samples."""
     values = None if ssim is None else ssim[list(originals)]
     samples = np.stack([np.asarray(sample) for sample in originals.values()])
+    bounds = shown_range([samples], samples.dtype, data_range)
     return plots.comparison(samples, rebuilt, [str(names[i]) for i in originals], values, bounds, axes=axes)

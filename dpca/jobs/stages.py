@@ -43,7 +43,7 @@ class StagePlan:
 class StageRecord:
     """Costs and notes of the stages, kept in the workspace: a run that goes on reports those of the run before."""
 
-    _STAGES = ("ingest", "choose cells", "fit", "scores", "encode")
+    _STAGES = ("ingest", "range", "choose cells", "fit", "scores", "encode")
 
     def __init__(self, work: Workspace) -> None:
         self._work = work

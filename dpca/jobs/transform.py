@@ -6,6 +6,7 @@ import math
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from dpca.engine.checkpoint import Checkpoints
@@ -14,6 +15,7 @@ from dpca.jobs.score_write import WriteJob, stack_layout, write_scores
 from dpca.jobs.stages import NOTHING, StageCost
 from dpca.models.scores import SCORES_VERSION
 from dpca.models.store import model_fingerprint, stored_basis
+from dpca.models.value_range import spanned_range
 from dpca.representation.base import MODEL_FACT
 from dpca.storage.arrays import create_root, write_strings
 from dpca.storage.disk import require_free_space
@@ -57,18 +59,20 @@ def transform_store(
     Raises
     ------
     DataError
-        If the samples do not have the model's shape, or nobody stated their data range.
+        If the samples do not have the model's shape.
     PlanError, StoreError
         As `fit_store`.
     """
     check_output(target, stack, model)
+    check_channels(stack)
     known = model_fingerprint(model)
     kind = stored_basis(os.fspath(model), known).scores_kind
-    # An array of someone else's does not state its range, on which the quality depends.
-    fingerprint = fingerprint_of(kind, SCORES_VERSION, stack.fingerprint, known, reconstruct, stated_range(stack))
+    # The quality depends on a stated range; one that nobody states is that of the values.
+    fingerprint = fingerprint_of(kind, SCORES_VERSION, stack.fingerprint, known, reconstruct, stack.data_range)
     with Workspace(target, kind=kind, fingerprint=fingerprint, overwrite=overwrite) as work:
         if work.state == "complete":
             return NOTHING
+        stack = with_range(stack, client=client, progress=progress)
         how: dict[str, Any] = {"reconstruct": reconstruct, "client": client, "progress": progress}
         facts = {"settings": {"reconstruct": reconstruct}, **({} if request is None else {"request": request})}
         cost = fill_scores(stack, model, work, work.scratch, facts=facts, **how)
@@ -129,10 +133,25 @@ def fill_scores(
     return StageCost(time.perf_counter() - began, stack.nbytes, peak)
 
 
-def stated_range(stack: Stack) -> tuple[float, float]:
-    """Return a stack's data range, or say how to give one."""
+def check_channels(stack: Stack) -> None:
+    """Refuse a stack whose channels do not come last."""
     if stack.axes.count(CHANNEL) and stack.axes[-1] != CHANNEL:
         raise DataError(f"the axes of '{stack.path}' are {stack.axes}: channels must come last, move that axis first")
+
+
+def with_range(stack: Stack, **running: Any) -> Stack:
+    """Return a stack with a range: what is stated, else what its values span, found in a pass over them.
+
+    ``running`` are the client, the checkpoints and the progress of that pass.
+    """
+    if stack.data_range is not None:
+        return stack
+    return replace(stack, data_range=spanned_range(as_source(stack), **running))
+
+
+def stated_range(stack: Stack) -> tuple[float, float]:
+    """Return a stack's data range, or say how to give one."""
+    check_channels(stack)
     if stack.data_range is None:
         raise DataError(
             f"'{stack.path}' holds {stack.dtype} values and does not state their range: pass it with "

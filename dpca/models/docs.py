@@ -76,7 +76,8 @@ PARTITIONED = {
         Bound on the components of each {part} where their numbers differ, and how many are computed. Default four times
         the mean, or a third of the attributes where no mean is asked for; a `RankWarning` says where that is too few.
     data_range : tuple of float, optional
-        Smallest and largest possible value, for the targets; default that of the stack or of the integer type.
+        Smallest and largest possible value, for the targets; default what the stack states, or that of
+        ``bool`` and ``uint8``; of other values what they span, found in a pass over them before the fit.
 """,
     "flatten": """\
     flatten : bool

@@ -30,6 +30,7 @@ from dpca.models.rank_choice import CHOICES, RankChoice
 from dpca.models.samples import fitted_source
 from dpca.models.store import StoredModel, plain
 from dpca.models.targets import Check, check_for, keep_chosen, value_range_for
+from dpca.models.value_range import spanned_range
 from dpca.models.watching import finish_all
 from dpca.partition.base import Partition
 from dpca.representation.base import Representation
@@ -94,6 +95,8 @@ class PartitionedPCA(ComponentModel):
         source, watching = whole, running.pop("watching", None)
         choice, left_out = RankChoice.of(self.get_params()), None
         value_range = value_range_for(choice, self.data_range, stack, whole.dtype)
+        if choice.is_target and value_range is None:
+            value_range = spanned_range(whole, **running)
         if choice.validation_fraction is not None:
             source, left_out = hold_out(whole, choice.validation_fraction, self._random(0))
         if source.shape[0] < 2:
@@ -212,6 +215,10 @@ class PartitionedPCA(ComponentModel):
                 f"target_psnr without validation_fraction"
             )
         value_range = value_range_for(choice, self.data_range, X, X.dtype)
+        if choice.is_target and value_range is None:
+            raise DataError(
+                f"{choice.name} needs the range of the values, which batches do not tell: give data_range=(low, high)"
+            )
         if self._states is None:
             self._fixed = self._to_go_on(
                 self._partition(as_source(X), self._labels.axes if self._labels else None), X.dtype
@@ -266,6 +273,7 @@ class PartitionedPCA(ComponentModel):
                 "reached": reached.value if math.isfinite(reached.value) else None,
                 "standard_error": reached.standard_error,
                 "left_out": 0 if left_out is None else len(left_out),
+                "data_range": list(value_range or ()),
             }
         self._know_target(target, left_out)
 
@@ -384,6 +392,7 @@ class PartitionedPCA(ComponentModel):
         if (stated := facts.get("target")) is not None:
             kinds = {"name": str, "asked": float, "reached": float, "standard_error": float, "left_out": int}
             known = {name: stated[name] if stated[name] is None else kind(stated[name]) for name, kind in kinds.items()}
+            known["data_range"] = [float(value) for value in stated.get("data_range", ())]  # older models have none
             self._know_target(known)
 
     @staticmethod

@@ -29,7 +29,7 @@ from dpca.models.rank import spread
 from dpca.models.rank_choice import Captured, RankChoice, Reached, Spectrum, standard_error
 from dpca.representation.linear import LinearRepresentation
 from dpca.storage.errors import DataError
-from dpca.storage.ranges import checked_range
+from dpca.storage.ranges import checked_range, type_range
 from dpca.storage.tasks import run_in_order
 
 #: Samples that SSIM is measured on: their mean is known to .001, where single images vary by .02.
@@ -102,23 +102,14 @@ def check_for(
 def value_range_for(
     choice: RankChoice, data_range: tuple[float, float] | None, stack: Any, dtype: np.dtype[Any]
 ) -> tuple[float, float] | None:
-    """Return the smallest and the largest possible value where a target needs them, None where there is no target.
+    """Return the smallest and the largest possible value as far as somebody states them, or the type of the values.
 
-    Raises
-    ------
-    DataError
-        If nobody says what they are.
+    Nothing where there is no target, which alone needs them.
     """
     if not choice.is_target:
         return None
     known = data_range if data_range is not None else getattr(stack, "data_range", None)
-    if known is None and dtype.kind in "iu":
-        known = (np.iinfo(dtype).min, np.iinfo(dtype).max)
-    if known is None:
-        raise DataError(
-            f"{choice.name} needs the range of the values: give data_range=(low, high) (--data-range LOW,HIGH)"
-        )
-    return checked_range(known)
+    return type_range(dtype) if known is None else checked_range(known)
 
 
 def keep_chosen(

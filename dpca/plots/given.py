@@ -21,7 +21,7 @@ from dpca.models.estimator import Estimator
 from dpca.models.labelled import taken_in
 from dpca.models.scores import Scores, open_scores
 from dpca.models.store import load_any
-from dpca.plots.panels import bounds_of, range_of
+from dpca.plots.panels import bounds_of, shown_range
 from dpca.representation.base import Representation
 from dpca.representation.compressed import Compressed, open_compressed
 from dpca.representation.compressed_form import pixels_of
@@ -47,6 +47,7 @@ class Samples:
         Samples first.
     axes : tuple of str
         Names of a sample's axes.
+    dtype : dtype
     data_range : tuple of 2 floats or None
         Lowest and highest value, where somebody stated them.
     flipped : tuple of int
@@ -59,6 +60,7 @@ class Samples:
 
     shape: tuple[int, ...]
     axes: tuple[str, ...]
+    dtype: np.dtype[Any]
     data_range: tuple[float, float] | None
     flipped: tuple[int, ...]
     read: Callable[[int], Array]
@@ -73,14 +75,14 @@ class Samples:
         return np.flip(sample, self.flipped) if self.flipped else sample
 
     def bounds(self, pictures: Sequence[Array], data_range: Any) -> tuple[float, float]:
-        """Return the range shown from black to white: what is asked for, what is stated, else that of these pictures.
+        """Return the range shown from black to white: what is asked for, else as `dpca.plots.panels.shown_range` says.
 
         Raises
         ------
         DataError
             If what is asked for is no range.
         """
-        return range_of(pictures, self.data_range if data_range is None else bounds_of(data_range))
+        return shown_range(pictures, self.dtype, self.data_range) if data_range is None else bounds_of(data_range)
 
     def spread(self, indices: int | Iterable[int] | None, count: int) -> list[int]:
         """Return the numbers of the samples to show, ``count`` from all over the stack where none are given.
@@ -145,7 +147,8 @@ def samples_given(x: Any, axes: Sequence[str] | None = None) -> Samples:
     names = tuple(axes or stated or axes_for(shape[1:]))
     if len(names) != len(shape) - 1:
         raise DataError(f"axes {names} name {len(names)} axes, and a sample has {len(shape) - 1}: name each one")
-    return Samples(tuple(shape), names, data_range or type_range(np.dtype(dtype)), flipped, read, named)
+    dtype = np.dtype(dtype)
+    return Samples(tuple(shape), names, dtype, data_range or type_range(dtype), flipped, read, named)
 
 
 def opened_at(x: Any) -> Any:

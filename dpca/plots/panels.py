@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from dpca.storage.errors import DataError
 from dpca.storage.layout import CHANNEL, axes_for
-from dpca.storage.ranges import found_range
+from dpca.storage.ranges import found_range, type_range
 
 NEUTRAL = 0.5
 """The grey that stands for zero in differences and eigenvectors."""
@@ -25,6 +25,10 @@ NO_DATA = (0.91, 0.85, 0.65)
 """The sand that stands for values that are missing: no gray is free in a photograph."""
 NOTHING = 0.73
 """The gray that stands for values that are missing where colors tell signs."""
+# Of the values of a picture, those shown as black and as white; found among so many of them.
+_PERCENTILES, _LOOKED_AT = (0.5, 99.5), 2**18
+# The share of a range below which it is hardly used.
+_USED = 0.1
 _POSITIVE, _NEGATIVE = (0.66, 0.20, 0.10), (0.10, 0.32, 0.55)
 
 
@@ -81,7 +85,7 @@ def bounds_of(data_range: ArrayLike) -> tuple[float, float]:
 
 
 def range_of(values: Sequence[NDArray[Any]], stated: tuple[float, float] | None) -> tuple[float, float]:
-    """Return the range that is shown from black to white: what is stated, else that of these values."""
+    """Return the range that errors refer to: what is stated, else what these values span."""
     if stated is not None:
         return stated
     finite = [part[np.isfinite(part)] for part in values]
@@ -89,6 +93,30 @@ def range_of(values: Sequence[NDArray[Any]], stated: tuple[float, float] | None)
     if not finite:
         return 0.0, 1.0
     return found_range(float(min(part.min() for part in finite)), float(max(part.max() for part in finite)))
+
+
+def hardly_used(spanned: tuple[float, float], data_range: tuple[float, float]) -> bool:
+    """Say whether values that span this use under a tenth of a range."""
+    return spanned[1] - spanned[0] < _USED * (data_range[1] - data_range[0])
+
+
+def shown_range(
+    values: Sequence[NDArray[Any]], dtype: np.dtype[Any], stated: tuple[float, float] | None = None
+) -> tuple[float, float]:
+    """Return the values that are shown as black and as white.
+
+    Of 8-bit and truth values these are what is stated, or the range of the type, unless the values use under a tenth of
+    it. Others come from instruments whose range they seldom fill: the 0.5th and 99.5th percentile are shown of them.
+    """
+    spanned = range_of(values, None)
+    whole = type_range(np.dtype(dtype))
+    if whole is not None and not hardly_used(spanned, whole := stated or whole):
+        return whole
+    finite = np.concatenate([part[np.isfinite(part)] for part in values]) if len(values) else np.empty(0)
+    if not finite.size:
+        return spanned
+    low, high = np.percentile(finite[:: -(-finite.size // _LOOKED_AT) | 1].astype(np.float64), _PERCENTILES).tolist()
+    return (low, high) if low < high else spanned
 
 
 def intensity(values: NDArray[np.float64], data_range: tuple[float, float]) -> NDArray[np.float64]:

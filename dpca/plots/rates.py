@@ -10,9 +10,14 @@ from matplotlib.ticker import FuncFormatter
 
 from dpca.plots import drawing
 from dpca.plots.drawing import ALERT
+from dpca.storage.ranges import range_words
 
 
-def rate_chart(store: tuple[float, float], others: Mapping[str, Sequence[tuple[float, float]]]) -> Figure:
+def rate_chart(
+    store: tuple[float, float],
+    others: Mapping[str, Sequence[tuple[float, float]]],
+    data_range: tuple[float, float] | None = None,
+) -> Figure:
     """Draw the PSNR of codecs against the bytes of a sample, and a store among them.
 
     Parameters
@@ -21,8 +26,12 @@ def rate_chart(store: tuple[float, float], others: Mapping[str, Sequence[tuple[f
         Bytes of a sample, and PSNR in decibels.
     others : mapping of str to sequence of (float, float)
         The same of each codec's settings; what is without loss is left out.
+    data_range : (float, float), optional
+        Lowest and highest value, which the PSNR refers to, for the label of its axis.
     """
-    figure, axes = drawing.chart("bytes of a sample", "PSNR, dB")
+    figure, axes = drawing.chart(
+        "bytes of a sample", "PSNR, dB" + (f" ({range_words(data_range)})" if data_range else "")
+    )
     for name, points in others.items():
         finite = [point for point in points if math.isfinite(point[1])]
         if finite:

@@ -25,11 +25,12 @@ from dpca.plots.given import (
     worst_first,
 )
 from dpca.plots.layouts import gallery, tiles, triplets
-from dpca.plots.panels import difference, intensity, panel, range_of, readable_gain, thinned
+from dpca.plots.panels import difference, intensity, panel, range_of, readable_gain, shown_range, thinned
 from dpca.representation.compressed import Compressed, open_compressed
 from dpca.representation.reconstruction import samples_of
 from dpca.storage.errors import DataError
 from dpca.storage.layout import count_spatial
+from dpca.storage.ranges import range_words
 
 _LEVELS, _MOST_LEVELS = (1, 2, 5, 10, 20, 50, 100, 200, 500, 1000), 6
 
@@ -54,7 +55,8 @@ def image_grid(
     n : int
         How many, where `indices` does not say.
     data_range : tuple of 2 floats, optional
-        The values shown as black and as white; default what the stack states, else the lowest and the highest shown.
+        The values shown as black and as white. Default: the 0.5th and 99.5th percentile of what is shown; for 8-bit and
+        truth values what the stack states, or the range of the type, unless under a tenth of it is used.
     axes : sequence of str, optional
         Names of a sample's axes, as in `dpca.storage.open_stack`; by default a last axis of at most 4 holds channels,
         of which the first three are shown, or the mean of fewer.
@@ -161,7 +163,7 @@ def worst_cases(store: Any, samples: Any, n: int = 6, *, axes: Sequence[str] | N
     worst = [int(index) for index in worst_first(quality)[:count]]
     before, after = (np.stack([given.upright(of.read(index)) for index in worst]) for of in (given, rebuilt))
     values = None if "ssim" not in quality else quality["ssim"][worst]
-    bounds = range_of([before], given.data_range or rebuilt.data_range)
+    bounds = shown_range([before], given.dtype, given.data_range or rebuilt.data_range)
     return comparison(before, after, given.named(worst), values, bounds, axes=given.axes)
 
 
@@ -191,8 +193,8 @@ def reconstruction_ladder(
     Returns
     -------
     matplotlib.figure.Figure
-        One row a sample. Under each reconstruction stands its SSIM; the PSNR where images are too small for that. The
-        difference is that of the last one.
+        One row a sample. Under each reconstruction stands its SSIM, the PSNR where images are too small for that, and
+        under the original the range of values that these refer to. The difference is that of the last one.
 
     Raises
     ------
@@ -225,14 +227,16 @@ def reconstruction_ladder(
     heads = ([] if originals is None else ["original"]) + [f"k = {level:,}" for level in steps]
     captions = [[""] * len(chosen) for _ in columns]
     if originals is not None:
-        captions = [captions[0], *(_told(originals, one, bounds, given.axes) for one in rebuilt), [""] * len(chosen)]
+        measured = range_of([originals], given.data_range)
+        told = [_told(originals, one, measured, given.axes) for one in rebuilt]
+        captions = [[range_words(measured)] * len(chosen), *told, [""] * len(chosen)]
         gain = readable_gain([b - a for a, b in zip(panels[0], panels[-1], strict=True)], bounds)
         pairs = zip(panels[0], panels[-1], strict=True)
         columns.append([difference(a, b, bounds, gain) for a, b in pairs])
         heads.append(f"difference{_amplified(gain)}")
     by_row = [list(row) for row in zip(*columns, strict=True)]
-    told = [list(row) for row in zip(*captions, strict=True)]
-    return gallery(by_row, heads, [""] * len(heads), given.named(chosen), told)
+    under = [list(row) for row in zip(*captions, strict=True)]
+    return gallery(by_row, heads, [""] * len(heads), given.named(chosen), under)
 
 
 def _levels(levels: int | Iterable[int] | None, most: int) -> list[int]:

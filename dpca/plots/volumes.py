@@ -9,7 +9,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from dpca.kernels.types import Array
-from dpca.plots.given import samples_given
+from dpca.plots.given import Samples, samples_given
 from dpca.plots.layouts import tiles
 from dpca.plots.panels import extent_of, intensity, panel, range_of, signed, strongest, thinned
 from dpca.storage.errors import DataError
@@ -39,7 +39,7 @@ def volume_slices(
     n : int
         How many slices.
     data_range : tuple of 2 floats, optional
-        The values shown as black and as white; default what the stack states, else the lowest and the highest. Values
+        The values shown as black and as white; default as in `dpca.plots.image_grid`. Values
         on both sides of zero of which no range is stated are drawn in colors: zero white, above it red, below it blue.
     axes : sequence of str, optional
         Names of a sample's axes, as in `dpca.plots.image_grid`.
@@ -54,7 +54,7 @@ def volume_slices(
     DataError
         If samples have fewer than three axes of space, or there is no such sample or axis.
     """
-    volume, names, stated = _volume(samples, index, axes)
+    volume, names, given = _volume(samples, index, axes)
     n_spatial = count_spatial(names)
     if not is_whole(axis) or not 0 <= axis < n_spatial:
         raise DataError(f"axis is {axis!r} but a sample has the axes of space 0 to {n_spatial - 1}: name one")
@@ -63,7 +63,7 @@ def volume_slices(
     places = np.linspace(0, length - 1, count).round().astype(int).tolist()
     rest = (*names[:axis], *names[axis + 1 :])
     pictures = [thinned(panel(np.take(volume, place, axis), rest)) for place in places]
-    shown, scale = _shown(pictures, data_range or stated)
+    shown, scale = _shown(given, pictures, data_range)
     return tiles(shown, [f"{names[axis]} = {place}" for place in places], scale=scale)
 
 
@@ -92,31 +92,32 @@ def maximum_projections(
     DataError
         As `volume_slices`.
     """
-    volume, names, stated = _volume(samples, index, axes)
+    volume, names, given = _volume(samples, index, axes)
     if names[-1] == CHANNEL:
         volume, names = volume.mean(axis=-1), names[:-1]
     while volume.ndim > 3:
         volume, names = volume[len(volume) // 2], names[1:]
     pictures = [thinned(strongest(volume, axis)) for axis in range(3)]
-    shown, scale = _shown(pictures, data_range or stated)
+    shown, scale = _shown(given, pictures, data_range)
     return tiles(shown, [f"along {name}" for name in names], scale=scale)
 
 
-def _volume(samples: Any, index: int, axes: Sequence[str] | None) -> tuple[Array, tuple[str, ...], Any]:
+def _volume(samples: Any, index: int, axes: Sequence[str] | None) -> tuple[Array, tuple[str, ...], Samples]:
     given = samples_given(samples, axes)
     n_spatial = count_spatial(given.axes)
     if n_spatial < 3:
         raise DataError(f"samples of {given.shape[1:]} are no volumes: show them with dpca.plots.image_grid")
     (chosen,) = given.spread([index], 1)
-    return given.upright(given.read(chosen)), given.axes, given.data_range
+    return given.upright(given.read(chosen)), given.axes, given
 
 
 def _shown(
-    pictures: Sequence[Array], stated: tuple[float, float] | None
+    given: Samples, pictures: Sequence[Array], data_range: tuple[float, float] | None
 ) -> tuple[list[Array], tuple[float, bool] | None]:
     """Return panels in 0..1, and the scale of colors by sign."""
-    low, high = range_of(pictures, stated)
-    if stated is None and low < 0 < high and pictures[0].ndim == 2:
+    low, high = range_of(pictures, data_range or given.data_range)
+    if data_range is None and given.data_range is None and low < 0 < high and pictures[0].ndim == 2:
         extent = extent_of(pictures)
         return [signed(picture, extent) for picture in pictures], (extent, True)
-    return [intensity(picture, (low, high)) for picture in pictures], None
+    bounds = given.bounds(pictures, data_range)
+    return [intensity(picture, bounds) for picture in pictures], None

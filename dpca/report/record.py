@@ -49,8 +49,9 @@ KEYS = {
     "bytes_given": "bytes of the files that were given; null where they are not on this disk",
     "bytes_decoded": "bytes of all samples, decoded",
     "bytes_written": "{stack, scores, model, reconstructions, compressed, total}: bytes of what is kept",
-    "mse": "mean over all samples of the squared error of intensities in 0..1",
+    "mse": "mean over all samples of the squared error of intensities, scaled so that data_range is 0..1",
     "psnr": "of that, in dB",
+    "data_range": "[low, high]: the values that are 0 and 1 there, and that PSNR and SSIM refer to",
     "ssim_mean": "structural similarity, mean over all samples",
     "ssim_min": "the lowest one",
     "ssim_min_name": "the name of that sample",
@@ -61,8 +62,8 @@ KEYS = {
     "captured_estimate_error": "the standard error of that",
     "rejected": "samples left out: their number, or a list of (name, reason)",
     "goal": "{name, value}: what the compressed store was to reach",
-    "target": "{name, asked, reached, standard_error, left_out}: what was asked for, and what is reached on samples of "
-    "the fit, or on those that were left out of it",
+    "target": "{name, asked, reached, standard_error, left_out, data_range}: what was asked for, and what is reached, on"
+    " samples of the fit or on those that were left out of it",
     "job": "which job made the store",
     "settings": "what was asked for",
     "made_with": "versions of this package and of the libraries that it computed with",

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 from dpca.storage.disk import readable_size
 from dpca.storage.errors import printable
+from dpca.storage.ranges import range_words
 
 NOTHING = "-"
 
@@ -76,12 +77,12 @@ def highlights(report: Mapping[str, Any]) -> list[Highlight]:
         found, bytes_told = bytes_told, []
     if (mean := get("ssim_mean")) is not None:
         low = get("ssim_min")
-        found.append(Highlight(_ssim(mean), "SSIM, mean", "" if low is None else f"worst {_ssim(low)}"))
+        found.append(Highlight(_ssim(mean), "SSIM, mean", _noted("" if low is None else f"worst {_ssim(low)}", report)))
     elif (share := get("explained_variance_ratio")) is not None:
         found.append(Highlight(_percent(share), "explained variance", ""))
     if "psnr" in report:
         error = get("mse")
-        found.append(Highlight(_psnr(report), "PSNR", "" if error is None else f"MSE {error:.3g}"))
+        found.append(Highlight(_psnr(report), "PSNR", _noted("" if error is None else f"MSE {error:.3g}", report)))
     if (ratio := get("scalars_ratio")) is not None:
         found.append(Highlight(_ratio(ratio), "compression, scalars", "attributes to kept scalars"))
     return found + bytes_told
@@ -140,7 +141,7 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
             ),
         ),
         ("MSE", told("mse", "{:.3g} (intensities in 0..1)".format)),
-        ("PSNR", _psnr(report) if "psnr" in report else None),
+        ("PSNR", _with_range(_psnr(report), report) if "psnr" in report else None),
         *_ssim_rows(report),
         ("rejected", told("rejected", _left_out)),
         *(("note", printable(str(note))) for note in report.get("notes") or ()),
@@ -197,11 +198,11 @@ def _ssim_rows(report: Mapping[str, Any]) -> list[tuple[str, str]]:
         return []
     if report["ssim_mean"] is None:
         return [("SSIM", "not defined for these samples")]
-    rows = [("SSIM, mean", _ssim(report["ssim_mean"]))]
+    rows = [("SSIM, mean", _with_range(_ssim(report["ssim_mean"]), report))]
     if report.get("ssim_min") is not None:
         name = report.get("ssim_min_name")
         whose = "" if name is None else f" ({printable(str(name))})"
-        rows.append(("SSIM, worst", f"{_ssim(report['ssim_min'])}{whose}"))
+        rows.append(("SSIM, worst", f"{_with_range(_ssim(report['ssim_min']), report)}{whose}"))
     return rows
 
 
@@ -252,6 +253,18 @@ def _psnr(report: Mapping[str, Any]) -> str:
     if report["psnr"] is None:
         return "infinite" if report.get("mse") == 0 else NOTHING
     return f"{report['psnr']:.1f} dB"
+
+
+def _in_its_range(report: Mapping[str, Any]) -> str:
+    return range_words(report["data_range"]) if report.get("data_range") else ""
+
+
+def _with_range(value: str, report: Mapping[str, Any]) -> str:
+    return f"{value} ({told})" if (told := _in_its_range(report)) else value
+
+
+def _noted(note: str, report: Mapping[str, Any]) -> str:
+    return ", ".join(part for part in (note, _in_its_range(report)) if part)
 
 
 def _seconds(seconds: float | None) -> str:
