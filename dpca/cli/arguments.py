@@ -52,7 +52,7 @@ def add_source_options(parser: argparse.ArgumentParser) -> None:
         help="names of a sample's axes, for example z,y,x, or of all axes with 'sample' among them; one called channel "
         "comes last (default: from the source or its shape)",
     )
-    add_range_option(group, "from the integer type; for floats, as found")
+    add_range_option(group, "0,255 for 8-bit values; for others, as found")
 
 
 def reading_options(options: argparse.Namespace) -> dict[str, Any]:

@@ -355,7 +355,7 @@ def _parser() -> argparse.ArgumentParser:
     verify.add_argument("--sample", type=positive, metavar="N", help="with --stack, compare N samples (default: all)")
 
     for sub in (fit, transform, encode):
-        add_range_option(sub, "as the stack states it")
+        add_range_option(sub, "as the stack states it, else as found")
     for sub in (ingest, virtual, fit, transform, encode, reconstruct):
         add_overwrite(sub)
     for sub in (ingest, fit, transform, encode, append, reconstruct, verify):

@@ -243,5 +243,5 @@ def pictured(
     """Draw samples of these numbers beside their reconstructions; ``names`` and ``ssim`` are those of all samples."""
     values = None if ssim is None else ssim[list(originals)]
     samples = np.stack([np.asarray(sample) for sample in originals.values()])
-    bounds = shown_range([samples], samples.dtype, data_range)
+    bounds = shown_range(list(samples), samples.dtype, data_range)
     return plots.comparison(samples, rebuilt, [str(names[i]) for i in originals], values, bounds, axes=axes)

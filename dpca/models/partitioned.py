@@ -94,9 +94,6 @@ class PartitionedPCA(ComponentModel):
         stack, whole = fitted_source(self, X)
         source, watching = whole, running.pop("watching", None)
         choice, left_out = RankChoice.of(self.get_params()), None
-        value_range = value_range_for(choice, self.data_range, stack, whole.dtype)
-        if choice.is_target and value_range is None:
-            value_range = spanned_range(whole, **running)
         if choice.validation_fraction is not None:
             source, left_out = hold_out(whole, choice.validation_fraction, self._random(0))
         if source.shape[0] < 2:
@@ -107,6 +104,7 @@ class PartitionedPCA(ComponentModel):
         if choice.is_target:
             n_spatial = self._n_spatial(partition, axes or axes_for(source.shape[1:]))
             check = check_for(choice, whole, left_out, n_spatial, self._random(1), self.memory_budget)
+        value_range = value_range_for(choice, self.data_range, stack, lambda: spanned_range(whole, **running))
         n, stage, why = source.shape[0], "fit", ""
         computed = self._to_compute(choice, n, partition)
         while True:
@@ -214,11 +212,7 @@ class PartitionedPCA(ComponentModel):
                 f"{choice.name} is met on samples that partial_fit does not keep: use fit, or target_mse or "
                 f"target_psnr without validation_fraction"
             )
-        value_range = value_range_for(choice, self.data_range, X, X.dtype)
-        if choice.is_target and value_range is None:
-            raise DataError(
-                f"{choice.name} needs the range of the values, which batches do not tell: give data_range=(low, high)"
-            )
+        value_range = value_range_for(choice, self.data_range, X)
         if self._states is None:
             self._fixed = self._to_go_on(
                 self._partition(as_source(X), self._labels.axes if self._labels else None), X.dtype
@@ -265,7 +259,7 @@ class PartitionedPCA(ComponentModel):
         k = max([1, *(len(result["components"]) for result in results)]) if choice.adapts else choice.value
         self._learned_parts(partition, in_place(k or partition.max_features, partition, results, dtype), n)
         target: dict[str, Any] = {}
-        if reached is not None:
+        if reached is not None and value_range is not None:
             target = {
                 "name": choice.name,
                 "asked": float(choice.value),
@@ -273,7 +267,7 @@ class PartitionedPCA(ComponentModel):
                 "reached": reached.value if math.isfinite(reached.value) else None,
                 "standard_error": reached.standard_error,
                 "left_out": 0 if left_out is None else len(left_out),
-                "data_range": list(value_range or ()),
+                "data_range": list(value_range),
             }
         self._know_target(target, left_out)
 

@@ -100,16 +100,28 @@ def check_for(
 
 
 def value_range_for(
-    choice: RankChoice, data_range: tuple[float, float] | None, stack: Any, dtype: np.dtype[Any]
+    choice: RankChoice,
+    data_range: tuple[float, float] | None,
+    stack: Any,
+    find: Callable[[], tuple[float, float]] | None = None,
 ) -> tuple[float, float] | None:
-    """Return the smallest and the largest possible value as far as somebody states them, or the type of the values.
+    """Return the smallest and the largest possible value where a target needs them, None where there is no target.
 
-    Nothing where there is no target, which alone needs them.
+    They are what is given, what the stack states, those of its type, or what ``find`` returns.
+
+    Raises
+    ------
+    DataError
+        If nobody says what they are.
     """
     if not choice.is_target:
         return None
     known = data_range if data_range is not None else getattr(stack, "data_range", None)
-    return type_range(dtype) if known is None else checked_range(known)
+    if known is None and (known := type_range(np.dtype(stack.dtype)) or (find and find())) is None:
+        raise DataError(
+            f"{choice.name} needs the range of the values, which a batch does not tell: give data_range=(low, high)"
+        )
+    return checked_range(known)
 
 
 def keep_chosen(

@@ -107,12 +107,13 @@ def shown_range(
 
     Of 8-bit and truth values these are what is stated, or the range of the type, unless the values use under a tenth of
     it. Others come from instruments whose range they seldom fill: the 0.5th and 99.5th percentile are shown of them.
+    Curves are shown whole.
     """
     spanned = range_of(values, None)
     whole = type_range(np.dtype(dtype))
     if whole is not None and not hardly_used(spanned, whole := stated or whole):
         return whole
-    finite = np.concatenate([part[np.isfinite(part)] for part in values]) if len(values) else np.empty(0)
+    finite = np.concatenate([part[np.isfinite(part)] for part in values if part.ndim > 1] or [np.empty(0)])
     if not finite.size:
         return spanned
     low, high = np.percentile(finite[:: -(-finite.size // _LOOKED_AT) | 1].astype(np.float64), _PERCENTILES).tolist()

@@ -163,7 +163,7 @@ def worst_cases(store: Any, samples: Any, n: int = 6, *, axes: Sequence[str] | N
     worst = [int(index) for index in worst_first(quality)[:count]]
     before, after = (np.stack([given.upright(of.read(index)) for index in worst]) for of in (given, rebuilt))
     values = None if "ssim" not in quality else quality["ssim"][worst]
-    bounds = shown_range([before], given.dtype, given.data_range or rebuilt.data_range)
+    bounds = shown_range(list(before), given.dtype, given.data_range or rebuilt.data_range)
     return comparison(before, after, given.named(worst), values, bounds, axes=given.axes)
 
 
@@ -221,7 +221,7 @@ def reconstruction_ladder(
     originals = None if samples is None else given.take(chosen)
     rebuilt = [_at_level(store, given, chosen, originals, level) for level in steps]
     every = ([] if originals is None else [originals]) + rebuilt
-    bounds = given.bounds(every[:1], data_range)
+    bounds = given.bounds(list(every[0]), data_range)
     panels = [[thinned(panel(given.upright(one), given.axes)) for one in column] for column in every]
     columns = [[intensity(picture, bounds) for picture in column] for column in panels]
     heads = ([] if originals is None else ["original"]) + [f"k = {level:,}" for level in steps]

@@ -62,8 +62,8 @@ KEYS = {
     "captured_estimate_error": "the standard error of that",
     "rejected": "samples left out: their number, or a list of (name, reason)",
     "goal": "{name, value}: what the compressed store was to reach",
-    "target": "{name, asked, reached, standard_error, left_out, data_range}: what was asked for, and what is reached, on"
-    " samples of the fit or on those that were left out of it",
+    "target": "{name, asked, reached, standard_error, left_out, data_range}: what was asked for, and is reached on "
+    "samples of the fit or on those left out of it",
     "job": "which job made the store",
     "settings": "what was asked for",
     "made_with": "versions of this package and of the libraries that it computed with",

@@ -156,8 +156,8 @@ def test_samples_of_any_shape(
     if shape == (5, 16, 18):
         low, high = values[1].min(), values[1].max()
         last, most = explorer.look(1, 1, 4).original, explorer.look(1, 1, None).original
-        assert np.corrcoef(last.ravel(), values[1, 4].ravel())[0, 1] == pytest.approx(1)
-        assert np.corrcoef(most.ravel(), values[1].max(axis=0).ravel())[0, 1] == pytest.approx(1)
+        assert np.corrcoef(last.ravel(), values[1, 4].ravel())[0, 1] > 0.999  # the ends are cut
+        assert np.corrcoef(most.ravel(), values[1].max(axis=0).ravel())[0, 1] > 0.999
         assert low < high
 
 

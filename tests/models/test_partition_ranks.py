@@ -9,7 +9,6 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import pytest
-from dask.delayed import delayed
 
 from dpca import BandPCA, CellPCA
 from dpca.models.rank_choice import RankWarning
@@ -143,16 +142,13 @@ def test_what_cannot_be(asked: dict[str, Any], words: str) -> None:
         cells(**asked).fit(uneven(40))
 
 
-@delayed
-def _unread() -> np.ndarray:
-    raise AssertionError("read, to no end")
-
-
-def test_targets_of_floats_need_a_range() -> None:
-    with pytest.raises(DataError, match=r"target_psnr needs the range of the values: give data_range=\(low, high\)"):
-        cells(target_psnr=30).fit(uneven(40).astype(np.float32))
-    with pytest.raises(DataError, match="needs the range of the values"):
-        bands(target_mse=1e-3).fit(da.from_delayed(_unread(), (40, 12, 16, 3), np.float32))
+def test_targets_refer_to_what_the_values_span_unless_a_range_is_given() -> None:
     x = uneven(60)
+    bounds = (int(x.min()), int(x.max()))
+    expected = cells(target_psnr=35, data_range=bounds).fit(x)
+    for given in (x.astype(np.uint16), x.astype(np.int32), da.from_array(x.astype(np.float32), chunks=(7, 5, 16, 3))):
+        found = cells(target_psnr=35).fit(given)
+        np.testing.assert_array_equal(found.ranks_, expected.ranks_)
+        assert found.target_numbers()["data_range"] == list(bounds)
     scaled = cells(target_psnr=35, data_range=(0, 1)).fit(x / np.float32(255))
     np.testing.assert_array_equal(scaled.ranks_, cells(target_psnr=35).fit(x).ranks_)

@@ -309,10 +309,10 @@ def test_ssim_of_what_has_no_structure(shape: tuple[int, ...]) -> None:
         CellPCA(cell_shape=3, target_ssim=0.9).fit(x)
 
 
-def test_floats_without_a_range_and_batches() -> None:
+def test_batches_cannot_tell_a_range_or_be_kept() -> None:
     x = smooth_images(40, SHAPE)
-    with pytest.raises(DataError, match=r"target_ssim needs the range of the values: give data_range=\(low, high\)"):
-        cells(target_ssim=0.9).fit(x / np.float32(255))
+    with pytest.raises(DataError, match="needs the range of the values"):
+        cells(target_psnr=30).partial_fit(x.astype(np.uint16))
     for asked in ({"target_ssim": 0.9}, {"target_psnr": 30, "validation_fraction": 0.2}):
         with pytest.raises(DataError, match="on samples that partial_fit does not keep: use fit"):
             cells(**asked).partial_fit(x)

@@ -18,6 +18,7 @@ from dpca.rules import BlockPower, ExplicitKrasulina, ImplicitKrasulina, Increme
 from dpca.rules.covariance import Covariance, CovariancePCA
 from dpca.rules.covariance_product import CovarianceProduct, RayleighRitz, Refinement
 from dpca.rules.dual import BlockGram, DualComponents
+from dpca.rules.extremes import Extremes
 from dpca.rules.gains import gains_of
 from dpca.rules.kha import KernelHebbian, begin
 from dpca.rules.minibatch import InBatches
@@ -64,6 +65,7 @@ RULES: dict[str, Callable[[int, int], Any]] = {
     "covariance": lambda d, n: Covariance(),
     "covariance-pca": lambda d, n: CovariancePCA(3, n_least=2),
     "moments": lambda d, n: Moments(),
+    "extremes": lambda d, n: Extremes(),
     "patch-covariance": lambda d, n: PatchCovariancePCA(PatchGrid((d // 3, 3), (2, 2), (1, 1)), 3),
     "pooled-covariance": lambda d, n: PooledCovariancePCA(2, [(2, d // 5), (3, d // 5)]),
     "covariance-product": lambda d, n: CovarianceProduct(rows(3, d), np.full(d, 0.9)),
