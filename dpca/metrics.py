@@ -10,6 +10,7 @@ import scipy.linalg
 
 from dpca.kernels.quality import mse_per_sample, psnr_from_mse, ssim_per_sample
 from dpca.kernels.types import Array
+from dpca.storage.given_numbers import require_one_array
 from dpca.storage.layout import axes_for, count_spatial
 
 _BLOCK_ROWS = 1024
@@ -226,6 +227,7 @@ def _captured(
     if (x is None) == (covariance is None):
         raise ValueError("the variance comes from the samples x or from their covariance: give exactly one of them")
     given: Any = covariance if x is None else x
+    require_one_array(given, "covariance" if x is None else "x")
     widths = {given.shape[1], *(len(basis) for basis in bases)}
     if len(widths) > 1:
         raise ValueError(f"{sorted(widths)} attributes do not go together: give components of the same samples")
@@ -244,11 +246,14 @@ def _captured(
 
 def _span(rows: Array) -> Array:
     """Orthonormal columns (d, rank) with the span of the rows."""
+    require_one_array(rows, "components")
     basis: Array = scipy.linalg.orth(np.atleast_2d(np.asarray(rows, np.float64)).T)
     return basis
 
 
 def _pair(x: Array, y: Array, data_range: float) -> tuple[Array, Array]:
+    require_one_array(x, "x")
+    require_one_array(y, "y")
     x, y = np.asarray(x), np.asarray(y)
     if x.shape != y.shape:
         raise ValueError(f"shapes {x.shape} and {y.shape} differ: compare samples of one shape")

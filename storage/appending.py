@@ -29,6 +29,7 @@ from dpca.storage.arrays import create_array, create_root, growing_store, write_
 from dpca.storage.checksums import stored_checksums
 from dpca.storage.disk import writing_errors
 from dpca.storage.errors import DataError, StoreError
+from dpca.storage.given_numbers import require_one_array
 from dpca.storage.layout import SAMPLE, Layout, axes_for, choose_layout
 from dpca.storage.manifest import digest_of
 from dpca.storage.outputs import check_output
@@ -169,6 +170,7 @@ class Appender:
         StoreError
             If the store is closed.
         """
+        require_one_array(samples, "samples")
         values = np.asarray(samples)
         if values.shape == self.sample_shape:
             values = values[None]

@@ -19,6 +19,26 @@ def is_real(value: Any) -> bool:
     return is_whole(value) or isinstance(value, float | np.floating)
 
 
+def require_one_array(x: Any, name: str) -> None:
+    """Refuse a list or tuple of arrays, which numpy would stack; lists of numbers, and of such lists, are accepted.
+
+    Raises
+    ------
+    DataError
+    """
+    if not isinstance(x, list | tuple):
+        return
+    kinds = set(map(type, x))
+    if any(hasattr(kind, "__array__") and not issubclass(kind, np.generic) for kind in kinds):
+        raise DataError(
+            f"{name} is a {type(x).__name__} of {len(x)} arrays, which stand for several variables: give one array; "
+            f"np.stack makes one of samples"
+        )
+    if any(issubclass(kind, list | tuple) for kind in kinds):
+        for inner in x:
+            require_one_array(inner, name)
+
+
 def whole_number(value: Any, name: str, least: int, otherwise: str = "") -> int:
     """Return the value of a parameter as an int.
 

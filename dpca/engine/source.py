@@ -20,6 +20,7 @@ from dpca.engine.rows import open_rows
 from dpca.kernels.types import Array, Region
 from dpca.storage import cf
 from dpca.storage.errors import DataError, one_line
+from dpca.storage.given_numbers import require_one_array
 from dpca.storage.readers.opening import is_zarr
 from dpca.storage.readers.trajectory import is_trajectory
 from dpca.storage.reading import array_identity, model_of, open_again, open_array, path_of, read_into
@@ -280,14 +281,15 @@ def opened(x: Any, key: str | None = None) -> Any:
     return x
 
 
-def as_dense(x: Any) -> Array:
+def as_dense(x: Any, name: str = "X") -> Array:
     """Return what numpy can hold as an array; numpy itself would wrap what it does not know into one that holds that.
 
     Raises
     ------
     DataError
-        For what is no array of samples, whatever its values.
+        For what is no array of samples, whatever its values, and for a list of arrays.
     """
+    require_one_array(x, name)
     if issparse(x):
         raise DataError(f"a sparse matrix of {x.shape} is not supported: pass dense samples, x.toarray()")
     if np.ma.is_masked(x):
@@ -323,7 +325,7 @@ def _read_whole(x: zarr.Array[Any]) -> Array:
 
 def as_samples(x: Any, name: str) -> Array:
     """Return samples in memory as an array that a rule or a basis can take in, or refuse them; see `as_dense`."""
-    array = as_dense(x)
+    array = as_dense(x, name)
     check_numeric(array.shape, array.dtype, name)
     return array
 

@@ -12,6 +12,7 @@ from dpca.engine.source import Source, as_source
 from dpca.kernels.types import Array
 from dpca.models.labelled import Labelled, Labels, given_to_fit, given_to_model, taken_in
 from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import require_one_array
 from dpca.storage.labelled import as_coords, called, is_labelled, labelled_array
 
 #: The dim of modes, numbered from 1.
@@ -118,6 +119,7 @@ def series_given(pcs: Any, dim: str, k: int) -> Array:
         if {*labelled_array(pcs).dims} != {dim, MODE}:
             raise DataError(f"time functions have the dims {pcs.dims}: give {(dim, MODE)}")
         pcs = pcs.transpose(dim, MODE)
+    require_one_array(pcs, "pcs")
     values = np.asarray(pcs)
     if values.ndim != 2 or values.shape[1] < k:
         raise DataError(f"time functions have shape {values.shape}: give (n_samples, n_modes) of at least {k} modes")

@@ -28,7 +28,7 @@ from dpca.representation.base import Representation
 from dpca.representation.kernel import PRE_IMAGES, KernelRepresentation
 from dpca.rules.gains import Gains
 from dpca.storage.errors import DataError
-from dpca.storage.given_numbers import is_real, whole_number
+from dpca.storage.given_numbers import is_real, require_one_array, whole_number
 
 # Landmarks where their number is left open: so many, or so many for each component if that is more.
 _LANDMARKS, _PER_COMPONENT = 500, 10
@@ -221,6 +221,7 @@ class KernelPCA(KernelModel):
             return min(wanted, wanted if n is None else n), given
         if count is not None:
             raise DataError(f"n_landmarks is {count!r} but the landmarks are given: leave it out")
+        require_one_array(given, "landmarks")
         try:
             points = np.asarray(given)
         except ValueError as error:

@@ -15,6 +15,7 @@ from dpca.plots.drawing import ACCENT, HAIRLINE, INK, MUTED, WIDTH
 from dpca.plots.given import shares_for
 from dpca.plots.panels import NOTHING, signed
 from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import require_one_array
 
 _MARGIN, _GAP, _HEADING, _FOOT, _MAP, _TALLEST, _BAR = 0.1, 0.75, 0.3, 0.32, 4.1, 3.0, 0.12
 _COLORS = LinearSegmentedColormap.from_list("signed", signed(np.array([-1.0, 0.0, 1.0]), 1.0))
@@ -52,6 +53,7 @@ def mode_maps(
     DataError
         If the shapes do not fit.
     """
+    require_one_array(maps, "maps")
     pictures = np.asarray(maps, np.float64)
     if pictures.ndim != 3 or not pictures.size:
         raise DataError(f"maps have shape {pictures.shape}: give (k, ny, nx), at least one mode of two axes")

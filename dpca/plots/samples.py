@@ -29,6 +29,7 @@ from dpca.plots.panels import difference, intensity, panel, range_of, readable_g
 from dpca.representation.compressed import Compressed, open_compressed
 from dpca.representation.reconstruction import samples_of
 from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import require_one_array
 from dpca.storage.layout import count_spatial
 from dpca.storage.ranges import range_words
 
@@ -117,6 +118,8 @@ def comparison(
     DataError
         If the shapes, the number of names or the data range do not fit.
     """
+    require_one_array(originals, "originals")
+    require_one_array(reconstructions, "reconstructions")
     shown, rebuilt = np.asarray(originals), np.asarray(reconstructions)
     if shown.shape != rebuilt.shape or len(shown) == 0:
         raise DataError(f"originals are {shown.shape} and reconstructions {rebuilt.shape}: give as many of both")
