@@ -123,6 +123,7 @@ def add_goals(parser: argparse.ArgumentParser) -> None:
     )
     for name, what in zip(GOALS, texts, strict=True):
         group.add_argument(f"--{name.replace('_', '-')}", type=positive_number, metavar="X", help=what)
+    _add_every_sample(parser)
 
 
 def add_compress(parser: argparse.ArgumentParser) -> None:
@@ -133,6 +134,15 @@ def add_compress(parser: argparse.ArgumentParser) -> None:
         metavar="GOAL=X",
         help="make a compressed store, few bytes that read as the samples, in the place of scores: for example psnr=36 "
         f"or max-error=2; goals are {_GOALS} (which cells, where none are asked for: those that take the fewest bytes)",
+    )
+    _add_every_sample(parser)
+
+
+def _add_every_sample(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--every-sample",
+        action="store_true",
+        help="each sample is to meet the goal, not their mean: of psnr, mse and ssim",
     )
 
 

@@ -69,6 +69,7 @@ def settings_of(options: argparse.Namespace, model: Any) -> Any:
         key=options.key,
         axes=options.axes,
         goal=goal,
+        every_sample=goal is not None and options.every_sample,
         choose_cells=goal is not None and names_no_model(options),
         **reading_options(options),
     )

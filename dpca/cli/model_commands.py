@@ -98,7 +98,9 @@ def encode(options: argparse.Namespace) -> int:
 
         goal = {name: getattr(options, name) for name in GOALS}
         with run_options(options) as how:
-            cost = encode_store(stack, options.model, options.target, request=request, **goal, **how)
+            cost = encode_store(
+                stack, options.model, options.target, request=request, every_sample=options.every_sample, **goal, **how
+            )
         _tell(options.target, cost)
     size = folder_bytes(options.target)
     say(f"{size:,} bytes, {size / stack.n_samples:,.0f} a sample, 1 : {stack.nbytes / size:.1f}")
@@ -132,6 +134,8 @@ def append(options: argparse.Namespace) -> int:
         say(f"{name} {new:.4g} of the new samples under the old components, {before:.4g} of those before")
     if done.drifted:
         say(f"note: the new samples {done.drifted}" + (": all was fitted and encoded again" if done.refitted else ""))
+    if done.missed:
+        say(f"note: {done.missed}")
     return 0
 
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import DTypeLike
 
+from dpca.codec.dead_zone import USUAL, DeadZone
 from dpca.codec.interpolation import Interpolation
 from dpca.codec.quantize import quantize, to_integers
 from dpca.codec.slabs import Part, slabs_of, whole_of
@@ -130,8 +131,8 @@ class CellCodec:
         wide = [rows.astype(np.float64) for rows in self.components.rows]
         return [(np.linalg.pinv(rows @ rows.T, hermitian=True) @ rows).astype(self.dtype) for rows in wide]
 
-    def encode(self, samples: Array, dtype: DTypeLike, least: Array | None = None) -> Array:
-        """Return codes (n_positions, n) of samples, 0 for scores of fewer steps than the ``least`` (n_positions,).
+    def encode(self, samples: Array, dtype: DTypeLike, zone: DeadZone = USUAL) -> Array:
+        """Return codes (n_positions, n) of samples.
 
         Those of waves are of whole runs: there are as many of them as the runs have samples.
 
@@ -149,9 +150,9 @@ class CellCodec:
         codes = np.empty(scores.shape, dtype)
         for start in range(0, len(codes), _ROWS):
             few = slice(start, start + _ROWS)
-            if least is not None:
-                scores[few][np.abs(scores[few]) < (least[few, None] * self.step).astype(self.dtype)] = 0
-            codes[few] = to_integers(quantize(scores[few], self.step), dtype)
+            if zone.least is not None:
+                scores[few][np.abs(scores[few]) < (zone.least[few, None] * self.step).astype(self.dtype)] = 0
+            codes[few] = to_integers(quantize(scores[few], self.step, zone.rounding), dtype)
         return codes
 
     def of_samples(self, codes: Array) -> Array:

@@ -18,8 +18,8 @@ ROUNDING = 0.4
 _MARGIN = 1 / 64
 
 
-def quantize(values: Array, step: float) -> Array:
-    """Return the integers that stand for values, in the type of the values: 0 below .6 steps.
+def quantize(values: Array, step: float, rounding: float = ROUNDING) -> Array:
+    """Return the integers that stand for values, in the type of the values: by default 0 below .6 steps.
 
     Parameters
     ----------
@@ -27,9 +27,11 @@ def quantize(values: Array, step: float) -> Array:
         Overwritten.
     step : float
         Positive; ``step * integer`` is what an integer stands for.
+    rounding : float
+        What is added to absolute values before they are cut to integers.
     """
     values /= values.dtype.type(step)
-    values += np.copysign(values.dtype.type(ROUNDING), values)
+    values += np.copysign(values.dtype.type(rounding), values)
     return np.trunc(values, out=values)
 
 

@@ -10,9 +10,11 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
+import numpy as np
 import zarr
 
 from dpca.choices import COMPRESSED
+from dpca.codec.goal import Goal
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.source import as_source
 from dpca.jobs.append_write import QUALITY, AppendJob, grow, write_appended
@@ -43,9 +45,9 @@ Drift = Literal["refuse", "accept", "refit"]
 
 # What the store states of its making, which is not that of the longer one.
 _OF_BEFORE = ("kind", "version", "fingerprint", "made_with", "manifest", "request")
-# Measures of which the mean is promised, and the standard errors of as many of the samples before by which the mean of
-# new ones may miss it; and the share of a ratio of bytes that they may come to.
-_DRIFTS, _DRIFTED, _LESS = ("mse", "ssim"), 3, 0.95
+# Standard errors, of as many of the samples before, by which the mean of new ones may miss a goal; and the share of a
+# ratio of bytes that they may come to.
+_DRIFTED, _LESS = 3, 0.95
 # Names of checkpoints.
 _REPORT, _REFIT = "report", "refit"
 
@@ -67,6 +69,8 @@ class Appended:
         Says by how much the new samples miss the goal of the store; empty where they do not.
     refitted : bool
         Whether all samples were fitted and encoded again.
+    missed : str
+        Says by how much all samples together miss the goal, as new ones came to a little less; empty where they do not.
     """
 
     cost: StageCost
@@ -74,6 +78,7 @@ class Appended:
     measures: dict[str, tuple[float, float]]
     drifted: str
     refitted: bool
+    missed: str = ""
 
 
 def append_store(
@@ -172,7 +177,8 @@ def append_store(
             found = known[1]
         refitted = bool(found["drifted"]) and original is not None
         note = f"{given.n_samples:,} samples were appended, and they {found['drifted']}" if found["drifted"] else ""
-        told = report | {"notes": [*report.get("notes", []), *([note] if note else [])]} if report else {}
+        notes = [text for text in (note, "" if refitted else found["missed"]) if text]
+        told = report | {"notes": [*report.get("notes", []), *notes]} if report else {}
         if original is not None and refitted:
             kept.save(_REFIT, {}, found)
             found["peak"] = refit(before, original, given, work, facts, told, paths, **run).peak_memory
@@ -182,7 +188,8 @@ def append_store(
 
             renew_report(told, before, given, paths, work.store, cost)
         work.publish()
-    return Appended(cost, given.n_samples, found["measures"], found["drifted"], refitted)
+    missed = "" if refitted else found["missed"]
+    return Appended(cost, given.n_samples, found["measures"], found["drifted"], refitted, missed)
 
 
 def _report_of(before: Compressed, kept: Checkpoints) -> dict[str, Any]:
@@ -205,7 +212,8 @@ def _fill(
 ) -> dict[str, Any]:
     """Write the longer store; return the most memory of a process, the measures, and by how much a goal is missed."""
     promised, n_spatial = before.facts.get("max_error"), before.codec.components.grid.n_spatial
-    encode = EncodeJob(as_source(given), str(work.store), work.fingerprint, promised, n_spatial, kept)
+    goal = Goal(**before.facts["goal"])
+    encode = EncodeJob(as_source(given), str(work.store), work.fingerprint, promised, n_spatial, kept, goal=goal)
     job = AppendJob(encode, before)
     grow(job)
     facts = {name: value for name, value in before.facts.items() if name not in _OF_BEFORE}
@@ -214,21 +222,23 @@ def _fill(
         facts["breaks"] = [*facts.get("breaks", []), len(before)]
     group = create_root(work.store, kind=COMPRESSED, version=COMPRESSED_VERSION, fingerprint=work.fingerprint, **facts)
     try:
-        peak = write_appended(job, client, progress)
+        old = {name: values for name, values in before.quality.items() if name in QUALITY}
+        errors = goal.errors(old) if goal.is_of_samples else None
+        peak, new = write_appended(job, errors, client, progress)
     except OverflowError as error:
         raise DataError(
             f"'{given.path}' has values far beyond the range of '{before.path}' ({error}): encode all samples again"
         ) from error
-    old = {name: values for name, values in before.quality.items() if name in QUALITY}
-    new, dim = job.records, along.dims[0]
-    write_quality(group, [(old, {}), (new, {})], str(work.scratch), dim)
+    dim = along.dims[0]
+    write_quality(group, [old, new], dim)
     write_strings(group, "name", [*before.names.tolist(), *given.names.tolist()], dim)
     if "dims" in facts:
         write_coordinates(group.require_group(ALONG), along)
     size = folder_bytes(before.path)
     added = max(1, finished_bytes(work.store) - size)
-    measures, drifted = _drift(before, old, new, (before.nbytes / size, given.nbytes / added))
-    return {"peak": peak, "measures": measures, "drifted": drifted}
+    measures, drifted = _drift(goal, old, new, (before.nbytes / size, given.nbytes / added))
+    share = (size + added) / (before.nbytes + given.nbytes)
+    return {"peak": peak, "measures": measures, "drifted": drifted, "missed": _missed(goal, old, new, share)}
 
 
 def _check_alike(before: Compressed, stack: Stack) -> None:
@@ -262,22 +272,36 @@ def _longer(before: Compressed, stack: Stack) -> Coordinates:
     return replace(known, arrays={name: arrays[name] for name in known.arrays})
 
 
+def _missed(goal: Goal, old: Mapping[str, Array], new: Mapping[str, Array], share: float) -> str:
+    """Say by how much all samples miss the goal, if they do; ``share`` is that of their bytes which the store has."""
+    if goal.is_promise:
+        return ""
+    errors = [goal.errors(each) for each in (old, new)] if goal.is_of_samples else []
+    error = goal.error(np.concatenate(errors)) if errors else share
+    if error <= goal.allowed:
+        return ""
+    return f"all samples together come to {goal.name} {goal.value_of(error):.6g}, and {goal.value:g} was asked for"
+
+
 def _drift(
-    before: Compressed, old: Mapping[str, Array], new: Mapping[str, Array], ratio: tuple[float, float]
+    goal: Goal, old: Mapping[str, Array], new: Mapping[str, Array], ratio: tuple[float, float]
 ) -> tuple[dict[str, Any], str]:
     """Compare the quality of new samples with that of the others; say by how much they miss the goal, if they do."""
     measures = {"psnr": tuple(float(psnr_from_mse(each["mse"].mean())) for each in (old, new)), "ratio": ratio}
     if "ssim" in old and "ssim" in new:
         measures["ssim"] = (float(old["ssim"].mean()), float(new["ssim"].mean()))
-    goal, asked = before.facts["goal"]["name"], float(before.facts["goal"]["value"])
-    name = "mse" if goal == "psnr" else goal
-    if name in _DRIFTS and name in old and name in new:
-        wanted, worse = 10 ** (-asked / 10) if goal == "psnr" else asked, 1 if name == "mse" else -1
-        spread = _DRIFTED * float(old[name].std()) / math.sqrt(len(new[name]))
-        kept = worse * float(new[name].mean()) <= max(worse * wanted, worse * float(old[name].mean())) + spread
+    if goal.is_of_samples:
+        before, after = goal.errors(old), goal.errors(new)
+        # A mean of few is another one than that of many, if only by chance.
+        spread = 0.0 if goal.every_sample else _DRIFTED * float(before.std()) / math.sqrt(len(after))
+        kept = goal.error(after) <= max(goal.allowed, goal.error(before)) + spread
+        was, now = goal.value_of(goal.error(before)), goal.value_of(goal.error(after))
     else:
-        kept = goal != "ratio" or ratio[1] >= _LESS * min(asked, ratio[0])
+        was, now = ratio
+        kept = goal.is_promise or now >= _LESS * min(goal.value, was)
     if kept:
         return measures, ""
-    was, now = measures.get(goal, (float(old["mse"].mean()), float(new["mse"].mean())))
-    return measures, f"come to {goal} {now:.4g}, and {asked:.4g} was asked for; those before come to {was:.4g}"
+    return (
+        measures,
+        f"come to {goal.name} {now:.4g}, and {goal.value:.4g} was asked for; those before come to {was:.4g}",
+    )

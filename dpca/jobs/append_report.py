@@ -8,7 +8,7 @@ from dataclasses import asdict
 from typing import Any
 
 from dpca import plots
-from dpca.jobs.own_stack import KEPT_STACK
+from dpca.jobs.own_stack import compressed_bytes
 from dpca.jobs.report import pictured, quality_numbers
 from dpca.jobs.stages import StageCost
 from dpca.plots.given import worst_first
@@ -16,7 +16,6 @@ from dpca.report.record import read_pictures, report_folder, write_report
 from dpca.representation.compressed import Compressed, compressed_in
 from dpca.storage.arrays import open_written
 from dpca.storage.disk import bytes_at
-from dpca.storage.manifest import finished_bytes
 from dpca.storage.objects import Place
 from dpca.storage.stack import Stack
 
@@ -50,7 +49,7 @@ def renew_report(
         Of the appending.
     """
     folder, longer = report_folder(before.path), compressed_in(open_written(store), os.fspath(store))
-    quality, size = longer.quality, finished_bytes(store, left_out=KEPT_STACK)
+    quality, size = longer.quality, compressed_bytes(store)
     given, more = report.get("bytes_given"), bytes_at(paths)
     written = {**report.get("bytes_written", {}), "compressed": size}
     written["total"] = sum(value for name, value in written.items() if name != "total")

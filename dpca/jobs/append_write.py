@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,13 +15,13 @@ import numpy as np
 from dpca.codec.waves import RUN, restored
 from dpca.engine.memory import peak_resident_bytes, task_budget, thread_count
 from dpca.engine.plan import Outline
+from dpca.jobs.encode_until import write_until_met
 from dpca.jobs.encode_write import EncodeJob, encode_rows, plan_codes, write_rows
 from dpca.jobs.own_stack import KEPT_STACK
 from dpca.kernels.types import Array
 from dpca.representation.compressed import Compressed
 from dpca.representation.compressed_views import ALONG
 from dpca.storage.disk import atomic_write_bytes
-from dpca.storage.errors import StoreError
 from dpca.storage.inherited import link_or_copy
 from dpca.storage.manifest import CHECKSUMS, METADATA
 from dpca.storage.progress import Progress
@@ -78,15 +79,6 @@ class AppendJob:
         """Those that hold new samples."""
         return range(self.begins // self.rows, math.ceil(self.length / self.rows))
 
-    @property
-    def records(self) -> dict[str, Array]:
-        """The quality of the new samples."""
-        kept = [self.encode.checkpoints.load(self.encode.unit(shard)) for shard in self.shards]
-        if None in kept:
-            raise StoreError(f"a record in '{self.encode.checkpoints.folder}' is gone: run the same command again")
-        parts = [record[0] for record in kept if record is not None]
-        return {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-
 
 def grow(job: AppendJob) -> None:
     """Give every file that stays a second name in the longer store, and its arrays their length."""
@@ -115,8 +107,13 @@ def _lengthen(array: Path, axis: int, n: int) -> None:
     atomic_write_bytes(array / METADATA, json.dumps(metadata).encode())
 
 
-def write_appended(job: AppendJob, client: Any | None, progress: Progress) -> int:
-    """Write the shards that hold new samples; return the most memory that any one process held."""
+def write_appended(
+    job: AppendJob, errors: Array | None, client: Any | None, progress: Progress
+) -> tuple[int, dict[str, Array]]:
+    """Write the shards that hold new samples; return the most memory of a process, and the quality of these samples.
+
+    Where all samples miss the goal of the job, with the ``errors`` of those before, finer codes of the new ones may help.
+    """
     encode, rows = job.encode, job.rows
     source, kept = encode.source, encode.checkpoints
     if source.in_process:
@@ -124,18 +121,27 @@ def write_appended(job: AppendJob, client: Any | None, progress: Progress) -> in
     whole = Outline(source.name, (job.length, *source.shape[1:]), source.dtype, source.chunks)
     plan_codes(whole, task_budget(client, thread_count()), len(job.before.codec.cell))
     counts = {s: min((s + 1) * rows, job.length) - max(s * rows, job.begins) for s in job.shards}
-    shards = ((s, n, None if kept.load(encode.unit(s)) else (job, s)) for s, n in counts.items())
-    stage = progress("append", source.shape[0], "samples")
-    peaks = map_shards(_append_one, shards, stage=stage, client=client, threads=thread_count(), name="append")
-    return max([*peaks, peak_resident_bytes() if client is None else 0])
+
+    def write(shards: Mapping[int, int]) -> int:
+        calls = (
+            (s, counts[s], None if kept.load(encode.unit(s, nearest)) else (job, s, nearest))
+            for s, nearest in shards.items()
+        )
+        stage = progress("append", sum(counts[s] for s in shards), "samples")
+        peaks = map_shards(_append_one, calls, stage=stage, client=client, threads=thread_count(), name="append")
+        return max([*peaks, peak_resident_bytes() if client is None else 0])
+
+    peak, nearest = write_until_met(encode.goal, job.shards, write, encode.record, errors)
+    records = [encode.record(s, nearest.get(s, 0)) for s in job.shards]
+    return peak, {name: np.concatenate([record[name] for record in records]) for name in records[0]}
 
 
-def _append_one(job: AppendJob, shard: int) -> int:
+def _append_one(job: AppendJob, shard: int, nearest: int = 0) -> int:
     """Do one shard, the body of a task; return the most memory that this process ever held."""
     begins, encode = job.begins, job.encode
     start, stop = shard * job.rows, min((shard + 1) * job.rows, job.length)
     first = max(start, begins)
-    codes, residual, record = encode_rows(encode, first - begins, stop - begins, None)
+    codes, residual, record = encode_rows(encode, first - begins, stop - begins, None, nearest)
     if start < begins:
         old = open_group(job.before.path)
         there = _read(array_in(old, "codes"), -1, start // job.run, begins // job.run)
@@ -145,7 +151,7 @@ def _append_one(job: AppendJob, shard: int) -> int:
             gap = np.zeros((begins - job.ends, *there.shape[1:]), there.dtype)
             residual = np.concatenate([there, gap, residual])
     write_rows(encode.store, start, codes, residual)
-    encode.checkpoints.save(encode.unit(shard), record, {"n_samples": stop - first})
+    encode.checkpoints.save(encode.unit(shard, nearest), record, {"n_samples": stop - first})
     return peak_resident_bytes()
 
 

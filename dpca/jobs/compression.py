@@ -138,7 +138,7 @@ def compress(
         record.keep("ingest", cost)
         run: dict[str, Any] = {"client": client, "progress": progress}
         stack = _with_range(stack, work, record, say, run)
-        wanted = None if goal is None else wanted_goal(goal)
+        wanted = None if goal is None else wanted_goal(goal, every_sample=settings.every_sample)
         if wanted is not None and settings.choose_cells:
             model = model_with_chosen_cells(model, stack, wanted, record, client, say)
         stated = {} if request is None else {"request": request}
@@ -192,13 +192,13 @@ def find_done(
     folder = report_folder(output)
     check_output(output, given, report=folder)
     if settings.goal is not None:
-        wanted_goal(settings.goal)
+        wanted_goal(settings.goal, every_sample=settings.every_sample)
         if not isinstance(settings.model, CellPCA) or settings.reconstruct:
             raise DataError(
                 "a compressed store is made of cells and reads as reconstructions: ask neither for these nor for bands"
             )
-    elif settings.choose_cells:
-        raise DataError("choose_cells is given without a goal, whose bytes would tell: give one, or leave it out")
+    elif settings.choose_cells or settings.every_sample:
+        raise DataError("choose_cells or every_sample is given without a goal: give one, or leave it out")
     settings.model.check_before(given.n_samples if isinstance(given, Stack) else len(given))
     with _workspace(given, output, settings, overwrite, look_only=True) as work:
         if work.state != "complete":

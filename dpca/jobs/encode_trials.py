@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 
 from dpca.codec.cells import CellCodec, Components
+from dpca.codec.dead_zone import NEAREST, DeadZone
 from dpca.codec.goal import Goal, UnreachedError, search_step
 from dpca.codec.interpolation import FINER, Interpolation, folded
 from dpca.codec.quantize import to_integers
@@ -20,7 +21,7 @@ from dpca.codec.residual import best_axes, differences
 from dpca.codec.waves import RUN, stored, to_waves, waves_pay
 from dpca.engine.sampling import read_samples, spread_samples
 from dpca.engine.source import Source
-from dpca.kernels.quality import mse_per_sample, psnr_from_mse, ssim_per_sample
+from dpca.kernels.quality import quality_of
 from dpca.kernels.types import Array
 from dpca.models.cell_pca import CellPCA
 from dpca.models.rank import UnmetError
@@ -154,13 +155,9 @@ class Trials:
 
     def margin_of(self, goal: Goal) -> Callable[[float], float]:
         """Return by how much steps meet a goal, negative where they do not."""
-        measured: dict[str, Callable[[Quantized], float]] = {
-            "ratio": lambda tried: self._raw_bytes / self.stored_bytes(tried) / goal.value - 1,
-            "psnr": lambda tried: float(psnr_from_mse(np.array(self.mse(tried)))) - goal.value,
-            "mse": lambda tried: 1 - self.mse(tried) / goal.value,
-            "ssim": lambda tried: self._ssim(tried) - goal.value,
-        }
-        return lambda step: measured[goal.name](self.at(step))
+        if goal.name == "ratio":
+            return lambda step: self._raw_bytes / self.stored_bytes(self.at(step)) / goal.value - 1
+        return lambda step: goal.margin(goal.errors(self._quality(self.at(step), goal)))
 
     def _few(self) -> Trials:
         """Return trials of a part of the samples, of waves whole runs of them."""
@@ -186,7 +183,7 @@ class Trials:
     def with_residual(self, tried: Quantized) -> Quantized:
         """Return the same with the axes along which differences of its residual are smallest."""
         codec = self.codec(tried)
-        left = self._residual(codec, codec.encode(self.samples[:RUN], np.int32, tried.least), RUN)
+        left = self._residual(codec, codec.encode(self.samples[:RUN], np.int32, DeadZone(tried.least)), RUN)
         return replace(tried, differences=best_axes(left, self.components.grid.n_spatial))
 
     def _interpolated(self, plain: Quantized, finer: float) -> Quantized:
@@ -213,7 +210,7 @@ class Trials:
     def stored_bytes(self, tried: Quantized) -> float:
         """Estimate the bytes of the whole store."""
         codec, times = self.codec(tried), self.n_samples / len(self.samples)
-        codes = codec.encode(self.samples, np.int32, tried.least)
+        codes = codec.encode(self.samples, np.int32, DeadZone(tried.least))
         once = sum(packed_bytes(np.asarray(getattr(tried, name)), (2**14,)) for name in ("cell", "component", "basis"))
         once += packed_bytes(tried.mean, mean_chunks(self.components.grid))
         shown, chunks = stored(codes) if tried.waves else codes, self.form.codes(len(codes), tried.waves).chunks
@@ -248,18 +245,17 @@ class Trials:
     def _raw_bytes(self) -> int:
         return self.n_samples * int(self.samples[0].nbytes)
 
-    def _decoded(self, tried: Quantized) -> Array:
-        codec = self.codec(tried)
-        codes = codec.of_samples(codec.encode(self.samples, np.int32, tried.least))
-        return codec.decode(codes, pixels=pixels_of(self.facts))
+    def _quality(self, tried: Quantized, goal: Goal) -> dict[str, Array]:
+        # Those that miss a goal of every sample are encoded without a dead zone.
+        codec, zone = self.codec(tried), NEAREST if goal.every_sample else DeadZone(tried.least)
+        codes = codec.of_samples(codec.encode(self.samples, np.int32, zone))
+        decoded = codec.decode(codes, pixels=pixels_of(self.facts))
+        n_spatial = self.components.grid.n_spatial
+        return quality_of(self.samples, decoded, data_range=self._width, n_spatial=n_spatial, measures=(goal.measure,))
 
     def mse(self, tried: Quantized) -> float:
         """Return the mean squared error, in units of the data range squared."""
-        return float(mse_per_sample(self.samples, self._decoded(tried), data_range=self._width).mean())
-
-    def _ssim(self, tried: Quantized) -> float:
-        decoded, n_spatial = self._decoded(tried), self.components.grid.n_spatial
-        return float(ssim_per_sample(self.samples, decoded, data_range=self._width, n_spatial=n_spatial).mean())
+        return float(self._quality(tried, Goal("mse", 1.0))["mse"].mean())
 
 
 def spread_runs(source: Source, most: int, run: int) -> Array:

@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import math
 import os
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 import zarr
+from numpy.typing import DTypeLike
 
 from dpca.codec.cells import CellCodec
+from dpca.codec.dead_zone import NEAREST, DeadZone, from_coarse_to_fine
+from dpca.codec.goal import Goal
 from dpca.codec.interpolation import folded
 from dpca.codec.quantize import integer_dtype, to_integers
 from dpca.codec.residual import differences
@@ -20,11 +24,12 @@ from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.memory import peak_resident_bytes, task_budget, thread_count
 from dpca.engine.plan import TASK_OVERHEAD
 from dpca.engine.source import Source, batches
-from dpca.jobs.score_write import SHARD_COPIES, require_memory
+from dpca.jobs.encode_until import write_until_met
+from dpca.jobs.score_write import SHARD_COPIES, record_of, require_memory
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.linalg import release_scratch
 from dpca.kernels.pixels import to_pixels
-from dpca.kernels.quality import has_ssim, mse_per_sample, quality_bytes, ssim_per_sample
+from dpca.kernels.quality import quality_bytes, quality_of
 from dpca.kernels.types import Array
 from dpca.representation.compressed_form import Form, pixels_of, read_codec
 from dpca.storage.arrays import create_array, open_written, write_shard
@@ -59,6 +64,8 @@ class EncodeJob:
         Where each finished shard leaves its quality, the done-marker.
     plain : bool
         Whether the store has residuals only.
+    goal : Goal, optional
+        Of the quality of samples.
     """
 
     source: Source
@@ -68,6 +75,7 @@ class EncodeJob:
     n_spatial: int
     checkpoints: Checkpoints
     plain: bool = False
+    goal: Goal | None = None
 
     @property
     def form(self) -> Form:
@@ -79,13 +87,25 @@ class EncodeJob:
         """Units of work."""
         return math.ceil(self.source.shape[0] / self.form.shard_rows)
 
-    def unit(self, shard: int) -> str:
-        """Name of a shard's record."""
-        return f"shard-{shard:06d}"
+    def unit(self, shard: int, nearest: int = 0) -> str:
+        """Name of a shard's record, of which so many samples were encoded without a dead zone."""
+        return f"shard-{shard:06d}" + (f"-{nearest}" if nearest else "")
+
+    def record(self, shard: int, nearest: int = 0) -> dict[str, Array]:
+        """Return the quality of the samples of a finished shard.
+
+        Raises
+        ------
+        StoreError
+            If it is gone.
+        """
+        return record_of(self.checkpoints, self.unit(shard, nearest))
 
 
-def write_codes(job: EncodeJob, group: zarr.Group, n_positions: int, client: Any | None, progress: Progress) -> int:
-    """Write codes and residuals, shard by shard; return the most memory that any one process held."""
+def write_codes(
+    job: EncodeJob, group: zarr.Group, n_positions: int, client: Any | None, progress: Progress
+) -> tuple[int, list[dict[str, Array]]]:
+    """Write codes and residuals, shard by shard; return the most memory of a process, and the quality of each shard."""
     source, form = job.source, job.form
     if source.in_process:
         client = None  # its memory is here
@@ -107,13 +127,19 @@ def write_codes(job: EncodeJob, group: zarr.Group, n_positions: int, client: Any
         )
     rows = form.shard_rows
     plan_codes(source, task_budget(client, thread_count()), n_positions, form)
-    shards = (
-        (s, min((s + 1) * rows, n) - s * rows, None if job.checkpoints.load(job.unit(s)) is not None else (job, s))
-        for s in range(job.n_shards)
-    )
-    stage = progress("encode", n, "samples")
-    peaks = map_shards(encode_one, shards, stage=stage, client=client, threads=thread_count(), name="encode")
-    return max([*peaks, peak_resident_bytes() if client is None else 0])
+
+    def write(shards: Mapping[int, int]) -> int:
+        lengths = {s: min((s + 1) * rows, n) - s * rows for s in shards}
+        calls = (
+            (s, lengths[s], None if job.checkpoints.load(job.unit(s, nearest)) is not None else (job, s, nearest))
+            for s, nearest in shards.items()
+        )
+        stage = progress("encode", sum(lengths.values()), "samples")
+        peaks = map_shards(encode_one, calls, stage=stage, client=client, threads=thread_count(), name="encode")
+        return max([*peaks, peak_resident_bytes() if client is None else 0])
+
+    peak, nearest = write_until_met(job.goal, range(job.n_shards), write, job.record)
+    return peak, [job.record(s, nearest.get(s, 0)) for s in range(job.n_shards)]
 
 
 def plan_codes(source: Source, budget: int, n_positions: int = 0, form: Form | None = None) -> None:
@@ -165,14 +191,14 @@ def _codec_of(store: str, fingerprint: str, records: str) -> CellCodec:
     return read_codec(open_written(store))
 
 
-def encode_one(job: EncodeJob, shard: int) -> int:
+def encode_one(job: EncodeJob, shard: int, nearest: int = 0) -> int:
     """Do one shard, the body of a task; return the most memory that this process ever held."""
     rows = job.form.shard_rows
     start, stop = shard * rows, min((shard + 1) * rows, job.source.shape[0])
     least = stored_plan(job.checkpoints)[0]["least"]
-    codes, residual, record = encode_rows(job, start, stop, least)
+    codes, residual, record = encode_rows(job, start, stop, least, nearest)
     write_rows(job.store, start, codes, residual)
-    job.checkpoints.save(job.unit(shard), record, {"n_samples": stop - start})
+    job.checkpoints.save(job.unit(shard, nearest), record, {"n_samples": stop - start})
     return peak_resident_bytes()
 
 
@@ -189,9 +215,12 @@ def write_rows(store: str, start: int, codes: Array, residual: Array | None) -> 
 
 
 def encode_rows(
-    job: EncodeJob, start: int, stop: int, least: Array | None
+    job: EncodeJob, start: int, stop: int, least: Array | None, nearest: int = 0
 ) -> tuple[Array, Array | None, dict[str, Array]]:
-    """Return codes (n_positions, n), of waves those of whole runs, residuals if any, and the quality of samples."""
+    """Return codes (n_positions, n), of waves those of whole runs, residuals if any, and the quality of samples.
+
+    Without a dead zone for so many samples, ``nearest``, whole runs.
+    """
     codec, facts = _codec_of(job.store, job.fingerprint, job.checkpoints.folder), root_facts(open_written(job.store))
     source, rows = job.source, job.form.shard_rows
     (low, high), step = facts["data_range"], facts["residual_step"]
@@ -201,7 +230,6 @@ def encode_rows(
     if step is not None:
         dtype = open_array(os.path.join(job.store, "residual"), mode="r+").dtype
         residual = np.empty((stop - start, *source.shape[1:]), dtype)
-    measures_ssim = has_ssim(source.shape[1:], job.n_spatial)
     quality: dict[str, list[Array]] = {}
     block = _rows_at_once(source, job.form)
     whole = tuple((0, length) for length in source.shape[1:])
@@ -209,7 +237,13 @@ def encode_rows(
         for row in range(0, len(samples), block):
             x = samples[row : row + block]
             here = slice(first - start + row, first - start + row + len(x))
-            found = codec.encode(x, codes.dtype, least)
+            if job.goal is not None and job.goal.every_sample:
+                found = _encode_each(job, job.goal, codec, facts, x, codes.dtype, least)
+            else:
+                few = min(len(x), max(0, nearest - here.start))
+                zones = (x[:few], NEAREST), (x[few:], DeadZone(least))
+                parts = [codec.encode(some, codes.dtype, zone) for some, zone in zones if len(some)]
+                found = parts[0] if len(parts) == 1 else np.concatenate(parts, axis=1)
             codes[:, here.start : here.start + found.shape[1]] = found
             found = codec.of_samples(found)[:, : len(x)]
             measured: dict[str, Array] = {}
@@ -229,14 +263,35 @@ def encode_rows(
             if job.max_error is not None:
                 measured["max_error"] = largest_errors(x, y)
                 _require_kept(measured["max_error"], job.max_error, source.name, first + row)
-            measured["mse"] = mse_per_sample(x, y, data_range=high - low)
-            if measures_ssim:
-                measured["ssim"] = ssim_per_sample(x, y, data_range=high - low, n_spatial=job.n_spatial)
+            measured |= quality_of(x, y, data_range=high - low, n_spatial=job.n_spatial)
             for name, values in measured.items():
                 quality.setdefault(name, []).append(values.astype(np.float64 if name == "max_error" else np.float32))
     release_scratch()
     codes = codes if codec.waves else codes[:, : stop - start]
     return codes, residual, {name: np.concatenate(parts) for name, parts in quality.items()}
+
+
+def _encode_each(
+    job: EncodeJob, goal: Goal, codec: CellCodec, facts: dict[str, Any], x: Array, dtype: DTypeLike, least: Array | None
+) -> Array:
+    """Return the codes of samples with the coarsest dead zone by which each, or each run of waves, meets the goal."""
+    (low, high), unit = facts["data_range"], RUN if codec.waves else 1
+    found, left = np.empty(0), np.arange(-(-len(x) // unit))
+    for zone in from_coarse_to_fine(least):
+        places = (left[:, None] * unit + np.arange(unit)).ravel()
+        some = x[places[places < len(x)]]
+        codes = codec.encode(some, dtype, zone)
+        if len(left) * unit >= found.shape[-1]:
+            found = codes
+        else:
+            found[:, places] = codes
+        y = codec.decode(codec.of_samples(codes)[:, : len(some)], pixels=pixels_of(facts))
+        measured = quality_of(some, y, data_range=high - low, n_spatial=job.n_spatial, measures=(goal.measure,))
+        errors = goal.errors(measured)
+        left = left[np.maximum.reduceat(errors, np.arange(0, len(some), unit)) > goal.allowed]
+        if not len(left):
+            break
+    return found
 
 
 def largest_errors(x: Array, y: Array) -> Array:

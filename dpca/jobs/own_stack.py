@@ -15,8 +15,9 @@ from dpca.storage.disk import remove_tree
 from dpca.storage.ingest import content_of, ingest, is_made_of
 from dpca.storage.inherited import Inherited
 from dpca.storage.layout import axes_for
+from dpca.storage.manifest import METADATA, finished_bytes
 from dpca.storage.objects import Place
-from dpca.storage.outputs import WORK_SUFFIX
+from dpca.storage.outputs import WORK_SUFFIX, work_folder
 from dpca.storage.progress import Progress
 from dpca.storage.readers import Reader
 from dpca.storage.stack import Stack, open_stack
@@ -102,3 +103,9 @@ def _serves(reader: Reader, reading: Mapping[str, Any]) -> Callable[[Place], boo
     content = content_of(reader, **{name: value for name, value in reading.items() if name != "on_error"})
     stop = reading.get("on_error", "stop") == "stop"
     return lambda path: is_made_of(path, content, stop=stop)
+
+
+def compressed_bytes(store: Place) -> int:
+    """Return the bytes that a compressed store will have once it is finished, without the stack that is kept in it."""
+    root = None if (store / METADATA).is_file() else work_folder(store) / METADATA
+    return finished_bytes(store, root, left_out=KEPT_STACK)

@@ -15,6 +15,7 @@ import numpy as np
 from sklearn.base import clone
 
 from dpca.choices import COMPRESSED
+from dpca.codec.goal import Goal
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.cluster import keep_freed_memory
 from dpca.engine.memory import AT_START, peak_resident_bytes, room_within, thread_count, usable_bytes
@@ -22,7 +23,7 @@ from dpca.engine.rehearsal import SCHEDULING, FoldCost, Workers, rehearsing
 from dpca.engine.source import Source, as_source
 from dpca.jobs import encode_write, score_write
 from dpca.jobs.cell_choice import choose_cells
-from dpca.jobs.encode import fill_codes, stated_facts, wanted_goal
+from dpca.jobs.encode import stated_facts, wanted_goal, write_planned
 from dpca.jobs.encode_trials import Trials, cell_components, spread_runs
 from dpca.jobs.few_samples import RUN, FewSamples, Repeated
 from dpca.jobs.settings import CompressionSettings
@@ -267,11 +268,10 @@ class _Tried:
         return _Stage("range", self._decoded, 0.0, tuple(rehearsal.costs))
 
     def _choose_cells(self) -> _Stage:
-        assert self.settings.goal is not None
         stack = self.given if isinstance(self.given, Stack) else self.few[-1]
         began = time.process_time()
         with one_blas_thread():
-            choice = choose_cells(stack, self.model, wanted_goal(self.settings.goal))
+            choice = choose_cells(stack, self.model, self._goal)
         self.model = clone(self.model).set_params(**choice.parameters)
         spent = time.process_time() - began
         return _Stage("choose cells", choice.read_bytes, spent, here=True)
@@ -313,7 +313,7 @@ class _Tried:
         return _Stage("scores", self._decoded, alone, (), n, rows, each, need)
 
     def _encode(self) -> _Stage:
-        goal, n = wanted_goal(self.settings.goal or {}), self.source.shape[0]
+        goal, n = self._goal, self.source.shape[0]
         stack, grid = self.few[-1], self.fitted.grid_
         origin = self.source if isinstance(self.given, Stack) else as_source(stack)
         began = time.process_time()
@@ -325,14 +325,20 @@ class _Tried:
 
         def work(some: Stack, target: Path) -> None:
             with Workspace(target, kind=COMPRESSED, fingerprint=str(COMPRESSED_VERSION)) as space:
-                Checkpoints(str(space.scratch)).save(encode_write.PLAN, found.arrays, found.settings)
-                fill_codes(some, self.folder / "model.zarr", space, space.scratch, goal, **_QUIET)
+                kept = Checkpoints(str(space.scratch))
+                kept.save(encode_write.PLAN, found.arrays, found.settings)
+                facts = stated_facts(some, grid, goal)
+                write_planned(some, self.fitted, space, kept, None, facts, client=None, progress=no_progress)
 
         spent = _fewest_seconds(self.few, work, self.folder / "codes")
         alone, each = _line([some.n_samples for some in self.few], spent)
         form = Form(tuple(self.source.shape), self.source.dtype.itemsize, not len(found.cell))
         need = encode_write.task_bytes(self.source, form, len(found.cell))
         return _Stage("encode", self._decoded, reached + alone, (), n, form.shard_rows, each, need)
+
+    @property
+    def _goal(self) -> Goal:
+        return wanted_goal(self.settings.goal or {}, every_sample=self.settings.every_sample)
 
     @property
     def _decoded(self) -> int:

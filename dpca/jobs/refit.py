@@ -6,16 +6,13 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from dpca.codec.goal import Goal
-from dpca.engine.checkpoint import Checkpoints
 from dpca.jobs.encode import fill_codes
 from dpca.jobs.fit import fit_store
-from dpca.jobs.own_stack import KEPT_STACK
 from dpca.jobs.remeasure import remeasure
 from dpca.jobs.stages import StageCost
 from dpca.models.cell_pca import CellPCA
 from dpca.report.record import report_folder
 from dpca.representation.compressed import Compressed
-from dpca.storage.disk import remove_tree
 from dpca.storage.errors import DataError
 from dpca.storage.ingest import ingest
 from dpca.storage.progress import Progress
@@ -28,7 +25,6 @@ from dpca.storage.workspace import Workspace
 _TRIED = 20
 # So many times the components that a store keeps of a cell are enough for samples of a new kind.
 _MORE = 2
-_CLEARED = "cleared"
 
 
 def check_original(before: Compressed, original: Stack) -> None:
@@ -77,12 +73,7 @@ def refit(
     StageCost
         Of the encoding.
     """
-    folder, kept = work.scratch / "again", Checkpoints(str(work.scratch))
-    if kept.load(_CLEARED) is None:
-        for entry in work.store.iterdir():
-            if entry.is_dir() and entry.name != KEPT_STACK:
-                remove_tree(entry)
-        kept.save(_CLEARED, {}, {})
+    folder = work.scratch / "again"
     grid, goal = before.codec.components.grid, before.facts["goal"]
     name = " and ".join(str(stack.source.get("name", "a stack")) for stack in (original, new))
     both = SeveralReader([ZarrReader(stack.path) for stack in (original, new)], name)
@@ -93,7 +84,7 @@ def refit(
     stack = ingest(both, folder / "stack", cell_shape=grid.cell_shape, data_range=stated, **run)
     fitted = fit_store(stack, folder / "model", _model_like(before), **run)
     kept_facts = {name: value for name, value in before.facts.items() if name in ("job", "settings")}
-    wanted = Goal(goal["name"], float(goal["value"]))
+    wanted = Goal(**goal)
     cost = fill_codes(stack, folder / "model", work, folder / "records", wanted, facts={**kept_facts, **facts}, **run)
     if report:
         from dpca.jobs.report import write_job_report  # matplotlib takes a second to import

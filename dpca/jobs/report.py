@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from dpca import plots
 from dpca.choices import COMPRESSED
-from dpca.jobs.own_stack import KEPT_STACK, paths_of
+from dpca.jobs.own_stack import compressed_bytes, paths_of
 from dpca.kernels.pixels import Pixels
 from dpca.kernels.quality import psnr_from_mse
 from dpca.kernels.types import Array
@@ -23,9 +23,8 @@ from dpca.representation.compressed import compressed_in
 from dpca.storage.arrays import open_written
 from dpca.storage.disk import bytes_at, folder_bytes, readable_size
 from dpca.storage.errors import StoreError
-from dpca.storage.manifest import CHECKSUMS, METADATA, finished_bytes
+from dpca.storage.manifest import CHECKSUMS
 from dpca.storage.objects import Place
-from dpca.storage.outputs import work_folder
 from dpca.storage.ranges import range_words
 from dpca.storage.readers import Reader
 from dpca.storage.reading import array_in, open_array, root_facts
@@ -125,8 +124,7 @@ def _sizes(given: Stack | Reader, stack: Stack, store: Place, parts: Sequence[st
         part: folder_bytes(store / part, besides=CHECKSUMS) for part in parts if (store / part).exists()
     }
     if small:
-        root = None if (store / METADATA).is_file() else work_folder(store) / METADATA
-        written["compressed"] = finished_bytes(store, root, left_out=KEPT_STACK)
+        written["compressed"] = compressed_bytes(store)
     return {
         **({"bytes_compressed": written["compressed"]} if small else {}),
         "bytes_ratio": stack.nbytes / (written["compressed"] if small else written["scores"] + written["model"]),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,7 +18,7 @@ from dpca.engine.sampling import first_samples
 from dpca.engine.source import Source, batches
 from dpca.kernels.linalg import release_scratch
 from dpca.kernels.pixels import Pixels
-from dpca.kernels.quality import has_ssim, mse_per_sample, psnr_from_mse, quality_bytes, ssim_per_sample
+from dpca.kernels.quality import psnr_from_mse, quality_bytes, quality_of
 from dpca.kernels.types import Array
 from dpca.models.store import stored_basis
 from dpca.representation.base import Representation
@@ -142,7 +142,7 @@ def write_scores(
     stage = progress("scores", n, "samples")
     peaks = map_shards(write_one, shards, stage=stage, client=client, threads=thread_count(), name="scores")
     dim = coordinates.dims[0] if coordinates else SAMPLE
-    write_quality(group, (kept.load(job.unit(s)) for s in range(job.n_shards)), kept.folder, dim)
+    write_quality(group, (record_of(kept, job.unit(s)) for s in range(job.n_shards)), dim)
     return max([*peaks, peak_resident_bytes() if client is None else 0])
 
 
@@ -153,11 +153,11 @@ def write_one(job: WriteJob, shard: int) -> int:
     width = job.data_range[1] - job.data_range[0]
     whole = tuple((0, s) for s in job.source.shape[1:])
     dtype, n_spatial = job.source.dtype, basis.n_spatial(job.axes[1:])
-    measures_ssim = job.ssim and has_ssim(basis.sample_shape, n_spatial)
+    measures = ("mse", "ssim") if job.ssim else ("mse",)
     scores_out = open_array(os.path.join(job.store, "scores"), mode="r+")
     scores = np.empty((stop - start, *scores_out.shape[1:]), scores_out.dtype)
     pixels = np.empty((stop - start, *job.source.shape[1:]), dtype) if job.reconstruct else None
-    quality: dict[str, list[Array]] = {"mse": [], "ssim": []}
+    quality: dict[str, list[Array]] = {}
     block = max(1, _BLOCK_BYTES // (4 * math.prod(job.source.shape[1:])))
     for first, samples in batches(job.source, (start, stop), whole, job.rows):
         for row in range(0, len(samples), block):
@@ -165,16 +165,16 @@ def write_one(job: WriteJob, shard: int) -> int:
             here = slice(first - start + row, first - start + row + len(x))
             scores[here] = basis.encode(x, job.source.name, first + row)
             y = basis.decode(scores[here], "the scores", first + row, pixels=Pixels(dtype, job.data_range))
-            quality["mse"].append(mse_per_sample(x, y, data_range=width))
-            if measures_ssim:
-                quality["ssim"].append(ssim_per_sample(x, y, data_range=width, n_spatial=n_spatial))
+            found = quality_of(x, y, data_range=width, n_spatial=n_spatial, measures=measures)
+            for name, values in found.items():
+                quality.setdefault(name, []).append(values)
             if pixels is not None:
                 pixels[here] = y
     release_scratch()
     write_shard(scores_out, start, scores)
     if pixels is not None:
         write_shard(open_array(os.path.join(job.store, "reconstructions"), mode="r+"), start, pixels)
-    record = {name: np.concatenate(parts) for name, parts in quality.items() if parts}
+    record = {name: np.concatenate(parts) for name, parts in quality.items()}
     job.checkpoints.save(job.unit(shard), record, {"n_samples": stop - start})
     return peak_resident_bytes()
 
@@ -249,20 +249,26 @@ def create_arrays(
         )
 
 
-def write_quality(
-    group: zarr.Group,
-    shards: Iterable[tuple[dict[str, Array], dict[str, int]] | None],
-    folder: str,
-    dim: str = SAMPLE,
-) -> None:
-    """Collect the records of all shards, which lie in a folder, into one array a measure, and PSNR from MSE."""
-    records: dict[str, list[Array]] = {}
-    for shard, kept in enumerate(shards):
-        if kept is None:
-            raise StoreError(f"the record of shard {shard} in '{folder}' is gone: run the same command again")
-        for name, values in kept[0].items():
-            records.setdefault(name, []).append(values)
-    measures = {name: np.concatenate(parts) for name, parts in records.items()}
+def record_of(checkpoints: Checkpoints, unit: str) -> dict[str, Array]:
+    """Return the quality of the samples of a finished shard.
+
+    Raises
+    ------
+    StoreError
+        If its record is gone.
+    """
+    if (kept := checkpoints.load(unit)) is None:
+        raise StoreError(f"the record '{unit}' in '{checkpoints.folder}' is gone: run the same command again")
+    return kept[0]
+
+
+def write_quality(group: zarr.Group, records: Iterable[Mapping[str, Array]], dim: str = SAMPLE) -> None:
+    """Write the records of all shards as one array a measure, and PSNR from MSE."""
+    found: dict[str, list[Array]] = {}
+    for record in records:
+        for name, values in record.items():
+            found.setdefault(name, []).append(values)
+    measures = {name: np.concatenate(parts) for name, parts in found.items()}
     measures["psnr"] = psnr_from_mse(measures["mse"]).astype(measures["mse"].dtype)
     for name in sorted(measures):
         values = measures[name]

@@ -20,6 +20,8 @@ class CompressionSettings:
         One goal of `dpca.jobs.encode_store`, such as ``{"psnr": 36}``: the output is then a compressed store in the
         place of scores and model. The model must be a `CellPCA`; it is fitted again with more components where the goal
         takes more.
+    every_sample : bool
+        Whether each sample is to meet the goal, not their mean: of ``psnr``, ``mse`` and ``ssim``.
     choose_cells : bool
         Whether a compressed store takes the place of the model's cells by others where these take fewer bytes: cells
         with components of their own or shared ones, with an overlap or without, or one cell of all; see
@@ -38,6 +40,7 @@ class CompressionSettings:
 
     model: Any
     goal: Mapping[str, float] | None = None
+    every_sample: bool = False
     choose_cells: bool = False
     reconstruct: bool = False
     keep_stack: bool = False
@@ -63,7 +66,13 @@ class CompressionSettings:
     def as_dict(self) -> dict[str, Any]:
         """Return the settings in values that JSON holds, the same as those of jobs that earlier versions did."""
         settings = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "model"}
-        for name, usual in (("goal", None), ("choose_cells", False), ("ssim", None), ("keep_stack", False)):
+        for name, usual in (
+            ("goal", None),
+            ("every_sample", False),
+            ("choose_cells", False),
+            ("ssim", None),
+            ("keep_stack", False),
+        ):
             if settings[name] is usual:
                 del settings[name]
         return settings | self.model.job_settings()  # type: ignore[no-any-return]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -84,6 +84,16 @@ def ssim_per_sample(x: Array, y: Array, *, data_range: float, n_spatial: int) ->
             sweeps.add_rows(out, inside.ravel(), totals)
         result[i] = totals.sum() / inside.sum() / starts[0]
     return result
+
+
+def quality_of(
+    x: Array, y: Array, *, data_range: float, n_spatial: int, measures: Collection[str] = ("mse", "ssim")
+) -> dict[str, Array]:
+    """Return measures (n_samples,) of samples by name, SSIM only where it is defined."""
+    found = {"mse": mse_per_sample(x, y, data_range=data_range)} if "mse" in measures else {}
+    if "ssim" in measures and has_ssim(x.shape[1:], n_spatial):
+        found["ssim"] = ssim_per_sample(x, y, data_range=data_range, n_spatial=n_spatial)
+    return found
 
 
 def quality_bytes(sample_shape: tuple[int, ...], dtype: DTypeLike) -> int:

@@ -61,7 +61,7 @@ KEYS = {
     "captured_estimate": "that share as it is estimated from samples drawn at random, where the fit keeps some",
     "captured_estimate_error": "the standard error of that",
     "rejected": "samples left out: their number, or a list of (name, reason)",
-    "goal": "{name, value}: what the compressed store was to reach",
+    "goal": "{name, value}: what the compressed store was to reach; {every_sample}: whether each sample was",
     "target": "{name, asked, reached, standard_error, left_out, data_range}: what was asked for, and is reached on "
     "samples of the fit or on those left out of it",
     "job": "which job made the store",

@@ -129,7 +129,7 @@ def summary(report: Mapping[str, Any], *, times: str = "x") -> list[tuple[str, s
             told("scalars_ratio", lambda r: f"{_ratio(r)} (attributes to kept scalars, as the thesis counts it)"),
         ),
         *(() if small else in_bytes),
-        ("goal", told("goal", lambda goal: f"{goal['name'].replace('_', ' ')} {goal['value']:g}")),
+        ("goal", told("goal", _goal)),
         ("bytes, written", told("bytes_written", _written)),
         ("explained variance", told("explained_variance_ratio", lambda share: _percent(share) + of_total)),
         ("of the first components", told("leading_ratios", lambda shares: " ".join(f"{s:.2%}" for s in shares))),
@@ -273,3 +273,7 @@ def _seconds(seconds: float | None) -> str:
 
 def _size(size: int | None) -> str:
     return NOTHING if size is None else readable_size(size)
+
+
+def _goal(goal: Mapping[str, Any]) -> str:
+    return f"{goal['name'].replace('_', ' ')} {goal['value']:g}{' of every sample' if goal.get('every_sample') else ''}"
