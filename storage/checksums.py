@@ -11,6 +11,8 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import google_crc32c
@@ -22,7 +24,7 @@ from zarr.core.metadata import ArrayV3Metadata
 
 from dpca.storage.errors import StoreError, one_line
 from dpca.storage.objects import ObjectPath, Place
-from dpca.storage.unchecked import plain_store
+from dpca.storage.unchecked import plain_store, require_file
 
 #: Bytes of a CRC-32C.
 CRC_BYTES = 4
@@ -104,8 +106,14 @@ def ends_in_checksums(array: zarr.Array[Any]) -> bool:
     return isinstance(codecs[-1], Crc32cCodec)
 
 
-def stored_checksums(folder: Place) -> Mapping[str, Entry]:
+def stored_checksums(folder: Place, known: Mapping[str, Entry] = MappingProxyType({})) -> Mapping[str, Entry]:
     """Return the size and the checksums that each file of chunks of an array holds, by its path in the array.
+
+    Parameters
+    ----------
+    folder : Path or ObjectPath
+    known : mapping, optional
+        What a manifest states of some of them, which is returned as it is: these files are not read.
 
     Raises
     ------
@@ -124,8 +132,9 @@ def stored_checksums(folder: Place) -> Mapping[str, Entry]:
     if isinstance(folder, ObjectPath):
         sizes = folder.files()
         with ThreadPoolExecutor(_AT_ONCE) as threads:
-            return dict(zip(keys, threads.map(lambda key: _entry_of(folder, key, per_shard, sizes), keys), strict=True))
-    return {key: _entry_of(folder, key, per_shard) for key in keys}
+            found = threads.map(lambda key: known.get(key) or _entry_of(folder, key, per_shard, sizes), keys)
+            return dict(zip(keys, found, strict=True))
+    return {key: known.get(key) or _entry_of(folder, key, per_shard) for key in keys}
 
 
 def _entry_of(folder: Place, key: str, per_shard: int, sizes: Mapping[str, int] | None = None) -> Entry:
@@ -166,6 +175,38 @@ def _whole(read: Callable[[list[tuple[int, int]]], list[bytes]], places: list[tu
 
 def _pread(file: int, places: list[tuple[int, int]]) -> list[bytes]:
     return [os.pread(file, stop - start, start) for start, stop in places]
+
+
+def compare_stored(where: str, array: str, known: Mapping[str, Entry]) -> None:
+    """Compare the sizes and the checksums inside files of chunks with the expected ones; chunks are not read.
+
+    Parameters
+    ----------
+    where, array : str
+        Path of the store, and of the array in it.
+    known : mapping
+        What the manifest states, by the path of the file in the array.
+
+    Raises
+    ------
+    StoreError
+        If a file is missing, cannot be read, or is not the one that was written at its place.
+    """
+    for key, (size, text) in known.items():
+        name = f"{array}/{key}"
+        path = Path(where, name)
+        require_file(path, size, where, name)
+        values = len(bytes.fromhex(text)) // CRC_BYTES
+        try:
+            with open(path, "rb", buffering=0) as file:
+                found = _stored_in(partial(_pread, file.fileno()), size, values - 1)
+        except (OSError, ValueError) as error:
+            raise StoreError(f"{name} of '{where}' is damaged ({one_line(error)}): make the store again") from error
+        if found[1] != text:
+            raise StoreError(
+                f"{name} of '{where}' is damaged (it is another file than the one that was written): make the store "
+                f"again"
+            )
 
 
 def compare_file(path: str, known: ShardChecksums) -> None:

@@ -26,7 +26,7 @@ from dpca.storage.claim import JOURNAL, LOCK, Claim
 from dpca.storage.disk import atomic_write_bytes, exchanged, read_file, remove_tree, sweep, sync_folder
 from dpca.storage.inherited import KEPT, Inherited
 from dpca.storage.lease import CLEARING, Lease
-from dpca.storage.manifest import METADATA, read_manifest, remove_manifest, write_manifest
+from dpca.storage.manifest import METADATA, Carried, read_manifest, remove_manifest, write_manifest
 from dpca.storage.objects import ObjectPath, Place
 
 _PARTS = ("scratch", "done", "replaced", KEPT)
@@ -72,8 +72,8 @@ class Growing(Protocol):
     def set_aside(self, inherited: Inherited) -> None:
         """Take an inner store out of a store that is whole."""
 
-    def publish(self) -> None:
-        """Let the store appear."""
+    def publish(self, carried: Carried) -> None:
+        """Let the store appear; ``carried`` is what of it comes from a finished one."""
 
     def discard(self) -> None:
         """Remove the unfinished store, and the work folder but for its lock."""
@@ -139,10 +139,10 @@ class OnDisk:
         """Move the inner store away."""
         inherited.set_aside(self.folder, self.store)
 
-    def publish(self) -> None:
+    def publish(self, carried: Carried) -> None:
         """Rename the store."""
         sweep(self.store)
-        write_manifest(self.store)
+        write_manifest(self.store, carried=carried)
         if self._real.exists() and exchanged(self.store, self._real):
             sync_folder(self._real.parent)
             return  # the old store is in the work folder, which is tidied up next
@@ -219,9 +219,9 @@ class InBucket:
         """Leave the inner store out when the store is published: a run that goes on until then still needs it."""
         self._set_aside = inherited.name
 
-    def publish(self) -> None:
+    def publish(self, carried: Carried) -> None:
         """Write the last object."""
-        write_manifest(self.store, self.root, left_out=self._set_aside)
+        write_manifest(self.store, self.root, left_out=self._set_aside, carried=carried)
 
     def discard(self) -> None:
         """Remove all objects of the store, while the journal owns them, then the work folder."""

@@ -19,7 +19,9 @@ that belongs at this place costs nothing, and finds a shard that was swapped for
 checksums cannot. The files lie where Zarr does not look, so that other programs read the store as before.
 
 The manifest is written last, by `Workspace.publish`. It takes the checksums that the writer put into the shards, 4
-bytes a chunk, and reads nothing else of them. A store without one is unfinished, or older than this form.
+bytes a chunk, and reads nothing else of them. Files that come from a finished store keep the entries that they have in
+its manifest, see `Carried`: what was damaged there is damaged here. A store without one is unfinished, or older than
+this form.
 """
 
 from __future__ import annotations
@@ -27,12 +29,12 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from hashlib import blake2b
 from typing import Any
 
-from dpca.storage.checksums import stored_checksums
+from dpca.storage.checksums import Entry, compare_stored, stored_checksums
 from dpca.storage.disk import atomic_write_bytes, entries_of, file_bytes, folder_bytes, read_file
 from dpca.storage.errors import StoreError
 from dpca.storage.objects import Place
@@ -149,8 +151,8 @@ def _facts_in(content: bytes) -> dict[str, Any]:
     return metadata if isinstance(metadata, dict) else {}
 
 
-def check_metadata(store: Place) -> None:
-    """Compare all metadata and all files of checksums of a finished store with its manifest, if it has one.
+def check_metadata(store: Place) -> Manifest | None:
+    """Compare all metadata and all files of checksums of a finished store with its manifest, which is returned.
 
     Raises
     ------
@@ -160,13 +162,14 @@ def check_metadata(store: Place) -> None:
     where = os.fspath(store)
     manifest = read_manifest(_content(store / METADATA) or b"", where)
     if manifest is None:
-        return
+        return None
     for name in manifest.files:
         if name.endswith(".json"):
             manifest.check(name, _content(store / name), where)
     for name, digest in manifest.stores.items():
         if digest_of(_content(store / name / METADATA) or b"") != digest:
             raise StoreError(f"'{where}/{name}' is not the store that was written there: make '{where}' again")
+    return manifest
 
 
 def _content(path: Place) -> bytes | None:
@@ -176,10 +179,71 @@ def _content(path: Place) -> bytes | None:
         return None
 
 
+# -- what comes from another store
+
+
+@dataclass(frozen=True)
+class Carried:
+    """Files that a store takes over from a finished one, with the entries of its manifest.
+
+    Attributes
+    ----------
+    files : mapping of str to str
+        Digests of metadata, by paths inside the store.
+    shards : mapping of str to mapping of str to (int, str)
+        Of each array the sizes and checksums of files of chunks, by their paths inside the array.
+    stores : mapping of str to str
+        Digests of the metadata of whole inner stores.
+    """
+
+    files: Mapping[str, str] = field(default_factory=dict)
+    shards: Mapping[str, Mapping[str, Entry]] = field(default_factory=dict)
+    stores: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def paths(self) -> list[str]:
+        """Paths of all files but those of inner stores, and but lists of checksums."""
+        return [*self.files, *(f"{array}/{key}" for array, entries in self.shards.items() for key in entries)]
+
+
+#: Of a store that takes nothing over.
+NOTHING_CARRIED = Carried()
+
+
+def carried_over(store: Place, stays: Callable[[str], bool]) -> Carried:
+    """Return those entries of the manifest of a finished store on a disk that another store takes over.
+
+    All metadata, and the sizes and checksums inside the files of chunks that stay, are compared with the manifest.
+
+    Parameters
+    ----------
+    store : Path
+    stays : callable
+        Tells of the path of a file, or of an inner store, whether it is taken over.
+
+    Raises
+    ------
+    StoreError
+        If the store has no manifest, or what is compared is damaged.
+    """
+    where = os.fspath(store)
+    if (manifest := check_metadata(store)) is None:
+        raise StoreError(f"nothing vouches for the files of '{where}', which has no manifest: make the store again")
+    shards = {}
+    for array in manifest.arrays:
+        entries: Mapping[str, Entry] = json.loads(read_file(store / array / CHECKSUMS))
+        shards[array] = {key: entry for key, entry in entries.items() if stays(f"{array}/{key}")}
+        compare_stored(where, array, shards[array])
+    files = {name: d for name, d in manifest.files.items() if not name.endswith(f"/{CHECKSUMS}") and stays(name)}
+    return Carried(files, shards, {name: d for name, d in manifest.stores.items() if stays(name)})
+
+
 # -- writing
 
 
-def write_manifest(store: Place, root: Place | None = None, *, left_out: str | None = None) -> None:
+def write_manifest(
+    store: Place, root: Place | None = None, *, left_out: str | None = None, carried: Carried = NOTHING_CARRIED
+) -> None:
     """Write the manifest of a complete store; replaces an existing one.
 
     Parameters
@@ -189,6 +253,8 @@ def write_manifest(store: Place, root: Place | None = None, *, left_out: str | N
         File with the metadata of the store's root, by default that of the store.
     left_out : str, optional
         Name of an inner store that does not belong to this one.
+    carried : Carried, optional
+        What comes from another store.
 
     Raises
     ------
@@ -197,32 +263,36 @@ def write_manifest(store: Place, root: Place | None = None, *, left_out: str | N
 
     Notes
     -----
-    Reads the metadata, and of each shard its index and 4 bytes a chunk.
+    Reads the metadata, and of each shard that is not carried over its index and 4 bytes a chunk.
     """
-    atomic_write_bytes(store / METADATA, _listed(store, root, left_out, atomic_write_bytes))
+    atomic_write_bytes(store / METADATA, _listed(store, root, left_out, carried, atomic_write_bytes))
 
 
-def finished_bytes(store: Place, root: Place | None = None, *, left_out: str | None = None) -> int:
+def finished_bytes(
+    store: Place, root: Place | None = None, *, left_out: str | None = None, carried: Carried = NOTHING_CARRIED
+) -> int:
     """Return the bytes that all files of a complete store will have once `write_manifest` has written it."""
     checksums: list[int] = []
-    listed = _listed(store, root, left_out, lambda path, content: checksums.append(len(content)))
+    listed = _listed(store, root, left_out, carried, lambda path, content: checksums.append(len(content)))
     inside = [(store / name, is_folder) for name, is_folder in entries_of(store) if name not in (METADATA, left_out)]
     written = (folder_bytes(path, besides=CHECKSUMS) if is_folder else file_bytes(path) for path, is_folder in inside)
     return len(listed) + sum(checksums) + sum(written)
 
 
-def _listed(store: Place, root: Place | None, left_out: str | None, keep: Callable[[Place, bytes], None]) -> bytes:
+def _listed(
+    store: Place, root: Place | None, left_out: str | None, carried: Carried, keep: Callable[[Place, bytes], None]
+) -> bytes:
     """Return the metadata of a store's root with the manifest of its files; ``keep`` takes the checksums of arrays."""
     metadata = json.loads(read_file(root or store / METADATA))
     facts = metadata["attributes"][ROOT_KEY]
-    files: dict[str, str] = {}
-    stores: dict[str, str] = {}
-    for name, content in _described(store, "", left_out):
+    files = dict(carried.files)
+    stores = {name: digest for name, digest in carried.stores.items() if name != left_out}
+    for name, content in _described(store, "", carried, left_out):
         if name.endswith(f"/{CHECKSUMS}"):
             keep(store / name, content)
         if name.endswith(f"/{METADATA}") and has_manifest(content):
             stores[name.rpartition("/")[0]] = digest_of(content)
-        else:
+        elif name not in files:
             files[name] = digest_of(content)
     facts[_KEY] = {"files": files, "stores": stores, "checksum": _BLANK}
     return _signed(metadata)
@@ -262,7 +332,7 @@ def _signed(content: Mapping[str, Any]) -> bytes:
     return text.replace(_BLANK.encode(), digest_of(text).encode())
 
 
-def _described(folder: Place, name: str, left_out: str | None = None) -> Iterator[tuple[str, bytes]]:
+def _described(folder: Place, name: str, carried: Carried, left_out: str | None = None) -> Iterator[tuple[str, bytes]]:
     """Yield path and content of the files that the root covers, those with the checksums of arrays as they will be."""
     own = f"{name}/" if name else ""
     for entry, is_folder in entries_of(folder):
@@ -272,13 +342,15 @@ def _described(folder: Place, name: str, left_out: str | None = None) -> Iterato
                 yield inside, read_file(path)
             continue
         content = _content(path / METADATA) or b"{}"
-        if inside == left_out:
+        if inside == left_out or inside in carried.stores:
             continue
         if has_manifest(content):
             yield f"{inside}/{METADATA}", content
         elif json.loads(content).get("node_type") == "array":
-            checksums = json.dumps(stored_checksums(path), separators=(",", ":")).encode()
+            checksums = json.dumps(
+                stored_checksums(path, carried.shards.get(inside, {})), separators=(",", ":")
+            ).encode()
             yield f"{inside}/{METADATA}", content
             yield f"{inside}/{CHECKSUMS}", checksums
         else:
-            yield from _described(path, inside)
+            yield from _described(path, inside, carried)

@@ -39,7 +39,7 @@ from dpca.storage.errors import StoreError
 from dpca.storage.growing import Growing, InBucket, OnDisk
 from dpca.storage.inherited import Inherited
 from dpca.storage.lease import Lease
-from dpca.storage.manifest import METADATA, check_metadata
+from dpca.storage.manifest import METADATA, NOTHING_CARRIED, Carried, check_metadata
 from dpca.storage.objects import ObjectPath, Place, place_of
 from dpca.storage.outputs import resolved_output, work_folder
 
@@ -240,8 +240,13 @@ class Workspace:
             with writing_errors(self.target):
                 self._growing.set_aside(self._inherited)
 
-    def publish(self) -> None:
+    def publish(self, carried: Carried = NOTHING_CARRIED) -> None:
         """Move the complete store to its target and remove the work folder.
+
+        Parameters
+        ----------
+        carried : Carried, optional
+            What of the store comes from a finished one, which keeps the entries of its manifest.
 
         Raises
         ------
@@ -257,7 +262,7 @@ class Workspace:
         with writing_errors(self.target):
             self._target_is_complete()  # raises if something that may not be replaced has appeared
             self._claim.require()
-            self._growing.publish()
+            self._growing.publish(carried)
             self._growing.tidy(self._inherited)
             self._claim.end()
 

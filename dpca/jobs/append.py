@@ -17,7 +17,7 @@ from dpca.choices import COMPRESSED
 from dpca.codec.goal import Goal
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.source import as_source
-from dpca.jobs.append_write import QUALITY, AppendJob, grow, write_appended
+from dpca.jobs.append_write import QUALITY, AppendJob, grow, what_stays, write_appended
 from dpca.jobs.encode_write import EncodeJob
 from dpca.jobs.own_stack import paths_of
 from dpca.jobs.refit import check_original, refit
@@ -33,7 +33,7 @@ from dpca.storage.coordinates import Coordinates, joined, write_coordinates
 from dpca.storage.disk import folder_bytes, remove_tree
 from dpca.storage.errors import BusyError, DataError
 from dpca.storage.ingest import ingest
-from dpca.storage.manifest import finished_bytes
+from dpca.storage.manifest import Carried, finished_bytes
 from dpca.storage.objects import ObjectPath, place_of
 from dpca.storage.outputs import check_output
 from dpca.storage.progress import Progress, no_progress
@@ -118,7 +118,9 @@ def append_store(
     DataError
         If the samples are of another kind, or miss the goal and are refused, or the original is another one; the store
         is as it was.
-    PlanError, StoreError
+    StoreError
+        As `encode_store`, and if the store is damaged, as far as that shows without decoding what stays.
+    PlanError
         As `encode_store`.
 
     Notes
@@ -162,10 +164,14 @@ def append_store(
             given = ingest(given, work.scratch / "stack", cell_shape=cells, client=client, progress=progress, **reading)
         _check_alike(before, given)
         along, report = _longer(before, given), _report_of(before, kept)
+        promised, n_spatial = before.facts.get("max_error"), before.codec.components.grid.n_spatial
+        goal = Goal(**before.facts["goal"])
+        encode = EncodeJob(as_source(given), str(work.store), work.fingerprint, promised, n_spatial, kept, goal=goal)
+        carried = what_stays(job := AppendJob(encode, before))
         run: dict[str, Any] = {"client": client, "progress": progress}
         facts = {"appended": [*before.facts.get("appended", []), {"content": content, "samples": given.n_samples}]}
         if (known := kept.load(_REFIT)) is None:
-            found = _fill(before, given, along, work, kept, facts, **run)
+            found = _fill(job, goal, given, along, work, carried, facts, **run)
             if found["drifted"] and drift == "refuse":
                 remove_tree(work.scratch)  # nothing that another run could use
                 work.scratch.mkdir()
@@ -181,13 +187,14 @@ def append_store(
         told = report | {"notes": [*report.get("notes", []), *notes]} if report else {}
         if original is not None and refitted:
             kept.save(_REFIT, {}, found)
+            carried = Carried(stores=carried.stores)
             found["peak"] = refit(before, original, given, work, facts, told, paths, **run).peak_memory
         cost = StageCost(time.perf_counter() - began, given.nbytes, found["peak"])
         if told and not refitted:
             from dpca.jobs.append_report import renew_report  # matplotlib takes a second to import
 
-            renew_report(told, before, given, paths, work.store, cost)
-        work.publish()
+            renew_report(told, before, given, paths, work.store, carried, cost)
+        work.publish(carried)
     missed = "" if refitted else found["missed"]
     return Appended(cost, given.n_samples, found["measures"], found["drifted"], refitted, missed)
 
@@ -201,21 +208,19 @@ def _report_of(before: Compressed, kept: Checkpoints) -> dict[str, Any]:
 
 
 def _fill(
-    before: Compressed,
+    job: AppendJob,
+    goal: Goal,
     given: Stack,
     along: Coordinates,
     work: Workspace,
-    kept: Checkpoints,
+    carried: Carried,
     more: Mapping[str, Any],
     client: Any | None,
     progress: Progress,
 ) -> dict[str, Any]:
     """Write the longer store; return the most memory of a process, the measures, and by how much a goal is missed."""
-    promised, n_spatial = before.facts.get("max_error"), before.codec.components.grid.n_spatial
-    goal = Goal(**before.facts["goal"])
-    encode = EncodeJob(as_source(given), str(work.store), work.fingerprint, promised, n_spatial, kept, goal=goal)
-    job = AppendJob(encode, before)
-    grow(job)
+    before = job.before
+    grow(job, carried)
     facts = {name: value for name, value in before.facts.items() if name not in _OF_BEFORE}
     facts |= {"n_samples": len(before) + given.n_samples, **more}
     if job.begins > job.ends:
@@ -235,7 +240,7 @@ def _fill(
     if "dims" in facts:
         write_coordinates(group.require_group(ALONG), along)
     size = folder_bytes(before.path)
-    added = max(1, finished_bytes(work.store) - size)
+    added = max(1, finished_bytes(work.store, carried=carried) - size)
     measures, drifted = _drift(goal, old, new, (before.nbytes / size, given.nbytes / added))
     share = (size + added) / (before.nbytes + given.nbytes)
     return {"peak": peak, "measures": measures, "drifted": drifted, "missed": _missed(goal, old, new, share)}

@@ -16,10 +16,13 @@ from dpca.report.record import read_pictures, report_folder, write_report
 from dpca.representation.compressed import Compressed, compressed_in
 from dpca.storage.arrays import open_written
 from dpca.storage.disk import bytes_at
+from dpca.storage.manifest import Carried
 from dpca.storage.objects import Place
 from dpca.storage.stack import Stack
 
 _SHOWN = 6
+# The picture that tells of all samples; a run that was killed may have renewed it, before its manifest.
+_RENEWED = "ssim_histogram"
 # What the pictures say that only the samples of the job are in.
 _CAPTIONS = {
     "comparison": ("Originals and reconstructions", "Samples that the job compressed, before others were appended."),
@@ -29,7 +32,13 @@ _CAPTIONS = {
 
 
 def renew_report(
-    report: Mapping[str, Any], before: Compressed, new: Stack, paths: Sequence[str], store: Place, cost: StageCost
+    report: Mapping[str, Any],
+    before: Compressed,
+    new: Stack,
+    paths: Sequence[str],
+    store: Place,
+    carried: Carried,
+    cost: StageCost,
 ) -> None:
     """Write the report of a job again for a store that has become longer.
 
@@ -45,11 +54,13 @@ def renew_report(
         Where it came from.
     store : Path or ObjectPath
         The longer store.
+    carried : Carried
+        What of it comes from the store before.
     cost : StageCost
         Of the appending.
     """
     folder, longer = report_folder(before.path), compressed_in(open_written(store), os.fspath(store))
-    quality, size = longer.quality, compressed_bytes(store)
+    quality, size = longer.quality, compressed_bytes(store, carried)
     given, more = report.get("bytes_given"), bytes_at(paths)
     written = {**report.get("bytes_written", {}), "compressed": size}
     written["total"] = sum(value for name, value in written.items() if name != "total")
@@ -69,9 +80,9 @@ def renew_report(
     worst = [first + i for i in worst_first({name: values[first:] for name, values in quality.items()})[:_SHOWN]]
     originals = {i: new.samples[i - first] for i in worst}
     bounds = tuple(report["data_range"])
-    figures: dict[str, Any] = read_pictures(folder)
-    figures["appended"] = pictured(originals, longer[worst], longer.names, quality.get("ssim"), bounds, new.axes[1:])
+    figures: dict[str, Any] = read_pictures(folder, besides=_RENEWED)
     if "ssim" in quality:
-        figures["ssim_histogram"] = plots.ssim_histogram(quality["ssim"])
+        figures[_RENEWED] = plots.ssim_histogram(quality["ssim"])
+    figures["appended"] = pictured(originals, longer[worst], longer.names, quality.get("ssim"), bounds, new.axes[1:])
     title = f"Cell PCA of {longer.facts['source'].get('name') or 'a stack'}"
     write_report(folder, renewed, figures, title=title, captions=_CAPTIONS)

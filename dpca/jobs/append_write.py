@@ -17,13 +17,12 @@ from dpca.engine.memory import peak_resident_bytes, task_budget, thread_count
 from dpca.engine.plan import Outline
 from dpca.jobs.encode_until import write_until_met
 from dpca.jobs.encode_write import EncodeJob, encode_rows, plan_codes, write_rows
-from dpca.jobs.own_stack import KEPT_STACK
 from dpca.kernels.types import Array
 from dpca.representation.compressed import Compressed
 from dpca.representation.compressed_views import ALONG
 from dpca.storage.disk import atomic_write_bytes
 from dpca.storage.inherited import link_or_copy
-from dpca.storage.manifest import CHECKSUMS, METADATA
+from dpca.storage.manifest import METADATA, Carried, carried_over
 from dpca.storage.progress import Progress
 from dpca.storage.reading import StoredArray, array_in, open_group, read_into
 from dpca.storage.tasks import map_shards
@@ -32,6 +31,8 @@ from dpca.storage.tasks import map_shards
 QUALITY = ("mse", "ssim", "max_error")
 # What is written anew, because it has an entry for each sample or speaks of all.
 _ANEW = (METADATA, ALONG, "name", "psnr", *QUALITY)
+# What becomes longer, and along which axis: its metadata is written anew, too, and of its shards the last one.
+_LONGER = {"codes": -1, "residual": 0}
 _LINKED = "linked"
 
 
@@ -80,31 +81,38 @@ class AppendJob:
         return range(self.begins // self.rows, math.ceil(self.length / self.rows))
 
 
-def grow(job: AppendJob) -> None:
-    """Give every file that stays a second name in the longer store, and its arrays their length."""
-    before, target, kept = Path(job.before.path), Path(job.encode.store), job.encode.checkpoints
+def what_stays(job: AppendJob) -> Carried:
+    """Return what the longer store takes over from the one before.
+
+    Raises
+    ------
+    StoreError
+        If the store before is damaged, as far as that shows without reading its chunks.
+    """
     shard = job.begins // job.rows
     tails = (f"codes/c/0{'/0' * job.before.codec.waves}/{shard}", f"residual/c/{shard}{'/0' * (job.before.ndim - 1)}")
-    for path in sorted(before.rglob("*")) if kept.load(_LINKED) is None else ():
-        inside = path.relative_to(before)
-        left_out = inside.parts[0] in _ANEW or inside.as_posix() in tails
-        # Checksums are written with the manifest; a store inside has its own.
-        left_out |= path.name == CHECKSUMS and inside.parts[0] != KEPT_STACK
-        if path.is_file() and not left_out:
-            (target / inside).parent.mkdir(parents=True, exist_ok=True)
-            (target / inside).unlink(missing_ok=True)
-            link_or_copy(os.fspath(path), os.fspath(target / inside))
-    kept.save(_LINKED, {}, {})
-    _lengthen(target / "codes", -1, math.ceil(job.length / job.run))
-    if (target / "residual").exists():
-        _lengthen(target / "residual", 0, job.length)
+    rewritten = (*tails, *(f"{name}/{METADATA}" for name in _LONGER))
+    return carried_over(
+        Path(job.before.path), lambda name: name.partition("/")[0] not in _ANEW and name not in rewritten
+    )
 
 
-def _lengthen(array: Path, axis: int, n: int) -> None:
-    """State how long an array is along an axis, in a new file: the old one is another store's, too."""
-    metadata = json.loads((array / METADATA).read_bytes())
-    metadata["shape"][axis] = n
-    atomic_write_bytes(array / METADATA, json.dumps(metadata).encode())
+def grow(job: AppendJob, carried: Carried) -> None:
+    """Give every file that stays a second name in the longer store, and its arrays their length."""
+    before, target, kept = Path(job.before.path), Path(job.encode.store), job.encode.checkpoints
+    if kept.load(_LINKED) is None:
+        inner = (path for name in carried.stores for path in sorted((before / name).rglob("*")) if path.is_file())
+        for name in [*carried.paths, *(path.relative_to(before) for path in inner)]:
+            (target / name).parent.mkdir(parents=True, exist_ok=True)
+            (target / name).unlink(missing_ok=True)
+            link_or_copy(os.fspath(before / name), os.fspath(target / name))
+        kept.save(_LINKED, {}, {})
+    for name, axis in _LONGER.items():
+        if name in carried.shards:
+            metadata = json.loads((before / name / METADATA).read_bytes())
+            metadata["shape"][axis] = math.ceil(job.length / job.run) if name == "codes" else job.length
+            (target / name).mkdir(exist_ok=True)
+            atomic_write_bytes(target / name / METADATA, json.dumps(metadata).encode())
 
 
 def write_appended(

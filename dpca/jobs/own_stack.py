@@ -15,7 +15,7 @@ from dpca.storage.disk import remove_tree
 from dpca.storage.ingest import content_of, ingest, is_made_of
 from dpca.storage.inherited import Inherited
 from dpca.storage.layout import axes_for
-from dpca.storage.manifest import METADATA, finished_bytes
+from dpca.storage.manifest import METADATA, NOTHING_CARRIED, Carried, finished_bytes
 from dpca.storage.objects import Place
 from dpca.storage.outputs import WORK_SUFFIX, work_folder
 from dpca.storage.progress import Progress
@@ -105,7 +105,7 @@ def _serves(reader: Reader, reading: Mapping[str, Any]) -> Callable[[Place], boo
     return lambda path: is_made_of(path, content, stop=stop)
 
 
-def compressed_bytes(store: Place) -> int:
+def compressed_bytes(store: Place, carried: Carried = NOTHING_CARRIED) -> int:
     """Return the bytes that a compressed store will have once it is finished, without the stack that is kept in it."""
     root = None if (store / METADATA).is_file() else work_folder(store) / METADATA
-    return finished_bytes(store, root, left_out=KEPT_STACK)
+    return finished_bytes(store, root, left_out=KEPT_STACK, carried=carried)

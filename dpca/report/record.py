@@ -19,7 +19,7 @@ from dpca.report import words
 from dpca.report.page import DataTable, Picture, html_page
 from dpca.storage.disk import atomic_write_bytes, read_file, there_is, writing_errors
 from dpca.storage.errors import StoreError, one_line
-from dpca.storage.manifest import FOLDER_MANIFEST, read_manifest, write_folder_manifest
+from dpca.storage.manifest import FOLDER_MANIFEST, Manifest, read_manifest, write_folder_manifest
 from dpca.storage.objects import Place, place_of
 from dpca.storage.outputs import resolved_output
 
@@ -198,10 +198,7 @@ def read_report(folder: Place) -> dict[str, Any] | None:
         If they are not those that were written.
     """
     try:
-        if there_is(folder / FOLDER_MANIFEST):
-            manifest = read_manifest(read_file(folder / FOLDER_MANIFEST), str(folder))
-            if manifest is None:
-                raise ValueError("its manifest is none")
+        if (manifest := _manifest_of(folder)) is not None:
             if not all(there_is(folder / name) for name in manifest.files):
                 return None
             manifest.check("report.json", read_file(folder / "report.json"), str(folder))
@@ -210,15 +207,39 @@ def read_report(folder: Place) -> dict[str, Any] | None:
             return None
         return dict(json.loads(read_file(folder / "report.json")))
     except (OSError, ValueError, TypeError, StoreError) as error:
-        raise StoreError(
-            f"the report in '{folder}' is damaged ({one_line(error)}): remove that folder and run again"
-        ) from error
+        raise _damaged(folder, error) from error
 
 
-def read_pictures(folder: Place) -> dict[str, bytes]:
-    """Return the PNG files of the main job's report, by their names in the order of its page."""
-    places = {name: folder / f"{name}.png" for name in _CAPTIONS}
-    return {name: read_file(place) for name, place in places.items() if there_is(place)}
+def read_pictures(folder: Place, *, besides: str) -> dict[str, bytes]:
+    """Return the PNG files of the main job's report but for one, by their names in the order of its page.
+
+    Raises
+    ------
+    StoreError
+        If one is not the file that was written.
+    """
+    places = {name: folder / f"{name}.png" for name in _CAPTIONS if name != besides}
+    try:
+        pictures = {name: read_file(place) for name, place in places.items() if there_is(place)}
+        if (manifest := _manifest_of(folder)) is not None:
+            for name, content in pictures.items():
+                manifest.check(f"{name}.png", content, str(folder))
+    except (OSError, ValueError, StoreError) as error:
+        raise _damaged(folder, error) from error
+    return pictures
+
+
+def _manifest_of(folder: Place) -> Manifest | None:
+    """Return the manifest of a report; None where it was written by a version without any."""
+    if not there_is(folder / FOLDER_MANIFEST):
+        return None
+    if (manifest := read_manifest(read_file(folder / FOLDER_MANIFEST), str(folder))) is None:
+        raise ValueError("its manifest is none")
+    return manifest
+
+
+def _damaged(folder: Place, error: Exception) -> StoreError:
+    return StoreError(f"the report in '{folder}' is damaged ({one_line(error)}): remove that folder and run again")
 
 
 def format_table(report: Mapping[str, Any]) -> str:
