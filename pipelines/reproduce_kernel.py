@@ -34,7 +34,7 @@ from dpca.pipelines.studies.kernel import SECTIONS, Section, Setting
 from dpca.pipelines.studies.reproduction.data import MissingData
 from dpca.report.page import DataTable
 from dpca.report.record import aligned, write_report
-from dpca.storage.outputs import check_output
+from dpca.storage.outputs import check_report
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,11 +44,12 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     output = Path(options.output)
-    check_output(output, options.data)
+    check_report(output, options.data)
     setting = Setting(Path(options.data), output, options.trials)
     passes: dict[str, int] = {} if options.passes is None else {"n_passes": options.passes}
     sections: list[Section] = []
     skipped: list[tuple[str, str]] = []
+    _write(output, sections, skipped)  # by which the next run recognizes the folder, in which stores grow now
     for name in options.only or SECTIONS:
         say(f"{name} ...")
         try:

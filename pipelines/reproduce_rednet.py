@@ -41,7 +41,7 @@ from dpca.pipelines.studies.rednet.trials import chosen_device, results, run
 from dpca.pipelines.studies.reproduction.data import MissingData, Setting
 from dpca.report.page import DataTable
 from dpca.report.record import aligned, write_report
-from dpca.storage.outputs import check_output
+from dpca.storage.outputs import check_report
 
 _THEIRS = {"LFW-14": (TABLE_5_1 | TABLE_5_2, "tables 5.1 and 5.2"), "LFW-24": (TABLE_5_3, "table 5.3")}
 _ALIGNED = "Photographs are the deep-funneled ones, which are aligned and easier; the source took the original ones."
@@ -54,8 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     output = Path(options.output)
-    check_output(output, options.data)
+    check_report(output, options.data)
     study = _Study(options, output)
+    study.write()  # by which the next run recognizes the folder, in which stores grow now
     for name in options.only or SECTIONS:
         say(f"{name} ...")
         try:

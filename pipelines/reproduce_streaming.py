@@ -18,7 +18,7 @@ import argparse
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from pathlib import Path
 
@@ -32,8 +32,9 @@ from dpca.cli.running import guarded, say
 from dpca.cli.work import shown_progress
 from dpca.pipelines.studies.reproduction import TABLES, MissingData, Table, markdown
 from dpca.pipelines.studies.reproduction.data import Setting
-from dpca.storage.disk import atomic_write_bytes, writing_errors
-from dpca.storage.outputs import check_output
+from dpca.pipelines.studies.reproduction.tables import HEADING
+from dpca.storage.disk import writing_errors
+from dpca.storage.outputs import OutputFile
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -43,7 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     output = Path(options.output)
-    check_output(output, options.data)
+    files = (
+        OutputFile(output, "report", lambda content: content.startswith(HEADING.encode()), options.data),
+        OutputFile(output.with_suffix(".json"), "report", _holds_numbers, options.data, others=output),
+    )
     tables: list[Table] = []
     skipped: dict[str, str] = {}
     # Beside the output, where there is room: the photographs take 2.5 GB once decoded.
@@ -61,19 +65,25 @@ def _run(options: argparse.Namespace) -> int:
                 say(f"{name}: left out, {missing}")
                 continue
             # After every table: what an interrupted run had finished is on disk.
-            _write(output, tables, skipped)
+            _write(files, tables, skipped)
             say(markdown(tables[-1:], {}).split("\n\n", 2)[2])
-    _write(output, tables, skipped)
+    _write(files, tables, skipped)
     say(f"report  {output}\nnumbers {output.with_suffix('.json')}")
     return 0
 
 
-def _write(output: Path, tables: Sequence[Table], skipped: dict[str, str]) -> None:
+def _write(files: tuple[OutputFile, OutputFile], tables: Sequence[Table], skipped: Mapping[str, str]) -> None:
     numbers = {"tables": {table.name: table.as_dict() for table in tables}, "skipped": skipped}
-    with writing_errors(output):
-        atomic_write_bytes(output, markdown(tables, skipped).encode())
-        text = json.dumps(numbers, indent=2, allow_nan=False)
-        atomic_write_bytes(output.with_suffix(".json"), f"{text}\n".encode())
+    report, beside = files
+    report.write(markdown(tables, skipped).encode())
+    beside.write(f"{json.dumps(numbers, indent=2, allow_nan=False)}\n".encode())
+
+
+def _holds_numbers(content: bytes) -> bool:
+    try:
+        return set(json.loads(content)) == {"tables", "skipped"}
+    except (ValueError, TypeError, RecursionError):
+        return False
 
 
 def _parser() -> argparse.ArgumentParser:

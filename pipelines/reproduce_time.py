@@ -25,7 +25,7 @@ from dpca.cli.running import guarded, say
 from dpca.pipelines.studies.kernel.section import Section
 from dpca.pipelines.studies.time.sections import SECTIONS
 from dpca.report.record import aligned, write_report
-from dpca.storage.outputs import check_output
+from dpca.storage.outputs import check_report
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -35,7 +35,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     output = Path(options.output)
-    check_output(output)
+    check_report(output)
     sections: list[Section] = []
     for name in options.only or SECTIONS:
         say(f"{name} ...")

@@ -12,6 +12,7 @@ import re
 import shutil
 import stat
 import time
+import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
@@ -28,7 +29,7 @@ _NO_PATH = {errno.ELOOP: "its links go round in a circle", errno.ENAMETOOLONG: "
 # Seconds between attempts to remove a folder that somebody writes to.
 _PATIENCE = (0.1, 0.3, 1.0, 3.0)
 # How Zarr's local store, and `atomic_write_bytes` for metadata, name a file until it is whole.
-_STRAY = re.compile(r"\.[0-9a-f]{32}\.partial$|^\.(zarr|checksums)\.json\.[0-9]+$")
+_STRAY = re.compile(r"\.[0-9a-f]{32}\.partial$|^\.(zarr|checksums)\.json\.[0-9a-f]{32}$")
 _FAILED = (errno.EBUSY, errno.EIO, errno.EISDIR, errno.ENXIO, errno.ESTALE, errno.EXDEV)
 
 
@@ -141,12 +142,17 @@ def atomic_write_bytes(path: Place, content: bytes) -> None:
     """Write a file atomically, also with respect to a loss of power."""
     if isinstance(path, ObjectPath):
         return path.write_bytes(content)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    with open(temporary, "wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    os.replace(temporary, path)
+    # Where others may write, one of them could have put a link at a name that can be guessed.
+    temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
+    try:
+        with open(temporary, "xb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(temporary, path)
+    except BaseException:
+        temporary.unlink(missing_ok=True)
+        raise
     return None
 
 

@@ -45,4 +45,8 @@ def open_input(
         return reader
     if not isinstance(source, str | os.PathLike):
         raise DataError(f"{len(source)} sources were given and one is a Zarr array: give that one alone")
+    if reader.patterns:
+        raise DataError(
+            f"the pattern '{os.fspath(source)}' stands for one Zarr store, '{reader.paths[0]}': give its path"
+        )
     return open_stack(os.path.join(source, key) if key else source, data_range=data_range, axes=axes)

@@ -43,6 +43,8 @@ METADATA = "zarr.json"
 CHECKSUMS = "checksums.json"
 #: The manifest of a folder that is no Zarr store, such as a report's.
 FOLDER_MANIFEST = "manifest.json"
+#: What the manifest of a report's folder calls it.
+REPORT = "report"
 
 #: The key in the attributes of a root group for everything that this package states about a store.
 ROOT_KEY = "dpca"
@@ -120,7 +122,7 @@ def read_manifest(content: bytes, where: str) -> Manifest | None:
     StoreError
         If the file was changed after it was written.
     """
-    facts = _facts_in(content)
+    facts = facts_in(content)
     manifest = facts.get(_KEY)
     if manifest is None:
         return None
@@ -138,10 +140,11 @@ def read_manifest(content: bytes, where: str) -> Manifest | None:
 
 def has_manifest(content: bytes) -> bool:
     """Return whether a file of metadata holds a manifest, valid or not."""
-    return _facts_in(content).get(_KEY) is not None
+    return facts_in(content).get(_KEY) is not None
 
 
-def _facts_in(content: bytes) -> dict[str, Any]:
+def facts_in(content: bytes) -> dict[str, Any]:
+    """Return what this package states in a file of metadata; nothing where it states nothing."""
     try:
         metadata = json.loads(content)
     except (ValueError, RecursionError):

@@ -1,23 +1,32 @@
-"""Checks outputs before anything is written: an output never harms an input or a finished store."""
+"""Checks outputs before anything is written: an output never harms an input, a finished store or anybody's file.
+
+Recognizes by their content what this package writes: it alone is replaced, and it is never an input.
+"""
 
 from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
+from fnmatch import fnmatchcase
 from glob import has_magic
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dpca.storage.disk import entries_of, read_file, there_is, writing_errors
+from dpca.storage.claim import JOURNAL, LOCK, MARK
+from dpca.storage.disk import atomic_write_bytes, entries_of, read_file, there_is, writing_errors
 from dpca.storage.errors import StoreError, printable
-from dpca.storage.manifest import FOLDER_MANIFEST, METADATA, has_manifest
+from dpca.storage.lease import CLEARING
+from dpca.storage.manifest import FOLDER_MANIFEST, METADATA, REPORT, facts_in, has_manifest
 from dpca.storage.objects import ObjectPath, Place, is_dir, place_of
 
-__all__ = ["check_output", "resolved_output", "work_folder"]
+__all__ = [
+    *("OutputFile", "check_output", "check_report", "check_outside_stores", "is_never_input"),
+    *("is_work_folder", "matched", "resolved_output", "work_folder"),
+]
 
-#: What the name of a work folder adds to that of its output.
-WORK_SUFFIX = ".partial"
+#: What the names of a work folder and of a report add to that of their output.
+WORK_SUFFIX, REPORT_SUFFIX = ".partial", ".report"
 # Room in a path for the files of a store below it.
 _BELOW = 256
 _MOUNTS, _ESCAPED = "/proc/self/mountinfo", re.compile(r"\\(\d{3})")
@@ -34,11 +43,14 @@ def work_folder(output: P) -> P:
     return output.with_name(output.name + WORK_SUFFIX)
 
 
-def check_output(target: str | os.PathLike[str], *inputs: Any, report: str | os.PathLike[str] | None = None) -> None:
+def check_output(
+    target: str | os.PathLike[str], *inputs: Any, report: str | os.PathLike[str] | None = None, others: Any = ()
+) -> None:
     """Refuse an output that is, holds or lies in an input, or lies in a finished store, which it would damage.
 
     What a job writes is its target, the work folder beside it and, where it makes one, its report. Each is compared
     with every input by real paths and by identity, so that neither links nor ``..`` nor a second mount hide anything.
+    An output that a pattern of an input matches is refused, too: the next run would read it.
 
     Parameters
     ----------
@@ -48,6 +60,8 @@ def check_output(target: str | os.PathLike[str], *inputs: Any, report: str | os.
         What the job reads; what has no path passes.
     report : path-like, optional
         Folder of the report.
+    others : as inputs
+        What else the job writes.
 
     Raises
     ------
@@ -57,31 +71,103 @@ def check_output(target: str | os.PathLike[str], *inputs: Any, report: str | os.
     real = resolved_output(target)
     written = {f"output '{target}'": real, f"the work folder of output '{target}'": work_folder(real)}
     if report is not None:
-        place = place_of(report)
-        written[f"the report folder '{report}'"] = _real(place)
-        if there_is(report) and not is_dir(place):
-            raise StoreError(f"the report folder '{report}' is a file: choose another output or remove it")
+        written[f"the report folder '{report}'"] = _real(place_of(report))
     chains = {what: _chain(path) for what, path in written.items()}
-    for name in _paths(inputs):
+    named = ((kind, name) for kind, group in (("input", inputs), ("output", others)) for name in _paths(group))
+    for kind, name in named:
         read = _chain(_real(place_of(name)))
         for what, path in chains.items():
             if read[0] in path or path[0] in read:
                 relation = "is" if path[0] == read[0] else "lies in" if read[0] in path else "holds"
                 raise StoreError(
-                    f"{what} {relation} the input '{printable(name)}', which must stay as it is: choose another output"
+                    f"{what} {relation} the {kind} '{printable(name)}', which must stay as it is: choose another output"
                 )
+    for pattern in _paths(inputs, "patterns"):
+        if matched(pattern, real / METADATA):
+            raise StoreError(
+                f"output '{target}' matches the pattern '{printable(pattern)}' of the input, so that the next run "
+                f"would read it: choose another output or another pattern"
+            )
+    check_outside_stores(target, real)
+    if report is not None:
+        _check_report_folder(place_of(report))
+
+
+def check_report(folder: str | os.PathLike[str], *inputs: Any) -> None:
+    """Refuse a folder for a report alone as `check_output` does, and one that holds anything but such a report."""
+    check_output(folder, *inputs)
+    _check_report_folder(place_of(folder))
+
+
+def check_outside_stores(target: str | os.PathLike[str], real: Place) -> None:
+    """Refuse an output, by its real path, that lies in a finished store."""
     if (holder := next(filter(_is_finished_store, real.parents), None)) is not None:
         raise StoreError(
             f"output '{target}' lies in the finished store '{printable(os.fspath(holder))}', which must stay as it is: "
             f"choose another output"
         )
-    # one that is not whole, as a run was stopped or files were removed, has an output or a work folder beside it
-    known = there_is(real) or there_is(work_folder(real))
-    if report is not None and not known and (foreign := _first_foreign(place_of(report))):
-        raise StoreError(
-            f"the report folder '{report}' holds {printable(foreign)!r}, which is none of ours: choose another output "
-            f"or move it away"
-        )
+
+
+class OutputFile:
+    """A single file that a command writes, such as a record: only one that is recognized as such is replaced.
+
+    Parameters
+    ----------
+    path : path-like or URL
+    what : str
+        What errors call it: ``"record"``.
+    is_ours : callable
+        Tells of the content of a file whether it is such a one.
+    *inputs, others
+        As for `check_output`.
+
+    Raises
+    ------
+    StoreError
+        If something else is there, if it is, holds or lies in an input or lies in a finished store, or if it is a link.
+    """
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        what: str,
+        is_ours: Callable[[bytes], bool],
+        *inputs: Any,
+        others: Any = (),
+    ) -> None:
+        self.place, self._what, self._is_ours = place_of(path), what, is_ours
+        check_output(path, *inputs, others=others)
+        self.read()
+
+    def read(self) -> bytes | None:
+        """Return what is there, None where nothing is.
+
+        Raises
+        ------
+        StoreError
+            If something else is there by now.
+        """
+        if not there_is(self.place):
+            return None
+        if not isinstance(self.place, ObjectPath) and self.place.is_symlink():
+            raise self._refusal("is a link, which is never followed")
+        try:
+            content = read_file(self.place)
+        except OSError as error:
+            raise self._refusal(f"cannot be replaced ({error.strerror})") from error
+        if not self._is_ours(content):
+            raise self._refusal(f"is no {self._what} that dpca wrote")
+        return content
+
+    def write(self, content: bytes) -> None:
+        """Let the file appear, in the place of an earlier one; its folder is made if need be."""
+        with writing_errors(self.place):
+            self.read()
+            self.place.parent.mkdir(parents=True, exist_ok=True)
+            atomic_write_bytes(self.place, content)
+
+    def _refusal(self, why: str) -> StoreError:
+        return StoreError(f"the {self._what} '{printable(os.fspath(self.place))}' {why}: choose another place for it")
 
 
 def resolved_output(target: str | os.PathLike[str]) -> Place:
@@ -138,18 +224,73 @@ def _real(place: Place) -> Place:
     return place if isinstance(place, ObjectPath) else Path(os.path.realpath(place))
 
 
-def _first_foreign(report: Place) -> str | None:
-    """Return the first file of a folder that no report of ours wrote; reports of version 1 have no manifest."""
-    names = [name for name, _ in entries_of(report)] if report.is_dir() else []
-    ours = FOLDER_MANIFEST in names or {"report.json", "index.html"} <= set(names)
-    return None if ours or not names else names[0]
+def is_never_input(path: str, below: str) -> bool:
+    """Return whether a path is, or lies in, a report or work folder of ours, of the folders that lie below another."""
+    inside = path.removeprefix(below)
+    if WORK_SUFFIX not in inside and REPORT_SUFFIX not in inside:
+        return False
+    place, n = place_of(path), len(Path(inside.lstrip("/")).parts)
+    return any(_is_report(one) or is_work_folder(one) for one in (place, *place.parents)[:n])
+
+
+def matched(pattern: str, path: Place) -> bool:
+    """Return whether a pattern of sources stands for a path, or for a folder above it, if these were there."""
+    return _matched(_parts(pattern), _parts(os.fspath(path)))
+
+
+def _parts(path: str) -> list[str]:
+    return [part for part in os.fspath(place_of(path)).split("/") if part]
+
+
+def _matched(pattern: Sequence[str], path: Sequence[str]) -> bool:
+    if not pattern:
+        return True
+    if pattern[0] == "**" and _matched(pattern[1:], path):
+        return True
+    if not path or (path[0].startswith(".") and not pattern[0].startswith(".")):
+        return False
+    if pattern[0] == "**":
+        return _matched(pattern, path[1:])
+    return fnmatchcase(path[0], pattern[0]) and _matched(pattern[1:], path[1:])
+
+
+def _check_report_folder(folder: Place) -> None:
+    if not there_is(folder):
+        return
+    if not is_dir(folder):
+        raise StoreError(f"the report folder '{folder}' is a file: choose another output or remove it")
+    names = [name for name, _ in entries_of(folder)]
+    # Reports of version 1 have no manifest.
+    if names and not _is_report(folder) and not {"report.json", "index.html"} <= set(names):
+        raise StoreError(
+            f"the report folder '{folder}' holds {printable(names[0])!r}, which is none of ours: choose another "
+            f"output or move it away"
+        )
+
+
+def _is_report(folder: Place) -> bool:
+    return facts_in(_content(folder / FOLDER_MANIFEST)).get("kind") == REPORT
+
+
+def is_work_folder(folder: Place) -> bool:
+    """Return whether a folder is one in which a store grows, however far its run came."""
+    if not folder.name.endswith(WORK_SUFFIX) or not is_dir(folder):
+        return False
+    names = {name for name, _ in entries_of(folder)}
+    if isinstance(folder, ObjectPath):
+        return bool(names & {LOCK, JOURNAL, CLEARING})
+    return _content(folder / LOCK) == MARK or (names <= {LOCK} and MARK.startswith(_content(folder / LOCK)))
+
+
+def _content(path: Place) -> bytes:
+    try:
+        return read_file(path)
+    except OSError:
+        return b""
 
 
 def _is_finished_store(folder: Place) -> bool:
-    try:
-        return has_manifest(read_file(folder / METADATA))
-    except OSError:
-        return False
+    return has_manifest(_content(folder / METADATA))
 
 
 def _working_folder() -> Path | None:
@@ -213,15 +354,16 @@ def _key(path: Place) -> Key:
     return status.st_dev, status.st_ino
 
 
-def _paths(inputs: Any) -> Iterable[str]:
+def _paths(inputs: Any, *names: str) -> Iterable[str]:
     if inputs is None:
         return
     if isinstance(inputs, str | os.PathLike):
-        yield os.fspath(inputs)
+        if not names:
+            yield os.fspath(inputs)
     elif isinstance(inputs, list | tuple):
         for one in inputs:
-            yield from _paths(one)
+            yield from _paths(one, *names)
     else:
         # of a stack where its samples are, of a reader what it was opened at
-        for name in ("path", "array_path", "paths"):
+        for name in names or ("path", "array_path", "paths"):
             yield from _paths(getattr(inputs, name, None))

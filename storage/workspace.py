@@ -41,7 +41,7 @@ from dpca.storage.inherited import Inherited
 from dpca.storage.lease import Lease
 from dpca.storage.manifest import METADATA, NOTHING_CARRIED, Carried, check_metadata
 from dpca.storage.objects import ObjectPath, Place, place_of
-from dpca.storage.outputs import resolved_output, work_folder
+from dpca.storage.outputs import check_outside_stores, resolved_output, work_folder
 
 State = Literal["new", "resumed", "complete"]
 
@@ -153,6 +153,7 @@ class Workspace:
                 if complete or self._look_only:
                     self.state = "complete" if complete else "new"
                     return self
+            check_outside_stores(self.target, self._real)
             claim = self._claim = self._growing.claim(os.fspath(self.target))
             try:
                 self._begin()

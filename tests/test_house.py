@@ -1,6 +1,7 @@
 """The rooms of `dpca/ARCHITECTURE.md`: which imports which, and how long a file is."""
 
 import ast
+import re
 import sys
 from collections.abc import Iterator
 from functools import cache
@@ -44,6 +45,50 @@ CALLS: dict[str, set[str]] = {
 }
 # Programs and studies may use all of the library; nothing uses them.
 CALLS["pipelines"] = set(CALLS)
+
+#: Who changes files, and where. Whatever a person names goes through `check_output`, `Workspace` or `OutputFile`.
+WRITERS = {
+    "dpca.storage.claim": "locks: beside an output that was checked, never through a link",
+    "dpca.storage.disk": "whole files, by a new name and a rename",
+    "dpca.storage.direct": "shards, by a new name and a rename, in the store of a workspace",
+    "dpca.storage.growing": "work folders that are claimed, and the rename of a store of a workspace",
+    "dpca.storage.inherited": "inner stores, in a work folder that is claimed",
+    "dpca.storage.lease": "locks in buckets",
+    "dpca.storage.manifest": "the manifests of stores and reports, in the folders of their writers",
+    "dpca.storage.outputs": "`OutputFile`",
+    "dpca.storage.workspace": "markers, in a work folder that is claimed",
+    "dpca.engine.checkpoint": "checkpoints, by a new name and a rename, in a work folder that is claimed",
+    "dpca.engine.worker_setup": "the null device",
+    "dpca.cli.running": "the null device",
+    "dpca.jobs.append_write": "links of shards, in the store of a workspace",
+    "dpca.jobs.append": "a folder for checkpoints, in a work folder that is claimed",
+    "dpca.jobs.fit": "a folder for checkpoints, in a work folder that is claimed",
+    "dpca.jobs.plan": "a temporary folder",
+    "dpca.plots.png": "memory",
+    "dpca.report.record": "the folder of a report, which `check_output` or `check_report` was given",
+    "dpca.pipelines.reproduce_streaming": "a temporary folder beside an `OutputFile`",
+    "dpca.pipelines.studies.partitions.samples": "by a new name and a rename, in a work folder that is claimed",
+    "dpca.pipelines.studies.rednet.inputs": "in the folder of a report that was checked",
+    "dpca.pipelines.studies.rednet.trials": "in the folder of a report that was checked",
+}
+# Names by which Python and libraries change files; of `open` and `replace` those calls that do.
+_CHANGES = {
+    *("atomic_write_bytes", "write_bytes", "write_text", "touch", "mkdir", "makedirs", "mkdtemp", "mkstemp"),
+    *(
+        "TemporaryDirectory",
+        "TemporaryFile",
+        "NamedTemporaryFile",
+        "rename",
+        "renames",
+        "link",
+        "symlink",
+        "symlink_to",
+    ),
+    *("hardlink_to", "mkfifo", "copyfile", "copytree", "copy2", "move", "tofile", "savez", "savez_compressed"),
+    *("savetxt", "open_memmap", "savefig", "imsave", "to_netcdf", "to_zarr"),
+}
+# Which make nothing: methods of xarray's objects, and an object of a bucket, whose place was checked as any other's.
+_OTHER = {"dpca.storage.objects", "dpca.models.eof", "dpca.models.labelled"}
 
 
 def room_of(module: str) -> str:
@@ -93,3 +138,28 @@ def test_the_library_takes_no_names_but_its_own() -> None:
     ours = {"storage", "pipelines", "tests"}
     assert not {module for module, path in FILES.items() for name in imports(path) if name.split(".")[0] in ours}
     assert not {"storage", "pipelines"} & sys.modules.keys()
+
+
+def changes_files(path: Path) -> bool:
+    """Whether a file calls what makes, changes or moves other files."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Call):
+            name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+            first = ast.unparse(node.func).partition(".")[0]
+            modes = {
+                one.value for one in [*node.args, *(k.value for k in node.keywords)] if isinstance(one, ast.Constant)
+            }
+            writes = any(isinstance(m, str) and re.fullmatch(r"[rbt]*[wax+][bt+]*", m) for m in modes)
+            if (
+                name in _CHANGES
+                or (name == "replace" and first == "os")
+                or (name == "save" and first == "np")
+                or (name == "open" and (writes or re.search("O_(WRONLY|RDWR|CREAT)", ast.unparse(node))))
+            ):
+                return True
+    return False
+
+
+def test_every_writer_is_known() -> None:
+    """A new one says here why it harms no input, no finished store and nobody's file."""
+    assert {module for module, path in FILES.items() if changes_files(path)} - _OTHER == set(WRITERS)

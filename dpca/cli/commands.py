@@ -7,7 +7,6 @@ import json
 import math
 import os
 from collections import ChainMap
-from pathlib import Path
 from typing import Any
 
 import zarr
@@ -18,9 +17,10 @@ from dpca.cli.running import say
 from dpca.cli.work import cluster, run_options, shown_progress
 from dpca.engine.memory import task_budget, thread_count
 from dpca.storage import DataError, create_virtual, ingest, open_stack, verify
-from dpca.storage.disk import atomic_write_bytes, folder_bytes, readable_size
+from dpca.storage.disk import folder_bytes, readable_size
 from dpca.storage.manifest import METADATA
 from dpca.storage.objects import place_of
+from dpca.storage.outputs import OutputFile
 from dpca.storage.ranges import range_words
 from dpca.storage.readers import open_reader
 from dpca.storage.readers.trajectory import selected_atoms
@@ -112,16 +112,19 @@ def compare(options: argparse.Namespace) -> int:
     """``dpca compare``."""
     from dpca.jobs.compare import compare_store  # which imports what computes
 
-    found = compare_store(options.store, open_stack(options.stack), sample=options.sample)
+    stack, plot = open_stack(options.stack), None
     if options.plot is not None:
-        from dpca.plots.png import png
+        from dpca.plots.png import is_png_of_ours, png
         from dpca.plots.rates import rate_chart
 
+        plot = OutputFile(options.plot, "plot", is_png_of_ours, stack, options.store)
+    found = compare_store(options.store, stack, sample=options.sample)
+    if plot is not None:
         others: dict[str, list[tuple[float, float]]] = {}
         for point in found.others:
             others.setdefault(point.codec, []).append((point.bytes, point.psnr))
         chart = rate_chart((found.store.bytes, found.store.psnr), others, found.data_range)
-        atomic_write_bytes(Path(options.plot), png(chart))
+        plot.write(png(chart))
     if options.json:
         for point in (found.store, *found.others):
             psnr = point.psnr if math.isfinite(point.psnr) else None

@@ -9,7 +9,6 @@ import time
 from collections import ChainMap, deque
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from pathlib import Path
 from typing import Any
 
 from dpca.cli.job_file import JobFile, read_job_file
@@ -17,14 +16,15 @@ from dpca.cli.jobs import given_input, job_request, served_report, settings_of
 from dpca.cli.model_arguments import partitioned_model
 from dpca.cli.running import known_error, say
 from dpca.cli.work import run_options
+from dpca.report.record import report_folder
 from dpca.storage.claim import Claim
-from dpca.storage.disk import atomic_write_bytes, read_file
+from dpca.storage.disk import read_file
 from dpca.storage.errors import ClusterError, StoreError
 from dpca.storage.lease import Lease
 from dpca.storage.manifest import METADATA, digest_of
 from dpca.storage.network import use_storage_options
-from dpca.storage.objects import ObjectPath, place_of
-from dpca.storage.outputs import resolved_output, work_folder
+from dpca.storage.objects import ObjectPath, Place, place_of
+from dpca.storage.outputs import OutputFile, work_folder
 from dpca.storage.progress import Stage, no_progress
 from dpca.storage.readers import Reader
 from dpca.storage.stack import Stack
@@ -44,10 +44,11 @@ def run_job_file(options: argparse.Namespace) -> int:
     if job.options.storage_option:
         use_storage_options(dict(ChainMap(*reversed(job.options.storage_option))))
     given = {output: given_input(job.options_of(output), None) for output in job.outputs}
+    record = OutputFile(job.record, "record", _is_record, *given.values(), others=_written(job))
     if options.dry_run:
         return _plan(job, given)
-    with _held(job.record):
-        return _Run(job, given).run()
+    with _held(record.place):
+        return _Run(job, given, record).run()
 
 
 def _tell(event: str, **facts: Any) -> None:
@@ -64,11 +65,17 @@ def _clean(value: Any) -> Any:
     return [_clean(one) for one in value] if isinstance(value, list | tuple) else value
 
 
+def _written(job: JobFile) -> list[Place]:
+    """Return all places but the record to which the job writes."""
+    outputs = [place_of(output) for output in job.outputs]
+    return [place for output in outputs for place in (output, work_folder(output), report_folder(output))]
+
+
 @contextmanager
-def _held(record: str) -> Iterator[None]:
+def _held(record: Place) -> Iterator[None]:
     """Keep every other run of the job out."""
-    folder = work_folder(resolved_output(record))
-    claim = Lease(folder, record) if isinstance(folder, ObjectPath) else Claim(Path(folder), record)
+    folder, shown = work_folder(record), str(record)
+    claim = Lease(folder, shown) if isinstance(folder, ObjectPath) else Claim(folder.absolute(), shown)
     try:
         yield
     finally:
@@ -107,11 +114,11 @@ def _plan(job: JobFile, given: Mapping[str, Stack | Reader]) -> int:
 class _Run:
     """One run of a job: every output that is not there is made."""
 
-    def __init__(self, job: JobFile, given: Mapping[str, Stack | Reader]) -> None:
-        self._job, self._given = job, given
+    def __init__(self, job: JobFile, given: Mapping[str, Stack | Reader], record: OutputFile) -> None:
+        self._job, self._given, self._file = job, given, record
         self._codes: list[int] = []
         self._counts = dict.fromkeys(("done", "skipped", "failed"), 0)
-        self._record = _read_record(job.record)
+        self._record: dict[str, Any] = json.loads(record.read() or "{}")
 
     def run(self) -> int:
         _tell("start", job=self._job.path, outputs=len(self._given))
@@ -180,7 +187,7 @@ class _Run:
         if self._record.get(output) != (clean := _clean(entry)):
             self._record[output] = clean
             text = json.dumps(self._record, indent=2, sort_keys=True) + "\n"
-            atomic_write_bytes(place_of(self._job.record), text.encode())
+            self._file.write(text.encode())
 
 
 def _count(given: Stack | Reader) -> int:
@@ -192,13 +199,13 @@ def _logged(stage: str, total: int, unit: str) -> Stage:
     return no_progress(stage, total, unit)
 
 
-def _read_record(path: str) -> dict[str, Any]:
+def _is_record(content: bytes) -> bool:
+    """Return whether a file is a record: of every output its inputs and two digests."""
     try:
-        found = json.loads(read_file(place_of(path)))
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        raise StoreError(f"the record '{path}' cannot be read ({error}): move it away, a new one is made") from error
-    if not isinstance(found, dict):
-        raise StoreError(f"the record '{path}' is none that a job wrote: give another 'record'")
-    return found
+        found = json.loads(content)
+        told = [(one["inputs"], one["content"], one[METADATA]) for one in found.values()]
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return False
+    return bool(told) and all(
+        isinstance(inputs, list) and isinstance(given, str) and isinstance(made, str) for inputs, given, made in told
+    )

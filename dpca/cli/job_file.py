@@ -19,17 +19,21 @@ from __future__ import annotations
 
 import argparse
 import os
+import re
 import tomllib
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NoReturn
 
-from dpca.choices import GOALS
+from dpca.choices import COMPRESSED, GOALS
 from dpca.cli.arguments import add_compress, add_job_options, add_storage_option
 from dpca.cli.model_arguments import add_model_options
+from dpca.cli.served import stated
 from dpca.storage.errors import DataError, one_line
 from dpca.storage.network import is_url
-from dpca.storage.readers.opening import paths_of
+from dpca.storage.objects import place_of
+from dpca.storage.outputs import is_work_folder, matched, work_folder
+from dpca.storage.readers.opening import is_pattern, paths_of, real_pattern
 
 _NAME = "{name}"
 _KEYS = ("inputs", "output", "target", "retries", "record")
@@ -108,12 +112,14 @@ def _understood(path: str, said: Mapping[str, Any]) -> JobFile:
     if type(retries) is not int or retries < 0:
         raise DataError(f"retries is {retries!r}: give a whole number of at least 0")
     options = _options(folder, {key: value for key, value in said.items() if key not in _KEYS}, own["target"])
+    record = _placed(folder, own.get("record", f"{os.path.basename(path).removesuffix('.toml')}.record.json"))
+    output, patterns = _placed(folder, own["output"]), [_placed(folder, one) for one in patterns]
     try:
-        inputs = [found for one in patterns for found in paths_of(_placed(folder, one))]
+        outputs = _outputs(output, _inputs(patterns, output, record))
     except DataError as error:
         raise DataError(f"inputs: {error}") from error
-    record = own.get("record", f"{os.path.basename(path).removesuffix('.toml')}.record.json")
-    return JobFile(path, options, _outputs(_placed(folder, own["output"]), inputs), retries, _placed(folder, record))
+    _check_again(patterns, outputs)
+    return JobFile(path, options, outputs, retries, record)
 
 
 def _options(folder: str, said: Mapping[str, Any], target: Any) -> argparse.Namespace:
@@ -147,6 +153,54 @@ def _arguments(folder: str, key: str, value: Any) -> list[str]:
 
 def _placed(folder: str, path: str) -> str:
     return path if is_url(path) else os.path.join(folder, path)
+
+
+def _inputs(patterns: list[str], output: str, record: str) -> list[str]:
+    """Return what the patterns stand for, but for what this job wrote."""
+    # Names of inputs end at their first dot.
+    name = re.escape(_real(output)).replace(re.escape(_NAME), "[^./]+")
+    own, found = re.compile(f"({name})(/.*)?", re.DOTALL), []
+    for pattern in patterns:
+        matches = paths_of(pattern)
+        if not is_pattern(pattern):
+            found += matches
+            continue
+        kept = [one for one in matches if _real(one) != _real(record) and not _is_made(own.fullmatch(_real(one)))]
+        if not kept:
+            raise DataError(f"nothing matches '{pattern}' but what this job wrote: check the pattern")
+        found += kept
+    return found
+
+
+def _is_made(place: re.Match[str] | None) -> bool:
+    """Return whether a path is, or lies in, a store that the job made or makes, where an output goes."""
+    if place is None:
+        return False
+    if stated(place[1]).get("kind") == COMPRESSED or is_work_folder(work_folder(place_of(place[1]))):
+        return True
+    if place[2]:
+        return False
+    raise DataError(
+        f"'{place[0]}' is where an output goes, and none that dpca compressed: give another output or another pattern"
+    )
+
+
+def _real(path: str) -> str:
+    folder, name = os.path.split(path.rstrip("/"))
+    return path.rstrip("/") if is_url(path) else os.path.join(os.path.realpath(folder), name)
+
+
+def _check_again(patterns: list[str], outputs: Mapping[str, list[str]]) -> None:
+    """Refuse an output in a folder for which a pattern stands: the next run would read it."""
+    looked = [(pattern, real_pattern(pattern)) for pattern in patterns if is_pattern(pattern)]
+    for output in outputs:
+        above = place_of(_real(output)).parent
+        for pattern, real in looked:
+            if matched(real, above):
+                raise DataError(
+                    f"output '{output}' lies in a folder for which the pattern '{pattern}' stands, so that the next "
+                    f"run would read it: give another output or another pattern"
+                )
 
 
 def _outputs(pattern: str, inputs: list[str]) -> dict[str, list[str]]:

@@ -9,8 +9,18 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
+# By default matplotlib, with its version, which would change the bytes.
+_SOFTWARE = "dpca"
+_BEGIN, _TEXT = b"\x89PNG\r\n\x1a\n", f"tEXtSoftware\0{_SOFTWARE}".encode()
+
+
 def png(figure: Figure) -> bytes:
     """Return a figure as the bytes of a PNG file, the same for the same figure."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format="png", metadata={"Software": None})  # the version would change the bytes
+    figure.savefig(buffer, format="png", metadata={"Software": _SOFTWARE})
     return buffer.getvalue()
+
+
+def is_png_of_ours(content: bytes) -> bool:
+    """Return whether a file is one that `png` made."""
+    return content.startswith(_BEGIN) and _TEXT in content[:256]

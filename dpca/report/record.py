@@ -19,7 +19,7 @@ from dpca.report import words
 from dpca.report.page import DataTable, Picture, html_page
 from dpca.storage.disk import atomic_write_bytes, read_file, there_is, writing_errors
 from dpca.storage.errors import StoreError, one_line
-from dpca.storage.manifest import FOLDER_MANIFEST, Manifest, read_manifest, write_folder_manifest
+from dpca.storage.manifest import FOLDER_MANIFEST, REPORT, Manifest, read_manifest, write_folder_manifest
 from dpca.storage.objects import Place, place_of
 from dpca.storage.outputs import resolved_output
 
@@ -171,9 +171,13 @@ def write_report(
     with writing_errors(folder):
         target = place_of(folder)
         target.mkdir(parents=True, exist_ok=True)
+        # One that is killed leaves what is recognized as a report, which lacks files.
+        if is_new := not there_is(target / FOLDER_MANIFEST):
+            write_folder_manifest(target, REPORT, files)
         for name, content in files.items():
             atomic_write_bytes(target / name, content)
-        write_folder_manifest(target, "report", files)
+        if not is_new:
+            write_folder_manifest(target, REPORT, files)
 
 
 def report_folder(output: str | os.PathLike[str]) -> Place:

@@ -78,6 +78,8 @@ class Reader(ABC):
         Of arrays: names of all axes, samples first, and what stands along them.
     paths : tuple of str
         What `open_reader` opened it at: files, folders, URLs, matches of a glob each.
+    patterns : tuple of str
+        The globs among what it was given.
     """
 
     kind: str = ""
@@ -93,6 +95,7 @@ class Reader(ABC):
     data_range: tuple[float, float] | None = None
     coordinates: Coordinates | None = None
     paths: tuple[str, ...] = ()
+    patterns: tuple[str, ...] = ()
 
     @property
     @abstractmethod

@@ -15,6 +15,7 @@ from dpca.storage.errors import DataError, one_line
 from dpca.storage.labelled import is_labelled
 from dpca.storage.network import is_url
 from dpca.storage.objects import ObjectPath, absolute, is_dir, is_file, place_of
+from dpca.storage.outputs import is_never_input
 from dpca.storage.readers.base import Reader, is_hidden, is_image, seen, suffix_of, within_memory
 from dpca.storage.readers.data_array import DataArrayReader
 from dpca.storage.readers.folder import FilesReader, FolderReader
@@ -83,6 +84,7 @@ def open_reader(source: Source, *, key: str | None = None, axes: Sequence[str] |
         option, value = ("key", key) if key is not None else ("axes", axes)
         raise DataError(f"{option}={value!r} chooses within arrays and '{reader.name}' holds images: leave it out")
     reader.paths = tuple(map(absolute, paths))
+    reader.patterns = tuple(real_pattern(os.fspath(one)) for one in given if is_pattern(os.fspath(one)))
     return reader
 
 
@@ -92,31 +94,50 @@ def is_zarr(path: str) -> bool:
 
 
 def paths_of(path: str) -> list[str]:
-    """Return what a path, a pattern or a URL stands for, sorted.
+    """Return what a path, a pattern or a URL stands for, sorted; a pattern for no report or work folder of ours.
 
     Raises
     ------
     DataError
         If there is nothing.
     """
-    place = place_of(path)
-    if isinstance(place, ObjectPath):
-        found = place.matches() if glob.has_magic(path) and not path.startswith("http") else [path]
-        if not found:
-            raise DataError(f"nothing matches '{path}': check the pattern")
-        return found
-    path = os.fspath(place)
-    if os.path.exists(path):
+    if not is_pattern(path):
+        path = os.fspath(place_of(path))
+        if not is_url(path) and not os.path.exists(path):
+            raise DataError(f"there is no file or folder '{path}': check the path")
         return [path]
-    if glob.has_magic(path):
-        found = sorted(glob.glob(path, recursive=True))
-        if not found:
-            folder = os.path.dirname(path[: re.search(r"[*?[]", path).start()]) or "."  # type: ignore[union-attr]
-            names = os.listdir(folder) if os.path.isdir(folder) else []
-            others = Counter(suffix_of(name) for name in names if not is_hidden(name))
-            raise DataError(f"no file matches '{path}': in '{folder}' {seen(others)}; check the pattern")
-        return found
-    raise DataError(f"there is no file or folder '{path}': check the path")
+    path, fixed = os.fspath(place_of(path)), _fixed(path)
+    found = ObjectPath(path).matches() if is_url(path) else sorted(glob.glob(path, recursive=True))
+    found = [one for one in found if not is_never_input(one, fixed)]
+    if not found and is_url(path):
+        raise DataError(f"nothing matches '{path}': check the pattern")
+    if not found:
+        folder = fixed or "."
+        names = os.listdir(folder) if os.path.isdir(folder) else []
+        others = Counter(suffix_of(name) for name in names if not is_hidden(name))
+        raise DataError(f"no file matches '{path}': in '{folder}' {seen(others)}; check the pattern")
+    return found
+
+
+def is_pattern(path: str) -> bool:
+    """Return whether a path or URL is a pattern, which may stand for many."""
+    if isinstance(place := place_of(path), ObjectPath):
+        return glob.has_magic(path) and not path.startswith("http")
+    return glob.has_magic(os.fspath(place)) and not os.path.exists(place)
+
+
+def real_pattern(path: str) -> str:
+    """Return a pattern with the real path of the folder in which it looks."""
+    path = os.fspath(place_of(path))
+    fixed = _fixed(path)
+    return path if is_url(path) else os.path.join(os.path.realpath(fixed or "."), os.path.relpath(path, fixed or "."))
+
+
+def _fixed(pattern: str) -> str:
+    """Return the folder in which a pattern looks."""
+    found = re.search(r"[*?[]", pattern)
+    assert found is not None
+    return os.path.dirname(pattern[: found.start()])
 
 
 def _open_one(path: str, key: str | None, axes: Sequence[str] | None) -> Reader:

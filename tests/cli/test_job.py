@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import re
 import tarfile
 from collections.abc import Iterator
 from contextlib import redirect_stdout
@@ -13,13 +14,15 @@ from typing import Any
 
 import numpy as np
 import pytest
+import zarr
 
 from dpca import open_compressed
 from dpca.cli import main
 from dpca.cli.job import _clean
 from dpca.cli.job_file import read_job_file
-from dpca.storage import DataError, verify
+from dpca.storage import DataError, create_virtual, verify
 from dpca.storage.claim import Claim
+from dpca.storage.manifest import write_folder_manifest
 from tests.conftest import write_images
 
 pytestmark = pytest.mark.usefixtures("small_pictures")
@@ -125,9 +128,35 @@ def test_two_runs_never_meet_and_what_is_busy_is_tried_again(job: Path, capsys: 
     assert (code, failed["code"], failed["again"], told[-1]["done"]) == (0, 7, True, 2)
 
 
+def test_a_job_that_writes_among_its_inputs_runs_night_after_night(job: Path) -> None:
+    inputs = job.parent / "in"
+    text = job.read_text().replace('"in/*.tar"', '["in/*"]').replace("out/{name}", "in/{name}")
+    job.write_text(f'record = "in/record.json"\n{text}')
+    assert [event["event"] for event in events([str(job)])[1]].count("done") == 2
+    before = tree(job.parent)
+    code, second = events([str(job)])
+    assert (code, [event["event"] for event in second]) == (0, ["start", "skipped", "skipped", "end"])
+    assert tree(job.parent) == before
+    # One input is new, one is gone, and runs were killed before and after their reports.
+    (inputs / "day.tar").rename(inputs / "late.tar")
+    (inputs / "late.report").mkdir()
+    write_folder_manifest(inputs / "late.report", "report", {"report.json": b""})
+    for name in ("late.zarr.partial", "other.zarr.partial"):
+        Claim(inputs / name, name).release()
+    for pattern, made in (("in/*", 1), ("in/**/*", 0)):
+        job.write_text(job.read_text().replace("in/*", pattern))
+        code, told = events([str(job)])
+        assert (code, told[-1]["done"], told[-1]["skipped"]) == (0, made, 2 - made)
+    assert {Path(name).name for name in json.loads((inputs / "record.json").read_text())} == {
+        *("day.zarr", "late.zarr", "night.zarr"),
+    }
+
+
 @pytest.fixture
 def image(tmp_path: Path) -> Iterator[Path]:
     np.save(tmp_path / "a.npy", np.zeros((3, 8, 8), np.uint8))
+    (tmp_path / "sub" / "a").mkdir(parents=True)
+    np.save(tmp_path / "sub" / "a" / "b.npy", np.zeros((3, 8, 8), np.uint8))
     yield tmp_path
 
 
@@ -152,6 +181,10 @@ GOOD = {"inputs": '"a.npy"', "output": '"b.zarr"', "target": "{psnr = 36}"}
         ({"overlap": "false"}, "overlap: expected one argument"),
         ({"key": "{a = 1}"}, "key is a table"),
         ({"inputs": '["a.npy", "a.npy"]', "output": '"{name}.zarr"'}, "output is .* for .* and for"),
+        ({"inputs": '"*.npy"', "output": '"a.npy"'}, "'.*a.npy' is where an output goes"),
+        ({"inputs": '"*.npy"', "output": '"{name}.npy/x.zarr"'}, "lies in a folder for which the pattern"),
+        ({"inputs": '"sub/*"', "output": '"sub/made/{name}.zarr"'}, "lies in a folder for which the pattern"),
+        ({"inputs": '"sub/*"', "output": '"sub/{name}"'}, "'.*sub/a' is where an output goes"),
     ],
 )
 def test_what_makes_no_sense_is_refused_by_its_key(image: Path, said: dict[str, Any], why: str) -> None:
@@ -159,6 +192,50 @@ def test_what_makes_no_sense_is_refused_by_its_key(image: Path, said: dict[str, 
     path.write_text("".join(f"{key} = {value}\n" for key, value in (GOOD | said).items() if value is not None))
     with pytest.raises(DataError, match=rf"^'{path}': .*{why}"):
         read_job_file(str(path))
+
+
+#: Where a record must not go, and what is to be told: the input is ``z.zarr``, the output ``b.zarr``.
+RECORDS = {
+    "an input's metadata": ("z.zarr/zarr.json", "lies in the input"),
+    "beside an input's files": ("z.zarr/record.json", "lies in the input"),
+    "an input": ("z.zarr", "is the input"),
+    "a folder that holds one": (".", "holds the input"),
+    "a finished store's metadata": ("done.zarr/zarr.json", "lies in the finished store"),
+    "in a finished store": ("done.zarr/record.json", "lies in the finished store"),
+    "an output": ("b.zarr", "is the output"),
+    "in an output": ("b.zarr/record.json", "lies in the output"),
+    "a work folder": ("b.zarr.partial", "is the output"),
+    "a lock that is an output": ("b", "is no record|the output"),
+    "a report's numbers": ("b.report/report.json", "lies in the output"),
+    "another's JSON": ("another.json", "is no record"),
+    "an empty object": ("empty.json", "is no record"),
+    "the job itself": ("job.toml", "is no record"),
+    "a folder": ("folder", "cannot be replaced|is no record"),
+    "a device": ("/dev/null", "cannot be replaced"),
+    "a link": ("link.json", "is a link"),
+}
+
+
+@pytest.mark.parametrize("what", RECORDS)
+def test_a_record_replaces_nothing_but_a_record(image: Path, what: str, capsys: pytest.CaptureFixture[str]) -> None:
+    record, why = RECORDS[what]
+    zarr.create_array(image / "z.zarr", data=np.zeros((3, 8, 8), np.uint8))
+    create_virtual(image / "done.zarr", model="textures", n_samples=3, sample_shape=(8, 8))
+    (image / "another.json").write_text('{"a": {"inputs": [], "content": "x"}}')
+    (image / "empty.json").write_text("{}")
+    (image / "link.json").symlink_to("another.json")
+    (image / "folder").mkdir()
+    lines = GOOD | {"inputs": '"z.zarr"', "record": f'"{record}"'}
+    if what == "a lock that is an output":
+        lines["output"] = '"b.partial"'
+    (image / "job.toml").write_text("".join(f"{key} = {value}\n" for key, value in lines.items()))
+    before = tree(image), sorted(image.rglob("*"))
+    for argv in ([], ["--dry-run"]):
+        assert events([str(image / "job.toml"), *argv]) == (4, [])
+        error = capsys.readouterr().err
+        assert re.search(why, error)
+        assert error.count("\n") == 1
+    assert (tree(image), sorted(image.rglob("*"))) == before
 
 
 def test_secrets_in_addresses_are_not_told() -> None:

@@ -16,7 +16,10 @@ from dpca.pipelines.celeba_cpca import main as cells
 from dpca.pipelines.convergence_report import main as convergence
 from dpca.pipelines.lsun_streaming import main as streaming
 from dpca.pipelines.partition_report import main as partitions
+from dpca.pipelines.reproduce_kernel import main as reproduce_kernel
+from dpca.pipelines.reproduce_rednet import main as reproduce_rednet
 from dpca.pipelines.reproduce_streaming import main as reproduce
+from dpca.pipelines.reproduce_time import main as reproduce_time
 from dpca.storage import ingest, open_stack
 from tests.cli.bad_cases import make_photos
 from tests.conftest import smooth_images
@@ -125,6 +128,23 @@ def test_the_tables_are_not_written_among_their_data(tmp_path: Path, capsys: pyt
     assert reproduce(argv) == 4
     assert "lies in the input" in capsys.readouterr().err
     assert not any((tmp_path / "data").iterdir())
+
+
+@pytest.mark.parametrize("program", [reproduce, reproduce_kernel, reproduce_rednet, reproduce_time])
+def test_a_page_or_file_that_no_such_program_wrote_is_not_replaced(
+    program: Command, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "page").mkdir()
+    (tmp_path / "page" / "index.html").write_text("mine")
+    (tmp_path / "tables.md").write_text("# Mine")
+    (tmp_path / "numbers.json").write_text("{}")
+    before = _everything(tmp_path)
+    data = [] if program is reproduce_time else ["--data", str(tmp_path / "data")]
+    for name in ("tables.md", "numbers.md", "numbers.json") if program is reproduce else ("page", "tables.md"):
+        assert program([*data, "--output", str(tmp_path / name)]) == 4
+        assert capsys.readouterr().err.count("\n") == 1
+    assert _everything(tmp_path) == before
 
 
 @pytest.mark.parametrize(

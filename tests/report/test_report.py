@@ -11,8 +11,11 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from dpca.report.record import format_table, write_report
+from dpca.report import record
+from dpca.report.record import format_table, read_report, write_report
+from dpca.storage import disk, manifest
 from dpca.storage.errors import StoreError
+from dpca.storage.outputs import check_output
 
 REPORT = {
     "stages": {
@@ -107,6 +110,24 @@ def test_same_report_gives_the_same_bytes(tmp_path):
     assert files == ["comparison.png", "index.html", "manifest.json", "report.json"]
     for name in files:
         assert (tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes()
+
+
+def test_a_report_whose_run_was_killed_is_recognized_and_made_again(tmp_path, monkeypatch):
+    write = disk.atomic_write_bytes
+    for n in range(1, 4):
+        left = iter(range(n))
+        folder = tmp_path / f"{n}.report"
+
+        def killed(path, content, left=left):
+            next(left)
+            write(path, content)
+
+        monkeypatch.setattr(record, "atomic_write_bytes", killed)
+        monkeypatch.setattr(manifest, "atomic_write_bytes", killed)
+        with pytest.raises(StopIteration):
+            write_report(folder, REPORT, {"comparison": Figure()}, title="faces")
+        check_output(tmp_path / f"{n}.zarr", report=folder)
+        assert read_report(folder) is None
 
 
 def test_page_holds_everything_in_itself(tmp_path):

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import glob
 import itertools
 import os
 import shutil
@@ -11,9 +12,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from dpca.storage.arrays import create_root
 from dpca.storage.errors import StoreError
-from dpca.storage.manifest import write_manifest
-from dpca.storage.outputs import check_output
+from dpca.storage.manifest import write_folder_manifest, write_manifest
+from dpca.storage.outputs import OutputFile, check_output, check_report, matched
+from dpca.storage.readers import open_reader
+from dpca.storage.readers.opening import paths_of
 from dpca.storage.workspace import Workspace
 
 
@@ -265,8 +269,139 @@ def test_a_report_folder_that_is_not_ours_is_refused_and_left_alone(tmp_path):
     (report / "index.html").write_text("mine")
     with pytest.raises(StoreError, match="'index.html', which is none of ours"):
         check_output(output, report=report)
-    (tmp_path / "out.zarr.partial").mkdir()  # a run of ours was stopped while it wrote its report
+    (report / "manifest.json").write_text("{}")  # a program for browsers has one, too
+    with pytest.raises(StoreError, match="none of ours"):
+        check_output(output, report=report)
+    write_folder_manifest(report, "report", {})
     check_output(output, report=report)
-    (tmp_path / "out.zarr.partial").rmdir()
-    (report / "manifest.json").write_text("{}")
-    check_output(output, report=report)
+    check_report(report)
+
+
+# -- single files
+
+
+def is_mine(content):
+    return content.startswith(b"mine")
+
+
+def in_the_way(kind, folder):
+    path = folder / "file"
+    if kind == "another's":
+        path.write_text("not mine")
+    elif kind == "nothing in it":
+        path.touch()
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "device":
+        return Path("/dev/null")
+    elif kind == "link to mine":
+        (folder / "other").write_text("mine")
+        path.symlink_to("other")
+    elif kind == "link to nothing":
+        path.symlink_to("nothing")
+    return path
+
+
+@pytest.mark.parametrize("when", ["at first", "later"])
+@pytest.mark.parametrize(
+    "kind", ["another's", "nothing in it", "folder", "pipe", "device", "link to mine", "link to nothing"]
+)
+def test_a_file_that_is_not_recognized_as_ours_is_not_replaced(tmp_path, kind, when):
+    file = OutputFile(tmp_path / "file", "record", is_mine)
+    path = in_the_way(kind, tmp_path)
+    before, status = everything(tmp_path), os.lstat(path)
+    with pytest.raises(StoreError, match="the record .* choose another place") as caught:
+        OutputFile(path, "record", is_mine) if when == "at first" or kind == "device" else file.write(b"mine, too")
+    one_sentence(caught)
+    assert everything(tmp_path) == before
+    assert (os.lstat(path).st_ino, os.lstat(path).st_mtime_ns) == (status.st_ino, status.st_mtime_ns)
+
+
+def test_a_file_of_ours_is_replaced_as_a_whole(tmp_path):
+    file = OutputFile(tmp_path / "new" / "file", "record", is_mine)
+    assert file.read() is None
+    file.write(b"mine")
+    os.link(tmp_path / "new" / "file", tmp_path / "kept")
+    OutputFile(tmp_path / "new" / "file", "record", is_mine).write(b"mine, again")
+    assert (file.read(), (tmp_path / "kept").read_bytes()) == (b"mine, again", b"mine")
+    assert everything(tmp_path) == {"new", "new/file", "kept"}
+
+
+def test_a_file_is_not_written_into_an_input_an_output_or_a_finished_store(tmp_path):
+    (tmp_path / "in").mkdir()
+    with pytest.raises(StoreError, match="lies in the input"):
+        OutputFile(tmp_path / "in" / "file", "record", is_mine, tmp_path / "in")
+    with pytest.raises(StoreError, match="lies in the output"):
+        OutputFile(tmp_path / "out" / "file", "record", is_mine, others=tmp_path / "out")
+    with Workspace(tmp_path / "store", kind="stack", fingerprint="f") as work:
+        create_root(work.store, kind="stack", fingerprint="f")
+        work.publish()
+    before = (tmp_path / "store" / "zarr.json").read_bytes()
+    for name in ("zarr.json", "file"):
+        with pytest.raises(StoreError, match="lies in the finished store"):
+            OutputFile(tmp_path / "store" / name, "record", lambda content: True)
+    inner = Workspace(tmp_path / "store" / "inner", kind="stack", fingerprint="f")
+    with pytest.raises(StoreError, match="lies in the finished store"), inner:
+        pass
+    assert everything(tmp_path) == {"in", "store", "store/zarr.json"}
+    assert (tmp_path / "store" / "zarr.json").read_bytes() == before
+
+
+# -- patterns
+
+
+PARTS = ["a", "b", "ab", ".a", "*", "a*", "?", "**", "[ab]"]
+
+
+@given(pattern=st.lists(st.sampled_from(PARTS), min_size=1, max_size=4))
+@settings(max_examples=150, deadline=None)
+def test_a_pattern_matches_what_glob_finds(tmp_path_factory, pattern):
+    root = tmp_path_factory.getbasetemp() / "to-match"
+    paths = [Path(*parts) for n in (1, 2, 3) for parts in itertools.product(["a", "b", "ab", ".a"], repeat=n)]
+    if not root.exists():
+        for path in paths:
+            (root / path).mkdir(parents=True, exist_ok=True)
+    found = set(map(Path, glob.glob(f"{root}/{'/'.join(pattern)}", recursive=True)))
+    for path in (root / path for path in paths):
+        assert matched(f"{root}/{'/'.join(pattern)}", path) == bool(found & {path, *path.parents}), path
+
+
+def test_no_pattern_stands_for_a_report_or_a_work_folder(tmp_path):
+    for name in ("a.npy", "b.report", "c.partial"):
+        (tmp_path / "in" / name).mkdir(parents=True)
+        (tmp_path / "in" / name / "picture.png").touch()
+    every = paths_of(f"{tmp_path}/in/*")
+    write_folder_manifest(tmp_path / "in" / "b.report", "report", {})
+    with Workspace(tmp_path / "in" / "d.zarr", kind="stack", fingerprint="f") as work:
+        work.mark_done("x")
+    assert paths_of(f"{tmp_path}/in/*") == [path for path in every if not path.endswith(".report")]
+    assert paths_of(f"{tmp_path}/in/*/*.png") == [f"{path}/picture.png" for path in every if "b.report" not in path]
+    assert not any("d.zarr" in path for path in paths_of(f"{tmp_path}/in/**"))
+    # Whoever names a report means it.
+    assert paths_of(f"{tmp_path}/in/b.report/*.png") == [f"{tmp_path}/in/b.report/picture.png"]
+    assert paths_of(f"{tmp_path}/in/b.report") == [f"{tmp_path}/in/b.report"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "output"),
+    [
+        ("in/*", "in/out.zarr"),
+        ("in/*", "in/new/out.zarr"),
+        ("in/*/*", "in/out"),
+        ("in/**", "in/a/aim"),
+        ("link/*", "in/b"),
+    ],
+)
+def test_an_output_that_the_next_run_would_read_is_refused_by_the_first(tmp_path, monkeypatch, pattern, output):
+    (tmp_path / "in").mkdir()
+    (tmp_path / "link").symlink_to("in")
+    samples = tmp_path / "in" / ("a.npy" if pattern != "in/*/*" else "sub/a.npy")
+    samples.parent.mkdir(exist_ok=True)
+    np.save(samples, np.zeros((3, 4, 4), "u1"))
+    monkeypatch.chdir(tmp_path)
+    reader = open_reader(pattern if pattern != "in/**" else "in/**/a*")
+    with pytest.raises(StoreError, match="matches the pattern .* of the input"):
+        check_output(output, reader)
+    check_output("out.zarr", reader)

@@ -148,9 +148,13 @@ class Table:
         }
 
 
+#: First line of what `markdown` returns.
+HEADING = "# Published numbers of streaming PCA, and ours"
+
+
 def markdown(tables: Sequence[Table], skipped: Mapping[str, str]) -> str:
     """Set the tables as a Markdown document; ``skipped`` names what is missing, and why."""
-    lines = ["# Published numbers of streaming PCA, and ours", ""]
+    lines = [HEADING, ""]
     lines += [
         "Lower is better everywhere. Ours: mean +- standard deviation over trials; CPU: seconds of the updates of one "
         "trial, one BLAS thread, reading and measuring left out. What the last column says is computed from the "
