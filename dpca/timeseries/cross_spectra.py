@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -88,7 +89,7 @@ def spod(
     time : float or array (n,), optional
         See `dpca.timeseries.spectrum`.
     overlap : float
-        Share of a block that is in the next one as well, from 0 to less than 1.
+        Share of a block that is in the next one as well, from 0 to less than 1, rounded up to whole samples.
     window : str or array (block,)
         Name of a window of `scipy.signal.get_window`, or its values.
     band : (low, high), optional
@@ -125,7 +126,8 @@ def spod(
     block = whole_number(block, "block", 2)
     if not 0 <= overlap < 1:
         raise DataError(f"overlap is {overlap!r}: give a share of the block, from 0 to less than 1")
-    n, stride = source.shape[0], max(1, block - int(np.ceil(block * overlap)))
+    # What is a whole number but for the rounding of a share is one.
+    n, stride = source.shape[0], max(1, block - math.ceil(round(block * overlap, 6)))
     if n < block + stride:
         raise DataError(
             f"blocks of {block:,} samples, each {stride:,} after the last, are less than 2 of the {n:,}: give shorter "

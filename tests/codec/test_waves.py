@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
@@ -18,9 +19,18 @@ def test_waves_are_cosines_of_runs_and_give_scores_back(n_rows: int, n: int, dty
     assert waves.dtype == dtype
     assert waves.shape == (n_rows, -(-n // RUN) * RUN)
     np.testing.assert_allclose(from_waves(waves)[:, :n], scores, atol=1e-5)
-    for run in range(n // RUN):
+    for run in range(-(-n // RUN)):
         here = slice(run * RUN, (run + 1) * RUN)
-        np.testing.assert_allclose(waves[:, here], dct(scores[:, here], norm="ortho"), atol=1e-5)
+        own = scores[:, here]
+        own = np.pad(own, ((0, 0), (0, RUN - own.shape[1])), "edge")  # a run that ends early continues its last sample
+        np.testing.assert_allclose(waves[:, here], dct(own, norm="ortho"), atol=1e-5)
+
+
+def test_a_constant_is_one_wave_wherever_it_ends() -> None:
+    """Of a ramp before it, a run that ends early keeps nothing."""
+    scores = np.concatenate([np.arange(RUN), np.full(5, 3.0)])[None]
+    assert (np.abs(to_waves(scores)[0, RUN + 1 :]) < 1e-12).all()
+    assert to_waves(scores)[0, RUN] == pytest.approx(3 * RUN**0.5)
 
 
 def test_codes_of_a_wave_are_stored_together() -> None:

@@ -19,31 +19,14 @@ from dpca import EOF, PCA
 from dpca.models import GapWarning
 from dpca.storage import DataError
 from dpca.timeseries import lagged
+from tests.fixtures.other_libraries import known
+from tests.models.sea import COSLAT, SST
 
-N, LAT, LON = 72, 7, 9
+N, LAT, LON = SST.shape
 SMALL_BATCHES = {"batch_size": 5, "oversampling": 10, "n_passes": 3}
 
 
-def made(n: int = N, seed: int = 0) -> xr.DataArray:
-    """Sea surface temperatures, NaN over land, of a spectrum that falls by a quarter a mode."""
-    rng = np.random.default_rng(seed)
-    maps = np.linalg.qr(rng.normal(size=(LAT * LON, 20)))[0].T
-    series = np.linalg.qr(rng.normal(size=(n, 20)))[0] * 0.75 ** np.arange(20) * 30
-    values = 280 + series @ maps + 0.01 * rng.normal(size=(n, LAT * LON))
-    values = values.reshape(n, LAT, LON)
-    values[:, rng.random((LAT, LON)) < 0.3] = np.nan
-    coords = {
-        "time": pd.date_range("1990-01-01", periods=n, freq="MS"),
-        "lat": ("lat", np.linspace(-75, 80, LAT), {"units": "degrees_north"}),
-        "lon": np.arange(0.0, 360, 40),
-    }
-    attrs = {"units": "K", "long_name": "sea surface temperature"}
-    return xr.DataArray(values, coords, ("time", "lat", "lon"), name="sst", attrs=attrs)
-
-
-SST = made()
 SEA = SST.notnull().all("time").values.ravel()
-COSLAT = np.sqrt(np.cos(np.deg2rad(SST.lat.values)))[:, None] * np.ones(LON)
 
 
 def truth(anomalies: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -89,32 +72,25 @@ def test_eigenvalues_maps_and_time_functions(solver: str, close: float) -> None:
 
 
 def test_as_eofs_does() -> None:
-    solver = pytest.importorskip("eofs.xarray").Eof(SST, weights=COSLAT)
-    eof = EOF(10, weights="coslat", solver="auto").fit(SST)
-    np.testing.assert_allclose(eof.explained_variance_, solver.eigenvalues(neigs=10), rtol=1e-9)
-    np.testing.assert_allclose(eof.north_test(n_eff=False).error, solver.northTest(neigs=10), rtol=1e-9)
+    theirs = known("eofs")
+    eof = EOF(6, weights="coslat", solver="auto").fit(SST)
+    np.testing.assert_allclose(eof.explained_variance_, theirs["eigenvalues"], rtol=1e-9)
+    np.testing.assert_allclose(eof.north_test(n_eff=False).error, theirs["north"], rtol=1e-9)
     for scaling in (0, 1, 2):
-        np.testing.assert_allclose(
-            abs(eof.eofs(scaling)), abs(solver.eofs(neofs=10, eofscaling=scaling)), rtol=1e-6, atol=1e-9
-        )
-        np.testing.assert_allclose(abs(eof.pcs(scaling)), abs(solver.pcs(npcs=10, pcscaling=scaling)), atol=1e-8)
+        maps, pcs = theirs[f"eofs {scaling}"], theirs[f"pcs {scaling}"]
+        np.testing.assert_allclose(abs(eof.eofs(scaling)), abs(maps), rtol=1e-6, atol=1e-9)
+        np.testing.assert_allclose(abs(eof.pcs(scaling)), abs(pcs), atol=1e-8)
 
 
-@pytest.mark.filterwarnings("ignore")
 def test_as_xeofs_does() -> None:
-    xeofs = pytest.importorskip("xeofs")
-    model = xeofs.single.EOF(n_modes=6, use_coslat=True, standardize=True, solver="full").fit(SST, dim="time")
+    theirs = known("xeofs")
     eof = EOF(6, weights="coslat", standardize=True, solver="auto").fit(SST)
-    np.testing.assert_allclose(eof.explained_variance_, model.explained_variance(), rtol=1e-9)
+    np.testing.assert_allclose(eof.explained_variance_, theirs["variances"], rtol=1e-9)
     for method, power in (("varimax", 1), ("promax", 2)):
-        theirs = xeofs.single.EOFRotator(n_modes=6, power=power).fit(model)
         ours = eof.rotate(method, power=power)
-        np.testing.assert_allclose(ours.explained_variance_, theirs.explained_variance(), rtol=1e-4)
-        maps = theirs.components().transpose("mode", "lat", "lon")
-        np.testing.assert_allclose(abs(ours.eofs()), abs(maps), atol=1e-4)
-        np.testing.assert_allclose(
-            abs(ours.pcs()), abs(theirs.scores(normalized=False).transpose("time", "mode")), atol=1e-4
-        )
+        np.testing.assert_allclose(ours.explained_variance_, theirs[f"{method} variances"], rtol=1e-4)
+        np.testing.assert_allclose(abs(ours.eofs()), abs(theirs[f"{method} maps"]), atol=1e-4)
+        np.testing.assert_allclose(abs(ours.pcs()), abs(theirs[f"{method} pcs"]), atol=1e-4)
 
 
 @settings(deadline=None, max_examples=8)

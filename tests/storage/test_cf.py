@@ -118,6 +118,34 @@ def test_a_missing_value_is_named_and_never_data(name: str, tmp_path: Path) -> N
     np.testing.assert_array_equal(stack.samples[:], np.delete(sound.samples[:], 2, 0))
 
 
+@pytest.mark.parametrize(
+    ("dtype", "attributes"),
+    [
+        ("f4", {"valid_min": F4(-2.5), "valid_max": F4(7.5)}),
+        ("f4", {"valid_range": np.array([-2.5, 7.5], "f4")}),
+        ("i2", {"valid_min": I2(-2), "valid_max": I2(7)}),
+        ("u1", {"valid_range": np.array([3, 200], "u1"), "scale_factor": F4(2)}),  # of stored values
+        ("i2", {"valid_range": np.array([-1.5, 2.5]), "scale_factor": 0.5}),  # of floats: of the data
+        ("i1", {"valid_range": np.array([5, -6], "i1"), "_Unsigned": "true"}),  # 5 to 250
+    ],
+)
+def test_the_ends_of_a_valid_range_are_valid_and_what_is_beyond_them_is_not(
+    dtype: str, attributes: dict[str, Any]
+) -> None:
+    """CF conventions, section 2.5.1: values less than the minimum, or greater than the maximum, are missing."""
+    coding = cf.coding_of(attributes, np.dtype(dtype), "'t'")
+    assert coding is not None
+    assert coding.low is not None
+    assert coding.high is not None
+    # A step beyond: the next number of a float, 1 of an integer; halves where these are made of integers.
+    low, high = (np.asarray([end / coding.scale if coding.decoded_range else end]) for end in (coding.low, coding.high))
+    ends = np.concatenate([low, high]).astype(coding.stored)
+    step = np.array([-1, 1])
+    beyond = np.nextafter(ends, ends + step.astype(dtype)) if dtype == "f4" else (ends + step).astype(ends.dtype)
+    assert not np.ma.isMaskedArray(coding.decode(ends.view(dtype)))
+    assert np.ma.getmaskarray(coding.decode(beyond.view(dtype))).all()
+
+
 def test_what_was_never_written_is_refused(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         array = file.create_dataset("t", (8, 4, 5), "f4", chunks=(2, 4, 5))

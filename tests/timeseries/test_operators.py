@@ -8,12 +8,13 @@ from typing import Any
 import numpy as np
 import pytest
 import scipy.signal
-from scipy.linalg import expm
 
 from dpca import PCA, StreamingPCA, timeseries
 from dpca.models import ConvergenceWarning
+from dpca.timeseries.analytic import _padded
 from dpca.timeseries.exponentials import _Fit
-from tests.timeseries.field import N, waves
+from tests.fixtures.other_libraries import known
+from tests.timeseries.field import RATES, N, linear, noisy, waves
 
 FIELD = waves()
 FLAT = FIELD.reshape(N, -1)
@@ -62,6 +63,34 @@ def test_modes_that_propagate_are_those_of_the_field() -> None:
     assert np.ptp(amplitudes) < 0.1 * amplitudes.mean()
 
 
+@pytest.mark.parametrize("padding", ["exponential", None])
+@pytest.mark.parametrize("direction", [1, -1])
+def test_phases_say_where_a_wave_travels(padding: str | None, direction: int) -> None:
+    """The wave is the real part of exp(i w t) exp(-i x), of which x follows t, or of exp(i w t) exp(i x)."""
+    t, x = np.arange(200)[:, None], np.linspace(0, 2 * np.pi, 24, endpoint=False)
+    field = np.cos(direction * x - t * np.pi / 10)
+    found = timeseries.hilbert_eof(field, 2, padding=padding)
+    along = np.unwrap(np.angle(found.modes[0].compute()))
+    np.testing.assert_allclose(along - along[0], -direction * x, atol=0.05)
+    in_time = np.unwrap(np.angle(found.scores[:, 0]))
+    np.testing.assert_allclose(np.diff(in_time)[20:-20], np.pi / 10, rtol=0.15)
+    # The real part of what the modes make is the field less its mean, whatever continues the record.
+    back = (found.scores @ found.modes.compute()).real
+    np.testing.assert_allclose(back, field - field.mean(axis=0), atol=1e-9)
+
+
+def test_what_continues_a_record() -> None:
+    """The trend goes on, and what is beside it at an end decays to 1/e within a share of the record."""
+    n, decay = 40, 0.25
+    line = 3 + 0.5 * np.arange(-n, 2 * n)[:, None]
+    np.testing.assert_allclose(_padded(line[n : 2 * n], decay), line, atol=1e-10)
+    bump = np.zeros((n, 1))
+    bump[0] = bump[-1] = 1  # as much on both sides: no slope
+    rest = _padded(bump, decay) - bump.mean()
+    fall = (1 - bump.mean()) * np.exp(-np.arange(n) / 10)[:, None]
+    np.testing.assert_allclose(rest, np.concatenate([fall[::-1], bump - bump.mean(), fall]), atol=1e-12)
+
+
 def test_modes_over_lags_are_those_of_the_field() -> None:
     windows = np.stack([FLAT[j * 2 : N - 6 + j * 2] for j in range(4)], axis=1).reshape(N - 6, -1)
     variances = np.linalg.svd(windows - windows.mean(axis=0), compute_uv=False) ** 2 / (N - 7)
@@ -77,20 +106,6 @@ def test_modes_over_lags_are_those_of_the_field() -> None:
     streamed = StreamingPCA(3, method="incremental-svd", n_passes=2, batch_size=10, oversampling=10)
     streamed.fit(timeseries.lagged(FIELD, 4, lag=2))
     np.testing.assert_allclose(streamed.explained_variance_, variances[:3], rtol=7e-5)
-
-
-def linear(n: int, rates: Any, seed: int = 1) -> tuple[np.ndarray, np.ndarray]:
-    """Return times and samples of a linear system with these rates, and their conjugates, in 12 attributes."""
-    rng = np.random.default_rng(seed)
-    blocks = np.zeros((2 * len(rates), 2 * len(rates)))
-    for i, rate in enumerate(rates):
-        blocks[2 * i : 2 * i + 2, 2 * i : 2 * i + 2] = [[rate.real, rate.imag], [-rate.imag, rate.real]]
-    times = 0.2 * np.arange(n)
-    courses = np.stack([expm(blocks * t) @ np.ones(len(blocks)) for t in times])
-    return times, courses @ rng.normal(size=(len(blocks), 12))
-
-
-RATES = np.array([-0.1 + 3j, 0.05 + 1j])
 
 
 @pytest.mark.parametrize("method", ["exact", "optimized"])
@@ -172,35 +187,25 @@ def test_independent_samples() -> None:
     np.testing.assert_allclose(timeseries.effective_samples(np.ones((9, 1))).count, 1)
 
 
-@pytest.mark.filterwarnings("ignore")  # theirs
-def test_other_libraries_find_the_same() -> None:
-    xeofs, pydmd = pytest.importorskip("xeofs"), pytest.importorskip("pydmd")
-    import xarray
-
-    data = xarray.DataArray(FLAT, dims=("time", "x"), coords={"time": np.arange(N), "x": np.arange(30)})
-    scores, names = FULL.transform(FIELD), {"n_modes": 3, "solver": "full"}
-    theirs = xeofs.single.HilbertEOF(**names).fit(data, "time")
+def test_as_xeofs_does() -> None:
+    theirs, scores = known("xeofs"), FULL.transform(FIELD)
     ours = timeseries.hilbert_eof(scores, 3, model=FULL)
-    np.testing.assert_allclose(ours.explained_variance_ratio, theirs.explained_variance_ratio(), rtol=1e-6)
-    np.testing.assert_allclose(alike(ours.modes.conj(), theirs.components()), 1, atol=1e-6)
-    extended = xeofs.single.ExtendedEOF(tau=2, embedding=5, **names).fit(data, "time")
+    np.testing.assert_allclose(ours.explained_variance_ratio, theirs["hilbert ratios"], rtol=1e-6)
+    # A wave is the sum of scores times the conjugate of their maps.
+    np.testing.assert_allclose(alike(ours.modes.conj(), theirs["hilbert maps"]), 1, atol=1e-6)
+    np.testing.assert_allclose(alike(ours.scores.T, theirs["hilbert scores"]), 1, atol=1e-6)
     lags = timeseries.extended_eof(scores, 3, 5, lag=2, model=FULL)
-    np.testing.assert_allclose(lags.explained_variance_ratio, extended.explained_variance_ratio(), rtol=1e-6)
-    np.testing.assert_allclose(
-        alike(lags.modes, extended.components().transpose("mode", "embedding", "x")), 1, atol=1e-6
-    )
-    centered = FLAT - FLAT.mean(axis=0)
-    exact = pydmd.DMD(svd_rank=4, exact=True, opt=True).fit(centered.T)
-    found = timeseries.dmd(scores, 4, model=FULL, constant=False)
-    nearest = [np.argmin(np.abs(np.log(exact.eigs.astype(complex)) - rate)) for rate in found.rates]
-    np.testing.assert_allclose(np.exp(found.rates), exact.eigs[nearest], atol=1e-6)
-    np.testing.assert_allclose(alike(found.modes, exact.modes.T[nearest]), 1, atol=1e-6)
-    np.testing.assert_allclose(
-        found.scores(np.arange(N)) @ FULL.components_, exact.reconstructed_data.real.T, atol=1e-6
-    )
-    times, samples = linear(80, RATES)
-    samples = samples + 1e-3 * np.random.default_rng(0).normal(size=samples.shape)
-    optimized = pydmd.BOPDMD(svd_rank=4, num_trials=0, use_proj=False, varpro_opts_dict={"tol": 1e-14, "maxiter": 200})
-    optimized.fit(samples.T, times)
+    np.testing.assert_allclose(lags.explained_variance_ratio, theirs["extended ratios"], rtol=1e-6)
+    np.testing.assert_allclose(alike(lags.modes, theirs["extended maps"]), 1, atol=1e-6)
+
+
+def test_as_pydmd_does() -> None:
+    theirs = known("pydmd")
+    found = timeseries.dmd(FULL.transform(FIELD), 4, model=FULL, constant=False)
+    nearest = [np.argmin(np.abs(np.log(theirs["eigenvalues"]) - rate)) for rate in found.rates]
+    np.testing.assert_allclose(np.exp(found.rates), theirs["eigenvalues"][nearest], atol=1e-6)
+    np.testing.assert_allclose(alike(found.modes, theirs["modes"].T[nearest]), 1, atol=1e-6)
+    np.testing.assert_allclose(found.scores(np.arange(N)) @ FULL.components_, theirs["reconstruction"].T, atol=1e-6)
+    times, samples = noisy()
     rates = timeseries.dmd(samples, 4, time=times, method="optimized").rates
-    assert max(np.abs(optimized.eigs - rate).min() for rate in rates) < 1e-6
+    assert max(np.abs(theirs["optimized rates"] - rate).min() for rate in rates) < 1e-6

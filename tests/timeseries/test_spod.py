@@ -8,12 +8,14 @@ from typing import Any
 import dask.array as da
 import numpy as np
 import pytest
+import scipy.signal
 import xarray
 import zarr
 
 from dpca import PCA, timeseries
 from dpca.engine.fold import plan_for
 from dpca.storage import DataError
+from tests.fixtures.other_libraries import known
 from tests.timeseries.field import SHAPE, waves
 
 N = 400
@@ -36,6 +38,18 @@ def test_energies_add_up_to_the_spectrum_of_the_field(exact: timeseries.Spectral
     for period, share in ((20, 0.99), (8, 0.98)):
         at = int(np.argmin(np.abs(exact.frequencies - 1 / period)))
         assert exact.energy[at, 0] > share * exact.total[at]
+
+
+@pytest.mark.parametrize("center", ["record", "block", None])
+def test_energies_of_odd_blocks_add_up_to_the_spectrum(center: str | None) -> None:
+    """As scipy's, whose segments overlap by half of an odd block, rounded up."""
+    flat = FIELD.reshape(N, -1) + 3
+    given = flat - flat.mean(axis=0) if center == "record" else flat
+    detrend = "constant" if center == "block" else False
+    frequencies, power = scipy.signal.welch(given, 4, "hann", 25, 13, detrend=detrend, axis=0)
+    found = timeseries.spod(flat, 3, 25, time=0.25, center=center)
+    np.testing.assert_allclose(found.frequencies, frequencies)
+    np.testing.assert_allclose(found.total, power.sum(axis=1), rtol=1e-9)
 
 
 def test_time_functions_have_the_modes_of_the_field(exact: timeseries.SpectralModes) -> None:
@@ -93,14 +107,25 @@ def test_refused_in_one_sentence(how: dict[str, Any], words: str) -> None:
         timeseries.spod(**({"x": FIELD, "n_modes": 2, "block": 40} | how))
 
 
-@pytest.mark.filterwarnings("ignore")  # theirs
-def test_pyspod_finds_the_same(tmp_path: Path) -> None:
-    standard = pytest.importorskip("pyspod.spod.standard")
-    settings = {"n_dft": 40, "time_step": 0.5, "n_space_dims": 2, "n_variables": 1, "overlap": 50}
-    theirs = standard.Standard(settings | {"savedir": str(tmp_path)}).fit([FIELD[..., None]])
-    window = np.asarray(theirs._window).ravel()
-    ours = timeseries.spod(FIELD, 3, 40, time=0.5, window=window, oversampling=4)
+@pytest.mark.parametrize(("block", "overlap"), [(40, 0.5), (25, 0.5), (30, 0.7)])
+def test_as_pyspod_does(block: int, overlap: float) -> None:
+    theirs = known("pyspod")
+    window, energies = theirs[f"window {block}"], theirs[f"energies {block}"]
+    ours = timeseries.spod(FIELD, 3, block, time=0.5, overlap=overlap, window=window, oversampling=30)
+    assert ours.n_blocks == theirs[f"blocks {block}"]
     # Theirs are squared amplitudes, ours are densities.
     density = 0.5 * window.sum() ** 2 / (window**2).sum()
-    expected = np.real(theirs.eigs[:, :3]) * density
-    assert np.abs(ours.energy - expected).sum() < 5e-3 * expected.sum()
+    # The highest frequency of an odd block stands for its negative, too, as scipy has it: theirs leaves that out.
+    same = slice(None if block % 2 == 0 else -1)
+    expected = energies[same] * density
+    np.testing.assert_allclose(ours.energy[same], expected, rtol=1e-6, atol=1e-12 * expected.max())
+
+
+@pytest.mark.parametrize(
+    ("block", "overlap", "shared"),
+    [(5, 0.5, 3), (5, 0, 0), (100, 0.07, 7), (100, 0.55, 55), (7, 0.999, 6), (9, 0.01, 1)],
+)
+def test_an_overlap_is_at_least_what_was_asked_for_in_whole_samples(block: int, overlap: float, shared: int) -> None:
+    """As much as of pyspod, whose share is in percent: 55 of 100, although .55 * 100 is a little more in floats."""
+    found = timeseries.spod(FIELD[:250], 1, block, overlap=overlap, band=(0, 0))
+    assert found.n_blocks == (250 - shared) // (block - shared)
