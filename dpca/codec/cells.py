@@ -16,7 +16,7 @@ from dpca.codec.interpolation import Interpolation
 from dpca.codec.quantize import quantize, to_integers
 from dpca.codec.slabs import Part, slabs_of, whole_of
 from dpca.codec.spectra import lengths_of, to_spectrum
-from dpca.codec.waves import from_waves, to_waves
+from dpca.codec.waves import from_waves, stored, to_waves
 from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.kernels.types import Array, Region
 from dpca.partition.cells import CellGrid
@@ -52,7 +52,14 @@ class Components:
         """What the mean is of samples that are not filtered, in the type of the components."""
         mean = self.mean.astype(np.float64)
         if isinstance(self.grid, LappedGrid):
-            mean = self.grid.prefilter.invert(mean[None].copy(), (0,) * mean.ndim)[0]
+            filtered, mean = mean, np.empty_like(mean)
+
+            def fill(_: slice, part: Part, values: Array) -> None:
+                box = (slice(*ends) for ends in self.grid.box(part.cell))
+                values[:, 0] = filtered[tuple(box)].ravel()
+
+            # By the arithmetic of `CellCodec.decode`, which is the same on all processors.
+            slabs_of(self.grid, whole_of(mean.shape)).join(fill, np.zeros_like(mean), mean[None])
         return mean.astype(self.rows[0].dtype)
 
     @cached_property
@@ -157,7 +164,7 @@ class CellCodec:
 
     def of_samples(self, codes: Array) -> Array:
         """Return codes (n_positions, n), of whole runs if of waves, as those of samples, which `decode` takes."""
-        return from_waves(codes.astype(self.dtype)) if self.waves else codes
+        return from_waves(stored(codes), self.dtype) if self.waves else codes
 
     def decode(
         self,

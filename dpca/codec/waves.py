@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+from numpy.typing import DTypeLike
 from scipy.fft import dct
 
 from dpca.kernels.types import Array
@@ -36,10 +37,17 @@ def to_waves(scores: Array) -> Array:
     return waves.reshape(whole.shape)
 
 
-def from_waves(waves: Array) -> Array:
-    """Return the scores (..., n) that waves (..., n) stand for, run after run, in the same floating-point type."""
-    scores: Array = waves.reshape(-1, RUN) @ matrix().astype(waves.dtype)
-    return scores.reshape(waves.shape)
+def from_waves(waves: Array, dtype: DTypeLike) -> Array:
+    """Return the scores (n_rows, n), run after run, in a floating-point type, of waves (n_rows, RUN, runs) as stored.
+
+    Each run is computed alike, whatever others there are, and on any processor.
+    """
+    from dpca.kernels.sweeps import turn_runs
+
+    n_rows, _, n_runs = waves.shape
+    scores = np.empty((n_rows, n_runs, RUN), dtype)
+    turn_runs(waves, matrix().astype(dtype), scores)
+    return scores.reshape(n_rows, n_runs * RUN)
 
 
 def placed(samples: Array, breaks: Sequence[int]) -> Array:

@@ -18,6 +18,8 @@ _LANES = 64
 _LINE = 256
 # Samples whose values are put side by side at once: those of a line of the cache.
 _SAMPLES = 16
+# Runs that are multiplied at once: they, and what comes of them, stay in the fastest cache.
+_RUNS = 128
 
 
 @compiled
@@ -184,6 +186,46 @@ def add_components(codes: Array, first: int, rows: Array, component: Array, basi
             line = values[x, start:stop]
             for i in range(len(line)):
                 line[i] = totals[i, x]
+
+
+@compiled
+def turn_runs(values: Array, matrix: Array, out: Array) -> None:
+    """Set ``out`` (n, n_runs, p) to the products of each run of values (n, m, n_runs), numbers, with a matrix (m, p).
+
+    Unlike a BLAS, which sums in an order of its own, it computes each run alike, whatever others there are, and on any
+    processor. ``m`` is a multiple of 4; four rows of a matrix whose values are all zero are passed over.
+    """
+    kind, (m, p), (n, _, n_runs) = out.dtype.type, matrix.shape, values.shape
+    columns, sums = np.empty((m, _RUNS), out.dtype), np.empty((p, _RUNS), out.dtype)
+    used, high = np.zeros(m // 4, np.int64), max(1, _RUNS // max(1, n_runs))
+    for first in range(0, n, high):
+        for begin in range(0, n_runs, _RUNS):
+            here, made = values[first : first + high, :, begin : begin + _RUNS], out[first : first + high, begin:]
+            wide, count = here.shape[2], 0
+            size = len(here) * wide
+            for four in range(0, m, 4):
+                is_used = False
+                for j in range(four, four + 4):
+                    for i in range(len(here)):
+                        line, column = here[i, j], columns[j, i * wide : (i + 1) * wide]
+                        for r in range(wide):
+                            column[r] = kind(line[r])
+                            is_used |= line[r] != 0
+                used[count] = four
+                count += is_used
+            for x in range(p):
+                total = sums[x, :size]
+                total[:] = 0
+                for j in used[:count]:
+                    a, b, c, d = columns[j, :size], columns[j + 1, :size], columns[j + 2, :size], columns[j + 3, :size]
+                    e, f, g, h = matrix[j, x], matrix[j + 1, x], matrix[j + 2, x], matrix[j + 3, x]
+                    for i in range(size):
+                        total[i] += (e * a[i] + f * b[i]) + (g * c[i] + h * d[i])
+            for i in range(len(here)):
+                for r in range(wide):
+                    line = made[i, r]
+                    for x in range(p):
+                        line[x] = sums[x, i * wide + r]
 
 
 @compiled

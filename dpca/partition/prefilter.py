@@ -139,8 +139,9 @@ def rotation(half: int) -> Array:
     """Return V (half, half), float64, orthogonal; of one value it is 1."""
     identity = np.eye(half)
     c2, c4 = (dct(identity, kind, norm="ortho", axis=0) for kind in (2, 4))
-    turned: Array = (c2.T @ c4)[::-1, ::-1]
-    return turned
+    # Sums in one order: compressed stores are decoded with it, to the same bits on all processors.
+    turned: Array = sum(map(np.multiply.outer, c2, c4))
+    return turned[::-1, ::-1]
 
 
 @lru_cache(maxsize=64)

@@ -18,7 +18,7 @@ from dpca.choices import COMPRESSED
 from dpca.codec.cells import CellCodec
 from dpca.codec.interpolation import unfolded
 from dpca.codec.residual import sums
-from dpca.codec.waves import RUN, placed, restored
+from dpca.codec.waves import RUN, from_waves, placed
 from dpca.kernels.pixels import to_pixels
 from dpca.kernels.types import Array, Region
 from dpca.representation.compressed_form import pixels_of, read_codec
@@ -178,7 +178,7 @@ class Compressed(CompressedViews):
                 part = np.empty((b - a, *lengths), codes.dtype)
                 read_into(codes, (slice(a, b), *columns), part)
                 if waves:
-                    part = self.codec.of_samples(restored(part))
+                    part = from_waves(part, self.codec.dtype)
                 if len(wanted) < part.shape[1]:
                     part = part[:, wanted]
                 found[here, chunk] = part if every else part[chosen[here] - a]

@@ -18,7 +18,7 @@ def test_waves_are_cosines_of_runs_and_give_scores_back(n_rows: int, n: int, dty
     waves = to_waves(scores)
     assert waves.dtype == dtype
     assert waves.shape == (n_rows, -(-n // RUN) * RUN)
-    np.testing.assert_allclose(from_waves(waves)[:, :n], scores, atol=1e-5)
+    np.testing.assert_allclose(from_waves(stored(waves), dtype)[:, :n], scores, atol=1e-5)
     for run in range(-(-n // RUN)):
         here = slice(run * RUN, (run + 1) * RUN)
         own = scores[:, here]

@@ -27,6 +27,7 @@ from dpca.rules.patch_covariance import PatchCovariancePCA
 from dpca.storage import DataError, StoreError, open_stack
 from tests.conftest import smooth_images
 from tests.resealing import edit_facts
+from tests.rounding import assert_equal_up_to_rounding
 
 
 def all_patches(x: np.ndarray, patch: tuple[int, ...], stride: int) -> np.ndarray:
@@ -160,13 +161,13 @@ def test_store_to_store(images: np.ndarray, tmp_path: Path) -> None:
     stack, model, scores = open_stack(tmp_path / "stack.zarr"), tmp_path / "model.zarr", tmp_path / "scores.zarr"
     kept = fit_store(stack, model, PatchPCA(5, patch_shape=(4, 3), stride=(2, 3))).model
     transform_store(stack, model, scores)
-    expected = kept.transform(images)
-    np.testing.assert_array_equal(zarr.open(scores)["scores"][...], expected)
+    written, n_terms, length = zarr.open(scores)["scores"][...], 4 * 3 * 3, 255 * np.sqrt(4 * 3 * 3)
+    assert_equal_up_to_rounding(written, kept.transform(images), n_terms, length)
     opened = dpca.open_scores(scores, 2, model=model)
-    np.testing.assert_array_equal(opened.scores.compute(), expected[..., :2])
+    np.testing.assert_array_equal(opened.scores.compute(), written[..., :2])
     reconstruct_store(model, scores, tmp_path / "again.zarr", n_components=3)
-    back = np.clip(np.rint(kept.inverse_transform(expected, 3)), 0, 255)
-    np.testing.assert_array_equal(open_stack(tmp_path / "again.zarr").samples[...], back)
+    back = np.clip(kept.inverse_transform(written, 3), 0, 255)
+    assert np.abs(open_stack(tmp_path / "again.zarr").samples[...] - back).max() < 0.5 + 1e-3
     with xarray.open_zarr(scores, consolidated=False) as others:
         assert others["scores"].dims == ("sample", "patch_y", "patch_x", "component")
     for fact, value in (("stride", [0, 3]), ("patch_shape", [4, 4]), ("total_variance", None), ("n_samples_seen", 1)):
