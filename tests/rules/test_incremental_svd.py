@@ -120,6 +120,35 @@ def test_forgetting_is_a_weighted_svd_whatever_the_batches(forgetting: float) ->
         same_subspace(found["components"], components, 1e-9)
 
 
+@pytest.mark.parametrize("forgetting", [0.5, 0.9])
+@pytest.mark.parametrize("merged", [False, True])
+def test_what_was_discarded_is_forgotten_as_what_was_kept(forgetting: float, merged: bool) -> None:
+    """By hand: three orthogonal samples of which the larger one stays and f, f^2 go, and one more like it."""
+    f, x = forgetting, np.array([[0.0, 0, 1], [0, 1, 0], [2, 0, 0], [2, 0, 0]])
+    rule = IncrementalSVD(1, oversampling=0, forgetting=f, center=False)
+    state = fold(rule, x[:3], 3)
+    state = rule.merge(state, fold(rule, x[3:], 1)) if merged else rule.update(state, x[3:])
+    found = rule.finish(state)
+    large, small = 4 * f + 4, f**2
+    np.testing.assert_allclose(found["captured_bound"], large / (large + small))
+    np.testing.assert_allclose(found["total_variance"] / found["kept_energy"], (large + small + f**3) / large)
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_bound_holds_where_samples_are_forgotten_and_directions_discarded(seed: int) -> None:
+    """Against the covariance of weighted samples whose spread turns, so that what was discarded comes to count."""
+    rng = np.random.default_rng(seed)
+    scales = np.stack([np.r_[np.ones(6), np.full(6, 3.0)], np.r_[np.full(6, 3.0), np.ones(6)]])
+    x, f = rng.normal(size=(400, 12)) * scales[np.arange(400) // 200], 0.99
+    rule = IncrementalSVD(3, oversampling=1, forgetting=f)
+    found = rule.finish(fold(rule, x, 20))
+    weights = f ** np.arange(399.0, -1, -1)
+    centered = np.sqrt(weights)[:, None] * (x - weights @ x / weights.sum())
+    captured = np.square(centered @ found["components"].T).sum()
+    best = np.square(np.linalg.svd(centered, compute_uv=False)[:3]).sum()
+    assert 0.2 < found["captured_bound"] <= captured / best < 0.99
+
+
 def test_a_merge_leaves_its_second_state_and_an_update_its_batch() -> None:
     rule = IncrementalSVD(2, oversampling=1)
     x = decaying(40, 7)

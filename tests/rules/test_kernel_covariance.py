@@ -10,7 +10,7 @@ import pytest
 from dpca.kernels.inner_products import Kernel, KernelMap
 from dpca.kernels.namespace import to_numpy
 from dpca.rules.covariance import Covariance
-from dpca.rules.kernel_covariance import KernelComponents, degree_weights, degrees
+from dpca.rules.kernel_covariance import KernelComponents, degree_weights, degrees, root_of
 
 X = np.random.default_rng(0).normal(size=(60, 4)).astype(np.float32)
 KERNELS = [Kernel("rbf", 0.2), Kernel("poly", 0.1, 2, 1.0), Kernel("linear"), Kernel("cosine")]
@@ -48,3 +48,22 @@ def test_degrees_are_sums_of_kernels() -> None:
     np.testing.assert_allclose(divided.diagonal(x), 1 / sums, rtol=1e-5)
     alone = np.full((1, 4), 100.0)
     np.testing.assert_allclose(divided.diagonal(alone), [1.0])
+
+
+def test_the_sampled_bound_holds_for_nearly_all_samples() -> None:
+    """Three standard errors on the safe side: without them every other bound on what the span leaves out is too low."""
+    rng = np.random.default_rng(0)
+    x, k = rng.standard_t(3, size=(500, 2)), 1
+    to_landmarks = KernelMap(Kernel("rbf", 0.05), x[:5])
+    state = fold(KernelComponents(Covariance(center=False), to_landmarks, k), x)
+    along = to_landmarks(x) @ root_of(to_landmarks.own())[0]
+    left = KernelMap(Kernel("rbf", 0.05), x).own() - along @ along.T
+    largest = np.linalg.eigvalsh(left)[-1]
+    bounds = []
+    for seed in range(20):
+        held_out = x[np.random.default_rng(seed).choice(500, 250, replace=False)]
+        found = KernelComponents(Covariance(center=False), to_landmarks, k, held_out=held_out).finish(state.copy())
+        captured, bound = found["eigenvalues"].sum(), float(found["captured_bound"])
+        bounds.append(captured / bound - captured)
+    assert np.mean(np.array(bounds) >= largest) > 0.95
+    assert np.mean(bounds) < 2 * largest < float(found["residual"])

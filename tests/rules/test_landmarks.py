@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from typing import Any
 
 import numpy as np
 import pytest
@@ -27,6 +28,26 @@ def test_the_first_two_have_the_probabilities_of_single_draws() -> None:
     excess = [(counts[pair] - draws * p) / np.sqrt(draws * p) for pair, p in expected.items()]
     # 56 pairs, 55 degrees of freedom: more than 100 in two of 10,000 tests.
     assert sum(e * e for e in excess) < 100
+
+
+class Impatient(np.random.Generator):
+    """A generator that draws few times: what waits for a landmark where there is none would draw for ever."""
+
+    left = 50
+
+    def choice(self, *args: Any, **options: Any) -> Any:
+        self.left -= 1
+        assert self.left, "still drawing"
+        return super().choice(*args, **options)
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+@pytest.mark.parametrize("seed", range(4))
+def test_rounding_is_never_drawn(dtype: type, seed: int) -> None:
+    """What is left of samples that landmarks span is rounding of either sign: neither a probability nor a landmark."""
+    rng = np.random.default_rng(seed)
+    x = (rng.normal(size=(300, 5)) @ rng.normal(size=(5, 40))).astype(dtype)
+    assert len(pivots(Kernel("linear"), np.concatenate([x, x, 0 * x]), 100, Impatient(np.random.PCG64(seed)))) == 5
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
