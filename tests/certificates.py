@@ -3,8 +3,14 @@
 from __future__ import annotations
 
 import datetime
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
+from unittest.mock import patch
 
+import dask
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -27,6 +33,19 @@ def signed_files(folder: Path) -> TlsFiles:
     for name, content in contents.items():
         (folder / name).write_bytes(content)
     return TlsFiles(*(str(folder / name) for name in contents))
+
+
+@contextmanager
+def shown_to(client: Any) -> Iterator[None]:
+    """Have Dask show the credentials of a cluster of ours, in this process and in programs that start meanwhile."""
+    shown = client.security.get_tls_config_for_role("client")
+    names = {"ca-file": shown["ca_file"], "client.cert": shown["cert"], "client.key": shown["key"]}
+    variables = {name.upper().replace(".", "__").replace("-", "_"): value for name, value in names.items()}
+    with (
+        dask.config.set({f"distributed.comm.tls.{name}": value for name, value in names.items()}),
+        patch.dict(os.environ, {f"DASK_DISTRIBUTED__COMM__TLS__{name}": value for name, value in variables.items()}),
+    ):
+        yield
 
 
 def _certificate(name: str, key: ec.EllipticCurvePrivateKey, authority: ec.EllipticCurvePrivateKey) -> x509.Certificate:

@@ -80,14 +80,15 @@ def two_blas_threads() -> Iterator[list[int]]:
 def cluster() -> Iterator[Any]:
     """Two single-threaded processes, as a program starts them; one cluster a session, since starting takes seconds."""
     from dpca.engine.cluster import open_client
+    from tests.certificates import shown_to
 
-    with open_client(workers=2, memory="1.5GB") as client:
+    with open_client(workers=2, memory="1.5GB") as client, shown_to(client):
         yield client
 
 
 @pytest.fixture(scope="session")
 def scheduler(cluster: Any) -> str:
-    """Address of that cluster, for ``--scheduler``."""
+    """Address of that cluster, for ``--scheduler``; Dask's configuration has the credentials."""
     return str(cluster.scheduler.address)
 
 

@@ -21,6 +21,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self, TextIO
 
+import dask
 import numpy as np
 
 ROOT = Path(__file__).parents[1]
@@ -120,7 +121,8 @@ class Programs:
         pipes = [os.pipe() for _ in range(3 if log is None else 1)]
         theirs = [end for _, end in pipes]
         given = theirs if log is None else [*theirs, log, log]
-        socket.send_fds(self._channel, [json.dumps(list(command[1:])).encode()], given)
+        message = [command[1:], dask.config.get("distributed.comm.tls", {})]
+        socket.send_fds(self._channel, [json.dumps(message).encode()], given)
         for end in theirs:
             os.close(end)
         return Program(*(end for end, _ in pipes))
@@ -160,7 +162,9 @@ def _next_command(channel: socket.socket) -> list[str]:
     os.dup2(errors, 2)
     for handle in given:
         os.close(handle)
-    arguments: list[str] = json.loads(message)
+    arguments: list[str]
+    arguments, credentials = json.loads(message)
+    dask.config.update(dask.config.config, {"distributed": {"comm": {"tls": credentials}}})
     return arguments
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import argparse
-import secrets
 import threading
 from html import escape
 from typing import TYPE_CHECKING
@@ -12,7 +11,7 @@ from dpca.cli.running import say
 from dpca.engine.stopping import unstopped
 from dpca.explore.markup import title, triplet
 from dpca.explore.opening import Opened, open_explorer
-from dpca.explore.server import LOOPBACK, PageServer
+from dpca.explore.server import PageServer
 from dpca.explore.words import told
 from dpca.storage.errors import printable
 
@@ -32,7 +31,6 @@ def explore(options: argparse.Namespace) -> int:
         printable(heading),
         host=options.host,
         port=options.port,
-        token=None if options.host in LOOPBACK else secrets.token_urlsafe(32),
     )
     server.start()
     say(f"{server.address} shows '{options.path}' until you press Ctrl-C")

@@ -312,9 +312,7 @@ def _parser() -> argparse.ArgumentParser:
         metavar="K",
         help="fit so many to a stack without a model (default: %(default)s)",
     )
-    explore.add_argument(
-        "--host", default="localhost", help="address to serve at; others than this machine's own take a token"
-    )
+    explore.add_argument("--host", default="localhost", help="address to serve at (default: this machine's own)")
     explore.add_argument("--port", type=natural, default=0, metavar="N", help="default: a free one")
     add_range_option(explore, "as the stack states it")
 

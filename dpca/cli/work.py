@@ -75,9 +75,10 @@ def cluster(options: argparse.Namespace, tell: Callable[[str], None] = say) -> I
     tls = TlsFiles(*files) if any(files) else None
     where = {"cluster": options.cluster, "workers": options.workers, "memory": options.memory}
     with open_client(options.scheduler, tls=tls, **where) as client:
+        given = options.scheduler or options.cluster  # a cluster of our own has no dashboard
         with cluster_errors(client):
-            threads, dashboard = client.nthreads(), client.dashboard_link
-        tell(f"{len(threads)} worker(s), dashboard {dashboard}")
+            threads, dashboard = client.nthreads(), f", dashboard {client.dashboard_link}" if given else ""
+        tell(f"{len(threads)} worker(s){dashboard}")
         yield client
 
 

@@ -21,6 +21,7 @@ from dask.utils import parse_bytes, parse_timedelta
 import dpca
 from dpca.engine.cluster_file import ClusterFile, read_cluster_file
 from dpca.engine.memory import thread_count, usable_bytes
+from dpca.engine.private import private_folder
 from dpca.engine.stopping import unstopped
 from dpca.engine.tls import TlsFiles
 from dpca.engine.worker_setup import SILENCE, quiet
@@ -55,6 +56,9 @@ _OUR_OWN = {
     # which a busy machine does. Once there really is no worker left, tasks fail rather than wait for ever.
     "distributed.deploy.lost-worker-timeout": "1 hour",
     "distributed.scheduler.no-workers-timeout": "5 minutes",
+    # Pages over HTTP have no password, and show data and code: there are none, until their ports are closed, too.
+    "distributed.scheduler.http.routes": [],
+    "distributed.worker.http.routes": [],
 }
 # Seconds that a scheduler may take to answer its address, and that a given cluster may be without any worker. Dask's
 # distributed.scheduler.no-workers-timeout, where it is set, says the latter: for workers that wait in a queue.
@@ -90,8 +94,10 @@ def open_client(
         TOML file that describes a cluster (see `dpca.engine.cluster_file`), in the place of an address. It starts and
         ends with the block, which begins when there is a worker.
 
-        Without either, a cluster of single-threaded processes starts on this machine and ends with the block; it
-        listens on the loopback interface only. The process that they are forked from stays until this program ends.
+        Without either, a cluster of single-threaded processes starts on this machine and ends with the block. It
+        listens on the loopback interface only, encrypts its connections with credentials made for it, so that other
+        users of the machine cannot join it, and has no dashboard. The process that its workers are forked from stays
+        until this program ends.
     tls : TlsFiles, optional
         What to show to a scheduler at ``tls://``; default what Dask's own configuration says.
     workers : int, optional
@@ -135,7 +141,7 @@ def _own(workers: int | None, memory: str | int | None) -> Iterator[Any]:
     if n_workers < 1:
         raise DataError(f"{n_workers} workers cannot do anything: give at least 1")
     limit = memory_limit(memory, n_workers)
-    with dask.config.set(_SETTINGS | _OUR_OWN), ExitStack() as stack:
+    with dask.config.set(_SETTINGS | _OUR_OWN | {"temporary-directory": private_folder()}), ExitStack() as stack:
         stack.enter_context(quiet())
         _share_imports()
         # Half a cluster cannot be closed.
@@ -149,9 +155,12 @@ def _own(workers: int | None, memory: str | int | None) -> Iterator[Any]:
                     silence_logs=SILENCE,  # else Dask gives the logger of a worker's start a level of its own
                     memory_limit=limit,
                     host="127.0.0.1",
+                    security=True,  # credentials that are made for it
                     dashboard_address="127.0.0.1:0",
+                    scheduler_kwargs={"dashboard": False},
                 )
                 stack.callback(_close, cluster)
+                cluster.sync(_close_pages, cluster.scheduler)
                 client = Client(cluster)
                 stack.callback(_close, client)
             except (OSError, RuntimeError) as error:
@@ -161,13 +170,17 @@ def _own(workers: int | None, memory: str | int | None) -> Iterator[Any]:
         yield client
 
 
+async def _close_pages(scheduler: Any) -> None:
+    scheduler.http_server.stop()
+
+
 @contextmanager
 def _described(file: ClusterFile) -> Iterator[Any]:
     """Start the cluster that a file describes, and wait for its first worker."""
     import distributed  # noqa: F401 - which sets levels of its loggers
 
     patience = {"distributed.scheduler.no-workers-timeout": file.patience}
-    with dask.config.set(_SETTINGS | patience), ExitStack() as stack:
+    with dask.config.set(_SETTINGS | patience | {"temporary-directory": private_folder()}), ExitStack() as stack:
         stack.enter_context(quiet())
         _share_imports()
         with unstopped(), _workers_ignore(signal.SIGINT, signal.SIGHUP):

@@ -15,7 +15,8 @@ _LOGGERS = ("distributed", "distributed.client", "bokeh", "tornado", "tornado.ap
 
 
 def dask_setup(worker: Any) -> None:
-    """Say nothing: what a worker has to say reaches the program as exceptions."""
+    """Serve no pages, and say nothing: what a worker has to say reaches the program as exceptions."""
+    worker.http_server.stop()
     for logger in map(logging.getLogger, _LOGGERS):
         logger.setLevel(SILENCE)
     # one that is ended before it has joined the cluster tells of that with a traceback, which no logger stops

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from html import escape
 from typing import Any
@@ -161,14 +162,13 @@ class Page:
 
     @property
     def _slice(self) -> int | None:
-        return None if self._projected.active else int(self._plane.value)
+        return None if self._projected.active else _whole(self._plane.value)
 
     def _show_sample(self) -> None:
         n = self._n
-        index, k, plane = int(self._sample.value or 0), int(self._k.value), self._slice
+        index, k, plane = min(_whole(self._sample.value), n - 1), _whole(self._k.value), self._slice
         if not n:
             return
-        index = min(max(index, 0), n - 1)
         if index != self._shown and self._found is None and isinstance(self._order, range):
             page, self._page = self._page, index // GALLERY
             if page != self._page:
@@ -244,7 +244,7 @@ class Page:
         self._tasks.do("model", work, self._trouble)
 
     def _mark_share(self) -> None:
-        share, k = self._curve.data["share"], int(self._k.value)
+        share, k = self._curve.data["share"], _whole(self._k.value)
         self._mark.data = {"k": [k], "share": [share[k - 1]]} if 1 <= k <= len(share) else {"k": [], "share": []}
 
     def _poll(self) -> None:
@@ -255,7 +255,7 @@ class Page:
             return
         if (k := explorer.n_components) and self._k.end != max(k, 2):
             last = self._k.value == self._k.end or self._k.start == 0  # and stays so while there are more and more
-            self._k.update(start=1, end=max(k, 2), value=k if last else min(int(self._k.value), k), disabled=k == 1)
+            self._k.update(start=1, end=max(k, 2), value=k if last else min(_whole(self._k.value), k), disabled=k == 1)
             self._k.visible = True
         self._show_model()
         if explorer.facts is not None:
@@ -339,6 +339,11 @@ def _say(where: Div, text: str) -> None:
         where.update(text=escape(text), visible=bool(text))
 
 
+def _whole(value: float | None) -> int:
+    """Return what a widget holds as a natural number: NaN, infinity or nothing, which a visitor can send, as 0."""
+    return max(0, int(value)) if value is not None and math.isfinite(value) else 0
+
+
 def _called(do: Callable[[], None]) -> Callable[[str, Any, Any], None]:
     def changed(attr: str, old: Any, new: Any) -> None:
         do()
@@ -347,6 +352,4 @@ def _called(do: Callable[[], None]) -> Callable[[str, Any, Any], None]:
 
 
 def _bytes_of(facts: Any) -> int:
-    import math
-
     return int(math.prod(facts.sample_shape) * facts.dtype.itemsize)

@@ -1,4 +1,4 @@
-"""Serves the page to whom it should: to this machine, or to whoever has the token.
+"""Serves the page to those who have its token, as Jupyter does: other users of the machine reach its port, too.
 
 The front of the page, with the first picture in it, is served before Bokeh is imported, which takes longer than to read
 a sample; the script of the front asks for the rest when it is there.
@@ -10,6 +10,7 @@ import asyncio
 import hmac
 import logging
 import re
+import secrets
 import socket
 import threading
 from collections.abc import Callable
@@ -25,10 +26,9 @@ from tornado.routing import Router
 from tornado.web import Application, RequestHandler, StaticFileHandler
 
 from dpca.explore.style import STATIC
-from dpca.storage.errors import DataError, StoreError
+from dpca.storage.errors import StoreError
 
-#: Hosts that other machines cannot visit.
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+_LOOPBACK = ("127.0.0.1", "localhost", "::1")
 # Bokeh sets styles of elements; scripts come from files of this server, and nothing at all from elsewhere.
 _POLICY = (
     "default-src 'none'; script-src 'self'; style-src 'self' 'unsafe-inline'; img-src 'self' data:; "
@@ -57,21 +57,20 @@ class PageServer:
         Address or name to listen at.
     port : int
         0 for a free one.
-    token : str or None
-        What a visitor must show; None where only this machine can visit.
+
+    Attributes
+    ----------
+    token : str
+        What a visitor must show.
 
     Raises
     ------
-    DataError
-        If another machine could visit without a token.
     StoreError
         If it cannot listen there.
     """
 
-    def __init__(self, title: str, *, host: str, port: int, token: str | None) -> None:
-        if token is None and host not in LOOPBACK:
-            raise DataError(f"host is {host!r}, where other machines can visit: a token is needed")
-        self.title, self.token, self.host = title, token, host
+    def __init__(self, title: str, *, host: str, port: int) -> None:
+        self.title, self.host, self.token = title, host, secrets.token_urlsafe(32)
         try:
             family = socket.AF_INET6 if ":" in host else socket.AF_INET
             self._socket = socket.create_server((host, port), family=family)
@@ -89,11 +88,11 @@ class PageServer:
 
     @property
     def address(self) -> str:
-        """Where a visitor of this machine finds the page."""
-        name = "localhost" if self.host in LOOPBACK else self.host
+        """Where a visitor of this machine finds the page, with the token."""
+        name = "localhost" if self.host in _LOOPBACK else self.host
         name = socket.gethostname() if name in ("0.0.0.0", "::", "") else name
         name = f"[{name}]" if ":" in name else name
-        return f"http://{name}:{self.port}/" + ("" if self.token is None else f"?token={self.token}")
+        return f"http://{name}:{self.port}/?token={self.token}"
 
     @property
     def cookie(self) -> str:
@@ -115,8 +114,11 @@ class PageServer:
         from bokeh.server.tornado import BokehTornado
         from tornado.ioloop import IOLoop
 
-        # It warns of each message to a page that somebody has closed.
-        logging.getLogger("bokeh.server.views.ws").setLevel(logging.ERROR)
+        from dpca.explore.sockets import Socket
+
+        # They tell of every odd message with a traceback, and `Socket` in a sentence.
+        for name in ("bokeh", "tornado.application"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
 
         def begin() -> None:
             behind = BokehTornado(
@@ -126,6 +128,7 @@ class PageServer:
                 include_cookies=[],  # sessions state them to the page, and the token is among them
                 use_index=False,
             )
+            behind.add_handlers(".*", [("/app/ws", Socket, Socket.given(behind, "/app"))])
             behind.initialize(IOLoop.current())
             behind.start()
             self.behind = behind
@@ -205,17 +208,13 @@ class Door(Router):
         return self._front.find_handler(request, **options)
 
     def _admits(self, request: HTTPServerRequest) -> bool:
-        server, host = self._server, request.headers.get("Host", "").lower()
-        # A foreign host name that resolves to this machine would let its pages read this one (DNS rebinding).
-        if server.token is None and not re.fullmatch(rf"(localhost|127\.0\.0\.1|\[::1\])(:{server.port})?", host):
-            return False
         origin = request.headers.get("Origin")
-        if origin is not None and urlsplit(origin.lower()).netloc != host:
+        if origin is not None and urlsplit(origin.lower()).netloc != request.headers.get("Host", "").lower():
             return False
         elsewhere = request.headers.get("Sec-Fetch-Site", "none") not in ("none", "same-origin")
         if elsewhere and (request.path != "/" or request.headers.get("Sec-Fetch-Mode") != "navigate"):
             return False
-        return server.token is None or _shown(request, server) in ("url", "cookie")
+        return _shown(request, self._server) is not None
 
 
 def _scripts() -> str:
@@ -228,7 +227,7 @@ def _scripts() -> str:
 
 def _shown(request: HTTPServerRequest, server: PageServer) -> str | None:
     """Return how a request shows the token, None where it does not."""
-    expected = (server.token or "").encode()
+    expected = server.token.encode()
     in_url = request.query_arguments.get("token", [])
     if request.path == "/" and any(hmac.compare_digest(value, expected) for value in in_url):
         return "url"
@@ -253,7 +252,7 @@ class _Handler(RequestHandler):
 class _Front(_Handler):
     async def get(self) -> None:
         server = self.server
-        if server.token is not None and _shown(self.request, server) == "url":
+        if _shown(self.request, server) == "url":
             self.set_cookie(server.cookie, server.token, httponly=True, samesite="Lax", path="/")
             self.redirect("/")
             return

@@ -41,6 +41,7 @@ from dpca.engine.cluster import open_client
 from dpca.report.record import report_folder
 from dpca.storage.disk import remove_tree
 from dpca.storage.objects import ObjectPath, Place
+from tests.certificates import shown_to
 from tests.forked import Programs
 from tests.s3_server import content, s3_in_another_process
 
@@ -111,6 +112,7 @@ def main() -> int:
         start = started
         if options.forked:
             client = stack.enter_context(open_client(workers=2, memory="1.5GB"))
+            stack.enter_context(shown_to(client))
             start, how = stack.enter_context(Programs()).start, {"victims": ["program"]}
             arguments = ("--scheduler", client.scheduler.address)
         jobs = [whole_job(options.source, arguments, program=options.program)]

@@ -72,7 +72,11 @@ def test_commands_take_the_files(
 
 
 def test_no_certificate(address: str) -> None:
-    with pytest.raises(DataError, match="asks for certificates: give --tls-ca-file"), open_client(address):
+    with (
+        dask.config.set({"distributed.comm.tls.ca-file": None}),
+        pytest.raises(DataError, match="asks for certificates: give --tls-ca-file"),
+        open_client(address),
+    ):
         pytest.fail("opened")
 
 

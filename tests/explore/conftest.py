@@ -61,13 +61,13 @@ def browser() -> Iterator[Any]:
 
 @pytest.fixture
 def served() -> Iterator[Callable[..., PageServer]]:
-    """Serve what is opened, its model loaded, to this machine."""
+    """Serve what is opened, its model loaded."""
     servers = []
 
-    def serve(opened: Opened, *, token: str | None = None, load: bool = True) -> PageServer:
+    def serve(opened: Opened, *, load: bool = True) -> PageServer:
         if load and opened.load is not None:
             opened.load()
-        server = PageServer("a store", host="127.0.0.1", port=0, token=token)
+        server = PageServer("a store", host="127.0.0.1", port=0)
         servers.append(server)
         server.start()
         server.show("<p>first</p>")

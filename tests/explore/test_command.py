@@ -23,7 +23,8 @@ def test_it_serves_the_first_picture_and_ends_without_a_word_more(
     running = programs.start([*DPCA, str(stores / "stack.zarr"), "--model", str(stores / "model.zarr")])
     line = running.stdout.readline()
     assert line.startswith("http://localhost:")
-    with urllib.request.urlopen(line.split()[0]) as answer:
+    browser = urllib.request.build_opener(urllib.request.HTTPCookieProcessor())
+    with browser.open(line.split()[0]) as answer:
         assert '<img src="data:image/png' in answer.read().decode()
     running.send_signal(number)
     assert running.communicate()[1] == f"{STOPPED}\n"

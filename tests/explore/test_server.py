@@ -1,4 +1,4 @@
-"""Who is let in: this machine's own pages, and elsewhere whoever has the token."""
+"""Who is let in: whoever has the token, and not the pages of others."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from dpca.explore.opening import open_explorer
 from dpca.explore.server import PageServer
-from dpca.storage.errors import DataError, StoreError
+from dpca.storage.errors import StoreError
 
 ASKED = ["/", "/ready", "/own/page.js", "/static/js/bokeh.min.js", "/app/autoload.js?bokeh-autoload-element=page"]
 UPGRADE = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "eA=="}
@@ -27,25 +27,30 @@ def answer(server: PageServer, path: str, headers: dict[str, str] | None = None)
         connection.close()
 
 
+def known(server: PageServer) -> dict[str, str]:
+    """Return the header of a visitor who has shown the token."""
+    return {"Cookie": f"{server.cookie}={server.token}"}
+
+
 def test_pages_of_others_get_nothing(stores: Path, served: Callable[..., PageServer]) -> None:
     server = served(open_explorer(str(stores / "stack.zarr")))
-    here, elsewhere = f"127.0.0.1:{server.port}", f"evil.example:{server.port}"
+    here, elsewhere, visitor = f"127.0.0.1:{server.port}", f"evil.example:{server.port}", known(server)
     for path in ASKED:
-        status, headers, _ = answer(server, path)
+        status, headers, _ = answer(server, path, visitor)
         assert status == 200
         if "/app/" not in path:
             assert "script-src 'self';" in headers["Content-Security-Policy"]
             assert "default-src 'none'" in headers["Content-Security-Policy"]
         for wrong in (
-            {"Host": elsewhere},  # a name of theirs that leads here
             {"Host": here, "Origin": f"http://{elsewhere}"},
             {"Host": here, "Origin": "null"},
             {"Host": here, "Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "no-cors"},
         ):
-            assert answer(server, path, wrong)[0] == 403, (path, wrong)
-    assert answer(server, "/", {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"})[0] == 200  # a link
-    assert answer(server, "/app/ws", {**UPGRADE, "Host": elsewhere, "Origin": f"http://{elsewhere}"})[0] == 403
-    assert answer(server, "/app/ws", {**UPGRADE, "Host": here, "Origin": f"http://{elsewhere}"})[0] == 403
+            assert answer(server, path, visitor | wrong)[0] == 403, (path, wrong)
+    link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
+    assert answer(server, "/", visitor | link)[0] == 200
+    wrong = {**UPGRADE, "Host": here, "Origin": f"http://{elsewhere}"}
+    assert answer(server, "/app/ws", visitor | wrong)[0] == 403
     for path in (
         "/app",
         "/own/../style.py",
@@ -54,39 +59,39 @@ def test_pages_of_others_get_nothing(stores: Path, served: Callable[..., PageSer
         "/static/js/../bokeh.css",
         "/x",
     ):
-        assert answer(server, path)[0] in (403, 404), path
+        assert answer(server, path, visitor)[0] in (403, 404), path
 
 
 def test_a_token_is_asked_for_everything_and_kept_in_a_cookie(stores: Path, served: Callable[..., PageServer]) -> None:
-    server = served(open_explorer(str(stores / "stack.zarr")), token="secret-token")
-    assert server.address.endswith("/?token=secret-token")
-    for path in [*ASKED, "/app/ws", "/?token=", "/?token=secret-toke", "/?token=%ff", "/ready?token=secret-token"]:
+    server = served(open_explorer(str(stores / "stack.zarr")))
+    token = server.token
+    assert len(token) >= 32
+    assert server.address == f"http://localhost:{server.port}/?token={token}"
+    wrong_tokens = [token[:-1], token[:1], f"{token}x", token[1:], token.swapcase(), "", "wrong", "%ff"]
+    for path in [*ASKED, "/app/ws", f"/ready?token={token}", *(f"/?token={wrong}" for wrong in wrong_tokens)]:
         assert answer(server, path)[0] == 403, path
-    for cookie in (
-        f"{server.cookie}=wrong",
-        "other=secret-token",
-        f"{server.cookie}=",
-        "\x01;;=",
-        f"{server.cookie}=ä",
-    ):
-        assert answer(server, "/", {"Cookie": cookie.encode().decode("latin-1")})[0] in (400, 403)
-    status, headers, text = answer(server, "/?token=secret-token")
+    cookies = [f"{server.cookie}={wrong}" for wrong in [*wrong_tokens, "ä", f'"{token[:-1]}"']]
+    for cookie in (*cookies, f"other={token}", f"{server.cookie}x={token}", token, "\x01;;="):
+        for path in ("/", "/ready", "/app/ws"):
+            status = answer(server, path, {"Cookie": cookie.encode().decode("latin-1")})[0]
+            assert status in (400, 403), (path, cookie)
+    status, headers, _ = answer(server, f"/?token={token}")
     assert (status, headers["Location"]) == (302, "/")
+    assert headers["Referrer-Policy"] == "no-referrer"
     cookie = headers["Set-Cookie"]
     assert "HttpOnly" in cookie
     assert "SameSite=Lax" in cookie
     for path in ASKED:
         status, _, text = answer(server, path, {"Cookie": cookie.split(";")[0]})
         assert status == 200
-        assert "secret-token" not in text
-    wrong = {**UPGRADE, "Origin": "http://evil.example", "Cookie": cookie.split(";")[0]}
-    assert answer(server, "/app/ws", wrong)[0] == 403
+        assert token not in text
 
 
-def test_other_machines_take_a_token_and_a_taken_port_is_a_sentence() -> None:
-    with pytest.raises(DataError, match="a token is needed"):
-        PageServer("a", host="0.0.0.0", port=0, token=None)
-    server = PageServer("a", host="127.0.0.1", port=0, token=None)
+def test_every_server_has_a_token_of_its_own_and_a_taken_port_is_a_sentence() -> None:
+    server = PageServer("a", host="127.0.0.1", port=0)
     with pytest.raises(StoreError, match="give another --port"):
-        PageServer("a", host="127.0.0.1", port=server.port, token=None)
+        PageServer("a", host="127.0.0.1", port=server.port)
+    other = PageServer("a", host="127.0.0.1", port=0)
+    assert other.token != server.token
     server.stop()
+    other.stop()

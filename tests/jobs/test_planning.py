@@ -25,6 +25,7 @@ from dpca.pipelines.celeba_cpca import main as job
 from dpca.storage import ingest
 from dpca.storage.ingest import plan_ingest
 from dpca.storage.readers import open_reader
+from tests.certificates import shown_to
 from tests.conftest import smooth_images
 
 ALL = CompressionSettings(CellPCA(None, cell_shape=10))
@@ -78,7 +79,8 @@ def test_the_program_says_so_with_its_exit_code(
     source: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], client: Any
 ) -> None:
     argv = ["--source", str(source), "--output", str(tmp_path / "out.zarr"), "--components", "all"]
-    assert job([*argv, "--scheduler", client.scheduler.address]) == 5
+    with shown_to(client):
+        assert job([*argv, "--scheduler", client.scheduler.address]) == 5
     error = capsys.readouterr().err
     assert error.startswith("error: stage 'scores' of this job does not fit the memory")
     assert error.count("\n") == 1
