@@ -20,6 +20,8 @@ from dpca.partition.cells import CellGrid
 # Scores are ordered by tiles of so many cells, then by variance: few cells are read without the rest, and scores that
 # are stored together are alike. Tiles of 64 cells take 3 % fewer bytes, and four times longer for a cell.
 _TILE_CELLS = 16
+# Of integers that stand for a mean, at most.
+_MEAN_BITS = 30
 # What of `Quantized` is among the settings of a store.
 _CODING = ("waves", "spectral", "residual_codec", "differences", "interpolated", "level_steps")
 _SETTINGS = ("step", "mean_exponent", *_CODING)
@@ -187,6 +189,8 @@ def quantized(components: Components, scores: Array, step: float, n_samples: int
     basis, spectrum = np.concatenate(plain), np.concatenate(cosines)
     spectral = bool(length_in_bits(spectrum) < length_in_bits(basis))
     mean_exponent = -math.floor(math.log2(step / math.sqrt(n_samples)))
+    # What is far from zero, beside its range, is known as well as 32 bits hold it.
+    mean_exponent = min(mean_exponent, _MEAN_BITS - math.frexp(float(np.abs(components.mean).max(initial=0)))[1])
     mean = np.rint(np.ldexp(components.mean, mean_exponent))
     return Quantized(
         step,

@@ -11,7 +11,7 @@ import zipfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, TypeVar
+from typing import IO, Any, TypeVar
 
 import numpy as np
 
@@ -45,7 +45,7 @@ class Checkpoints:
     folder: str
     within: str | None = None
 
-    def save(self, name: str, arrays: dict[str, Array], counts: dict[str, int]) -> None:
+    def save(self, name: str, arrays: dict[str, Array], counts: Mapping[str, Any]) -> None:
         """Write a bundle, atomically."""
         final = self._path(name)
         bundle = {**arrays, _COUNTS: np.frombuffer(json.dumps(counts).encode(), np.uint8)}
@@ -66,7 +66,7 @@ class Checkpoints:
                 temporary.unlink(missing_ok=True)
         return None
 
-    def load(self, name: str) -> tuple[dict[str, Array], dict[str, int]] | None:
+    def load(self, name: str) -> tuple[dict[str, Array], dict[str, Any]] | None:
         """Read a bundle; None when it was never finished, or is damaged: the piece is done again."""
         try:
             with _opened(self._path(name)) as file, _PARSER, np.load(file, allow_pickle=False) as bundle:

@@ -120,7 +120,7 @@ def write_appended(
 ) -> tuple[int, dict[str, Array]]:
     """Write the shards that hold new samples; return the most memory of a process, and the quality of these samples.
 
-    Where all samples miss the goal of the job, with the ``errors`` of those before, finer codes of the new ones may help.
+    Where all samples, with the ``errors`` of those before, miss the goal of the job, finer codes of new ones may help.
     """
     encode, rows = job.encode, job.rows
     source, kept = encode.source, encode.checkpoints

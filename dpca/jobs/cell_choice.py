@@ -21,6 +21,7 @@ from dpca.codec.waves import RUN
 from dpca.engine.source import as_source
 from dpca.jobs.encode import stated_facts
 from dpca.jobs.encode_trials import Trials, groups_of, spread_runs
+from dpca.jobs.transform import stated_range
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.linalg import leading_eigh
 from dpca.kernels.types import Array
@@ -235,6 +236,7 @@ class _Trial:
         few = self._fitted[:: math.ceil(len(self._fitted) * mean.nbytes * length / height / _ROW_BYTES)]
         reach = grid.overlap if isinstance(grid, LappedGrid) else 0
         in_row = math.prod(grid.grid_shape[1:])
+        width = np.subtract(*stated_range(self._stack)[::-1])
         for row, start in enumerate(range(0, height, length)):
             low, high = max(0, start - reach), min(height, start + length + reach)
             found: dict[int, list[Array]] = {}
@@ -243,7 +245,11 @@ class _Trial:
                 if part.cell // in_row == row:
                     found.setdefault(part.cell, []).append(values.copy())
             for cell, parts in found.items():
-                yield cell, np.concatenate(parts, axis=1)
+                values = np.concatenate(parts, axis=1)
+                if self._fitted.dtype.kind == "f":
+                    # Directions are the same at any scale, and squares of ordinary numbers are numbers of their type.
+                    np.ldexp(values, -math.frexp(width)[1], out=values)
+                yield cell, values
 
 
 def _leading(values: Array, k: int) -> Array:

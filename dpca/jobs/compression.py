@@ -18,7 +18,7 @@ from dpca.engine.memory import parallel_tasks, task_budget, thread_count
 from dpca.engine.plan import Outline, PlanError
 from dpca.engine.source import as_source
 from dpca.jobs.cell_choice import cells_tried
-from dpca.jobs.encode import wanted_goal
+from dpca.jobs.encode import check_goal, wanted_goal
 from dpca.jobs.encode_write import plan_codes
 from dpca.jobs.fit_and_encode import (
     fit_and_encode,
@@ -250,6 +250,8 @@ def plan_compression(given: Stack | Reader, settings: CompressionSettings, clien
         if settings.goal is None:
             plan_scores(source, basis, axes, reconstruct=settings.reconstruct, budget=budget)
         else:
+            wanted = wanted_goal(settings.goal, every_sample=settings.every_sample)
+            check_goal(wanted, source.shape[1:], len(model.cells_for(axes[1:])))
             plan_codes(source, budget)
     size: int = math.prod(source.shape) * source.dtype.itemsize
     return size

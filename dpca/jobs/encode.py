@@ -26,6 +26,7 @@ from dpca.kernels.types import Array
 from dpca.models.cell_pca import CellPCA
 from dpca.models.rank import UnmetError
 from dpca.models.store import load_any, model_fingerprint
+from dpca.models.targets import check_ssim
 from dpca.partition.cells import CellGrid
 from dpca.representation.compressed import COMPRESSED_VERSION
 from dpca.representation.compressed_form import write_quantized
@@ -165,7 +166,7 @@ def fill_codes(
             held, quality = write_planned(stack, fitted, work, kept, wanted, stated, client, progress)
             peak, known = max(peak, held), ({}, {"error": _error(wanted, stack, work, quality)})
             kept.save(_REACHED, *known)
-        if wanted.is_promise or (error := float(known[1]["error"])) <= wanted.allowed:
+        if wanted.is_promise or (error := known[1]["error"]) <= wanted.allowed:
             return StageCost(time.perf_counter() - began, stack.nbytes, peak)
         each = "each" if wanted.every_sample else "all"
         reached = f"{wanted.value_of(error):.6g} was reached by {each} of {stack.n_samples:,} samples"
@@ -272,8 +273,9 @@ def stated_facts(stack: Stack, grid: CellGrid, wanted: Goal) -> dict[str, Any]:
     Raises
     ------
     DataError
-        If nobody stated the data range, or no value of this type can keep what is promised.
+        If nobody stated the data range, no value of this type can keep what is promised, or SSIM has no meaning.
     """
+    check_goal(wanted, stack.sample_shape, grid.n_spatial)
     data_range = stated_range(stack)
     max_error = _promise(wanted, data_range)
     beyond = max_error is not None or type_range(stack.dtype) is None
@@ -295,6 +297,17 @@ def stated_facts(stack: Stack, grid: CellGrid, wanted: Goal) -> dict[str, Any]:
     if max_error is not None:
         facts |= {"max_error": max_error, "residual_step": 2 * _allowed(max_error, stack.dtype, data_range)}
     return facts
+
+
+def check_goal(goal: Goal, sample_shape: Sequence[int], n_spatial: int) -> None:
+    """Refuse a goal that has no meaning for samples.
+
+    Raises
+    ------
+    DataError
+    """
+    if goal.name == "ssim":
+        check_ssim(f"ssim is {goal.value:g}", tuple(sample_shape), n_spatial, "give psnr or mse instead")
 
 
 def _promise(goal: Goal, data_range: tuple[float, float]) -> float | None:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import suppress
 from copy import copy
 from dataclasses import replace
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import numpy as np
@@ -30,6 +31,7 @@ from dpca.partition.lapped import LappedGrid
 from dpca.partition.shared import SharedGrid
 from dpca.representation.compressed_form import Form, decoding_dtype, mean_chunks, pixels_of
 from dpca.storage.arrays import packed_bytes
+from dpca.storage.errors import DataError
 
 # Samples that scores are chosen on, as many as have this many bytes of scores but not fewer or more than these. Goals
 # are met on as many others, if there are others.
@@ -123,25 +125,22 @@ class Trials:
             If no step meets it; with how many components there are, where more of them may help.
         """
         if goal.is_promise:
-            unit = self.facts["residual_step"] / 2
-            tried = [self.with_residual(self.at(unit * times)) for times in _FOR_A_PROMISE]
-            plain = tried[0].without_components()
-            tried += [self.with_residual(plain), replace(plain, differences=(), residual_codec="shuffled")]
-            tried += [
-                replace(self._interpolated(plain, finer), residual_codec=codec)
-                for finer in FINER
-                for codec in ("packed", "bzip2")
-            ]
-            return min(tried, key=self.stored_bytes)
+            sized = list(self._kept_promises())
+            if not sized:
+                raise DataError(
+                    f"{goal.name} {goal.value:g} takes integers of more than 32 bits for values of {self.source.name}: "
+                    f"ask for a larger error"
+                )
+            return min(sized, key=lambda one: one[0])[1]
         coarse = goal.name != "ratio"
         try:
             first = self if rough else self._few()
             start = 1.0 if guess is None else 4 * _ROUGH
-            step = search_step(
-                first.margin_of(goal), guess or self._width / 32, coarse=coarse, first=start, near=_ROUGH
-            )
+            # With such a step nothing is kept.
+            ends = {"coarse": coarse, "most": 4 * self._width * math.sqrt(self.components.grid.max_features)}
+            step = search_step(first.margin_of(goal), guess or self._width / 32, first=start, near=_ROUGH, **ends)
             if not rough:
-                step = search_step(self.margin_of(goal), step, coarse=coarse, first=_ROUGH)
+                step = search_step(self.margin_of(goal), step, first=_ROUGH, **ends)
         except (UnreachedError, OverflowError) as error:
             more = "fit the model with more components (--components all has every one), or ask for less"
             most = max(map(len, self.components.rows))
@@ -156,8 +155,27 @@ class Trials:
     def margin_of(self, goal: Goal) -> Callable[[float], float]:
         """Return by how much steps meet a goal, negative where they do not."""
         if goal.name == "ratio":
-            return lambda step: self._raw_bytes / self.stored_bytes(self.at(step)) / goal.value - 1
+            return lambda step: self._ratio(step) / goal.value - 1
         return lambda step: goal.margin(goal.errors(self._quality(self.at(step), goal)))
+
+    def _kept_promises(self) -> Iterator[tuple[float, Quantized]]:
+        """Yield what keeps a promise and how many bytes it takes; nothing that takes integers of more than 32 bits."""
+        unit = self.facts["residual_step"] / 2
+        plain = self.at(unit).without_components()
+        tried = [(self.with_residual, self.at(unit * times), "packed") for times in _FOR_A_PROMISE]
+        tried += [(self.with_residual, plain, "packed"), (_as_it_is, plain, "shuffled")]
+        finer = [partial(self._interpolated, finer=finer) for finer in FINER]
+        tried += [(predicted, plain, codec) for predicted in finer for codec in ("packed", "bzip2")]
+        for residual, kept, codec in tried:
+            with suppress(OverflowError):
+                found = replace(residual(kept), residual_codec=codec)
+                yield self.stored_bytes(found), found
+
+    def _ratio(self, step: float) -> float:
+        try:
+            return self._raw_bytes / self.stored_bytes(self.at(step))
+        except OverflowError:  # too fine a step
+            return 0.0
 
     def _few(self) -> Trials:
         """Return trials of a part of the samples, of waves whole runs of them."""
@@ -256,6 +274,10 @@ class Trials:
     def mse(self, tried: Quantized) -> float:
         """Return the mean squared error, in units of the data range squared."""
         return float(self._quality(tried, Goal("mse", 1.0))["mse"].mean())
+
+
+def _as_it_is(plain: Quantized) -> Quantized:
+    return replace(plain, differences=())
 
 
 def spread_runs(source: Source, most: int, run: int) -> Array:

@@ -23,7 +23,7 @@ from dpca.engine.sampling import read_samples, spread_samples
 from dpca.engine.source import Source
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.pixels import Pixels
-from dpca.kernels.quality import WINDOW, ssim_per_sample
+from dpca.kernels.quality import WINDOW, has_ssim, ssim_per_sample
 from dpca.kernels.types import Array
 from dpca.models.rank import spread
 from dpca.models.rank_choice import Captured, RankChoice, Reached, Spectrum, standard_error
@@ -85,18 +85,28 @@ def check_for(
     samples = left_out
     if choice.name == "target_ssim":
         shape = tuple(source.shape[1:])
-        if n_spatial < 2 or min(shape[:n_spatial]) < WINDOW:
-            raise DataError(
-                f"target_ssim is {choice.value:g} but samples are {shape}, and SSIM needs images or volumes of at "
-                f"least {WINDOW} pixels along every axis of space: give --target-psnr DB (target_psnr) or "
-                f"--target-mse MSE (target_mse) instead"
-            )
+        remedy = "give --target-psnr DB (target_psnr) or --target-mse MSE (target_mse) instead"
+        check_ssim(f"target_ssim is {choice.value:g}", shape, n_spatial, remedy)
         candidates = np.arange(source.shape[0]) if left_out is None else left_out
         samples = candidates[spread_samples(len(candidates), min(SSIM_SAMPLES, len(candidates)), rng)]
     if samples is None:
         return None
     room = usable_bytes() if memory_budget is None else memory_budget
     return Check(source, samples, "measured" if left_out is None else "held out", n_spatial, room)
+
+
+def check_ssim(asked: str, sample_shape: tuple[int, ...], n_spatial: int, remedy: str) -> None:
+    """Refuse samples of which SSIM has no meaning.
+
+    Raises
+    ------
+    DataError
+    """
+    if not has_ssim(sample_shape, n_spatial):
+        raise DataError(
+            f"{asked} but samples are {sample_shape}, and SSIM needs images or volumes of at least {WINDOW} pixels "
+            f"along every axis of space: {remedy}"
+        )
 
 
 def value_range_for(
