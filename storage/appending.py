@@ -90,9 +90,11 @@ class Appender:
 
     Examples
     --------
-    >>> with Appender("run.zarr", (64, 64), "f4") as steps:  # doctest: +SKIP
-    ...     for t in range(steps.n_samples, 1000):
-    ...         steps.append(simulate(t))
+    >>> import numpy as np
+    >>> from dpca.storage import Appender
+    >>> with Appender("waves.zarr", (64, 64), "f4") as steps:
+    ...     for t in range(steps.n_samples, 100):
+    ...         steps.append(np.sin(np.linspace(t, t + 9, 64 * 64, dtype="f4")).reshape(64, 64))
     """
 
     def __init__(

@@ -110,13 +110,18 @@ class Workspace:
 
     Examples
     --------
-    >>> with Workspace("out.zarr", kind="stack", fingerprint=fingerprint) as work:  # doctest: +SKIP
+    >>> from dpca.storage.arrays import create_root
+    >>> from dpca.storage.workspace import Workspace
+    >>> with Workspace("new.zarr", kind="stack", fingerprint="4f2a") as work:
     ...     if work.state != "complete":
-    ...         for unit in units:
+    ...         root = create_root(work.store, kind="stack", fingerprint=work.fingerprint)
+    ...         for unit in ("shard 0", "shard 1"):
     ...             if not work.is_done(unit):
-    ...                 write(work.store, unit)
+    ...                 print(f"write {unit}")
     ...                 work.mark_done(unit)
     ...         work.publish()
+    write shard 0
+    write shard 1
     """
 
     state: State

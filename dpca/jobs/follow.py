@@ -66,8 +66,11 @@ def follow(
 
     Examples
     --------
-    >>> for model in dpca.follow("run.zarr", StreamingPCA(5, keep_state=True), checkpoint="m.zarr"):  # doctest: +SKIP
-    ...     print(model.n_samples_seen_, model.explained_variance_ratio_)
+    >>> import dpca
+    >>> for model in dpca.follow("run.zarr", dpca.StreamingPCA(5, keep_state=True), checkpoint="m.zarr"):
+    ...     seen, shares = model.n_samples_seen_, model.explained_variance_ratio_
+    >>> seen
+    30
     """
     if not (isinstance(model, Estimator) and hasattr(model, "partial_fit")):
         raise DataError(f"{type(model).__name__} has no partial_fit: give StreamingPCA, CellPCA or BandPCA, not fitted")

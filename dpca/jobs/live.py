@@ -69,8 +69,11 @@ def read_live(path: str | os.PathLike[str]) -> Progress:
 
     Examples
     --------
-    >>> while not (told := read_live("live.zarr")).finished:  # doctest: +SKIP
-    ...     draw(told.model.components_)
+    >>> from dpca.jobs import read_live
+    >>> while not (told := read_live("live.zarr")).finished:
+    ...     print(told.n_samples_seen, told.model.explained_variance_ratio_)
+    >>> told.model.components_.shape
+    (2, 4320)
     """
     for _ in range(_READINGS):
         before = _stated(path)

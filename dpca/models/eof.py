@@ -113,7 +113,7 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
     >>> from dpca import EOF
     >>> values = np.random.default_rng(0).normal(size=(60, 9, 12))
     >>> values[:, 2:4, 5:8] = np.nan  # land
-    >>> sst = xr.DataArray(values, {{"lat": np.linspace(-60, 60, 9)}}, ("time", "lat", "lon"))
+    >>> sst = xr.DataArray(values, {"lat": np.linspace(-60, 60, 9)}, ("time", "lat", "lon"))
     >>> eof = EOF(3, weights="coslat").fit(sst)
     >>> eof.eofs().dims, eof.pcs().dims
     (('mode', 'lat', 'lon'), ('time', 'mode'))
@@ -141,6 +141,7 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
         X: Any,
         y: Any = None,
         *,
+        dim: str | None = None,
         key: str | None = None,
         client: Any | None = None,
         checkpoints: Checkpoints | None = None,
@@ -157,6 +158,8 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
             An ``xarray.DataArray`` in memory or in Dask, or the variable ``key`` of a ``Dataset``, as xarray opens it
             from netCDF, Zarr or GRIB; or what `PCA.fit` takes.
         y : ignored
+        dim : str, optional
+            The parameter ``dim`` again, as xeofs has it here; another one is refused.
         key : str, optional
             Which variable is meant, where there are several.
         client : distributed.Client, optional
@@ -182,6 +185,8 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
             When the state and a batch do not fit the memory budget.
         """
         self._check()
+        if dim is not None and dim != self.dim:
+            raise DataError(f"dim is {dim!r} here and {self.dim!r} in the estimator: give EOF(..., dim={dim!r})")
         given = Field.of(X, self.dim, key)
         n, *shape = given.source.shape
         if n < 2:

@@ -55,7 +55,7 @@ class PatchCascade(Estimator):
         variance count, too. None keeps the filters orthonormal.
     rectify : bool
         Whether maps y become max(y, 0) and max(-y, 0). Without it all layers together are one linear map.
-    filters : {{"pca", "random"}}
+    filters : {"pca", "random"}
         Random orthonormal filters are what to compare with. They are not whitened.
     random_state : int, RandomState or None
         Seed of random filters.

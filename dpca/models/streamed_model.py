@@ -287,8 +287,11 @@ class StreamedModel(LinearModel):
 
         Examples
         --------
-        >>> for found in StreamingPCA(5).iter_fit("photos.zarr", max_seconds=30):  # doctest: +SKIP
-        ...     print(found.n_samples_seen, found.captured_variance, found.model.components_.shape)
+        >>> from dpca import StreamingPCA
+        >>> for found in StreamingPCA(5).iter_fit("stack.zarr", max_seconds=30):
+        ...     print(found.n_samples_seen, found.model.components_.shape)
+        16 (5, 4320)
+        30 (5, 4320)
         """
         check_parameters(self)
         if self.n_passes != 1:

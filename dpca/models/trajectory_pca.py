@@ -45,7 +45,7 @@ class TrajectoryPCA(StreamingPCA):
     ----------
     n_components : int or float
         As in `StreamingPCA`.
-    reference : {{"mean", "first"}} or array (n_atoms, 3)
+    reference : {"mean", "first"} or array (n_atoms, 3)
         What frames are superposed on. "mean": the mean of the superposed frames, beginning with the first frame, in
         passes until it stands still. "first": the first frame, as MDAnalysis does it; or positions of one's own. Is
         centered.

@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from dpca.plots.panels import marked
 from dpca.plots.png import png
+from dpca.storage.errors import DataError, one_line
 
 WIDTH, DPI = 9.6, 150
 INK, MUTED, HAIRLINE = "#1d2530", "#697586", "#d4dae2"
@@ -46,6 +47,31 @@ def page(height: float) -> tuple[Figure, float]:
     """Make an empty page of the given height in inches; returns it and the position of its upper edge."""
     figure = Page(figsize=(WIDTH, height), dpi=DPI, facecolor="white")
     return figure, height
+
+
+def along_axis(times: Any) -> NDArray[Any]:
+    """Return times as matplotlib draws them: numbers and dates as they are, cftime's dates of any calendar as years.
+
+    Raises
+    ------
+    DataError
+        If they are something else.
+    """
+    values = np.asarray(getattr(times, "values", times))
+    if values.dtype.kind in "buifMm":
+        return values
+    try:
+        if not all(hasattr(time, "calendar") for time in values.flat):
+            return values.astype("M8[us]")
+        # Each year by its own length, which is 360 days in some calendars.
+        return np.array([_in_years(time) for time in values], np.float64)
+    except (TypeError, ValueError, AttributeError) as error:
+        raise DataError(f"times hold {values.dtype} values ({one_line(error)}): give numbers or dates") from error
+
+
+def _in_years(time: Any) -> float:
+    first = time.replace(month=1, day=1, hour=0, minute=0, second=0, microsecond=0)
+    return float(time.year + (time - first) / (first.replace(year=time.year + 1) - first))
 
 
 def aspect_of(picture: NDArray[np.float64]) -> float:

@@ -61,7 +61,9 @@ def mode_maps(
     if curves is not None and (curves.ndim != 2 or curves.shape[1] != len(pictures)):
         raise DataError(f"time functions have shape {curves.shape}: give (n, {len(pictures)})")
     told = shares_for(shares, len(pictures))
-    along = np.arange(0 if curves is None else len(curves)) if times is None else np.asarray(times)
+    along = np.arange(0 if curves is None else len(curves)) if times is None else drawing.along_axis(times)
+    if curves is not None and along.shape != curves.shape[:1]:
+        raise DataError(f"times are {along.shape} for {len(curves):,} samples: give a time for each")
     if latitude is not None and np.ravel(latitude)[0] < np.ravel(latitude)[-1]:
         pictures = pictures[:, ::-1]
     aspect = drawing.aspect_of(pictures[0])

@@ -159,7 +159,7 @@ def scores_over_time(
     shown = min(4, k) if n_components is None else int(n_components)
     along = np.arange(n) if given.times is None else given.times
     if times is not None:
-        along = np.asarray(times)
+        along = drawing.along_axis(times)
     if along.shape != (n,):
         raise DataError(f"times are {along.shape} for {n:,} samples: give a time for each")
     step = -(-n // _POINTS)
@@ -194,7 +194,7 @@ def _given(scores: Any, model: Any, cell: int | Sequence[int] | None, shares: Ar
     elif is_labelled(scores):
         named = labelled_array(scores)
         values, label = named.data, str(named.dims[0])
-        times = np.asarray(named.coords[named.dims[0]].values) if named.dims[0] in named.coords else None
+        times = drawing.along_axis(named.coords[named.dims[0]].values) if named.dims[0] in named.coords else None
     else:
         values = scores if isinstance(scores, da.Array | zarr.Array) else as_dense(scores)
     if values.ndim < 2 or 0 in values.shape:

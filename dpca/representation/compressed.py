@@ -231,9 +231,11 @@ def open_compressed(path: str | os.PathLike[str], *, level: int | None = None) -
     Examples
     --------
     >>> import dpca
-    >>> photos = dpca.open_compressed("photos.zarr")  # doctest: +SKIP
-    >>> photos[4711]  # one photograph  # doctest: +SKIP
-    >>> photos[:2000, 96:112, 96:112]  # a part of many: the rest is not decoded  # doctest: +SKIP
+    >>> photos = dpca.open_compressed("photos.zarr")
+    >>> photos[17].shape  # one photograph
+    (40, 36, 3)
+    >>> photos[:20, 9:25, 9:25].shape  # a part of many: the rest is not decoded
+    (20, 16, 16, 3)
     """
     if level is not None:
         level = whole_number(level, "level", 1, ", a number of components, or None for all")

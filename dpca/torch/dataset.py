@@ -39,14 +39,15 @@ class ScoresDataset(IterableDataset):  # type: ignore[misc]
     Examples
     --------
     >>> import dpca
-    >>> from torch.utils.data import DataLoader  # doctest: +SKIP
-    >>> batches = dpca.open_scores("out.zarr").batches(128, labels=y, shuffle=0)  # doctest: +SKIP
-    >>> dataset = dpca.torch.ScoresDataset(batches)  # doctest: +SKIP
-    >>> loader = DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=True)  # doctest: +SKIP
-    >>> for epoch in range(10):  # doctest: +SKIP
+    >>> import numpy as np
+    >>> from torch.utils.data import DataLoader
+    >>> batches = dpca.open_scores("out.zarr").batches(8, labels=np.arange(30) % 2, shuffle=0)
+    >>> dataset = dpca.torch.ScoresDataset(batches)
+    >>> loader = DataLoader(dataset, batch_size=None, num_workers=2, persistent_workers=True)
+    >>> for epoch in range(2):
     ...     dataset.set_epoch(epoch)
     ...     for x, y in loader:
-    ...         ...
+    ...         ...  # a step of the training
     """
 
     def __init__(self, batches: Batches) -> None:

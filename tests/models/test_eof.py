@@ -369,3 +369,11 @@ def test_what_does_not_go_with_a_fit_is_refused() -> None:
     ):
         with pytest.raises(DataError, match=sentence):
             call()
+
+
+def test_dim_may_be_given_to_fit_as_in_xeofs() -> None:
+    field = xr.DataArray(np.random.default_rng(0).normal(size=(9, 4, 5)), dims=("t", "lat", "lon"))
+    model = EOF(2, dim="t", random_state=0)
+    np.testing.assert_array_equal(model.fit(field, dim="t").eofs(), EOF(2, dim="t", random_state=0).fit(field).eofs())
+    with pytest.raises(DataError, match=r"EOF\(\.\.\., dim='t'\)"):
+        EOF(2).fit(field, dim="t")

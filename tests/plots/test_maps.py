@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import datetime
+
+import cftime
 import numpy as np
 import pytest
+import xarray
 
 from dpca.plots.maps import mode_maps
 from dpca.plots.panels import signed
+from dpca.plots.scores import scores_over_time
+from dpca.storage import DataError
 from tests.plots.test_plots import pixels
 
 MAPS = np.array([[[1.0, -2.0, np.nan], [0.0, 1.0, 0.5]], [[0.0, 0.0, 0.0], [0.0, 0.0, 0.0]]])
@@ -27,6 +33,35 @@ def test_maps_beside_time_functions() -> None:
     texts = [text.get_text() for text in figure.texts]
     assert {"1", "2", "50.0%", "25.0%", "K"} <= set(texts)
     assert pixels(figure).size
+
+
+@pytest.mark.parametrize("calendar", ["360_day", "noleap", "all_leap", "standard", "julian", "proleptic_gregorian"])
+def test_times_of_every_calendar(calendar: str) -> None:
+    """Models of the climate have years of 360 or 365 days, which are no dates of numpy."""
+    times = cftime.num2date(np.arange(0, 800, 80), "days since 2000-02-28", calendar=calendar)
+    series = np.zeros((10, 2))
+    named = xarray.DataArray(times, dims="time")
+    for figure in (
+        mode_maps(MAPS, series, times=times),
+        mode_maps(MAPS, series, times=named),
+        scores_over_time(series, times=times),
+        scores_over_time(xarray.DataArray(series, {"time": times}, ("time", "component"))),
+    ):
+        assert pixels(figure).size
+        line = next(line for axes in figure.axes for line in axes.lines if len(line.get_xdata()) == 10)
+        years = np.asarray(line.get_xdata(), float)
+        assert (np.diff(years) > 0.2).all()
+        if calendar == "360_day":
+            np.testing.assert_allclose(years, 2000 + (57 + np.arange(0, 800, 80)) / 360, atol=1e-9)
+
+
+def test_dates_of_python_and_what_is_no_time() -> None:
+    series = np.zeros((3, 2))
+    days = [datetime.date(2000, 1, day) for day in (1, 2, 3)]
+    assert pixels(mode_maps(MAPS, series, times=days)).size
+    for wrong, words in ((["x", "y", "z"], "numbers or dates"), ([None, 1, "y"], "numbers"), ([1, 2], "a time for")):
+        with pytest.raises(DataError, match=words):
+            mode_maps(MAPS, series, times=wrong)
 
 
 def test_maps_alone_and_what_does_not_fit() -> None:
