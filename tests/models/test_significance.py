@@ -36,6 +36,8 @@ def test_noise_of_two_samples_has_one_mode() -> None:
     found = rule_n(np.array([0.9, 0.1]), 2, 7, 20, 0.95, 0)
     np.testing.assert_allclose(found.threshold, [1, 0], atol=1e-12)
     assert found.significant.tolist() == [False, True]
+    # What is exactly at the threshold is not above it.
+    assert rule_n(np.array([1.0, 0.0]), 2, 7, 20, 0.95, 0).significant.tolist() == [False, False]
 
 
 @pytest.mark.parametrize(("n_samples", "n_places", "m"), [(3, 9, 9), (10, 2, 9)])
@@ -62,6 +64,23 @@ def test_the_first_and_the_last_block_are_drawn_as_others(at: int) -> None:
     for level, high in ((0.5, 1 / 6), (0.95, 4 / 15)):
         found = bootstrap(pcs, 2000, level, 2, 0)
         np.testing.assert_allclose([found.low[0], found.high[0]], [0, high], atol=1e-12)
+
+
+def test_a_draw_has_as_many_samples_as_the_record() -> None:
+    """Of five samples in two blocks of 3, the last one is in a draw with the first block alone: once in five."""
+    pcs = np.zeros((5, 1))
+    pcs[4] = 1
+    found = bootstrap(pcs, 500, 0.9, 3, 0)
+    np.testing.assert_allclose([found.low[0], found.high[0]], [0, 1 / 5], atol=1e-12)
+
+
+def test_modes_of_like_variance_turn_between_draws() -> None:
+    """Nothing is known of the angle between two modes of one variance, whose cosine is then 2 / pi on average."""
+    pcs = np.linalg.qr(np.random.default_rng(0).normal(size=(500, 3)))[0] * [9, 1, 1]
+    found = bootstrap(pcs - pcs.mean(axis=0), 500, 0.9, 1, 0)
+    assert found.least_congruence[0] > 0.99
+    np.testing.assert_allclose(found.congruence[1:], 2 / np.pi, atol=0.15)
+    assert (found.least_congruence[1:] < 0.4).all()
 
 
 def test_a_block_as_long_as_the_record_is_the_record() -> None:

@@ -109,6 +109,8 @@ def test_what_time_is() -> None:
     for hour in (timedelta(hours=1), np.timedelta64(1, "h")):
         assert time_functions(SCORES, MODEL, hour).step == pytest.approx(1 / 24)
     assert time_functions(SCORES, MODEL, np.arange(N) / 3).step == pytest.approx(1 / 3)
+    # Long steps that differ by rounding.
+    assert time_functions(SCORES, MODEL, 1e9 * np.arange(N) + np.arange(N) % 2).step == pytest.approx(1e9)
 
 
 GIVEN: dict[str, tuple[Callable[[], object], str]] = {
@@ -119,6 +121,14 @@ GIVEN: dict[str, tuple[Callable[[], object], str]] = {
     "uneven": (
         lambda: timeseries.dmd(SCORES, time=np.arange(N) ** 1.1),
         r"the times of the 120 samples lie 1 to .* apart: interpolate the field to even steps, or give time=STEP",
+    ),
+    "uneven in short steps": (
+        lambda: timeseries.dmd(SCORES, time=1e-9 * np.arange(N) ** 1.1),
+        "the times of the 120 samples lie 1e-09 to ",
+    ),
+    "a time for two": (
+        lambda: timeseries.dmd(SCORES, time=np.arange(N) // 2),
+        "give the step, or an ascending time for each",
     ),
     "descending": (lambda: timeseries.dmd(SCORES, time=-np.arange(N)), "give the step, or an ascending time for each"),
     "no time": (lambda: timeseries.spectrum(SCORES, time="day"), "time holds <U3 values: give the step between two"),
@@ -134,6 +144,18 @@ GIVEN: dict[str, tuple[Callable[[], object], str]] = {
     "long window": (
         lambda: timeseries.extended_eof(SCORES, 1, 7, lag=20),
         "a window of 7 lags of 20 takes 121 samples but the record has 120: give fewer or shorter lags",
+    ),
+    "a single window": (
+        lambda: timeseries.extended_eof(SCORES[:103], 1, 7, lag=17),
+        "a window of 7 lags of 17 takes 103 samples but the record has 103: give fewer or shorter lags",
+    ),
+    "as many modes as windows": (
+        lambda: timeseries.extended_eof(SCORES[:6], 3, 4),
+        "n_modes is 3 but 3 windows of 4 x 4 values have 1 to 2 modes",
+    ),
+    "more modes than samples": (
+        lambda: timeseries.hilbert_eof(FIELD[:5], 6),
+        "n_modes is 6 but 30 time functions of 5 samples have 1 to 5 modes",
     ),
     "long lags": (
         lambda: timeseries.lagged(FIELD, 121),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import warnings
 from typing import Any
 
 import numpy as np
@@ -13,6 +12,7 @@ from dpca import PCA, StreamingPCA, timeseries
 from dpca.models import ConvergenceWarning
 from dpca.timeseries.analytic import _padded
 from dpca.timeseries.exponentials import _Fit
+from dpca.timeseries.results import turned
 from tests.fixtures.other_libraries import known
 from tests.timeseries.field import RATES, N, linear, noisy, waves
 
@@ -143,12 +143,37 @@ def test_noise_damps_exact_rates_and_uneven_times_do_not_matter_to_optimized_one
     assert max(errors[1:]) < 0.01
 
 
-def test_modes_that_do_not_settle_are_told() -> None:
-    noise = np.random.default_rng(0).normal(size=(40, 6))
-    with warnings.catch_warnings(record=True) as told:
-        warnings.simplefilter("always")
-        timeseries.dmd(noise, 6, method="optimized")
-    assert not told or told[0].category is ConvergenceWarning
+def test_the_better_of_two_first_guesses_counts() -> None:
+    """No worse than the true rates with their best coefficients: from the first guess alone a quarter more is left."""
+    times, samples = linear(60)
+    samples = samples + np.random.default_rng(4).normal(size=samples.shape)
+    courses = np.exp(times[:, None] * np.concatenate([RATES, RATES.conj()]))
+    left = samples - courses @ np.linalg.lstsq(courses, samples.astype(complex), rcond=None)[0]
+    found = timeseries.dmd(samples, 4, time=times, method="optimized")
+    assert found.residual <= np.linalg.norm(left) / np.linalg.norm(samples)
+    assert found.residual == pytest.approx(np.linalg.norm(samples - found.scores(times)) / np.linalg.norm(samples))
+
+
+def test_modes_come_by_their_part_in_the_record_and_positive_frequencies_first() -> None:
+    t = 0.1 * np.arange(200)[:, None]
+    large, small = (
+        np.cos(w * t) * a + np.sin(w * t) * b for w, a, b in ((2, [9, 0, 1], [0, 8, 2]), (5, [1, 1, 0], [0, 1, 1]))
+    )
+    for method in ("exact", "optimized"):
+        found = timeseries.dmd(np.concatenate([large + small, small * 0.5], axis=1), 4, time=0.1, method=method)
+        np.testing.assert_allclose(found.rates, [2j, -2j, 5j, -5j], atol=1e-6)
+        np.testing.assert_allclose(np.linalg.norm(found.coefficients, axis=1), 1)
+        size = np.abs(found.coefficients)
+        largest = np.take_along_axis(found.coefficients, size.argmax(axis=1)[:, None], axis=1)
+        np.testing.assert_allclose(largest[:, 0], size.max(axis=1), atol=1e-5)
+
+
+def test_modes_that_do_not_settle_are_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    times, samples = noisy()
+    timeseries.dmd(samples, 4, time=times, method="optimized")  # these do, and warnings are errors
+    monkeypatch.setattr("dpca.timeseries.exponentials._STEPS", 1)
+    with pytest.warns(ConvergenceWarning, match="the rates of 4 modes have not settled"):
+        timeseries.dmd(samples, 4, time=times, method="optimized")
 
 
 def test_derivatives_of_the_residual() -> None:
@@ -162,6 +187,39 @@ def test_derivatives_of_the_residual() -> None:
 
     h = 1e-6 * np.eye(4)
     np.testing.assert_allclose(found.T, [(residual(x + e) - residual(x - e)) / 2e-6 for e in h], atol=1e-7)
+
+
+def test_phases_by_which_the_largest_entry_is_positive() -> None:
+    """The first of those that are as large but for rounding."""
+    given = np.array([[0.95, -1], [1 - 1e-9, -1], [-2, 1]])
+    np.testing.assert_array_equal(turned(given), [[-1], [1], [-1]])
+    np.testing.assert_allclose(turned(np.array([[1j, 3 + 4j]])) * (3 + 4j), 5)
+
+
+def test_signs_of_scores_go_with_those_of_their_maps() -> None:
+    """Of two functions that are one but for their signs, and for rounding."""
+    x = np.random.default_rng(0).normal(size=50)
+    functions = np.stack([x, -x * (1 + 1e-8)], axis=1)
+    found = timeseries.extended_eof(functions, 1, 1)
+    assert found.coefficients[0, 0, 0] > 0
+    expected = (functions - functions.mean(axis=0)) @ found.coefficients[0, 0]
+    np.testing.assert_allclose(found.scores[:, 0], expected, atol=1e-9)
+
+
+def test_shares_of_all_modes_together_are_what_the_model_keeps() -> None:
+    scores = FEW.transform(FIELD)
+    lags = timeseries.extended_eof(scores, 8, 2, lag=3, model=FEW, time=0.5)
+    for found in (timeseries.hilbert_eof(scores, 4, model=FEW), lags):
+        assert found.explained_variance_ratio.sum() == pytest.approx(found.share)
+        assert found.share < 1
+    np.testing.assert_allclose(lags.lags, [0, 1.5])
+
+
+def test_peaks_leave_out_what_does_not_vary() -> None:
+    t = np.arange(64)
+    functions = np.stack([9 + np.cos(t * np.pi / 4), 9 + np.cos(t * np.pi / 2)], axis=1)
+    found = timeseries.spectrum(functions, time=0.5, window="boxcar", detrend=False)
+    np.testing.assert_allclose(found.peaks, [0.25, 0.5])
 
 
 def test_cosines() -> None:
@@ -185,6 +243,24 @@ def test_independent_samples() -> None:
     found = timeseries.effective_samples(functions, of="variance").count
     np.testing.assert_allclose(found, n * (1 - r**2) / (1 + r**2), rtol=0.1)
     np.testing.assert_allclose(timeseries.effective_samples(np.ones((9, 1))).count, 1)
+
+
+@pytest.mark.parametrize("n", [4, 9, 30])
+@pytest.mark.parametrize("of", ["mean", "variance"])
+def test_independent_samples_by_hand(n: int, of: str) -> None:
+    """The sum of Geyer's pairs as it is written, in loops."""
+    values = np.random.default_rng(n).normal(size=(n, 20)).cumsum(axis=0)
+    values[:, 0] = (-1) ** np.arange(n)  # counts as more than n
+    values[:, 1] = np.arange(n)
+    for x, found in zip(values.T, timeseries.effective_samples(values, of=of).count, strict=True):
+        y = x - x.mean()
+        r = [sum(y[i] * y[i + j] for i in range(n - j)) / (y @ y) for j in range(n)] + [0.0]
+        total, j = 0.0, 0
+        while j < n and r[j] + r[j + 1] > 0:
+            for i in (j, j + 1):
+                total += (1 - i / n) * r[i] ** (1 if of == "mean" else 2)
+            j += 2
+        assert found == pytest.approx(min(max(n / (2 * total - 1), 1), n) if total > 0.5 else n)
 
 
 def test_as_xeofs_does() -> None:

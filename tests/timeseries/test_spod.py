@@ -87,6 +87,12 @@ def test_stores_in_segments(
         assert segments[-1] > 2 or how == "dask"
 
 
+def test_two_blocks_are_enough() -> None:
+    assert timeseries.spod(FIELD[:60], 2, 40).n_blocks == 2
+    with pytest.raises(DataError, match="blocks of 40 samples, each 20 after the last, are less than 2 of the 59"):
+        timeseries.spod(FIELD[:59], 2, 40)
+
+
 @pytest.mark.parametrize(
     ("how", "words"),
     [
