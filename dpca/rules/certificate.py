@@ -1,7 +1,7 @@
 """What components are proved to capture, rounding counted in: the error analysis behind every ``captured_bound``.
 
-Arithmetic is the standard model: fl(a op b) = (a op b)(1 + e), |e| <= u, u being 2^-24 for float32 and 2^-53 for float64
-(Higham 2002, equation 2.4). A sum of n products is off by at most gamma(n) times the sum of their magnitudes, whatever
+Arithmetic is the standard model: fl(a op b) = (a op b)(1 + e), |e| <= u, u being 2^-24 for float32 and 2^-53 for
+float64 (Higham 2002, equation 2.4). A sum of n products is off by at most gamma(n) times the sum of their magnitudes, whatever
 the order in which a library adds and whether or not it fuses (Higham 2002, equations 3.4 and 3.5); so for matrices
 |fl(A B) - A B| <= gamma(n) |A| |B| (equation 3.13). Products here have few terms, blocks of columns or of rows, and
 are added up in float64, so that n is the length of a block; norms make numbers of it: ||A| |B||_F <= ||A||_F ||B||_F.
@@ -35,6 +35,7 @@ Acad. Sci. 35, 1949, p. 652.
 from __future__ import annotations
 
 import math
+from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -43,6 +44,8 @@ from numpy.typing import DTypeLike
 from dpca.kernels.types import Array
 
 _EIGEN = 10
+# Gaps in a spectrum that are tried.
+_GAPS = 2
 
 
 def unit(dtype: DTypeLike) -> float:
@@ -61,7 +64,45 @@ def eigen_error(n: int, largest: float) -> float:
     return _EIGEN * n * unit(np.float64) * largest
 
 
-def missed(inner: Array, root: Array, k: int, outside: float, wanted: float, others: float) -> tuple[float, float]:
+class Errors(NamedTuple):
+    """What the products V C of q directions with the covariance are off by at most.
+
+    Row i of V C - P, P the computed product, is a^T X + b: X are the samples less a shift that lies near their mean,
+    divided by the root of n - 1, |a| <= ``projected[i]`` and |b| <= ``added[i]``. The first part, from rounded
+    projections of samples, is small along directions in which samples vary little.
+    """
+
+    projected: Array
+    added: Array
+    shifted: float
+    """Squared distance of the shift from the mean, times n / (n - 1)."""
+
+    def turned(self, turn: Array) -> Errors:
+        """Return those of other directions, ``turn`` (j, q) times these."""
+        size = np.abs(turn)
+        return Errors(size @ self.projected, size @ self.added, self.shifted)
+
+    def rows(self, variance: float) -> Array:
+        """Bound the norm of each row's error, or of its part along directions with at most this variance."""
+        return self.projected * math.sqrt(variance + self.shifted) + self.added
+
+    def below(self, variance: float, rows: slice) -> float:
+        """Return at least what the variance is where this is the least one computed along some of the directions."""
+        projected, added = self._norms(rows)
+        root = math.sqrt(max(variance + self.shifted - added + projected**2 / 4, 0.0)) - projected / 2
+        return max(root, 0.0) ** 2 - self.shifted
+
+    def above(self, variance: float, rows: slice) -> float:
+        """Return at most what the variance is where this is the largest one computed beside other directions."""
+        projected, added = (3 * norm for norm in self._norms(rows))
+        root = math.sqrt(max(variance, 0.0) + self.shifted + added + projected**2 / 4) + projected / 2
+        return root**2 - self.shifted
+
+    def _norms(self, rows: slice) -> tuple[float, float]:
+        return float(np.linalg.norm(self.projected[rows])), float(np.linalg.norm(self.added[rows]))
+
+
+def missed(inner: Array, root: Array, k: int, outside: float, errors: Errors) -> tuple[float, float, float]:
     """Bound what the leading ``k`` of some orthonormal directions V (q, d) miss of what the best k capture.
 
     Parameters
@@ -73,31 +114,46 @@ def missed(inner: Array, root: Array, k: int, outside: float, wanted: float, oth
     k : int
     outside : float
         Upper bound on the variance along any direction at right angles to V.
-    wanted, others : float
-        Frobenius norms of the errors of V C at most: of the leading k rows, and of all of them.
+    errors : Errors
+        Of V C.
 
     Returns
     -------
     missed : float
-        See (b) and (c) above, the smaller.
-    largest : float
-        Upper bound on the largest eigenvalue of C. Costs O(q^3).
+        See (b) and (c) above: (c) for all, or only for those behind a gap that is wide beside the errors, since the
+        eigenvalues behind the j-th exceed none of F (Cauchy's interlacing).
+    largest, above : float
+        Upper bounds on the largest eigenvalue of C, and on the variance along any direction at right angles to those k.
+        Costs O(q^3).
     """
     q = len(inner)
     whole = np.block([[(inner + inner.T) / 2, root], [root, outside * np.eye(q)]])
     values = scipy.linalg.eigvalsh(whole)[::-1]
-    others = 2 * others + eigen_error(2 * q, max(values[0], -values[-1]))
+    lapack = eigen_error(2 * q, max(values[0], -values[-1]))
+    largest = errors.above(float(values[0]), slice(None)) + lapack
     captured = float(np.trace(inner[:k, :k]))
-    found = max(float(values[:k].sum()) - captured, 0.0) + math.sqrt(k) * (wanted + others)
-    level = float(scipy.linalg.eigvalsh(whole[:k, :k])[0]) - wanted
-    rest = whole[k:, k:]
-    above = float(scipy.linalg.eigvalsh(rest)[-1]) + others
-    if level > above:
-        coupling = np.concatenate([inner[:k, k:].T, root[:, :k]])
-        room = level * np.eye(len(rest)) - rest - others * np.eye(len(rest))
-        square = float(np.vdot(coupling, scipy.linalg.solve(room, coupling, assume_a="pos")))
-        found = min(found, (math.sqrt(max(square, 0.0)) + wanted / math.sqrt(level - above)) ** 2)
-    return found, float(values[0]) + others
+    each = errors.rows(largest)
+    found = max(float(values[:k].sum()) - captured, 0.0) + 3 * math.sqrt(k) * float(np.linalg.norm(each)) + k * lapack
+    above = math.inf
+    # The wider the gap behind the j-th, the less its errors count; those of all behind count as they are.
+    gaps = -np.diff(inner.diagonal()[: k + 1], append=outside if k == q else [])
+    guess = np.cumsum(each[:k] ** 2) / np.maximum(gaps, np.finfo(float).tiny) + np.arange(k, 0, -1) * each[k - 1]
+    for j in {k, *(1 + np.argsort(guess)[:_GAPS]).tolist()}:
+        rest = whole[j:, j:]
+        behind = scipy.linalg.eigvalsh(rest)[::-1]
+        limit = errors.above(float(behind[0]), slice(j, None)) + lapack
+        if j == k:
+            above = limit
+        level = errors.below(float(scipy.linalg.eigvalsh(whole[:j, :j])[0]) - lapack, slice(j))
+        if level > limit:
+            coupling = np.concatenate([inner[:j, j:].T, root[:, :j]])
+            room = (level - limit + behind[0]) * np.eye(len(rest)) - rest
+            square = float(np.vdot(coupling, scipy.linalg.solve(room, coupling, assume_a="pos")))
+            off = float(np.linalg.norm(errors.rows(limit)[:j])) / math.sqrt(level - limit)
+            others = max(float(behind[: k - j].sum() - np.trace(inner[j:k, j:k])), 0.0)
+            wrong = (k - j) * (2 * limit - 2 * behind[0]) if k > j else 0.0
+            found = min(found, (math.sqrt(max(square, 0.0)) + off) ** 2 + others + wrong)
+    return found, largest, above
 
 
 def moved(missed: float, largest: float, distance: float) -> float:
