@@ -94,7 +94,8 @@ class Errors(NamedTuple):
 
     def above(self, variance: float, rows: slice) -> float:
         """Return at most what the variance is where this is the largest one computed beside other directions."""
-        projected, added = (3 * norm for norm in self._norms(rows))
+        # Of a direction a of V and o beside it, a^T E (a + 2 o) is wrong: a factor of 2 / sqrt(3) where it is largest.
+        projected, added = (2 / math.sqrt(3) * norm for norm in self._norms(rows))
         root = math.sqrt(max(variance, 0.0) + self.shifted + added + projected**2 / 4) + projected / 2
         return root**2 - self.shifted
 
@@ -205,7 +206,9 @@ def add_mean(
     before, own = weights
     error, apart = g * math.sqrt(squares / own), apart + rounding[2]
     moved += error
-    rounding[0] += before * own / (before + own) * (2 * moved + apart) * apart + own * pull * (2 * moved + error) * error
+    rounding[0] += (
+        before * own / (before + own) * (2 * moved + apart) * apart + own * pull * (2 * moved + error) * error
+    )
     rounding[2] = (before * rounding[2] + own * error) / (before + own)
 
 
@@ -225,7 +228,15 @@ def turned(values: Array, error: float, skew: float) -> tuple[float, float]:
 
 
 def add_stacked(
-    rounding: Array, turn_error: float, values: Array, old: float, squares: float, skew: float, counted: int, g: float, u: float
+    rounding: Array,
+    turn_error: float,
+    values: Array,
+    old: float,
+    squares: float,
+    skew: float,
+    counted: int,
+    g: float,
+    u: float,
 ) -> None:
     """Count in a step that stacks rows below a basis, and keeps the leading eigenvectors of their products.
 

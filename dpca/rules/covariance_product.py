@@ -223,10 +223,14 @@ class RayleighRitz(CovarianceProduct):
         return [(slice(a, b), np.zeros((b - a, b - a))) for a, b in itertools.pairwise(edges)]
 
     def _look_outside(self, state: State, products: Array, y: Array) -> None:
+        trace, size = float(np.trace(products)), math.sqrt(float(np.vdot(products, products)))
+        mapped, _, squared = _relative(self.components.shape[1], len(products), certificate.unit(y.dtype))
+        off = mapped * math.sqrt(len(self.components))
         y = y.astype(np.float64)
         last = len(products) - 1
         (largest,) = scipy.linalg.eigvalsh(products - y @ y.T, subset_by_index=[last, last])
-        state.arrays["outside"] += max(float(largest), 0.0)
+        rounding = squared * trace + (2 * math.sqrt(size * trace) + off * trace) * off
+        state.arrays["outside"] += max(float(largest), 0.0) + rounding + certificate.eigen_error(last + 1, trace)
 
     def _finish(self, state: State) -> dict[str, Array]:
         n, k = state.counts["n_samples"], self.n_components
@@ -248,7 +252,7 @@ class RayleighRitz(CovarianceProduct):
         errors = pass_errors.rows.turned((1 + 2 * skew) * turn)
         errors = errors._replace(added=errors.added + lapack)
         left = total - float(values.sum()) + pass_errors.total + float(errors.rows(pass_errors.spread).sum())
-        outside = min(self.outside, left, seen + pass_errors.outside(skew))
+        outside = min(self.outside, left, seen + 2 * skew * pass_errors.spread + pass_errors.total)
         found = {
             "mean": mean,
             "components": rows,
@@ -379,20 +383,14 @@ class _PassErrors(NamedTuple):
     """Sum of squares of the samples less what was subtracted."""
     total: float
     """Error of the total variance."""
-    mapped: float
-    """Relative error of a projection."""
-    squared: float
-    """Relative error of a sum over columns."""
 
     @classmethod
     def of(cls, state: State, components: Array) -> _PassErrors:
         n, image, squares = state.counts["n_samples"], state.arrays["image"], float(state.arrays["squares"])
         d, total = image.shape[1], state.arrays["sum"]
-        u, width = float(state.arrays["rounding"]) / squares if squares else 0.0, min(d, COLUMNS)
+        u = float(state.arrays["rounding"]) / squares if squares else 0.0
         exact = certificate.gamma(n + d + 8, certificate.unit(np.float64))
-        mapped, added, squared = (
-            certificate.gamma(m + 6, u) + exact for m in (width + -(-d // COLUMNS), min(n, _BLOCK_ROWS), width)
-        )
+        mapped, added, squared = (error + exact for error in _relative(d, n, u))
         floor = n * d * _SMALLEST_NORMAL if squares else 0.0
         spread = (squares * (1 + squared) + floor) / (n - 1)
         root, shifted = math.sqrt(spread), float(total @ total) / (n * (n - 1))
@@ -400,12 +398,16 @@ class _PassErrors(NamedTuple):
         lengths = np.sqrt(np.maximum(along, 0) + 2 * (mapped + added) * spread)
         centered = (2 * math.sqrt(shifted) + added * root) * added * root + floor
         rows = certificate.Errors(np.full(len(lengths), mapped * root), added * root * lengths + centered, shifted)
-        return cls(rows, spread, squared * spread + centered, mapped, squared)
+        return cls(rows, spread, squared * spread + centered)
 
-    def outside(self, skew: float) -> float:
-        """Of the largest variances outside of the given rows, which are orthonormal to ``skew``."""
-        off = self.mapped * math.sqrt(len(self.rows.added))
-        return self.spread * (self.squared + (2 + off) * off + 2 * skew) + self.total
+
+def _relative(d: int, n: int, u: float) -> tuple[float, float, float]:
+    """Return relative errors of a projection of d values, of a sum over n rows, and of one over columns, in blocks."""
+    width = min(d, COLUMNS)
+    mapped, added, squared = (
+        certificate.gamma(m + 6, u) for m in (width + -(-d // COLUMNS), min(n, _BLOCK_ROWS), width)
+    )
+    return mapped, added, squared
 
 
 def _certified(found: dict[str, Array], k: int, turn: Array | None = None) -> tuple[float, float, float, float]:

@@ -248,7 +248,9 @@ class IncrementalSVD(StreamingRule):
             result["directions"] = rows
             result["direction_variance"] = energy[: rows.shape[0]] / divisor
             bounded = self.forgetting == 1
-            result["outside"] = np.asarray((float(state.arrays["outside"]) + rounding) / divisor if bounded else math.inf)
+            result["outside"] = np.asarray(
+                (float(state.arrays["outside"]) + rounding) / divisor if bounded else math.inf
+            )
         return {name: beside(array, basis) for name, array in result.items()}
 
     def batch_rows(self, dtype: DTypeLike) -> int:
