@@ -23,9 +23,10 @@ from dpca.rules.covariance_product import (
     CovarianceProduct,
     RayleighRitz,
     Refinement,
+    half_step,
+    measured_bound,
     next_iterate,
     rayleigh_ritz,
-    refined,
 )
 from dpca.rules.dual import BlockGram, DualComponents, dual_bytes, dual_weights
 from dpca.rules.minibatch import InBatches
@@ -265,11 +266,12 @@ def _ritz_pass(problem: Problem, passes: Passes, rows: Array, mean: Array) -> tu
 def _sketched(problem: Problem, rule: CovarianceProduct, states: list[State]) -> Found:
     """Return the components in the range of a product with the covariance of the samples so far; see `refined`."""
     found = rule.finish(states[0])
-    values, rows, product = rayleigh_ritz(rule.components.astype(np.float64), found["product"])
-    residuals = np.linalg.norm(product - values[:, None] * rows, axis=1)
-    ritz = {"components": rows, "product": product, "explained_variance": values, "residual_norms": residuals}
-    better = refined(ritz, rule.components[: problem.k])
-    return {name: better[name] for name in ("components", "explained_variance")} | {
+    values, rows, product, _ = rayleigh_ritz(rule.components.astype(np.float64), found["product"])
+    better, rows, _ = half_step(values, rows, product)
+    dtype = rule.components.dtype
+    return {
+        "components": linalg.fix_signs(rows[: problem.k].astype(dtype)),
+        "explained_variance": better[: problem.k],
         "mean": found["mean"],
         "total_variance": np.asarray(max(float(found["total_variance"]), float(values.sum()))),
     }
@@ -277,7 +279,7 @@ def _sketched(problem: Problem, rule: CovarianceProduct, states: list[State]) ->
 
 def _measured(problem: Problem, ritz: Found) -> Found:
     """Keep the wanted components of a measured basis, with what bounds their error."""
-    k, optimum = problem.k, float(ritz["optimum"])
+    k = problem.k
     values = ritz["explained_variance"][:k]
     return {
         "mean": ritz["mean"],
@@ -285,7 +287,7 @@ def _measured(problem: Problem, ritz: Found) -> Found:
         "explained_variance": values,
         "residual_norms": ritz["residual_norms"][:k],
         "total_variance": ritz["total_variance"],
-        "captured_bound": np.asarray(min(float(values.sum()) / optimum, 1.0) if optimum > 0 else 1.0),
+        "captured_bound": np.asarray(measured_bound(ritz, k, problem.dtype)),
         "error": np.asarray(problem.error(ritz)),
     }
 

@@ -171,8 +171,6 @@ class StreamingPCA(StreamedModel):
     keep_state: bool = False
     track_scores: bool = False
 
-    _optimum = math.inf  # what the best components capture, at most
-
     def _fit(self, X: Any, **running: Any) -> None:
         n_passes = whole_number(self.n_passes, "n_passes", 1)
         if self.track_scores:
@@ -285,15 +283,8 @@ class StreamingPCA(StreamedModel):
         super()._learned(found, sample_shape, n)
         if not hasattr(self, "method_"):  # stores did not state it before there was a choice
             self.method_ = method_name(self.method)
-        total = self.total_variance_
-        captured = float(self.explained_variance_.sum())
         if "residual_norms" in found:
-            # Measured now, not estimated; what the best components could capture is known from the first pass, or all.
-            self.residual_norms_ = found["residual_norms"]
-            self._optimum = min(self._optimum, float(found.get("optimum", self._optimum)))
-            self.captured_bound_ = min(captured / min(self._optimum, total), 1.0) if total > 0 else 1.0
-        else:
-            self._optimum = captured / self.captured_bound_ if "captured_bound" in found else math.inf
+            self.residual_norms_ = found["residual_norms"]  # measured now, not estimated
         for name in CERTIFICATE[1:]:
             setattr(self, f"{name}_", float(found.get(name, np.nan)))
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -13,6 +14,7 @@ from numpy.typing import DTypeLike
 from dpca.kernels import linalg
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
+from dpca.rules import certificate
 from dpca.rules.nystrom import COLUMNS, blocks
 from dpca.rules.orthonormal import gram, orthonormalize
 from dpca.rules.rule import Rule
@@ -25,6 +27,10 @@ _BATCH_BYTES, _FEWEST_ROWS = 2**26, 64
 _GROUP = 128
 # Variances below this share of the largest are rounding.
 _SMALLEST = 1e-12
+# What `refined` needs of a result, as large as all directions, or of no use beside it.
+_MEASURED = ("product", "inner", "root", "projected", "added", "shifted", "left", "optimum")
+# No product that underflows is off by more in any type.
+_SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,7 +61,9 @@ class CovarianceProduct(Rule):
 
     def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
         image = (len(self.components), n_features)
-        return {"image": (image, float), "sum": ((n_features,), float), "squares": ((), float)}
+        # The sum of squares times the rounding error of its type is a sum over samples, too.
+        numbers = dict.fromkeys(("squares", "rounding"), ((), float))
+        return {"image": (image, float), "sum": ((n_features,), float), **numbers}
 
     def _take(self, state: State, batch: Array) -> None:
         dtype = working_dtype(batch.dtype)
@@ -76,6 +84,7 @@ class CovarianceProduct(Rule):
             for columns in blocks(batch.shape[1]):
                 state.arrays["image"][:, columns] += y.T @ self._centered(block[:, columns], mean[columns])
             state.arrays["squares"] += squares
+            state.arrays["rounding"] += certificate.unit(dtype) * squares
             state.counts["n_samples"] += len(block)
             for rows, products in groups:
                 self._look_outside(state, products, y[rows])
@@ -138,16 +147,26 @@ class Refinement(CovarianceProduct):
     """
 
     def _finish(self, state: State) -> dict[str, Array]:
+        errors = _PassErrors.of(state, self.components)
         mean, product, total = self._product(state)
-        values, given, product = rayleigh_ritz(self.components.astype(np.float64), product)
+        given = self.components.astype(np.float64)
+        skew = float(np.linalg.norm(gram(given) - np.eye(len(given))))
+        values, given, product, _ = rayleigh_ritz(given, product)
         residual = np.linalg.norm(product - values[:, None] * given, axis=1)
         rows = next_iterate(product, given)
+        captured, total = float(values.sum()), max(total, float(values.sum()))
+        # No more is known of the best components than that they capture no more than all.
+        each, k = errors.rows.rows(errors.spread), len(given)
+        slack = math.sqrt(k) * float(np.linalg.norm(each)) + 2 * skew * captured
+        moved = math.sqrt(2 * k) * certificate.unit(self.components.dtype) * total
+        bound = certificate.share(captured - slack, total - captured + errors.total + slack + moved)
         return {
             "mean": mean,
             "components": linalg.fix_signs(rows.astype(self.components.dtype)),
             "explained_variance": values,
             "residual_norms": residual,
-            "total_variance": np.asarray(max(total, float(values.sum()))),
+            "total_variance": np.asarray(total),
+            "captured_bound": np.asarray(bound),
         }
 
 
@@ -204,25 +223,37 @@ class RayleighRitz(CovarianceProduct):
         return [(slice(a, b), np.zeros((b - a, b - a))) for a, b in itertools.pairwise(edges)]
 
     def _look_outside(self, state: State, products: Array, y: Array) -> None:
-        # Components of float32 are orthonormal, and products exact, to its rounding.
-        rounding = 8 * float(np.finfo(y.dtype).eps) * float(np.trace(products))
+        trace, size = float(np.trace(products)), math.sqrt(float(np.vdot(products, products)))
+        mapped, _, squared = _relative(self.components.shape[1], len(products), certificate.unit(y.dtype))
+        off = mapped * math.sqrt(len(self.components))
         y = y.astype(np.float64)
         last = len(products) - 1
         (largest,) = scipy.linalg.eigvalsh(products - y @ y.T, subset_by_index=[last, last])
-        state.arrays["outside"] += max(float(largest), 0.0) + rounding
+        rounding = squared * trace + (2 * math.sqrt(size * trace) + off * trace) * off
+        state.arrays["outside"] += max(float(largest), 0.0) + rounding + certificate.eigen_error(last + 1, trace)
 
     def _finish(self, state: State) -> dict[str, Array]:
-        seen = float(state.arrays["outside"]) / (state.counts["n_samples"] - 1)
+        n, k = state.counts["n_samples"], self.n_components
+        given, pass_errors = self.components.astype(np.float64), _PassErrors.of(state, self.components)
+        seen = float(state.arrays["outside"]) / (n - 1)
         mean, product, total = self._product(state)
-        values, rows, product = rayleigh_ritz(self.components.astype(np.float64), product)
-        residual = product - values[:, None] * rows
+        # Rows that were orthonormal in float32 are made so in float64, their products with the covariance likewise.
+        lower = np.linalg.cholesky(gram(given))
+        skew = float(np.linalg.norm(lower @ lower.T - np.eye(len(given))))
+        given, product = (scipy.linalg.solve_triangular(lower, rows, lower=True) for rows in (given, product))
+        values, rows, product, turn = rayleigh_ritz(given, product)
+        inner = gram(product, rows)
+        residual = product - inner @ rows
         products = gram(residual)
-        k = self.n_components
+        squares, turn_root = scipy.linalg.eigh(products)
+        root = (turn_root * np.sqrt(np.maximum(squares, 0))) @ turn_root.T
         total = max(total, float(values.sum()))
-        missed = total - float(values.sum())
-        best = float(max(values[:k].sum(), values[: k - 1].sum() + missed)) + float(_singular(products)[:k].sum())
-        best = min(best, self._bounded(values, products, min(self.outside, missed, seen)))
-        return {
+        lapack = math.sqrt(certificate.eigen_error(len(values), float(squares[-1])))
+        errors = pass_errors.rows.turned((1 + 2 * skew) * turn)
+        errors = errors._replace(added=errors.added + lapack)
+        left = total - float(values.sum()) + pass_errors.total + float(errors.rows(pass_errors.spread).sum())
+        outside = min(self.outside, left, seen + 2 * skew * pass_errors.spread + pass_errors.total)
+        found = {
             "mean": mean,
             "components": rows,
             "product": product,
@@ -230,18 +261,22 @@ class RayleighRitz(CovarianceProduct):
             "residual_norms": np.sqrt(np.maximum(products.diagonal(), 0)),
             "total_variance": np.asarray(total),
             "coupling": np.asarray(_singular(products[:k, :k]).sum()),
-            "optimum": np.asarray(min(best, total)),
+            "inner": inner,
+            "root": root,
+            "projected": errors.projected,
+            "added": errors.added,
+            "shifted": np.asarray(errors.shifted),
+            "outside": np.asarray(outside),
+            "left": np.asarray(left),
         }
-
-    def _bounded(self, values: Array, products: Array, outside: float) -> float:
-        squares, turn = scipy.linalg.eigh(products)
-        root = (turn * np.sqrt(np.maximum(squares, 0))) @ turn.T
-        whole = np.block([[np.diag(values), root], [root, outside * np.eye(len(values))]])
-        return float(scipy.linalg.eigvalsh(whole)[::-1][: self.n_components].sum())
+        _, missed, largest, _ = _certified(found, k)
+        off = math.sqrt(k) * float(np.linalg.norm(errors.rows(largest)[:k]))
+        return {**found, "optimum": np.asarray(min(float(values[:k].sum()) + missed + off, total + pass_errors.total))}
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of a result."""
-        return 8 * n_features * (2 * len(self.components) + 1)
+        q = len(self.components)
+        return 8 * (n_features * (2 * q + 1) + 2 * q * (q + 3))
 
 
 def refinement(found: dict[str, Array], components: Array, mean: Array, center: bool) -> CovarianceProduct:
@@ -273,18 +308,10 @@ def refined(found: dict[str, Array], like: Array) -> dict[str, Array]:
     """
     if "product" not in found:
         return found
-    k, values, product = len(like), found["explained_variance"], found["product"]
-    known = int(np.count_nonzero(values > _SMALLEST * values[0])) if values[0] > 0 else 0
-    rows, better = found["components"], np.zeros(len(values))
-    if known:
-        scaled = product[:known]
-        scaled /= np.sqrt(values[:known])[:, None]
-        squares, turn = scipy.linalg.eigh(gram(scaled))
-        better[:known] = np.maximum(squares[::-1], 0)
-        turned = turn[:, ::-1].T @ scaled
-        # Those without variance stay as given.
-        rows = orthonormalize(turned if known == len(values) else np.concatenate([turned, rows])[: len(values)])
-    kept = {name: array for name, array in found.items() if name != "product"}  # as large as all directions
+    k, values = len(like), found["explained_variance"]
+    better, rows, turn = half_step(values, found["components"], found["product"])
+    bound = _refined_bound(found, turn, better, k, like.dtype) if len(turn) else measured_bound(found, k, like.dtype)
+    kept = {name: array for name, array in found.items() if name not in _MEASURED}
     return {
         **kept,
         "explained_variance": better[:k],
@@ -292,14 +319,119 @@ def refined(found: dict[str, Array], like: Array) -> dict[str, Array]:
         "components": linalg.fix_signs(rows[:k].astype(like.dtype)),
         "directions": rows.astype(like.dtype),
         "outside": np.asarray(math.inf),
+        "captured_bound": np.asarray(bound),
     }
 
 
-def rayleigh_ritz(given: Array, product: Array) -> tuple[Array, Array, Array]:
-    """Return the Ritz values of orthonormal rows, descending, the Ritz vectors, and these times the covariance."""
+def half_step(values: Array, rows: Array, product: Array) -> tuple[Array, Array, Array]:
+    """Take the step of `refined`: return the new values (q,), rows (q, d), and the turn (q', q') that made q' of them.
+
+    They are turn V C of the leading q' Ritz vectors V, which have some variance, and have squared lengths ``values``.
+    Changes the product.
+    """
+    known = int(np.count_nonzero(values > _SMALLEST * values[0])) if values[0] > 0 else 0
+    better = np.zeros(len(values))
+    if not known:
+        return better, rows, np.empty((0, 0))
+    roots = np.sqrt(values[:known])
+    scaled = product[:known]
+    scaled /= roots[:, None]
+    squares, turn = scipy.linalg.eigh(gram(scaled))
+    better[:known] = np.maximum(squares[::-1], 0)
+    turned = turn[:, ::-1].T @ scaled
+    # Those without variance stay as given.
+    rows = orthonormalize(turned if known == len(values) else np.concatenate([turned, rows])[: len(values)])
+    return better, rows, turn[:, ::-1].T / roots
+
+
+def measured_bound(found: dict[str, Array], k: int, dtype: DTypeLike) -> float:
+    """Return the least share that the leading k Ritz vectors capture, once they are stored in a type."""
+    captured, missed, largest, _ = _certified(found, k)
+    return certificate.share(captured, certificate.moved(missed, largest, certificate.stored(k, dtype)))
+
+
+def _refined_bound(found: dict[str, Array], turn: Array, better: Array, k: int, dtype: DTypeLike) -> float:
+    """Return the least share that turn (m, q') V C captures, V the leading q' Ritz vectors: more than turn V does."""
+    j, q = min(k, len(turn)), len(better)
+    rows = np.zeros((j, q))
+    rows[:, : turn.shape[1]] = turn[:j]
+    whole = scipy.linalg.qr(rows.T)[0].T
+    captured, missed, largest, above = _certified(found, j, whole)
+    # Its rows are at right angles to each other, their squared lengths ``better``.
+    errors = np.abs(rows) @ errors_of(found).rows(largest) / np.sqrt(np.maximum(better[:j], np.finfo(float).tiny))
+    distance = float(np.linalg.norm(errors)) + certificate.stored(k, dtype)
+    # What further ones without variance could capture is missed.
+    return certificate.share(captured, certificate.moved(missed + (k - j) * above, largest, distance))
+
+
+def rayleigh_ritz(given: Array, product: Array) -> tuple[Array, Array, Array, Array]:
+    """Return the Ritz values of orthonormal rows, descending, the Ritz vectors, and these times the covariance.
+
+    Last what turns the rows into the Ritz vectors.
+    """
     values, turn = scipy.linalg.eigh(given @ product.T)
     values, turn = np.maximum(values[::-1], 0), turn[:, ::-1].T
-    return values, turn @ given, turn @ product
+    return values, turn @ given, turn @ product, turn
+
+
+class _PassErrors(NamedTuple):
+    """What a pass rounds at most, in units of the covariance; see `dpca.rules.certificate`."""
+
+    rows: certificate.Errors
+    """Of the products with the given rows."""
+    spread: float
+    """Sum of squares of the samples less what was subtracted."""
+    total: float
+    """Error of the total variance."""
+
+    @classmethod
+    def of(cls, state: State, components: Array) -> _PassErrors:
+        n, image, squares = state.counts["n_samples"], state.arrays["image"], float(state.arrays["squares"])
+        d, total = image.shape[1], state.arrays["sum"]
+        u = float(state.arrays["rounding"]) / squares if squares else 0.0
+        exact = certificate.gamma(n + d + 8, certificate.unit(np.float64))
+        mapped, added, squared = (error + exact for error in _relative(d, n, u))
+        floor = n * d * _SMALLEST_NORMAL if squares else 0.0
+        spread = (squares * (1 + squared) + floor) / (n - 1)
+        root, shifted = math.sqrt(spread), float(total @ total) / (n * (n - 1))
+        along = np.einsum("ij,ij->i", image, components, dtype=np.float64) / (n - 1)
+        lengths = np.sqrt(np.maximum(along, 0) + 2 * (mapped + added) * spread)
+        centered = (2 * math.sqrt(shifted) + added * root) * added * root + floor
+        rows = certificate.Errors(np.full(len(lengths), mapped * root), added * root * lengths + centered, shifted)
+        return cls(rows, spread, squared * spread + centered)
+
+
+def _relative(d: int, n: int, u: float) -> tuple[float, float, float]:
+    """Return relative errors of a projection of d values, of a sum over n rows, and of one over columns, in blocks."""
+    width = min(d, COLUMNS)
+    mapped, added, squared = (
+        certificate.gamma(m + 6, u) for m in (width + -(-d // COLUMNS), min(n, _BLOCK_ROWS), width)
+    )
+    return mapped, added, squared
+
+
+def _certified(found: dict[str, Array], k: int, turn: Array | None = None) -> tuple[float, float, float, float]:
+    """Return what k directions capture at least and miss at most, and the largest variances: of all, of what is left.
+
+    The directions are those of `RayleighRitz`, or the leading rows of ``turn`` (q, q), orthonormal, times these.
+    """
+    inner, root, errors = found["inner"], found["root"], errors_of(found)
+    if turn is not None:
+        inner, root, errors = turn @ inner @ turn.T, turn @ root @ turn.T, errors.turned(turn)
+    missed, largest, above = certificate.missed(inner, root, k, float(found["outside"]), errors)
+    values, captured, left = np.linalg.eigvalsh(inner)[::-1], float(np.trace(inner[:k, :k])), float(found["left"])
+    each = errors.rows(largest)
+    off = math.sqrt(k) * float(np.linalg.norm(each[:k]))
+    # Where all that is outside lies in one direction; and all that there is.
+    alone = max(float(values[:k].sum()), float(values[: k - 1].sum()) + left)
+    alone += float(np.sort(np.abs(np.linalg.eigvalsh(root)))[::-1][:k].sum())
+    best = min(alone + 2 * math.sqrt(k) * float(np.linalg.norm(each)), left + float(values.sum()))
+    return captured - off, min(missed, max(best - captured, 0.0) + off), largest, above
+
+
+def errors_of(found: dict[str, Array]) -> certificate.Errors:
+    """Return the errors of the products in a result of `RayleighRitz`."""
+    return certificate.Errors(found["projected"], found["added"], float(found["shifted"]))
 
 
 def next_iterate(product: Array, given: Array) -> Array:

@@ -13,7 +13,7 @@ from dpca.kernels import linalg
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.namespace import beside, cast, copy_of, dtype_of, namespace, to_numpy
 from dpca.kernels.types import Array
-from dpca.rules import nystrom
+from dpca.rules import certificate, nystrom
 from dpca.rules.basis import StreamingRule
 from dpca.rules.rule import check_count, check_number
 from dpca.rules.state import Layout, State
@@ -105,6 +105,8 @@ class IncrementalSVD(StreamingRule):
             "scatter": ((), float),
             "discarded": ((), float),
             "outside": ((), float),
+            # See `dpca.rules.certificate.Rounding`.
+            "rounding": ((3,), float),
             # Sums of the samples' weights and of their squares.
             "weights": ((2,), float),
         }
@@ -126,14 +128,21 @@ class IncrementalSVD(StreamingRule):
         weights = self._weights(batch.shape[0])
         factor, own = self.forgetting ** batch.shape[0], float(weights.sum())
         before = factor * float(state.arrays["weights"][0])
-        near, pull = None, 0.0
+        near, pull, apart = None, 0.0, 0.0
         if self.center:
             near, pull = cast(mean, dtype_of(basis)), 1 - math.sqrt(before / (before + own))
-        k = self.rank(basis.shape[1])
-        step = nystrom.absorb(basis, factor * energy, batch, near, weights, pull, k)
+            apart = _length(near - mean)
+        k, skew = self.rank(basis.shape[1]), factor * float(state.arrays["rounding"][1])
+        step = nystrom.absorb(basis, factor * energy, batch, near, weights, pull, k, skew)
         if step is None:
             return False
         self._age(state, batch.shape[0])
+        rounding, u = state.arrays["rounding"], certificate.unit(dtype_of(basis))
+        if near is not None:
+            g, moved = certificate.gamma(len(weights) + 4, u), _length(step.moved)
+            certificate.add_mean(rounding, (before, own), apart, moved, step.squares, g, pull)
+        rounding[0] += step.slack
+        rounding[1] = step.skew
         if near is not None:
             mean += (near - mean + beside(step.moved, mean)) * (own / (before + own))
         self._add(state, step.energy, step.added, step.discarded, step.largest)
@@ -149,6 +158,7 @@ class IncrementalSVD(StreamingRule):
         before, own = float(state.arrays["weights"][0]), float(weights.sum())
         dtype, first = dtype_of(basis), state.counts["n_samples"] == 0
         rows, each = linalg.workspace("rows", batch.shape, dtype, batch), beside(weights.astype(dtype), batch)
+        apart, moved = [0.0], [0.0]
 
         def fill(columns: slice) -> None:
             if not self.center:
@@ -157,8 +167,10 @@ class IncrementalSVD(StreamingRule):
             if first:
                 mean[columns] = xp.sum(batch[:, columns], axis=0, dtype=xp.float64) / n
             near = cast(mean[columns], dtype)
+            apart.append(_length(near - mean[columns]))
             part = linalg.combine_into(rows[:, columns], "subtract", batch[:, columns], near)
             offset = cast(xp.matmul(each, part), np.float64) / own
+            moved.append(_length(offset))
             mean[columns] += (near - mean[columns] + offset) * (own / (before + own))
 
         gram = _product(rows, rows, fill)
@@ -169,6 +181,11 @@ class IncrementalSVD(StreamingRule):
             if scale is not None:
                 gains *= float(scale)
                 gram = _product(rows, rows)
+        if self.center:
+            squares = float(gains**2 @ gram.diagonal())
+            distances = math.hypot(*apart), math.hypot(*moved)
+            g = certificate.gamma(n + 4, certificate.unit(dtype))
+            certificate.add_mean(state.arrays["rounding"], (before, own), *distances, squares, g, 0.0)
         # Pulled so far towards their mean, rows less the old mean have the scatter about the new one.
         pull = (1 - math.sqrt(before / (before + own))) / own if self.center else 0.0
         self._absorb(state, rows, gains, gram, pull * weights)
@@ -192,8 +209,11 @@ class IncrementalSVD(StreamingRule):
         linalg.copy_into(rows[rank, :], apart / (distance or 1.0))
         gains = np.append(np.sqrt(b.arrays["energy"][:rank]), distance * math.sqrt(w_a * w_b / (w_a + w_b)))
         gram = np.eye(rank + 1)
-        gram[rank] = gram[:, rank] = to_numpy(xp.matmul(rows, rows[rank, :]))
-        self._absorb(a, rows, gains, gram, np.zeros(rank + 1))
+        gram[rank] = gram[:, rank] = _product(rows, rows[rank:, :])[:, 0]
+        slack, skew, astray = map(float, b.arrays["rounding"])
+        certificate.add_mean(a.arrays["rounding"], (w_a, w_b), astray, distance, 0.0, 0.0, 0.0)
+        a.arrays["rounding"] += [slack, 0.0, astray * w_b / (w_a + w_b)]
+        self._absorb(a, rows, gains, gram, np.zeros(rank + 1), skew)
         a.arrays["scatter"] += b.arrays["scatter"] - b.arrays["energy"].sum()
         for name in ("discarded", "outside"):
             a.arrays[name] += b.arrays[name]
@@ -212,6 +232,8 @@ class IncrementalSVD(StreamingRule):
         linalg.fix_signs(rows[:k, :])
         scatter, kept, leading = float(state.arrays["scatter"]), float(energy.sum()), float(energy[:k].sum())
         beyond = min(float(state.arrays["discarded"]), max(scatter - kept, 0.0))
+        # None of the samples differs from the others where nothing is left of any.
+        rounding = float(state.arrays["rounding"][0] + k * state.arrays["rounding"][1]) if scatter else 0.0
         total, squares = state.arrays["weights"]
         divisor = (total - squares / total) or 1.0
         result = {
@@ -220,13 +242,15 @@ class IncrementalSVD(StreamingRule):
             "explained_variance": energy[:k] / divisor,
             "total_variance": np.asarray(scatter / divisor),
             "kept_energy": np.asarray(kept / divisor),
-            "captured_bound": np.asarray(leading / (leading + beyond) if leading > 0 else 1.0),
+            "captured_bound": np.asarray(certificate.share(leading - rounding, beyond + 2 * rounding)),
         }
         if self.wide:
             result["directions"] = rows
             result["direction_variance"] = energy[: rows.shape[0]] / divisor
             bounded = self.forgetting == 1
-            result["outside"] = np.asarray(float(state.arrays["outside"]) / divisor if bounded else math.inf)
+            result["outside"] = np.asarray(
+                (float(state.arrays["outside"]) + rounding) / divisor if bounded else math.inf
+            )
         return {name: beside(array, basis) for name, array in result.items()}
 
     def batch_rows(self, dtype: DTypeLike) -> int:
@@ -253,8 +277,9 @@ class IncrementalSVD(StreamingRule):
     def _age(self, state: State, n: int) -> None:
         """Let ``n`` further samples pass."""
         factor = self.forgetting**n
-        for name in ("energy", "scatter", "discarded", "outside"):
+        for name in ("energy", "scatter", "discarded"):
             state.arrays[name] *= factor
+        state.arrays["rounding"][:2] *= factor
         state.arrays["weights"] *= [factor, factor**2]
 
     def _weights(self, n: int) -> Array:
@@ -274,9 +299,12 @@ class IncrementalSVD(StreamingRule):
         state.arrays["discarded"] += given_up
         state.arrays["outside"] += largest
 
-    def _absorb(self, state: State, rows: Array, gains: Array, gram: Array, pull: Array) -> None:
-        """Add the scatter of diag(gains) (I - 1 pull^T) rows, where gram = rows @ rows.T."""
+    def _absorb(
+        self, state: State, rows: Array, gains: Array, gram: Array, pull: Array, skew: float | None = None
+    ) -> None:
+        """Add the scatter of diag(gains) (I - 1 pull^T) rows, where gram = rows @ rows.T, as it is known or to skew."""
         basis, energy, rank = state.arrays["basis"], state.arrays["energy"], _rank(state)
+        lengths = np.sqrt(gram.diagonal())
         cross = _product(rows, basis[:rank, :])
         cross -= pull @ cross
         gram -= pull @ gram
@@ -295,6 +323,20 @@ class IncrementalSVD(StreamingRule):
         values, vectors, given_up, largest = truncate(small, basis.shape[0], n_counted=k, floor=floor)
         turn = (vectors * scale[:, None] / np.sqrt(values)).T
         turn[:, rank:] -= np.outer(turn[:, rank:].sum(axis=1), pull)
+        rounding, u = state.arrays["rounding"], certificate.unit(dtype_of(basis))
+        g = certificate.gamma(min(basis.shape[1], nystrom.COLUMNS) + 3, u)
+        squares = float(np.square(gains) @ np.square(lengths))
+        certificate.add_stacked(
+            rounding,
+            certificate.turning(turn, energy[:rank], lengths, values, float(rounding[1]), u),
+            values,
+            old=float(energy.sum()),
+            squares=squares,
+            skew=g * squares if skew is None else skew,
+            counted=k if len(values) < len(scale) else 0,
+            g=g,
+            u=u,
+        )
         _rotate(basis, turn, rows)
         self._add(state, values, added, given_up, largest)
 
@@ -313,7 +355,12 @@ class IncrementalSVD(StreamingRule):
         small = gram * np.outer(scale, scale)
         floor = len(small) * float(np.finfo(np.float64).eps) * float(np.trace(small))
         values, vectors, *_ = truncate(small, rank, n_counted=0, floor=floor)
-        _rotate(basis, (vectors * scale[:, None] / np.sqrt(values)).T, basis[:0, :])
+        turn, rounding = (vectors * scale[:, None] / np.sqrt(values)).T, state.arrays["rounding"]
+        known = float(np.abs(small.diagonal() / energy[:rank] - 1).max(initial=0.0)) * energy[:rank]
+        error = certificate.turning(turn, energy[:rank], np.empty(0), values, known, certificate.unit(dtype_of(basis)))
+        slack, rounding[1] = certificate.turned(values, error, floor)
+        rounding[0] += slack + len(small) * floor
+        _rotate(basis, turn, basis[:0, :])
         energy[: len(values)], energy[len(values) :] = values, 0
 
 
@@ -322,6 +369,10 @@ def _parts(batch: Array, most: int) -> Iterator[Array]:
     n = batch.shape[0]
     n_parts = -(-n // most)
     return (batch[n * i // n_parts : n * (i + 1) // n_parts, :] for i in range(n_parts))
+
+
+def _length(vector: Array) -> float:
+    return math.sqrt(float(namespace(vector).matmul(vector, vector)))
 
 
 def _rank(state: State) -> int:

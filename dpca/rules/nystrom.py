@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike
 from dpca.kernels import linalg
 from dpca.kernels.namespace import beside, dtype_of, namespace, to_numpy
 from dpca.kernels.types import Array
+from dpca.rules import certificate
 from dpca.rules.truncation import largest, largest_sum, truncate
 
 #: Columns of one product: sums over more are added up in float64, and a block of the rows stays in cache.
@@ -38,17 +39,33 @@ class Step(NamedTuple):
     """Upper bound on the largest of these."""
     moved: Array
     """Weighted mean of ``batch - near`` (d,), float64."""
+    squares: float
+    """Weighted sum of squares of ``batch - near``."""
+    slack: float
+    """What rounding adds to the slack, see `dpca.rules.certificate`."""
+    skew: float
+    """The skew of the new basis."""
 
 
 def absorb(
-    basis: Array, energy: Array, batch: Array, near: Array | None, weights: Array, pull: float, n_counted: int
+    basis: Array,
+    energy: Array,
+    batch: Array,
+    near: Array | None,
+    weights: Array,
+    pull: float,
+    n_counted: int,
+    skew: float = 0.0,
 ) -> Step | None:
     """Add the scatter of a batch to A = V^T diag(energy) V, of which the q leading directions stay.
 
     With rows X, C = X V^T, Z = diag(energy) V + C^T X and K = diag(energy) + C^T C, the new matrix is Z^T K^-1 Z
     (Tropp, Yurtsever, Udell & Cevher 2017): one multiplication of A + X^T X, from the old basis. What it leaves out of
     A + X^T X is positive semi-definite, as where eigenvectors of a Gram matrix are truncated, and at most the scatter
-    of the rows outside the span of V, whose largest eigenvalues are at most the sums of those of groups of rows.
+    of the rows outside the span of V, whose largest eigenvalues are at most the sums of those of groups of rows. For
+    any C and V, as they are computed, Z^T K^-1 Z is L^T P L of the stack L of diag(energy)^(1/2) V and X, P being the
+    projection onto the rows of [diag(energy)^(1/2), C^T], and what it leaves out at most the scatter of X - C V: so
+    rounding costs what `slack` says, and no more.
 
     Parameters
     ----------
@@ -64,6 +81,8 @@ def absorb(
     pull : float
     n_counted : int
         How many components are wanted, and how many eigenvalues of what is left out ``discarded`` counts.
+    skew : float
+        Of the basis, see `dpca.rules.certificate`.
 
     Returns
     -------
@@ -76,7 +95,7 @@ def absorb(
     Costs 4 q + 200 operations for each value of the batch, 3 q^2 d and O(q^3) more a step. Holds q x d numbers, and
     some blocks of 2,048 columns.
     """
-    cross, grams, moved = _first_products(basis, batch, near, weights, pull)
+    cross, grams, moved, squares = _first_products(basis, batch, near, weights, pull)
     added = sum(float(np.trace(gram)) for gram in grams)
     if not SMALL < added < math.inf:
         return None
@@ -97,13 +116,53 @@ def absorb(
     floor = 4 * float(np.finfo(dtype_of(basis)).eps) * added
     whole = inverse @ products @ inverse.T
     values, vectors, below, least = truncate(whole, len(energy), n_counted=n_counted, floor=floor)
-    turn = beside(np.ascontiguousarray((vectors / np.sqrt(values)).T @ inverse, dtype_of(basis)), basis)
+    turned = vectors.T @ inverse
+    slack, skewed = _rounded(
+        energy, inner, scale, products, inverse, turned, values, squares, skew, n_counted, batch.shape, dtype_of(basis)
+    )
+    turn = beside(np.ascontiguousarray(turned / np.sqrt(values)[:, None], dtype_of(basis)), basis)
     for columns in blocks(basis.shape[1]):
         basis[: len(values), columns] = linalg.workspace_product("turned", turn, image[:, columns])
     basis[len(values) :, :] = 0
-    left = max(float(energy.sum()) + added - float(values.sum()), 0.0)
+    left = max(float(energy.sum()) + added - float(values.sum()), 0.0) + slack + len(energy) * (skew + skewed)
     outside = sum(largest_sum(gram, n_counted) for gram in grams)
-    return Step(values, added, min(outside + below, left), min(strongest + least, left), moved)
+    largest_left = min(strongest + least, left)
+    return Step(values, added, min(outside + below, left), largest_left, moved, squares, slack, skewed)
+
+
+def _rounded(
+    energy: Array,
+    inner: Array,
+    scale: Array,
+    products: Array,
+    inverse: Array,
+    turned: Array,
+    values: Array,
+    squares: float,
+    skew: float,
+    k: int,
+    shape: tuple[int, ...],
+    dtype: DTypeLike,
+) -> tuple[float, float]:
+    """Return what rounding adds to the slack in a step, and the skew of the new basis."""
+    (n, d), q, u = shape, len(energy), certificate.unit(dtype)
+    g = certificate.gamma(min(d, COLUMNS) + 3, u)
+    along = np.maximum(inner.diagonal() - energy, 0.0)
+    image = scale * (
+        2 * certificate.gamma(n + 6, u) * np.sqrt(along * squares) + 4 * u * energy * np.sqrt(1 + skew / energy)
+    )
+    lengths = np.sqrt(products.diagonal())
+    error = np.abs(inverse) @ image
+    turning = np.abs(turned) @ lengths
+    shift = math.sqrt(float(error @ error)) + certificate.gamma(q + 3, u) * math.sqrt(float(turning @ turning))
+    sizes = np.abs(inverse) @ lengths
+    among = g * float(sizes @ sizes) + certificate.eigen_error(q, float(values[:1].sum()))
+    slack, skewed = certificate.turned(values, shift, among)
+    roots = np.sqrt(energy)
+    weak = inner / np.outer(roots, roots)
+    weak[np.diag_indices_from(weak)] -= 1
+    outside = (math.sqrt(k) + (2 + g * math.sqrt(q)) * math.sqrt(q)) * g * squares + skew * largest_sum(weak, k)
+    return slack + 2 * u * squares + outside + (k * among if len(values) < q else 0.0), among + skewed
 
 
 def work_bytes(n_rows: int, q: int, n_features: int, dtype: DTypeLike) -> int:
@@ -115,8 +174,11 @@ def work_bytes(n_rows: int, q: int, n_features: int, dtype: DTypeLike) -> int:
 
 def _first_products(
     basis: Array, batch: Array, near: Array | None, weights: Array, pull: float
-) -> tuple[Array, list[Array], Array]:
-    """Return X V^T, the Gram matrices of groups of rows of X, all float64, and the weighted mean of batch - near."""
+) -> tuple[Array, list[Array], Array, float]:
+    """Return X V^T, the Gram matrices of groups of rows of X, all float64, and the weighted mean of batch - near.
+
+    Also the weighted sum of squares of batch - near.
+    """
     (n, d), xp, dtype = batch.shape, namespace(batch), dtype_of(basis)
     own = float(weights.sum())
     each = beside((weights / own).astype(dtype), batch)
@@ -137,11 +199,12 @@ def _first_products(
     cross, along, moved, *grams = map(to_numpy, (cross, along, moved, *grams))
     # The pull is taken from the products: the mean is not known before all rows of a block are there.
     gains, square = np.sqrt(weights), pull**2 * float(moved @ moved)
+    squares = sum(float(weights[rows] @ gram.diagonal()) for gram, rows in zip(grams, _groups(n), strict=True))
     for gram, rows in zip(grams, _groups(n), strict=True):
         gram -= pull * np.add.outer(along[rows], along[rows]) - square
         gram *= np.outer(gains[rows], gains[rows])
     cross -= pull * (weights @ cross / own)
-    return cross * gains[:, None], grams, moved
+    return cross * gains[:, None], grams, moved, squares
 
 
 def _image(
