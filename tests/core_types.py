@@ -1,6 +1,6 @@
 """The core types that BLAS can be told to take this processor for, by what the processor can do.
 
-``python tests/core_types.py Haswell SkylakeX`` prints those of them.
+``python tests/core_types.py Haswell SkylakeX`` prints those of them that it does not take it for by itself.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import sys
 from collections.abc import Iterable
 
 from numpy._core._multiarray_umath import __cpu_features__
+from threadpoolctl import threadpool_info
 
 #: What OpenBLAS calls them in ``OPENBLAS_CORETYPE``, and what its code for them is made of, in numpy's words.
 NEEDS = {
@@ -31,5 +32,10 @@ def environment(core_type: str) -> dict[str, str]:
     return {**os.environ, "OPENBLAS_CORETYPE": core_type}
 
 
+def taken() -> set[str]:
+    """Return the core types that the BLAS of this process computes by."""
+    return {info["architecture"] for info in threadpool_info() if info["internal_api"] == "openblas"}
+
+
 if __name__ == "__main__":
-    print(*usable(sys.argv[1:]))
+    print(*(name for name in usable(sys.argv[1:]) if name not in taken()))

@@ -2,6 +2,7 @@
 
 import ast
 import sys
+import warnings
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
@@ -93,3 +94,18 @@ def test_the_library_takes_no_names_but_its_own() -> None:
     ours = {"storage", "pipelines", "tests"}
     assert not {module for module, path in FILES.items() for name in imports(path) if name.split(".")[0] in ours}
     assert not {"storage", "pipelines"} & sys.modules.keys()
+
+
+@pytest.mark.parametrize("kind", [DeprecationWarning, PendingDeprecationWarning, FutureWarning])
+def test_what_our_code_does_no_longer_is_an_error_and_what_others_do_is_theirs(kind: type[Warning]) -> None:
+    def told(module: str) -> None:
+        warnings.warn_explicit("it will go away", kind, "a file", 1, module, registry={})
+
+    for ours in ("dpca.models.pca", "dpca.storage.stack", "tests.conftest", __name__):
+        with pytest.raises(kind):
+            told(ours)
+    with warnings.catch_warnings(record=True) as theirs:
+        told("xeofs.utils.compat")
+    assert len(theirs) == 1
+    with pytest.raises(UserWarning):
+        warnings.warn_explicit("look here", UserWarning, "a file", 1, "xeofs.utils.compat", registry={})
