@@ -50,12 +50,18 @@ LONGEST = (
     "test_object_store_jobs",
 )
 
+# Fixtures that start programs.
+STARTERS = {"cluster", "programs", "s3"}
+
 DATA = Path(__file__).parents[2] / "shared" / "data"
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest."""
+    """Begin with what takes longest; mark what starts programs."""
     items.sort(key=lambda item: item.path.stem not in LONGEST)
+    for item in items:
+        if STARTERS.intersection(getattr(item, "fixturenames", ())):
+            item.add_marker("starts_programs")
     gc.freeze()  # else Python would visit thousands of tests and all that was imported whenever it looks for garbage
 
 

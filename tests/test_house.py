@@ -3,6 +3,7 @@
 import ast
 import re
 import sys
+import warnings
 from collections.abc import Iterator
 from functools import cache
 from graphlib import TopologicalSorter
@@ -163,3 +164,18 @@ def changes_files(path: Path) -> bool:
 def test_every_writer_is_known() -> None:
     """A new one says here why it harms no input, no finished store and nobody's file."""
     assert {module for module, path in FILES.items() if changes_files(path)} - _OTHER == set(WRITERS)
+
+
+@pytest.mark.parametrize("kind", [DeprecationWarning, PendingDeprecationWarning, FutureWarning])
+def test_what_our_code_does_no_longer_is_an_error_and_what_others_do_is_theirs(kind: type[Warning]) -> None:
+    def told(module: str) -> None:
+        warnings.warn_explicit("it will go away", kind, "a file", 1, module, registry={})
+
+    for ours in ("dpca.models.pca", "dpca.storage.stack", "tests.conftest", __name__):
+        with pytest.raises(kind):
+            told(ours)
+    with warnings.catch_warnings(record=True) as theirs:
+        told("xeofs.utils.compat")
+    assert len(theirs) == 1
+    with pytest.raises(UserWarning):
+        warnings.warn_explicit("look here", UserWarning, "a file", 1, "xeofs.utils.compat", registry={})

@@ -75,7 +75,7 @@ def test_all_components_give_the_input_back(
     assert np.abs(rebuilt - x).max() <= 1e-5 * 160
 
 
-def test_numpy_dask_zarr_paths_and_partial_fit_agree_to_the_last_bit(
+def test_numpy_dask_zarr_and_paths_agree_to_the_last_bit_and_partial_fit_up_to_rounding(
     images: np.ndarray, fitted: CellPCA, tmp_path: Path
 ) -> None:
     path = str(tmp_path / "x.zarr")
@@ -86,7 +86,8 @@ def test_numpy_dask_zarr_paths_and_partial_fit_agree_to_the_last_bit(
     for start in (0, 1, 50, 51):
         streamed.partial_fit(images[start : {0: 1, 1: 50, 50: 51, 51: 120}[start]])
     assert streamed.n_samples_seen_ == 120
-    np.testing.assert_array_equal(streamed.components_, fitted.components_)
+    # Of the same covariance, but by as many threads of BLAS as there are, and tasks have one.
+    np.testing.assert_allclose(streamed.components_, fitted.components_, atol=1e-5)
 
 
 def test_scikit_learns_conventions(images: np.ndarray, fitted: CellPCA) -> None:
