@@ -16,11 +16,7 @@ from tornado.websocket import WebSocketClientConnection, websocket_connect
 
 from dpca.explore.opening import open_explorer
 from dpca.explore.server import PageServer
-from tests.explore.test_server import answer, known
-
-#: What names a place in the server: folders of its code, of its interpreter, and how tracebacks begin.
-_PLACES = re.compile(r"Traceback|File \"|\.py\b|site-packages|/dpca/|/lib/")
-
+from tests.explore.test_server import PLACES, answer, known
 
 class Visitor:
     """One connection, by Bokeh's protocol."""
@@ -68,7 +64,7 @@ class Visitor:
     def end(self) -> None:
         """Note the end of the connection, and what is said of it."""
         assert self._socket is not None
-        assert not _PLACES.search(str(self._socket.close_reason))
+        assert not PLACES.search(str(self._socket.close_reason))
         self._socket.close()
         self._socket = None
 
@@ -147,10 +143,10 @@ async def _visit(server: PageServer) -> None:
     widgets = {root["attributes"].get("name"): root["id"] for root in page["doc"]["roots"]}
     for content in odd_contents(widgets):
         reply = await visitor.ask("PATCH-DOC", content)
-        assert not _PLACES.search(json.dumps(reply)), content
+        assert not PLACES.search(json.dumps(reply)), content
     for fragments in ODD_MESSAGES:
         reply = await visitor.send(fragments)
-        assert not _PLACES.search(json.dumps(reply)), fragments
+        assert not PLACES.search(json.dumps(reply)), fragments
     for protocols in (["bokeh"], ["bokeh", "none"], ["bokeh", "e30.e30"], ["other", "x"]):
         await visitor.connect(protocols)
         assert await visitor.read() is None
@@ -172,4 +168,4 @@ def test_messages_that_no_page_sends(
         assert record.name == "dpca.explore.sockets"
         assert record.exc_info is None
         assert "\n" not in record.getMessage()
-    assert not _PLACES.search(capfd.readouterr().err)
+    assert not PLACES.search(capfd.readouterr().err)
