@@ -191,7 +191,7 @@ def test_a_fit_is_watched_and_a_lost_stack_is_told(
     stop.wait_for(state="hidden")
     assert explorer.model.n_samples_seen_ == N
     page.set_viewport_size({"width": 400, "height": 800})
-    assert page.evaluate("() => document.documentElement.scrollWidth") <= 400
+    page.wait_for_function("() => document.documentElement.scrollWidth <= 400")
     shutil.rmtree(tmp_path / "a.zarr")
     page.keyboard.press("Escape")
     for _ in range(2):
