@@ -18,6 +18,8 @@
     ca-file = "ca.pem"
     cert = "dask.pem"
     key = "dask.key"
+
+Without ``[tls]`` such a class is given credentials made for this cluster, unless its arguments name a ``protocol``.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ import inspect
 import os
 import sys
 import tomllib
+import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -118,15 +121,22 @@ class ClusterFile:
         ClusterError
             If the class refuses its arguments, or cannot start.
         """
+        from distributed.security import Security
+
         kind, arguments = self.cluster_class(), dict(self.arguments)
         if self.tls is not None:
             arguments["security"] = self.tls.security()
+        elif _takes(kind, "security") and "protocol" not in arguments:
+            arguments["security"] = Security.temporary()
         cluster = None
         try:
             # Classes that start with some would start too many; those that tell what happens would tell it twice.
             usual = {"n_workers": self.minimum, "silence_logs": SILENCE}
             arguments |= {name: usual[name] for name in usual.keys() & inspect.signature(kind).parameters.keys()}
-            cluster = kind(**arguments)
+            with warnings.catch_warnings():
+                # dask_jobqueue puts them, for its user alone, into the working directory, which jobs share by default
+                warnings.filterwarnings("ignore", "Using a temporary security object")
+                cluster = kind(**arguments)
             if self.minimum == self.maximum:
                 cluster.scale(self.maximum)
             _settle(cluster)
@@ -215,6 +225,11 @@ def _check(where: str, said: Mapping[str, Any], kinds: Mapping[str, type]) -> No
             raise DataError(f"{where} says '{key}', which means nothing: choose from {', '.join(kinds)}")
         if type(value) is not kinds[key]:
             raise DataError(f"{where}: {key} is {value!r}, not {_KINDS[kinds[key]]}: correct it")
+
+
+def _takes(kind: type, name: str) -> bool:
+    """Tell whether a class, or one that it passes its arguments on to, has an argument of a name."""
+    return any(name in inspect.signature(each.__init__).parameters for each in kind.__mro__)
 
 
 @contextmanager

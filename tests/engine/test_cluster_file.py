@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import signal
 import stat
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +199,17 @@ def test_all_parts_of_a_cluster_show_the_certificates_of_its_file(write: Write, 
         assert client.submit(sum, [1, 2]).result() == 3
 
 
+def test_without_certificates_a_cluster_has_credentials_of_its_own(write: Write) -> None:
+    with open_client(cluster=write(HERE.format(workers="workers = 1"))) as client:
+        address = client.scheduler.address
+        assert address.startswith("tls://")
+        with pytest.raises(DataError, match="asks for certificates"), open_client(address):
+            pytest.fail("opened")
+    plain = HERE.format(workers="workers = 1") + 'protocol = "tcp://"\n'
+    with open_client(cluster=write(plain)) as client:
+        assert client.scheduler.address.startswith("tcp://")
+
+
 def _prefixes(dask_scheduler: Any) -> set[str]:
     return set(dask_scheduler.task_prefixes)
 
@@ -292,29 +304,42 @@ dashboard_address = "127.0.0.1:0"
 
 
 @pytest.fixture
-def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str, str], None]:
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
     """Put commands in the place of sbatch and scancel."""
     pytest.importorskip("dask_jobqueue")
+    monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")
 
     def put(name: str, script: str) -> None:
         (tmp_path / name).write_text(script)
         (tmp_path / name).chmod(stat.S_IRWXU)
 
-    return put
+    yield put
+    gc.collect()  # closes the files of credentials, and warns of it where that is ignored
 
 
+files_left_open = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
+
+
+@files_left_open
 def test_workers_that_are_jobs(
     slurm: Callable[[str, str], None], write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """They are asked for their version, and end with the cluster."""
-    slurm("sbatch", _SBATCH.format(folder=tmp_path))
+    """They are asked for their version, show the cluster's credentials, which others cannot read, and end with it."""
+    kept = f"ls -l {tmp_path}/.dask-jobqueue* >{tmp_path}/kept\n"
+    slurm("sbatch", _SBATCH.format(folder=tmp_path).replace("echo $!", f"{kept}echo $!", 1))
     slurm("scancel", _SCANCEL)
     path = write(SLURM.format(patience="2 minutes", python=sys.executable))
     monkeypatch.setattr("dpca.__version__", "99.1")
     with pytest.raises(ClusterError, match=r"version 0\..*this program 99\.1"), open_client(cluster=path):
         pytest.fail("opened")
     _wait_for_the_end_of(int((tmp_path / "job").read_text()))
+    kept = (tmp_path / "kept").read_text().splitlines()
+    assert len(kept) == 3
+    assert all(line.startswith("-rw------- ") for line in kept)
+    job = (tmp_path / "job.sh").read_text()
+    assert "--tls-key" in job
+    assert "PRIVATE" not in job
 
 
 def test_jobs_that_are_refused(slurm: Callable[[str, str], None], write: Write, programs: Programs) -> None:
@@ -323,6 +348,7 @@ def test_jobs_that_are_refused(slurm: Callable[[str, str], None], write: Write, 
     assert "invalid partition specified" in said
 
 
+@files_left_open
 def test_jobs_that_wait_in_the_queue_for_too_long(slurm: Callable[[str, str], None], write: Write) -> None:
     slurm("sbatch", "#!/bin/sh\necho Submitted batch job 1\n")
     slurm("scancel", "#!/bin/sh\n")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import http.client
+import re
+import socket
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +16,8 @@ from dpca.explore.server import PageServer
 from dpca.storage.errors import StoreError
 
 ASKED = ["/", "/ready", "/own/page.js", "/static/js/bokeh.min.js", "/app/autoload.js?bokeh-autoload-element=page"]
+#: What names a place in the server: folders of its code, of its interpreter, and how tracebacks begin.
+PLACES = re.compile(r"Traceback|File \"|\.py\b|site-packages|/dpca/|/lib/")
 UPGRADE = {"Connection": "Upgrade", "Upgrade": "websocket", "Sec-WebSocket-Version": "13", "Sec-WebSocket-Key": "eA=="}
 
 
@@ -95,3 +99,56 @@ def test_every_server_has_a_token_of_its_own_and_a_taken_port_is_a_sentence() ->
     assert other.token != server.token
     server.stop()
     other.stop()
+
+
+ODD_REQUESTS = [
+    b"nonsense\r\n\r\n",
+    b"GET / HTTP/9.9\r\n\r\n",
+    b"GET /\x00 HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: -5\r\n\r\n",
+    b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 999999999999999999\r\n\r\n",
+    b"POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\nx\r\n",
+    b"POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nContent-Type: multipart/form-data\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: a\r\nHost: b\r\n\r\n",
+    b"GET / HTTP/1.1\r\n: x\r\n\r\n",
+    b"GET http://[::1 HTTP/1.1\r\nHost: a\r\n\r\n",
+    b"GET / HTTP/1.1\r\nHost: a\r\nX: " + b"x" * 70_000 + b"\r\n\r\n",
+]
+#: Of a visitor who has the token.
+ODD_PAGES = [
+    "/app/autoload.js",
+    "/app/autoload.js?bokeh-autoload-element=%ff",
+    "/app/autoload.js?bokeh-autoload-element=page&bokeh-session-id=%00&bokeh-absolute-url=//x",
+    "/app/autoload.js?bokeh-autoload-element=page&bokeh-app-path=%0d%0a",
+    "/app/ws",
+    "/app/ws/more",
+    "/app/autoload.js/more",
+    "/own/%00",
+    "/own/" + "x" * 5000,
+    "/own/page.js?v=%ff",
+    "/?token=%ff&token=x",
+    "/static/js/bokeh.min.js/../../x",
+]
+
+
+def test_odd_requests_get_no_path_of_the_server(
+    stores: Path, served: Callable[..., PageServer], capfd: pytest.CaptureFixture[str]
+) -> None:
+    server = served(open_explorer(str(stores / "stack.zarr")))
+    assert answer(server, "/ready", known(server))[0] == 200
+    for request in ODD_REQUESTS:
+        with socket.create_connection(("127.0.0.1", server.port), timeout=20) as end:
+            end.sendall(request)
+            end.shutdown(socket.SHUT_WR)
+            said = b"".join(iter(lambda end=end: end.recv(2**16), b""))  # type: ignore[misc]
+        assert said == b"" or said.startswith((b"HTTP/1.1 40", b"HTTP/1.1 41")), request
+        assert not PLACES.search(said.decode("latin-1")), said
+    for page in ODD_PAGES:
+        status, _, said = answer(server, page, known(server))
+        assert status == 200 or not PLACES.search(said), said
+    for method in ("POST", "PUT", "DELETE", "HEAD", "OPTIONS", "NONE"):
+        connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=20)
+        connection.request(method, "/", headers=known(server))
+        assert connection.getresponse().status == 405
+        connection.close()
+    assert not PLACES.search(capfd.readouterr().err)
