@@ -18,6 +18,8 @@ __all__ = ["check_output", "resolved_output", "work_folder"]
 
 #: What the name of a work folder adds to that of its output.
 WORK_SUFFIX = ".partial"
+#: What a store that is replaced is called in the work folder, between two renames.
+REPLACED = "replaced"
 # Room in a path for the files of a store below it.
 _BELOW = 256
 _MOUNTS, _ESCAPED = "/proc/self/mountinfo", re.compile(r"\\(\d{3})")

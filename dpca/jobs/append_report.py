@@ -32,7 +32,13 @@ _CAPTIONS = {
 
 
 def renew_report(
-    report: Mapping[str, Any], before: Compressed, new: Stack, paths: Sequence[str], store: Place, carried: Carried, cost: StageCost
+    report: Mapping[str, Any],
+    before: Compressed,
+    new: Stack,
+    paths: Sequence[str],
+    store: Place,
+    carried: Carried,
+    cost: StageCost,
 ) -> None:
     """Write the report of a job again for a store that has become longer.
 
