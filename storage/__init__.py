@@ -10,7 +10,7 @@ Dask or threads), `clusters` (what a cluster says when it fails, as errors of ou
 
 from dpca.storage.appending import Appender
 from dpca.storage.arrivals import arrivals
-from dpca.storage.errors import ClusterError, DataError, StoreError
+from dpca.storage.errors import ClusterError, DataError, ReplacedError, StoreError
 from dpca.storage.ingest import ingest
 from dpca.storage.network import use_storage_options
 from dpca.storage.stack import Stack, open_stack
@@ -21,6 +21,7 @@ __all__ = [
     "Appender",
     "ClusterError",
     "DataError",
+    "ReplacedError",
     "Stack",
     "StoreError",
     "arrivals",

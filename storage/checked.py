@@ -26,9 +26,10 @@ from zarr.storage import LocalStore
 
 from dpca.storage.checksums import Entry, ShardChecksums, crc_at, index_bytes, places_in
 from dpca.storage.codecs import check_codecs
-from dpca.storage.errors import StoreError
-from dpca.storage.manifest import CHECKSUMS, METADATA, Manifest, digest_of, read_manifest
+from dpca.storage.errors import ReplacedError, StoreError
+from dpca.storage.manifest import CHECKSUMS, METADATA, Manifest, digest_of, has_manifest, read_manifest
 from dpca.storage.objects import absolute
+from dpca.storage.outputs import REPLACED, WORK_SUFFIX
 from dpca.storage.unchecked import content_of, missing_file, plain_store, require_file
 from dpca.storage.virtual.store import with_samples
 
@@ -60,6 +61,8 @@ class CheckedStore(Store):
     StoreError
         From any read: at a file that is missing, torn, a link or no file, or not the one that was written at its place;
         at a codec of another name than those of numcodecs and Zarr, or one that executes what it decodes.
+    ReplacedError
+        From any read that would raise StoreError, if another store stands there by now, or none.
     """
 
     supports_writes = False
@@ -86,7 +89,7 @@ class CheckedStore(Store):
         return isinstance(other, CheckedStore) and self.held == other.held
 
     def __reduce__(self) -> Any:
-        return _reopened, (self.where,)
+        return _reopened, (self.where, None if self.manifest is None else self.manifest.digest)
 
     def __str__(self) -> str:
         return self.where
@@ -100,18 +103,32 @@ class CheckedStore(Store):
         self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
         """Return the content of a key after checking that it belongs there."""
+        try:
+            return await self._checked(key, prototype or default_buffer_prototype(), byte_range)
+        except (StoreError, FileNotFoundError) as error:
+            if self.manifest is not None:
+                try:
+                    content = await self.held.get(METADATA, default_buffer_prototype())
+                except FileNotFoundError:  # of the whole folder
+                    content = None
+                self._require_same(None if content is None else content.to_bytes(), error)
+            raise
+
+    async def _checked(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None) -> Buffer | None:
         home, inner = self.home(key)
         if home is not self:
             return await home.get(inner, prototype, byte_range)
         entry = self._entry(key)
         if self.root is not None:
             require_file(self.root / key, None if entry is None else entry.size, self.where, key)
-        content = await self.held.get(key, prototype or default_buffer_prototype(), byte_range)
+        content = await self.held.get(key, prototype, byte_range)
         if entry is not None:
             if content is None:
                 raise missing_file(key, self.where)
             await self._check_chunks(key, content, byte_range, entry)
         elif key.rpartition("/")[2] in _METADATA:
+            if self.manifest is None and key == METADATA and content and has_manifest(content.to_bytes()):
+                raise ReplacedError(f"'{self.where}' was replaced while it was opened: open it again")
             await self._require_vouched(key)
             self._check_metadata(key, content)
         elif (
@@ -153,6 +170,16 @@ class CheckedStore(Store):
         self._check_writable()
 
     # -- checking
+
+    def require_same(self, error: Exception | None = None) -> None:
+        """Raise `ReplacedError` if another store stands here by now; ``error`` is what was found wrong."""
+        if self.manifest is not None:
+            self._require_same(self.content(METADATA), error)
+
+    def _require_same(self, content: bytes | None, error: Exception | None) -> None:
+        assert self.manifest is not None
+        if content is None or digest_of(content) != self.manifest.digest:
+            raise ReplacedError(f"'{self.where}' was replaced since it was opened: open it again") from error
 
     def prepare(self) -> None:
         """Fetch all checksums of a remote store now: a read cannot wait for another read."""
@@ -257,8 +284,8 @@ class CheckedStore(Store):
         text = None if content is None else content.to_bytes()
         if self.manifest is not None:
             self.manifest.check(key, text, self.where)
-            if key == METADATA and (text is None or digest_of(text) != self.manifest.digest):
-                raise StoreError(f"'{self.where}' is not the store that was opened: it was replaced, open it again")
+            if key == METADATA:
+                self._require_same(text, None)
         if text is not None:
             check_codecs(text, f"{self.where}/{key}")
 
@@ -336,18 +363,19 @@ def checked_store(where: str) -> tuple[CheckedStore, str]:
     where = absolute(where.rstrip("/") or "/")
     inside: list[str] = []
     root, here = where, plain_store(where)
-    store = here
+    store, nothing = here, False
     while True:
         content = content_of(store, root, METADATA)
+        nothing |= content is None and not inside
         if content is None and inside:
             break
         manifest = None if content is None else read_manifest(content, root)
         if manifest is not None:
             name = "/".join(reversed(inside))
+            checked = CheckedStore(store, root, manifest)
             if isinstance(store, LocalStore):
                 _refuse_links(root, inside)
-                _require_known_outside(root, manifest)
-            checked = CheckedStore(store, root, manifest)
+                _require_known_outside(checked, manifest)
             checked.prepare()
             return checked, name
         parent, _, last = root.rpartition("/")
@@ -355,11 +383,23 @@ def checked_store(where: str) -> tuple[CheckedStore, str]:
             break
         inside.append(last)
         root, store = parent, plain_store(parent)
+    if nothing and isinstance(here, LocalStore):
+        _refuse_gap(here.root)
     if content_of(here, where, CHECKSUMS) is not None:
         raise _orphaned(where)
     if isinstance(here, LocalStore) and (array := _with_checksums(where)):
         raise _orphaned(array)
     return CheckedStore(here, where), ""
+
+
+def _refuse_gap(path: Path) -> None:
+    """Raise `ReplacedError` between the two renames that replace a store where the system cannot swap folders."""
+    for store in (path, *path.parents):
+        if os.path.lexists(f"{store}{WORK_SUFFIX}/{REPLACED}"):
+            raise ReplacedError(
+                f"'{store}' is being replaced, or a run that replaced it was killed: open it again, or run that "
+                f"command again"
+            )
 
 
 def _with_checksums(folder: str) -> str | None:
@@ -376,17 +416,22 @@ def _orphaned(where: str) -> StoreError:
     return StoreError(f"'{where}' belongs to a store whose metadata is missing or damaged: make the store again")
 
 
-def _reopened(where: str) -> CheckedStore:
-    return checked_store(where)[0]
+def _reopened(where: str, digest: str | None) -> CheckedStore:
+    store = checked_store(where)[0]
+    if digest is not None and (store.manifest is None or store.manifest.digest != digest):
+        raise ReplacedError(f"'{where}' was replaced since it was opened: open it again")
+    return store
 
 
-def _require_known_outside(root: str, manifest: Manifest) -> None:
+def _require_known_outside(inner: CheckedStore, manifest: Manifest) -> None:
     """Refuse a complete store that replaced the one written at this place inside another store."""
+    root = inner.where
     outer, inside = os.path.dirname(root), os.path.basename(root)
     while outer != "/" and (content := content_of(LocalStore(outer), outer, METADATA)) is not None:
         above = read_manifest(content, outer)
         if above is not None:
             if above.stores.get(inside, manifest.digest) != manifest.digest:
+                inner.require_same()  # the store that this one was in may have been replaced
                 raise StoreError(f"'{root}' is not the store that was written there: make '{outer}' again")
             return
         outer, inside = os.path.dirname(outer), f"{os.path.basename(outer)}/{inside}"

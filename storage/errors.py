@@ -31,6 +31,10 @@ class BusyError(StoreError):
     """Another run is at work on the same output; it is left to that run."""
 
 
+class ReplacedError(StoreError):
+    """Another store stands where the one that is read was opened: nothing is damaged, and it can be opened again."""
+
+
 class ClusterError(RuntimeError):
     """The Dask cluster cannot be reached, was lost, or cannot run this package; what was finished is kept."""
 

@@ -28,8 +28,9 @@ from dpca.storage.inherited import KEPT, Inherited
 from dpca.storage.lease import CLEARING, Lease
 from dpca.storage.manifest import METADATA, Carried, read_manifest, remove_manifest, write_manifest
 from dpca.storage.objects import ObjectPath, Place
+from dpca.storage.outputs import REPLACED
 
-_PARTS = ("scratch", "done", "replaced", KEPT)
+_PARTS = ("scratch", "done", REPLACED, KEPT)
 _STORE = "store-"
 
 
@@ -102,7 +103,7 @@ class OnDisk:
 
     def repair(self) -> None:
         """Put the old store back, or remove it: between two renames it has no other place."""
-        replaced = self.folder / "replaced"
+        replaced = self.folder / REPLACED
         if replaced.exists():
             if self._real.exists():
                 remove_tree(replaced)
@@ -147,7 +148,7 @@ class OnDisk:
             sync_folder(self._real.parent)
             return  # the old store is in the work folder, which is tidied up next
         if self._real.exists():
-            os.rename(self._real, self.folder / "replaced")
+            os.rename(self._real, self.folder / REPLACED)
         os.rename(self.store, self._real)
         sync_folder(self._real.parent)
 

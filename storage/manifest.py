@@ -36,7 +36,7 @@ from typing import Any
 
 from dpca.storage.checksums import Entry, compare_stored, stored_checksums
 from dpca.storage.disk import atomic_write_bytes, entries_of, file_bytes, folder_bytes, read_file
-from dpca.storage.errors import StoreError
+from dpca.storage.errors import ReplacedError, StoreError
 from dpca.storage.objects import Place
 
 METADATA = "zarr.json"
@@ -140,7 +140,7 @@ def read_manifest(content: bytes, where: str) -> Manifest | None:
 
 def has_manifest(content: bytes) -> bool:
     """Return whether a file of metadata holds a manifest, valid or not."""
-    return facts_in(content).get(_KEY) is not None
+    return _KEY.encode() in content and facts_in(content).get(_KEY) is not None
 
 
 def facts_in(content: bytes) -> dict[str, Any]:
@@ -161,17 +161,24 @@ def check_metadata(store: Place) -> Manifest | None:
     ------
     StoreError
         If a file is missing or not the one that was written there.
+    ReplacedError
+        If another store stands there by now.
     """
     where = os.fspath(store)
     manifest = read_manifest(_content(store / METADATA) or b"", where)
     if manifest is None:
         return None
-    for name in manifest.files:
-        if name.endswith(".json"):
-            manifest.check(name, _content(store / name), where)
-    for name, digest in manifest.stores.items():
-        if digest_of(_content(store / name / METADATA) or b"") != digest:
-            raise StoreError(f"'{where}/{name}' is not the store that was written there: make '{where}' again")
+    try:
+        for name in manifest.files:
+            if name.endswith(".json"):
+                manifest.check(name, _content(store / name), where)
+        for name, digest in manifest.stores.items():
+            if digest_of(_content(store / name / METADATA) or b"") != digest:
+                raise StoreError(f"'{where}/{name}' is not the store that was written there: make '{where}' again")
+    except StoreError as error:
+        if digest_of(_content(store / METADATA) or b"") != manifest.digest:
+            raise ReplacedError(f"'{where}' was replaced while it was read: run the same command again") from error
+        raise
     return manifest
 
 

@@ -27,6 +27,8 @@ __all__ = [
 
 #: What the names of a work folder and of a report add to that of their output.
 WORK_SUFFIX, REPORT_SUFFIX = ".partial", ".report"
+#: What a store that is replaced is called in the work folder, between two renames.
+REPLACED = "replaced"
 # Room in a path for the files of a store below it.
 _BELOW = 256
 _MOUNTS, _ESCAPED = "/proc/self/mountinfo", re.compile(r"\\(\d{3})")

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import json
 import os
+import threading
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import wraps
 from itertools import product
-from typing import Any, Literal, TypeVar
+from typing import Any, Literal, ParamSpec, TypeVar
 
 import numpy as np
 import zarr
@@ -23,7 +26,7 @@ from dpca.storage.checked import DENSE_KEY, CheckedStore, checked_store
 from dpca.storage.claim import JOURNAL
 from dpca.storage.direct import read_shards
 from dpca.storage.disk import there_is
-from dpca.storage.errors import DataError, StoreError, one_line
+from dpca.storage.errors import DataError, ReplacedError, StoreError, one_line
 from dpca.storage.manifest import METADATA, ROOT_KEY, digest_of
 from dpca.storage.network import is_url
 from dpca.storage.objects import place_of
@@ -33,8 +36,39 @@ from dpca.storage.virtual.model import ImageModel
 from dpca.storage.virtual.store import VirtualStore
 
 Node = TypeVar("Node")
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# Openings of a store that is replaced during each of them, and seconds between two.
+_OPENINGS, _PAUSE = 100, 0.01
+_OPENING = threading.local()
 
 
+def reopening(function: Callable[P, T]) -> Callable[P, T]:
+    """Make a function that opens a store begin again where the store is replaced meanwhile.
+
+    Of such functions that call each other the outermost begins again.
+    """
+
+    @wraps(function)
+    def opened(*args: P.args, **kwargs: P.kwargs) -> T:
+        if getattr(_OPENING, "now", False):
+            return function(*args, **kwargs)
+        _OPENING.now = True
+        try:
+            for _ in range(_OPENINGS - 1):
+                try:
+                    return function(*args, **kwargs)
+                except ReplacedError:
+                    time.sleep(_PAUSE)
+            return function(*args, **kwargs)
+        finally:
+            _OPENING.now = False
+
+    return opened
+
+
+@reopening
 def open_node(path: str | os.PathLike[str]) -> zarr.Array[Any] | zarr.Group:
     """Open whatever Zarr holds at a path or URL for reading, so that every read is checked.
 
@@ -92,19 +126,40 @@ def array_in(group: zarr.Group, name: str) -> StoredArray:
     StoreError
         If there is none of that name, or its metadata is damaged.
     """
-    try:
-        node = group[name]
-        if not isinstance(node, zarr.Array):
-            raise TypeError("it is a group")
-    except StoreError:
-        raise
-    except Exception as error:  # metadata that is none makes Zarr fail in ways of its own
-        raise StoreError(
-            f"'{group.store_path}' has no readable array {name!r} ({one_line(error)}): make the store again"
-        ) from error
+    node = _member_of(group, name, "array")
+    assert isinstance(node, zarr.Array)
     return StoredArray(node.async_array)
 
 
+def group_in(group: zarr.Group, name: str) -> zarr.Group:
+    """Return a group in a group that `open_node` opened.
+
+    Raises
+    ------
+    StoreError
+        If there is none of that name, or its metadata is damaged.
+    """
+    node = _member_of(group, name, "group")
+    assert isinstance(node, zarr.Group)
+    return node
+
+
+def _member_of(group: zarr.Group, name: str, what: Literal["array", "group"]) -> zarr.Array[Any] | zarr.Group:
+    try:
+        node = group[name]
+        if isinstance(node, zarr.Array) != (what == "array"):
+            raise TypeError(f"it is no {what}")
+    except StoreError:
+        raise
+    except Exception as error:  # metadata that is none makes Zarr fail in ways of its own
+        require_same(group, error)
+        raise StoreError(
+            f"'{group.store_path}' has no readable {what} {name!r} ({one_line(error)}): make the store again"
+        ) from error
+    return node
+
+
+@reopening
 def open_group(path: str | os.PathLike[str]) -> zarr.Group:
     """Open a Zarr group for reading, so that every read of its arrays is checked.
 
@@ -119,6 +174,7 @@ def open_group(path: str | os.PathLike[str]) -> zarr.Group:
     return node
 
 
+@reopening
 def open_array(path: str | os.PathLike[str], mode: Literal["r", "r+"] = "r") -> zarr.Array[Any]:
     """Open a Zarr array, version 2 or 3, for reading or for `write_shard`.
 
@@ -177,10 +233,10 @@ def read_into(array: zarr.Array[Any], selection: Any, out: np.ndarray[Any, Any])
     shape = tuple(len(rows) for part, rows in zip(parts, taken, strict=True) if isinstance(part, slice))
     if out.shape != shape:
         raise ValueError(f"the buffer has shape {out.shape} and the selection {shape}: they must be equal")
-    if is_dense(array) and not is_vouched(array):
-        _require_shards(array, taken)
     box = out.reshape([len(rows) for rows in taken])  # axes that an integer took away are one long
     with _damage_named(array):
+        if is_dense(array) and not is_vouched(array):
+            _require_shards(array, taken)
         if not ((is_dense(array) and read_shards(array, taken, box)) or _make(array, taken, box)):
             buffer = default_buffer_prototype().nd_buffer.from_numpy_array(out)
             array.get_basic_selection(selection, out=buffer)
@@ -247,17 +303,27 @@ class StoredArray(zarr.Array[Any]):
 def _damage_named(array: zarr.Array[Any]) -> Iterator[None]:
     try:
         yield
-    except (StoreError, IndexError):
+    except IndexError:
+        raise
+    except StoreError as error:
+        require_same(array, error)
         raise
     except MemoryError as error:
         raise StoreError(
             f"'{array.store_path}' needs more memory than there is for what is read at once: rechunk it"
         ) from error
     except Exception as error:  # codecs of anyone's choice fail in ways of their own
+        require_same(array, error)
         what, remedy = "is damaged", "`dpca verify` tells where, make the store again"
         if not is_dense(array):  # anyone's
             what, remedy = "cannot be read", "get it or make it again"
         raise StoreError(f"'{array.store_path}' {what} ({one_line(error)}): {remedy}") from error
+
+
+def require_same(node: zarr.Array[Any] | zarr.Group, error: Exception | None = None) -> None:
+    """Raise `ReplacedError` if another store stands by now where a node was opened; ``error`` is what was found wrong."""
+    if isinstance(store := node.store_path.store, CheckedStore):
+        store.require_same(error)
 
 
 def is_dense(array: zarr.Array[Any]) -> bool:
@@ -286,11 +352,13 @@ def group_facts(array: zarr.Array[Any]) -> dict[str, Any]:
     if folder is None or not place_of(os.path.join(folder, METADATA)).is_file():
         return {}
     try:
-        return root_facts(open_group(folder))
+        facts = root_facts(open_group(folder))
     except StoreError:
         if is_vouched(array):
             raise
         return {}  # the array is a store of its own that lies in somebody's folder
+    require_same(array)
+    return facts
 
 
 def array_identity(array: zarr.Array[Any]) -> str:
@@ -315,11 +383,11 @@ def open_again(path: str, identity: str) -> zarr.Array[Any]:
 
     Raises
     ------
-    StoreError
+    ReplacedError
     """
     array = open_array(path)
     if array_identity(array) != identity:
-        raise StoreError(f"'{path}' is not the array that was opened: it was replaced meanwhile, open it again")
+        raise ReplacedError(f"'{path}' was replaced since it was opened: open it again")
     return array
 
 

@@ -17,12 +17,20 @@ from zarr.errors import BaseZarrError
 from dpca.storage.checked import CheckedStore, checked_store
 from dpca.storage.checksums import compare_file, shard_grid
 from dpca.storage.disk import read_file, there_is
-from dpca.storage.errors import DataError, StoreError, one_line
+from dpca.storage.errors import DataError, ReplacedError, StoreError, one_line
 from dpca.storage.manifest import CHECKSUMS, FOLDER_MANIFEST, METADATA, Manifest, digest_of, read_manifest
 from dpca.storage.network import is_url, use_storage_options
 from dpca.storage.objects import ObjectPath, absolute, place_of
 from dpca.storage.progress import Progress, no_progress
-from dpca.storage.reading import is_dense, is_vouched, open_array, open_node, root_facts, what_is_wrong_with
+from dpca.storage.reading import (
+    is_dense,
+    is_vouched,
+    open_array,
+    open_node,
+    reopening,
+    root_facts,
+    what_is_wrong_with,
+)
 from dpca.storage.stack import STACK_KIND, open_stack
 from dpca.storage.tasks import run_in_order
 from dpca.storage.virtual_stack import is_virtual, wrong_samples
@@ -70,6 +78,8 @@ def verify(
     ------
     DataError, StoreError
         If there is no Zarr store and no report at `path`.
+    ReplacedError
+        If another store took its place meanwhile.
 
     Notes
     -----
@@ -81,18 +91,32 @@ def verify(
     if _is_report(where):
         return _check_folder(where)
     try:
-        store, inside = checked_store(where)
+        store, inside = reopening(checked_store)(where)
+    except ReplacedError:
+        raise
     except StoreError as error:
         if not is_url(where) and not os.path.lexists(where):
             raise
         return [f"{METADATA}: {error}"]
     if store.manifest is None and store.root is not None and any(store.root.glob(f"*/{CHECKSUMS}")):
         return [f"{METADATA}: the manifest of the store is missing or damaged, which vouches for everything in it"]
-    problems: list[str] = []
-    calls: list[tuple[Any, ...]] = []
     if store.manifest is not None and not _is_known(store.manifest, inside):
         open_node(where)
         raise StoreError(f"'{where}' is no array or group of '{store.where}': give one, or the store")
+    try:
+        problems = _problems(where, store, inside, client, progress)
+    except (OSError, DataError, StoreError) as error:
+        store.require_same(error)
+        raise
+    if problems:
+        store.require_same()
+    return problems
+
+
+def _problems(where: str, store: CheckedStore, inside: str, client: Client | None, progress: Progress) -> list[str]:
+    """Return what is wrong with the store at a path, or with what is inside."""
+    problems: list[str] = []
+    calls: list[tuple[Any, ...]] = []
     if store.manifest is not None and store.root is not None:
         calls += [(store.where, name) for name in _vouched_files(store, inside, problems)]
     elif store.manifest is not None:
@@ -107,6 +131,7 @@ def verify(
     finally:
         stage.close()
     if store.manifest is not None and not problems:
+        store.require_same()
         problems += _check_content(where)
     return problems
 

@@ -35,7 +35,7 @@ from typing import Any, Literal, Self
 
 from dpca.storage.claim import JOURNAL, Claim, read_json
 from dpca.storage.disk import atomic_write_bytes, is_full, refusal_of_disk, there_is, writing_errors
-from dpca.storage.errors import StoreError
+from dpca.storage.errors import ReplacedError, StoreError
 from dpca.storage.growing import Growing, InBucket, OnDisk
 from dpca.storage.inherited import Inherited
 from dpca.storage.lease import Lease
@@ -304,6 +304,8 @@ class Workspace:
         """Whether the metadata of the target is intact; raises if it is not and may not be replaced."""
         try:
             check_metadata(self._real)
+        except ReplacedError:
+            raise
         except StoreError as error:
             if self.overwrite:
                 return False

@@ -22,7 +22,7 @@ MEANINGS = {
     "4": "a file or store cannot be read or written",
     "5": "the work does not fit the memory",
     "6": "the Dask cluster was not reached or was lost, or cannot run this package",
-    "7": "another run is at work on the same output or job",
+    "7": "another run is at work on the same output or job, or replaced the store that was read",
     "70": "a fault of dpca, the only case that shows a traceback",
     "129, 130 or 143": "stopped by the end of the terminal, Ctrl-C or SIGTERM",
     "141": "nobody reads the output any more (| head)",
@@ -66,9 +66,10 @@ def say(text: str) -> None:
 
 def known_error(error: Exception) -> tuple[int, str] | None:
     """Return the exit code and the sentence of an error, or None for a fault of this package."""
-    from dpca.storage.errors import BusyError, ClusterError, DataError, PlanError, StoreError
+    from dpca.storage.errors import BusyError, ClusterError, DataError, PlanError, ReplacedError, StoreError
 
-    codes: dict[type[Exception], int] = {BusyError: 7, DataError: 3, StoreError: 4, PlanError: 5, ClusterError: 6}
+    codes: dict[type[Exception], int] = {BusyError: 7, ReplacedError: 7}
+    codes |= {DataError: 3, StoreError: 4, PlanError: 5, ClusterError: 6}
     for kind, code in codes.items():
         if isinstance(error, kind):
             return code, str(error)

@@ -16,7 +16,7 @@ import zarr
 from dpca.kernels.types import Array
 from dpca.storage.claim import read_json
 from dpca.storage.disk import there_is
-from dpca.storage.errors import DataError, StoreError
+from dpca.storage.errors import DataError, ReplacedError, StoreError
 from dpca.storage.layout import MAX_CHUNK
 from dpca.storage.manifest import METADATA
 from dpca.storage.objects import place_of
@@ -200,7 +200,7 @@ class Standing:
                 f"there is nothing at '{self._path}' any more: put it back, or end this program and give another"
             )
         if self._facts() != self._known:
-            raise StoreError(f"'{self._path}' was replaced since it was opened: end this program and start it again")
+            raise ReplacedError(f"'{self._path}' was replaced since it was opened: end this program and start it again")
 
     def _facts(self) -> dict[str, Any]:
         facts = read_json(place_of(os.path.join(self._path, METADATA))) or {}

@@ -102,7 +102,7 @@ def grow(job: AppendJob, carried: Carried) -> None:
     before, target, kept = Path(job.before.path), Path(job.encode.store), job.encode.checkpoints
     if kept.load(_LINKED) is None:
         inner = (path for name in carried.stores for path in sorted((before / name).rglob("*")) if path.is_file())
-        for name in [*carried.paths, *(path.relative_to(before) for path in inner)]:
+        for name in [*carried.paths, *(path.relative_to(before).as_posix() for path in inner)]:
             (target / name).parent.mkdir(parents=True, exist_ok=True)
             (target / name).unlink(missing_ok=True)
             link_or_copy(os.fspath(before / name), os.fspath(target / name))

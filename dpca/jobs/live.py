@@ -8,13 +8,14 @@ import time
 from typing import Any
 
 from dpca.models.estimator import Estimator
-from dpca.models.store import load_any, save_model, stated_by
+from dpca.models.store import load_stated, save_model, stated_by
 from dpca.models.watching import Progress
 from dpca.storage.disk import there_is
 from dpca.storage.errors import StoreError
+from dpca.storage.manifest import METADATA
 
-# Readings of a store that is replaced during each of them; looks for one that is not there, and seconds between two.
-_READINGS, _TRIES, _PAUSE = 100, 5, 0.05
+# Looks for a store that is not there, as in an object store while it is replaced, and seconds between two.
+_TRIES, _PAUSE = 4, 0.05
 _KEY = "progress"
 
 
@@ -75,30 +76,16 @@ def read_live(path: str | os.PathLike[str]) -> Progress:
     >>> told.model.components_.shape
     (2, 4320)
     """
-    for _ in range(_READINGS):
-        before = _stated(path)
-        try:
-            model = load_any(path)
-            if _stated(path) == before:
-                stated = before[_KEY]
-                n, seconds, finished = int(stated["n_samples"]), float(stated["seconds"]), bool(stated["finished"])
-                if n < model.n_samples_seen_ or not math.isfinite(seconds):
-                    raise ValueError(f"it states {n} samples")
-                return Progress.of(model, n, seconds, finished=finished)
-        except (KeyError, TypeError, ValueError) as error:
-            raise StoreError(f"'{path}' is no model of a running fit ({error}): give what --live names") from error
-        except StoreError:
-            # Damage, unless it was replaced between two of its files.
-            if _stated(path) == before:
-                raise
-    raise StoreError(f"'{path}' was replaced each time that it was read: look at it again")
-
-
-def _stated(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return what the store states; for a moment, while it is replaced, there is none."""
-    for _ in range(_TRIES - 1):
-        try:
-            return stated_by(path)
-        except StoreError:
-            time.sleep(_PAUSE)
-    return stated_by(path)
+    for _ in range(_TRIES):
+        if there_is(os.path.join(path, METADATA)):
+            break
+        time.sleep(_PAUSE)
+    model, facts = load_stated(path)
+    try:
+        stated = facts[_KEY]
+        n, seconds, finished = int(stated["n_samples"]), float(stated["seconds"]), bool(stated["finished"])
+        if n < model.n_samples_seen_ or not math.isfinite(seconds):
+            raise ValueError(f"it states {n} samples")
+    except (KeyError, TypeError, ValueError) as error:
+        raise StoreError(f"'{path}' is no model of a running fit ({error}): give what --live names") from error
+    return Progress.of(model, n, seconds, finished=finished)

@@ -18,9 +18,9 @@ from dpca.representation.base import Representation
 from dpca.representation.reconstruction import check_stated_model, leading_scores, samples_of
 from dpca.storage.batches import Batches, batches_of
 from dpca.storage.disk import there_is
-from dpca.storage.errors import DataError, StoreError
+from dpca.storage.errors import DataError, ReplacedError, StoreError
 from dpca.storage.network import use_storage_options
-from dpca.storage.reading import array_in, open_array, open_group, root_facts
+from dpca.storage.reading import array_in, open_group, reopening, require_same, root_facts
 
 SCORES_VERSION = 1
 _QUALITY = ("mse", "psnr", "ssim")
@@ -59,7 +59,9 @@ class Scores:
         """What is lost of each sample, arrays (n_samples,): mse, psnr in dB, of images ssim; empty if not measured."""
         group, n = open_group(self.path), self.array.shape[0]
         stored = {name: array_in(group, name) for name in _QUALITY if name in group}
-        return {name: np.asarray(array[...]) for name, array in stored.items() if array.shape == (n,)}
+        found = {name: np.asarray(array[...]) for name, array in stored.items() if array.shape == (n,)}
+        require_same(self.array)
+        return found
 
     def stack(self, n_components: int | None = None) -> da.Array:
         """Return the samples that the scores stand for, as they were: in the original's dtype, rounded and clipped.
@@ -146,6 +148,7 @@ class Scores:
         return np.broadcast_to(np.sqrt(np.maximum(variances, 0)), shape)  # of patches: one for all places
 
 
+@reopening
 def open_scores(
     path: str | os.PathLike[str],
     n_components: int | None = None,
@@ -186,16 +189,17 @@ def open_scores(
     (40, 36, 3)
     """
     use_storage_options(storage_options, path)
-    facts = read_scores_facts(path)
+    group, facts = _opened(path)
     if model is None:
         model = os.path.join(path, "model")
         if not there_is(model):
+            require_same(group)
             raise StoreError(
                 f"'{path}' holds no model: give the one that its scores were made with, open_scores(path, model=...)"
             )
     estimator = load_any(model) if isinstance(model, str | os.PathLike) else model
-    array = open_array(os.path.join(path, "scores"))
-    basis = basis_of(estimator)
+    array, basis = array_in(group, "scores"), basis_of(estimator)
+    require_same(group)
     check_match(path, facts, array.shape, basis)
     low, high = map(float, facts["data_range"])
     level = basis.leading(n_components).score_shape[-1]
@@ -210,8 +214,14 @@ def read_scores_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
     StoreError
         If there is no such store, or one of another version.
     """
+    return _opened(path)[1]
+
+
+def _opened(path: str | os.PathLike[str]) -> tuple[zarr.Group, dict[str, Any]]:
     try:
-        facts = root_facts(open_group(path))
+        facts = root_facts(group := open_group(path))
+    except ReplacedError:
+        raise
     except StoreError as error:
         raise StoreError(f"there is no readable scores store at '{path}' ({error})") from error
     # Representations name the kind of their scores themselves.
@@ -222,7 +232,7 @@ def read_scores_facts(path: str | os.PathLike[str]) -> dict[str, Any]:
             f"'{path}' is a scores store of version {facts.get('version')} and this program reads version "
             f"{SCORES_VERSION}: update dask-dpca or make it again"
         )
-    return facts
+    return group, facts
 
 
 def check_match(

@@ -10,15 +10,16 @@ from types import MappingProxyType
 from typing import Any
 
 import numpy as np
+import zarr
 
 from dpca.kernels.types import Array
 from dpca.models.labelled import Labels
 from dpca.representation.base import Representation, array_digest
 from dpca.storage.arrays import create_array, create_root, write_shard
 from dpca.storage.coordinates import Coordinates, write_coordinates
-from dpca.storage.errors import DataError, StoreError, one_line
+from dpca.storage.errors import DataError, ReplacedError, StoreError, one_line
 from dpca.storage.layout import Layout
-from dpca.storage.reading import open_array, open_group, read_into, root_facts
+from dpca.storage.reading import array_in, group_in, open_group, read_into, reopening, root_facts
 from dpca.storage.workspace import Workspace, fingerprint_of
 
 #: Every estimator by the kind that its stores state; a class that states a ``store_kind`` is entered by its base.
@@ -64,20 +65,20 @@ class StoredModel:
     n_components, n_samples : int
     """
 
-    def __init__(self, path: str | os.PathLike[str], facts: dict[str, Any]) -> None:
-        self._path, self.facts = path, facts
+    def __init__(self, path: str | os.PathLike[str], group: zarr.Group, facts: dict[str, Any]) -> None:
+        self._path, self._group, self.facts = path, group, facts
         self.sample_shape = tuple(map(int, facts["sample_shape"]))
         self.n_components, self.n_samples = int(facts["n_components"]), int(facts["n_samples_seen"])
 
     def within(self, fact: str) -> StoredModel:
         """Return the model that a fact describes, whose arrays lie among those of this one."""
-        return StoredModel(self._path, self.facts[fact])
+        return StoredModel(self._path, self._group, self.facts[fact])
 
     def labels(self, fact: str, shape: Sequence[int]) -> Labels | None:
         """Return the labels of axes of these lengths that a fact states, None where there is no such fact."""
         if fact not in self.facts:
             return None
-        return Labels.stored(self.facts[fact], open_group(os.path.join(self._path, _ALONG)), shape)
+        return Labels.stored(self.facts[fact], group_in(self._group, _ALONG), shape)
 
     def arrays(self, shapes: Mapping[str, tuple[int, ...]], *, integers: Sequence[str] = ()) -> dict[str, Array]:
         """Read arrays of these shapes: of floating-point numbers, but for ``integers``.
@@ -90,9 +91,11 @@ class StoredModel:
         arrays = {}
         for name, shape in shapes.items():
             try:
-                stored = open_array(os.path.join(os.fspath(self._path), name))
+                stored = array_in(self._group, name)
                 # Zarr itself takes a missing shard for zeros.
                 read_into(stored, (slice(None),) * stored.ndim, values := np.empty(stored.shape, stored.dtype))
+            except ReplacedError:
+                raise
             except Exception as error:  # zarr raises many kinds for torn or altered chunks and metadata
                 raise _damaged(self._path, f"{name}: {one_line(error)}") from error
             kinds, numbers = ("iub", "integers") if name in integers else ("f", "floating-point numbers")
@@ -164,24 +167,30 @@ def load_any(path: str | os.PathLike[str], only: type[Any] | None = None) -> Any
     StoreError
         If there is no such model, or it is damaged or of a newer version.
     """
-    estimator, facts = _found(path, only)
+    return load_stated(path, only)[0]
+
+
+@reopening
+def load_stated(path: str | os.PathLike[str], only: type[Any] | None = None) -> tuple[Any, dict[str, Any]]:
+    """Do as `load_any`, and return what the store states about itself, too."""
+    estimator, group, facts = _found(path, only)
     try:
-        model = estimator._from_store(stored := StoredModel(path, facts))
+        model = estimator._from_store(stored := StoredModel(path, group, facts))
         if (labels := stored.labels(_LABELS, model.sample_shape_)) is not None:
             model._labels = labels
-        return model
+        return model, facts
     except (KeyError, TypeError, ValueError) as error:
         raise _damaged(path, str(error)) from error
 
 
 def model_fingerprint(path: str | os.PathLike[str]) -> str:
     """Return the fingerprint that a stored estimator of any kind states."""
-    return str(_found(path)[1]["fingerprint"])
+    return str(_found(path)[2]["fingerprint"])
 
 
 def stated_by(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return what a stored estimator of any kind states about itself."""
-    return _found(path)[1]
+    return _found(path)[2]
 
 
 @lru_cache(maxsize=2)
@@ -194,7 +203,7 @@ def stored_basis(model: str, fingerprint: str, n_components: int | None = None) 
         If another model stands at this path by now.
     """
     if model_fingerprint(model) != fingerprint:
-        raise StoreError(f"the model at '{model}' was replaced while it was used: run the same command again")
+        raise ReplacedError(f"the model at '{model}' was replaced while it was used: run the same command again")
     return basis_of(load_any(model)).leading(n_components)
 
 
@@ -229,10 +238,12 @@ def _labels(model: Any, kept: Kept) -> tuple[dict[str, Any], Coordinates | None]
     return {_LABELS: labels.facts(along)}, replace(along, arrays={**beside, **along.arrays})
 
 
-def _found(path: str | os.PathLike[str], only: type[Any] | None = None) -> tuple[type[Any], dict[str, Any]]:
-    """Return the class of a stored model, and what it states about itself."""
+def _found(path: str | os.PathLike[str], only: type[Any] | None = None) -> tuple[type[Any], zarr.Group, dict[str, Any]]:
+    """Return the class of a stored model, its group, and what it states about itself."""
     try:
-        facts = root_facts(open_group(path))
+        facts = root_facts(group := open_group(path))
+    except ReplacedError:
+        raise
     except (StoreError, TypeError) as error:
         called = f"'{path}'" if isinstance(path, str | os.PathLike) else f"an object of type {type(path).__name__}"
         raise StoreError(f"there is no model at {called} that can be read ({error}): give the path of one") from error
@@ -250,7 +261,7 @@ def _found(path: str | os.PathLike[str], only: type[Any] | None = None) -> tuple
         )
     if "fingerprint" not in facts:
         raise _damaged(path, "it states no fingerprint")
-    return estimator, facts
+    return estimator, group, facts
 
 
 def _damaged(path: str | os.PathLike[str], how: str) -> StoreError:

@@ -25,9 +25,9 @@ from dpca.representation.compressed_form import pixels_of, read_codec
 from dpca.representation.compressed_views import CompressedViews
 from dpca.representation.indexing import alike, moved, per_axis, runs
 from dpca.representation.read_plan import decoding_bytes
-from dpca.storage.errors import StoreError
+from dpca.storage.errors import ReplacedError, StoreError
 from dpca.storage.given_numbers import whole_number
-from dpca.storage.reading import open_group, read_into, root_facts
+from dpca.storage.reading import open_group, read_into, reopening, root_facts
 
 COMPRESSED_VERSION = 1
 
@@ -87,6 +87,8 @@ class Compressed(CompressedViews):
             As numpy.
         StoreError
             If a chunk that is needed is missing or damaged.
+        ReplacedError
+            If another store stands at the path by now, and what is needed is not read yet.
         """
         parts = per_axis(index, self.shape)
         (rows, first), box = parts[0], _box_of(parts[1:])
@@ -206,6 +208,7 @@ def _box_of(parts: Sequence[tuple[Any, Any]]) -> Region:
     return tuple((int(min(taken)), int(max(taken)) + 1) if len(taken) else (0, 0) for taken, _ in parts)
 
 
+@reopening
 def open_compressed(path: str | os.PathLike[str], *, level: int | None = None) -> Compressed:
     """Open a compressed store as the array that it was made from.
 
@@ -269,5 +272,5 @@ def opened_once(path: str, fingerprint: str, level: int | None) -> Compressed:
 def _opened_whole(path: str, fingerprint: str) -> Compressed:
     opened = open_compressed(path)
     if opened.facts["fingerprint"] != fingerprint:
-        raise StoreError(f"'{path}' is not the store that was opened: it was replaced meanwhile, open it again")
+        raise ReplacedError(f"'{path}' was replaced since it was opened: open it again")
     return opened

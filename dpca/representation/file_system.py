@@ -36,9 +36,10 @@ from dpca.engine.memory import thread_count
 from dpca.kernels.types import Array
 from dpca.representation.compressed import Compressed, open_compressed, opened_once
 from dpca.storage.coordinates import BESIDE, Coordinate, fixed_width
-from dpca.storage.errors import DataError, StoreError, one_line
+from dpca.storage.errors import DataError, ReplacedError, StoreError, one_line
 from dpca.storage.network import use_storage_options
 from dpca.storage.numbered import Numbered
+from dpca.storage.reading import reopening
 from dpca.storage.stack import Stack, open_stack
 from dpca.storage.tasks import one_blas_thread
 from dpca.storage.virtual_stack import is_virtual
@@ -205,7 +206,7 @@ class CompressedFileSystem(AsyncFileSystem):  # type: ignore[misc]
             if self._level is not None:
                 raise DataError(f"'{self.url}' is a virtual stack, which has no levels: leave out level={self._level}")
             if stack.fingerprint != (self._fingerprint or stack.fingerprint):
-                raise StoreError(f"'{self.url}' is not the stack that was opened: it was replaced, open it again")
+                raise ReplacedError(f"'{self.url}' was replaced since it was opened: open it again")
             return stack
         if self._fingerprint is not None:
             return opened_once(self.url, self._fingerprint, self._level)
@@ -232,7 +233,12 @@ class CompressedFileSystem(AsyncFileSystem):  # type: ignore[misc]
 
     @cached_property
     def _metadata(self) -> dict[str, bytes]:
-        """All files of metadata."""
+        """All files of metadata, and all arrays, of one store."""
+        return self._described() if self._fingerprint is not None else reopening(self._described)()
+
+    def _described(self) -> dict[str, bytes]:
+        for name in ("_opened", "_arrays"):  # of an attempt before this one
+            self.__dict__.pop(name, None)
         documents: dict[str, Any] = {".zgroup": {"zarr_format": 2}}
         for name, array in self._arrays.items():
             folder = f"{name}/" if name else ""

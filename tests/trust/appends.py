@@ -55,7 +55,10 @@ def make_appendable(folder: Path) -> None:
                 ("waves", "days", {"psnr": 45.0}),
             ):
                 encode_store(
-                    open_stack(here / f"{stack}-stack.zarr"), here / f"{stack}-model.zarr", here / f"{store}.zarr", **goal
+                    open_stack(here / f"{stack}-stack.zarr"),
+                    here / f"{stack}-model.zarr",
+                    here / f"{store}.zarr",
+                    **goal,
                 )
         shutil.copytree(here / "mean.zarr", here / "refitted.zarr")
         shutil.copytree(here / "mean.zarr", here / "kept.zarr")

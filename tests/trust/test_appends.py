@@ -43,7 +43,9 @@ def test_what_is_carried_over_keeps_its_entries(trial: AppendTrial, tmp_path: Pa
     carried = carried_over(old, lambda name: not name.startswith("psnr/"))
     with Workspace(old, kind=facts["kind"], fingerprint="f", overwrite=True) as work:
         shutil.copytree(old, work.store, dirs_exist_ok=True, copy_function=os.link)
-        one, two, gone, other = (work.store / name for name in ("codes/c/0/0", "codes/c/0/1", "cell", "stack/zarr.json"))
+        one, two, gone, other = (
+            work.store / name for name in ("codes/c/0/0", "codes/c/0/1", "cell", "stack/zarr.json")
+        )
         one.rename(work.scratch / "x")
         two.rename(one)
         (work.scratch / "x").rename(two)
