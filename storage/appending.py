@@ -3,7 +3,7 @@
 ::
 
     run.zarr.partial/                            see `dpca.storage.workspace`
-        done/<hash>.json                         {"record": {"n_samples": 512, "low": ..., "high": ...}}
+        done-<hash>/<hash>.json                  {"record": {"n_samples": 512, "low": ..., "high": ...}}
         store-<hash>/samples/c/0/..., c/1/...    chunks of samples, each of them whole
     run.zarr/                                    once the writer has closed it: an ordinary stack store
 

@@ -26,6 +26,8 @@ from dpca.storage.objects import Place
 
 MARK = b"work folder of dpca: the output appears beside it when it is whole\n"
 LOCK, JOURNAL = "lock", "journal.json"
+#: What the name of a work folder adds to that of its output.
+WORK_SUFFIX = ".partial"
 
 # How network file systems rename a file that is removed while it is open.
 _STALE = ".nfs"
