@@ -85,7 +85,7 @@ class Appender:
     Notes
     -----
     Holds the samples of one chunk. A full one is written by the call of `append` that fills it, which takes the time of
-    writing these bytes and of two flushes of the disk. Samples that wait for their chunk are lost with the process.
+    writing these bytes and of one flush of the disk. Samples that wait for their chunk are lost with the process.
 
     Examples
     --------
