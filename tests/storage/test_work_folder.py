@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
+import itertools
 import os
 import shutil
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
 
 import pytest
 from jobs_to_kill import tree
 from workspaces import finish, leave_unfinished
 
-from dpca.storage.claim import MARK
+from dpca.storage.claim import MARK, Claim
 from dpca.storage.errors import StoreError
 from dpca.storage.workspace import Workspace
 
@@ -80,6 +86,50 @@ def test_a_link_in_a_work_folder_is_refused_and_never_followed(tmp_path, place, 
         with pytest.raises(StoreError, match="never followed"):
             finish(tmp_path / "out.zarr", fingerprint=fingerprint, overwrite=overwrite)
     assert tree(tmp_path / "precious") == before
+
+
+def test_a_folder_that_killed_runs_hand_over_is_one_run_s_at_a_time(tmp_path):
+    # Started, not forked: a process that has imported little forks its hundreds of children faster.
+    command = [sys.executable, str(Path(__file__).with_name("locks_to_hand_over.py")), str(tmp_path), "150"]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    assert int(subprocess.check_output(command, env=env)) > 60
+
+
+@pytest.mark.parametrize("left", [None, b"", MARK])
+def test_a_folder_that_another_run_removes_until_it_is_locked_is_claimed(tmp_path, monkeypatch, left):
+    folder, lock = tmp_path / "out.partial", fcntl.flock
+    for n in range(100):
+        calls = itertools.count()
+
+        def asked(*args, _call, calls=calls, n=n, **options):
+            if args and str(args[0]).startswith(str(folder)) and next(calls) == n:
+                monkeypatch.undo()
+                shutil.rmtree(folder, ignore_errors=True)
+            return _call(*args, **options)
+
+        def locked(*args):
+            monkeypatch.undo()
+            lock(*args)
+
+        folder.mkdir()
+        if left is not None:
+            (folder / "lock").write_bytes(left)
+        for name in ("stat", "lstat", "mkdir", "open", "scandir"):
+            monkeypatch.setattr(os, name, partial(asked, _call=getattr(os, name)))
+        monkeypatch.setattr(fcntl, "flock", locked)
+        claim = Claim(folder, "out")
+        assert os.path.samestat(os.fstat(claim._handle), os.stat(folder / "lock"))
+        claim.end()
+        assert not folder.exists()
+        if next(calls) < n:
+            break
+    assert n > 4
+
+
+def test_a_work_folder_below_a_link_that_leads_nowhere_is_refused(tmp_path):
+    (tmp_path / "link").symlink_to("nowhere")
+    with pytest.raises(FileExistsError):
+        Claim(tmp_path / "link" / "out.partial", "out")
 
 
 def test_a_work_folder_that_is_a_file_is_refused(tmp_path):
