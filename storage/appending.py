@@ -3,7 +3,7 @@
 ::
 
     run.zarr.partial/                            see `dpca.storage.workspace`
-        done/<hash>.json                         {"record": {"n_samples": 512, "low": ..., "high": ...}}
+        done-<hash>/<hash>.json                  {"record": {"n_samples": 512, "low": ..., "high": ...}}
         store-<hash>/samples/c/0/..., c/1/...    chunks of samples, each of them whole
     run.zarr/                                    once the writer has closed it: an ordinary stack store
 
@@ -86,7 +86,7 @@ class Appender:
     Notes
     -----
     Holds the samples of one chunk. A full one is written by the call of `append` that fills it, which takes the time of
-    writing these bytes and of two flushes of the disk. Samples that wait for their chunk are lost with the process.
+    writing these bytes and of one flush of the disk. Samples that wait for their chunk are lost with the process.
 
     Examples
     --------

@@ -28,13 +28,13 @@ from zarr.core.sync import sync
 from dpca import __version__
 from dpca.storage.checked import DENSE_KEY
 from dpca.storage.checksums import CRC_BYTES, PLACE_BYTES
+from dpca.storage.claim import WORK_SUFFIX
 from dpca.storage.direct import PACKED, write_raw_shard
 from dpca.storage.errors import StoreError
 from dpca.storage.layout import Layout
 from dpca.storage.manifest import METADATA, ROOT_KEY
 from dpca.storage.object_store import ObjectStore
 from dpca.storage.objects import ObjectPath, place_of
-from dpca.storage.outputs import WORK_SUFFIX
 from dpca.storage.reading import open_group
 from dpca.storage.unchecked import written_store
 

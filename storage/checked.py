@@ -25,11 +25,11 @@ from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.storage import LocalStore
 
 from dpca.storage.checksums import Entry, ShardChecksums, crc_at, index_bytes, places_in
+from dpca.storage.claim import REPLACED, WORK_SUFFIX
 from dpca.storage.codecs import check_codecs
 from dpca.storage.errors import ReplacedError, StoreError
 from dpca.storage.manifest import CHECKSUMS, METADATA, Manifest, digest_of, has_manifest, read_manifest
 from dpca.storage.objects import absolute
-from dpca.storage.outputs import REPLACED, WORK_SUFFIX
 from dpca.storage.unchecked import content_of, missing_file, plain_store, require_file
 from dpca.storage.virtual.store import with_samples
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import stat
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,10 @@ from dpca.storage.objects import Place
 
 MARK = b"work folder of dpca: the output appears beside it when it is whole\n"
 LOCK, JOURNAL = "lock", "journal.json"
+#: What the name of a work folder adds to that of its output.
+WORK_SUFFIX = ".partial"
+#: What a store that is replaced is called in the work folder, between two renames.
+REPLACED = "replaced"
 
 # How network file systems rename a file that is removed while it is open.
 _STALE = ".nfs"
@@ -96,12 +101,18 @@ class Claim:
 
     def _acquire(self) -> int:
         while True:
-            if self.folder.is_symlink():
-                raise self._refusal("is a link, which is never followed")
-            if self.folder.exists() and not self.folder.is_dir():
-                raise self._refusal("is a file")
+            with suppress(FileNotFoundError, NotADirectoryError):
+                mode = os.lstat(self.folder).st_mode  # once: the run before us may remove it at any moment
+                if stat.S_ISLNK(mode):
+                    raise self._refusal("is a link, which is never followed")
+                if not stat.S_ISDIR(mode):
+                    raise self._refusal("is a file")
             try:
                 self.folder.mkdir(parents=True, exist_ok=True)
+            except FileExistsError as error:
+                if error.filename != os.fspath(self.folder):
+                    raise
+                continue  # the run before us removed the folder while we looked whether it is one
             except FileNotFoundError as error:  # a folder of the system's, say
                 raise StoreError(
                     f"output '{self._shown}' cannot be created (nothing can in its folder): choose another output"

@@ -5,7 +5,8 @@
     on a disk                                     in an object store
     out.zarr.partial/                             out.zarr.partial/
         lock                                          lock                 see `dpca.storage.lease`
-        journal.json, done/, scratch/                 journal.json, done/, scratch/
+        journal.json                                  journal.json
+        done-<hash>/, scratch-<hash>/                 done-<hash>/, scratch-<hash>/
         store-<hash>/  becomes out.zarr               zarr.json            becomes the last object of out.zarr
         replaced/      the old out.zarr               clearing             there while out.zarr is emptied
         kept/          see `dpca.storage.inherited`
@@ -22,16 +23,16 @@ import os
 from pathlib import Path
 from typing import Protocol
 
-from dpca.storage.claim import JOURNAL, LOCK, Claim
+from dpca.storage.claim import JOURNAL, LOCK, REPLACED, Claim
 from dpca.storage.disk import atomic_write_bytes, exchanged, read_file, remove_tree, sweep, sync_folder
 from dpca.storage.inherited import KEPT, Inherited
 from dpca.storage.lease import CLEARING, Lease
 from dpca.storage.manifest import METADATA, Carried, read_manifest, remove_manifest, write_manifest
 from dpca.storage.objects import ObjectPath, Place
-from dpca.storage.outputs import REPLACED
 
-_PARTS = ("scratch", "done", REPLACED, KEPT)
-_STORE = "store-"
+_PARTS = (REPLACED, KEPT)
+# Begins of names that a hash of the job ends: what another job's straggler still writes harms nobody.
+_STORE, _DONE, _SCRATCH = _OF_A_JOB = ("store-", "done-", "scratch-")
 
 
 class Growing(Protocol):
@@ -44,6 +45,14 @@ class Growing(Protocol):
     @property
     def store(self) -> Place:
         """Where the store is written."""
+
+    @property
+    def done(self) -> Place:
+        """Folder of the markers of this job."""
+
+    @property
+    def scratch(self) -> Place:
+        """Folder of the checkpoints of this job."""
 
     @property
     def root(self) -> Place:
@@ -88,7 +97,7 @@ class OnDisk:
 
     def __init__(self, real: Path, folder: Path, key: str) -> None:
         self._real, self.folder = real, folder
-        self.store = folder / f"{_STORE}{key}"
+        self.store, self.done, self.scratch = (folder / f"{name}{key}" for name in _OF_A_JOB)
         self.root = self.store / METADATA
 
     def claim(self, shown: str) -> Claim:
@@ -98,7 +107,7 @@ class OnDisk:
     def foreign(self) -> str | None:
         """Return the first name that is none of ours."""
         names = sorted(entry.name for entry in self.folder.iterdir())
-        ours = (_STORE, f".{JOURNAL}.", ".nfs")
+        ours = (*_OF_A_JOB, f".{JOURNAL}.", ".nfs")
         return next((n for n in names if n not in (*_PARTS, LOCK, JOURNAL) and not n.startswith(ours)), None)
 
     def repair(self) -> None:
@@ -123,7 +132,7 @@ class OnDisk:
         if inherited is not None:
             inherited.keep(self.folder, self._stores(), self._real if replaces else None)
         self.discard(but=KEPT if inherited is not None else "")
-        for folder in (self.store, self.folder / "scratch", self.folder / "done"):
+        for folder in (self.store, self.done, self.scratch):
             folder.mkdir()
         if inherited is not None:
             inherited.hand_over(self.folder, self.store)
@@ -158,7 +167,7 @@ class OnDisk:
         for entry in self.folder.iterdir():
             if entry.name.startswith(f".{JOURNAL}."):
                 entry.unlink()
-            elif entry.name != but and (entry.name in _PARTS or entry.name.startswith(_STORE)):
+            elif entry.name != but and (entry.name in _PARTS or entry.name.startswith(_OF_A_JOB)):
                 remove_tree(entry)
 
     def tidy(self, inherited: Inherited | None = None) -> None:
@@ -172,8 +181,9 @@ class OnDisk:
 class InBucket:
     """A store that grows under its name and appears by its last object; see the module."""
 
-    def __init__(self, real: ObjectPath, folder: ObjectPath) -> None:
+    def __init__(self, real: ObjectPath, folder: ObjectPath, key: str) -> None:
         self.store, self.folder, self.root = real, folder, folder / METADATA
+        self.done, self.scratch = folder / f"{_DONE}{key}", folder / f"{_SCRATCH}{key}"
         self._set_aside: str | None = None
 
     def claim(self, shown: str) -> Lease:
@@ -182,8 +192,9 @@ class InBucket:
 
     def foreign(self) -> str | None:
         """Return the first name that is none of ours."""
-        ours = ("scratch", "done", JOURNAL, CLEARING, METADATA)
-        return next((n for n, _ in self.folder.entries() if n not in ours and not n.startswith(LOCK)), None)
+        ours = (JOURNAL, CLEARING, METADATA)
+        names = (n for n, _ in self.folder.entries())
+        return next((n for n in names if n not in ours and not n.startswith((LOCK, _DONE, _SCRATCH))), None)
 
     def repair(self) -> None:
         """Do nothing: publishing is one step."""

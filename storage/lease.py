@@ -3,12 +3,16 @@
 ::
 
     out.zarr.partial/
-        lock          who works, while somebody does: made if there is none, and written again now and then
-        lock.now-*    written, asked for the server's time, removed
+        lock             who works, while somebody does: made if there is none, and never written again
+        lock.alive-<run> written now and then by the run that holds the lock
+        lock.now-*       written, asked for the server's time, removed
 
 Nobody removes the lock of a run that was killed. The next run takes it away at once if its process was on this machine
-and is gone, else when it has not been written again for a while by the server's clock. A run whose lock was taken away
-although it lives (it slept, or its network was cut) finds out before it publishes, and stops.
+and is gone. Otherwise neither lock nor sign of life may have been written for a while by the server's clock, and then
+not while the next run watches for longer than the time between two signs: clocks jump, and watching needs none. A run
+that lives although its lock was taken away (it was stopped, or its network was cut) cannot take it back, as it never
+writes the lock again. Its process finds out before the next object that it would write or remove, and ends: the one
+that was on its way then is all that another run may find. Workers of a cluster ask nobody.
 """
 
 from __future__ import annotations
@@ -17,6 +21,7 @@ import json
 import os
 import platform
 import threading
+import time
 import uuid
 from contextlib import suppress
 from functools import cache
@@ -24,12 +29,16 @@ from hashlib import blake2b
 from pathlib import Path
 from typing import Any
 
-from dpca.storage.claim import JOURNAL, LOCK
+from dpca.storage.claim import JOURNAL, LOCK, WORK_SUFFIX
 from dpca.storage.errors import BusyError, StoreError
+from dpca.storage.network import fences
 from dpca.storage.objects import ObjectPath
 
-#: Seconds after which the lock is written again, and without which a run counts as dead.
+#: Seconds between two signs of life, and without one after which a run counts as dead.
 REFRESH, PATIENCE = 20.0, 120.0
+# What of the time between two signs a lock is watched that seems to be dead, and how often it is looked at meanwhile.
+_WATCHED, _LOOKS = 1.5, 15
+_ALIVE = f"{LOCK}.alive-"
 #: Stands beside the journal's place while everything below the output is being removed.
 CLEARING = "clearing"
 
@@ -59,9 +68,11 @@ class Lease:
 
     def __init__(self, folder: ObjectPath, shown: str) -> None:
         self.folder, self._shown = folder, shown
-        self._lock = folder / LOCK
-        self._content = json.dumps({"run": uuid.uuid4().hex, "machine": _machine(), "process": _process()}).encode()
-        self._ended = threading.Event()
+        self._lock, run = folder / LOCK, uuid.uuid4().hex
+        self._alive = folder / f"{_ALIVE}{run}"
+        self._content = json.dumps({"run": run, "machine": _machine(), "process": _process()}).encode()
+        self._ended, self._taken = threading.Event(), False
+        self._seen = _now()
         names = [name for name, _ in folder.entries()]
         self.created = not names
         others = [name for name in names if not name.startswith(LOCK)]
@@ -74,6 +85,7 @@ class Lease:
             self._take_over()
         self._heart = threading.Thread(target=self._beat, name="lease", daemon=True)
         self._heart.start()
+        fences.append(self.fence)
 
     @property
     def held(self) -> bool:
@@ -82,20 +94,34 @@ class Lease:
 
     def require(self) -> None:
         """Raise a StoreError if another run has taken the folder."""
-        if self._read() != self._content:
+        self._taken = self._taken or not self._look()
+        if self._taken:
             self._ended.set()
+            with suppress(StoreError):
+                self._alive.unlink(missing_ok=True)
             raise StoreError(
                 f"output '{self._shown}' was taken over by another run, as this one was silent for more than "
                 f"{PATIENCE:.0f} seconds: leave it to that run"
             )
 
+    def fence(self, url: str) -> None:
+        """Do as `require` before this process changes something of the output; ask where the lock was long not seen."""
+        output, own = str(self.folder).removesuffix(WORK_SUFFIX), f"{self._lock}"
+        if (url != output and not url.startswith((f"{output}/", f"{self.folder}/"))) or url.startswith(own):
+            return
+        if self._taken or _now() - self._seen > PATIENCE / 2:
+            self.require()
+
     def release(self) -> None:
         """Give the folder back and keep it."""
+        with suppress(ValueError):
+            fences.remove(self.fence)
         if self.held:
             self._ended.set()
             self._heart.join()
             _ended.add(self._content)
             with suppress(StoreError):  # a lock that stays is one of a run that has ended
+                self._alive.unlink(missing_ok=True)
                 if self._read() == self._content:
                     self._lock.unlink(missing_ok=True)
 
@@ -107,9 +133,19 @@ class Lease:
         # a request that fails is followed by the next one; a lock that was taken away stays so
         while not self._ended.wait(REFRESH):
             with suppress(StoreError):
-                if self._read() != self._content:
+                if not self._look():
+                    self._taken = True
+                    self._alive.unlink(missing_ok=True)  # as it may have been written once more
                     return
-                self._lock.write_bytes(self._content)
+                self._alive.write_bytes(b"")
+
+    def _look(self) -> bool:
+        """Return whether the lock is still this run's."""
+        asked = _now()
+        if self._read() != self._content:
+            return False
+        self._seen = asked
+        return True
 
     def _read(self) -> bytes | None:
         try:
@@ -119,7 +155,8 @@ class Lease:
 
     def _take_over(self) -> None:
         found = self._read()
-        if found is not None and not _is_dead(found) and self._silence() < PATIENCE:
+        alive = self.folder / f"{_ALIVE}{_run_of(found)}"
+        if found is not None and not _is_dead(found) and not self._is_silent(alive):
             raise BusyError(
                 f"output '{self._shown}' is being written by another run: wait for it, stop it, or choose another "
                 f"output (a run that was killed on another machine counts as one for {PATIENCE:.0f} seconds)"
@@ -128,17 +165,44 @@ class Lease:
             self._lock.unlink(missing_ok=True)
         if not self._lock.create(self._content):
             raise BusyError(f"output '{self._shown}' was begun by another run just now: wait for it")
+        alive.unlink(missing_ok=True)
 
-    def _silence(self) -> float:
-        """Return how long ago the lock was written, in seconds of the server."""
+    def _is_silent(self, alive: ObjectPath) -> bool:
+        """Return whether the lock is old by the server's clock, and stays as it is while it is watched."""
         now = self.folder / f"{LOCK}.now-{uuid.uuid4().hex}"
         now.write_bytes(b"")
         try:
-            return now.modified() - self._lock.modified()
-        except FileNotFoundError:
-            return PATIENCE  # its run has just ended
+            signs = self._signs(alive)
+            # A clock that was put back tells nothing of a lock of the time to come.
+            if signs and 0 <= now.modified() - max(signs) < PATIENCE:
+                return False
         finally:
             now.unlink(missing_ok=True)
+        for _ in range(_LOOKS if signs else 0):  # else its run has just ended
+            time.sleep(_WATCHED * REFRESH / _LOOKS)
+            if self._signs(alive) != signs:
+                return False
+        return True
+
+    def _signs(self, alive: ObjectPath) -> list[float]:
+        """Return when the lock and the sign of life were written, by the server's clock."""
+        signs = []
+        for path in (self._lock, alive):
+            with suppress(FileNotFoundError):
+                signs.append(path.modified())
+        return signs
+
+
+def _now() -> float:
+    """Return seconds of a clock that nobody can set, and that runs while the machine sleeps."""
+    return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
+
+
+def _run_of(content: bytes | None) -> str:
+    with suppress(ValueError, KeyError, TypeError, RecursionError):
+        run = str(json.loads(content or b"")["run"])
+        return run if run.isalnum() else ""
+    return ""
 
 
 def _is_dead(content: bytes) -> bool:
@@ -147,10 +211,14 @@ def _is_dead(content: bytes) -> bool:
         return True
     try:
         lock = json.loads(content)
-        machine, process = lock["machine"], lock["process"]
-    except (ValueError, KeyError, TypeError):
+        if lock["machine"] != _machine():
+            return False
+        number, began = lock["process"]
+        now = _process(number)
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return False
-    return bool(machine == _machine() and process != _process(process[0]))
+    # When a process began that another user runs may be hidden.
+    return now is None or (now[1] != began and "" not in (now[1], began))
 
 
 @cache

@@ -42,6 +42,9 @@ _SECRET = 4
 # Options by the beginning of the URLs that they are for; "" is for every object store.
 _options: dict[str, dict[str, Any]] = {}
 
+#: Called with a URL before this process writes or removes it; each raises where that is another's by now.
+fences: list[Callable[[str], None]] = []
+
 
 def is_url(path: str | os.PathLike[str]) -> bool:
     """Return whether a path is a URL of something that is not a local file."""
@@ -134,6 +137,7 @@ def again(call: Call[T], url: str, doing: str) -> T:
     attempt = 0
     while True:
         try:
+            _ask_fences(url, doing)
             return call()
         except Exception as error:  # protocols raise errors of their own
             pause = _pause_after(error, attempt, url, doing)
@@ -146,11 +150,18 @@ async def again_async(call: Callable[[], Awaitable[T]], url: str, doing: str) ->
     attempt = 0
     while True:
         try:
+            _ask_fences(url, doing)
             return await call()
         except Exception as error:  # protocols raise errors of their own
             pause = _pause_after(error, attempt, url, doing)
         await asyncio.sleep(pause)
         attempt += 1
+
+
+def _ask_fences(url: str, doing: str) -> None:
+    if doing != "read":
+        for fence in tuple(fences):
+            fence(url)
 
 
 def _pause_after(error: Exception, attempt: int, url: str, doing: str) -> float:

@@ -13,7 +13,7 @@ from glob import has_magic
 from pathlib import Path
 from typing import Any, TypeVar
 
-from dpca.storage.claim import JOURNAL, LOCK, MARK
+from dpca.storage.claim import JOURNAL, LOCK, MARK, WORK_SUFFIX
 from dpca.storage.disk import atomic_write_bytes, entries_of, read_file, there_is, writing_errors
 from dpca.storage.errors import StoreError, printable
 from dpca.storage.lease import CLEARING
@@ -25,10 +25,8 @@ __all__ = [
     *("is_work_folder", "matched", "resolved_output", "work_folder"),
 ]
 
-#: What the names of a work folder and of a report add to that of their output.
-WORK_SUFFIX, REPORT_SUFFIX = ".partial", ".report"
-#: What a store that is replaced is called in the work folder, between two renames.
-REPLACED = "replaced"
+#: What the name of a report has for the suffix of its output.
+REPORT_SUFFIX = ".report"
 # Room in a path for the files of a store below it.
 _BELOW = 256
 _MOUNTS, _ESCAPED = "/proc/self/mountinfo", re.compile(r"\\(\d{3})")

@@ -23,14 +23,13 @@ from zarr.core.buffer import default_buffer_prototype
 from zarr.core.sync import sync
 
 from dpca.storage.checked import DENSE_KEY, CheckedStore, checked_store
-from dpca.storage.claim import JOURNAL
+from dpca.storage.claim import JOURNAL, WORK_SUFFIX
 from dpca.storage.direct import read_shards
 from dpca.storage.disk import there_is
 from dpca.storage.errors import DataError, ReplacedError, StoreError, one_line
 from dpca.storage.manifest import METADATA, ROOT_KEY, digest_of
 from dpca.storage.network import is_url
 from dpca.storage.objects import place_of
-from dpca.storage.outputs import WORK_SUFFIX
 from dpca.storage.unchecked import written_store
 from dpca.storage.virtual.model import ImageModel
 from dpca.storage.virtual.store import VirtualStore

@@ -7,8 +7,8 @@ On a disk; `dpca.storage.growing` says what differs in an object store.
     out.zarr.partial/          while the job works                out.zarr/    when it is whole
         lock                   held (flock) by the one that works, and the mark of the folder: see `dpca.storage.claim`
         journal.json           kind and fingerprint of the job
-        done/<unit>.json       one marker a finished unit of work
-        scratch/               checkpoints
+        done-<hash>/<unit>.json    one marker a finished unit of work
+        scratch-<hash>/        checkpoints
         store-<hash>/          becomes out.zarr by one rename
         replaced/              the old out.zarr, between two renames, where the system cannot swap folders in one step
         kept/                  what a job of other settings leaves to this one, see `dpca.storage.inherited`
@@ -16,7 +16,7 @@ On a disk; `dpca.storage.growing` says what differs in an object store.
 The order of the steps is what makes it safe. A journal appears after its folders and disappears before
 them, so a journal means that the rest can be trusted, and a folder without one is swept. A marker appears
 after its unit's files. The journal never lies inside the store, so the store of a resumed job is byte for
-byte that of an undisturbed one. The store's folder is named by the job, so that a worker on a cluster that
+byte that of an undisturbed one. What is written for the store is named by the job, so that a worker on a cluster that
 outlives its program can finish its last shard without harm to a job of other settings that has begun since.
 
 This guards against the death of processes. What a power cut took from the disk's cache is found by
@@ -146,8 +146,7 @@ class Workspace:
         # Beside the target of a link, which the store replaces.
         self._folder, self._growing = _places(self._real, fingerprint_of(kind, fingerprint)[:12])
         self.store = self._growing.store
-        self.scratch = self._folder / "scratch"
-        self._done = self._folder / "done"
+        self.scratch, self._done = self._growing.scratch, self._growing.done
         self._claim: Claim | Lease | None = None
         self._marked: set[str] | None = None
 
@@ -173,6 +172,8 @@ class Workspace:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        if isinstance(error, FileNotFoundError) and self._claim is not None and self._claim.held:
+            self._claim.require()  # or another run, which took the folder, has removed it
         if self._claim is not None and self._claim.held:
             with suppress(OSError, StoreError):  # somebody may have removed it under our feet, or the network is cut
                 if self._look_only:
@@ -182,7 +183,7 @@ class Workspace:
                     # nothing that a later run could use (the first image was broken, say): leave no trace
                     self._growing.discard()
                     self._claim.end()
-            self._release()
+        self._release()
         # Converted here for everything that was written inside the block, on any thread or worker.
         if error is not None and (refusal := self._refusal(error)) is not None:
             raise refusal from error
@@ -264,6 +265,7 @@ class Workspace:
         if self._claim is None or not self._claim.held:
             raise RuntimeError("publish() outside of the workspace's with block, or of a complete store")
         if _root_facts(self._growing.root) != (self.kind, self.fingerprint):
+            self._claim.require()
             raise RuntimeError(f"'{self.store}' does not state its kind and fingerprint: use create_root")
         with writing_errors(self.target):
             self._target_is_complete()  # raises if something that may not be replaced has appeared
@@ -399,7 +401,7 @@ def _places(real: Place, key: str) -> tuple[Place, Growing]:
     """Return the work folder of an output and how a store appears there; ``key`` names the job."""
     folder = work_folder(real)
     if isinstance(real, ObjectPath) and isinstance(folder, ObjectPath):
-        return folder, InBucket(real, folder)
+        return folder, InBucket(real, folder, key)
     assert not isinstance(real, ObjectPath)
     assert not isinstance(folder, ObjectPath)
     return folder, OnDisk(real, folder, key)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from contextlib import suppress
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import psutil
@@ -43,9 +46,40 @@ def usable_bytes() -> int:
 
     It depends on what other processes hold only where they leave little: the same input should have the same plan.
     """
-    from distributed.system import MEMORY_LIMIT
+    return int(min(_USABLE * memory_of_process(), _FREE * psutil.virtual_memory().available))
 
-    return int(min(_USABLE * MEMORY_LIMIT, _FREE * psutil.virtual_memory().available))
+
+@cache
+def memory_of_process() -> int:
+    """Bytes that this process may hold: those of the machine, or of a container, job or service in which it runs."""
+    from distributed.system import MEMORY_LIMIT  # knows containers, which see a control group as the root
+
+    return min([MEMORY_LIMIT, *group_limits()])
+
+
+def group_limits(proc: Path = Path("/proc/self")) -> list[int]:
+    """Return the limits of all control groups of Linux that this process is in, such as those of Slurm and systemd."""
+    limits: list[int] = []
+    with suppress(OSError, ValueError, IndexError):
+        mounts = [line.split() for line in (proc / "mountinfo").read_text().splitlines()]
+        for line in (proc / "cgroup").read_text().splitlines():
+            number, controllers, group = line.split(":", 2)
+            for mount in mounts:
+                kind, options = mount[mount.index("-") + 1], mount[-1].split(",")
+                if number == "0" and kind == "cgroup2":
+                    names: tuple[str, ...] = ("memory.max", "memory.high")
+                elif "memory" in controllers.split(",") and kind == "cgroup" and "memory" in options:
+                    names = ("memory.limit_in_bytes",)
+                else:
+                    continue
+                top = Path(mount[4])
+                inside = Path(os.path.relpath(group, mount[3]))
+                folder = top if ".." in inside.parts else top / inside
+                for one in (folder, *(above for above in folder.parents if above.is_relative_to(top))):
+                    for name in names:
+                        with suppress(OSError, ValueError):  # "max" where there is none
+                            limits.append(int((one / name).read_text()))
+    return limits
 
 
 def parallel_tasks(client: Any | None, n_threads: int) -> int:
@@ -88,7 +122,7 @@ def _worker_room(dask_worker: Any) -> int:
 
 def room_within(limit: int | None) -> int:
     """Bytes that tasks may take in a worker that may hold so many, None for as many as the machine lets it."""
-    return (int(_USABLE * limit) if limit else usable_bytes()) - AT_START
+    return (int(_USABLE * min(limit, memory_of_process())) if limit else usable_bytes()) - AT_START
 
 
 def thread_count() -> int:

@@ -11,13 +11,14 @@ from typing import Any
 
 from dpca.engine.memory import task_budget, thread_count
 from dpca.jobs.stages import NOTHING, StageCost, held_by
+from dpca.storage.claim import WORK_SUFFIX
 from dpca.storage.disk import remove_tree
 from dpca.storage.ingest import content_of, ingest, is_made_of
 from dpca.storage.inherited import Inherited
 from dpca.storage.layout import axes_for
 from dpca.storage.manifest import METADATA, NOTHING_CARRIED, Carried, finished_bytes
 from dpca.storage.objects import Place
-from dpca.storage.outputs import WORK_SUFFIX, work_folder
+from dpca.storage.outputs import work_folder
 from dpca.storage.progress import Progress
 from dpca.storage.readers import Reader
 from dpca.storage.stack import Stack, open_stack

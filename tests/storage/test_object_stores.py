@@ -3,7 +3,13 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
+import os
+import threading
+import time
+from contextlib import suppress
+from datetime import timedelta
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +22,7 @@ from workspaces import finish, leave_unfinished
 from dpca.storage import StoreError, ingest, network, open_stack, use_storage_options, verify
 from dpca.storage import lease as leases
 from dpca.storage.arrays import create_array, create_root, write_shard
-from dpca.storage.errors import DataError
+from dpca.storage.errors import BusyError, DataError
 from dpca.storage.inherited import Inherited
 from dpca.storage.layout import Layout
 from dpca.storage.objects import ObjectPath, place_of
@@ -172,7 +178,7 @@ def test_a_run_that_died_at_its_beginning_or_its_end_is_tidied_up(died):
         assert finish(url, "other") == "new"
     else:
         (beside / "journal.json").write_bytes(json.dumps({"kind": "stack", "fingerprint": "f"}).encode())
-        (beside / "done/x.json").write_bytes(b"{}")
+        (beside / "done-x/x.json").write_bytes(b"{}")
         (ObjectPath(url) / "stack/zarr.json").write_bytes(b"{}")
         assert finish(url, inherited=Inherited("stack", lambda path: False)) == "complete"
     assert set(content(url)) == {"zarr.json"}
@@ -213,16 +219,75 @@ def test_two_runs_of_one_output_do_not_meet(bucket):
     assert finish(bucket) == "resumed"
 
 
-@pytest.mark.parametrize("machine", ["this", "another"])
-def test_the_lock_of_a_dead_run_is_taken_away(machine, bucket, monkeypatch):
-    leave_unfinished(bucket)
-    ours = leases._machine() if machine == "this" else "another"
-    lock_of(bucket).write_bytes(json.dumps({"run": "x", "machine": ours, "process": [2**22 + 1, "1"]}).encode())
-    if machine == "another":
-        with pytest.raises(StoreError, match="is being written by another run"):
-            finish(bucket)
-        monkeypatch.setattr(leases, "PATIENCE", -2.0)
-    assert finish(bucket) == "resumed"
+def lock_by(url: str, machine: str, process: object, seconds: float) -> None:
+    """Leave the lock of another run, written so many seconds ago by the server's clock."""
+    content = {"run": "x", "machine": machine, "process": process}
+    lock_of(url).write_bytes(json.dumps(content).encode())
+    put_back(url, seconds)
+
+
+def put_back(url: str, seconds: float) -> None:
+    fs, path = network.file_system(str(lock_of(url)))
+    fs.store[path].modified -= timedelta(seconds=seconds)
+
+
+@pytest.fixture
+def soon_sure(monkeypatch):
+    """Locks that seem to be dead are watched for a moment only."""
+    monkeypatch.setattr(leases, "REFRESH", 0.02)
+
+
+NONE = 2**22 + 1  # above all numbers of processes
+
+
+@pytest.mark.parametrize(
+    ("process", "dead"),
+    [
+        ([NONE, "1"], True),
+        ([os.getpid(), "1"], True),  # its number is another process's by now
+        (leases._process(), False),
+        ([os.getpid(), ""], False),  # it is not known when it began
+        ([2**70, "1"], False),
+        ("none", False),
+    ],
+)
+def test_a_run_of_this_machine_is_dead_when_its_process_is(process, dead):
+    url = f"memory://bucket/{json.dumps(process)}.zarr".replace("[", "").replace("]", "")
+    leave_unfinished(url)
+    lock_by(url, leases._machine(), process, 0)
+    if dead:
+        assert finish(url) == "resumed"
+    else:
+        with pytest.raises(BusyError):
+            finish(url)
+
+
+@pytest.mark.parametrize(
+    ("seconds", "dead"), [(0, False), (100, False), (130, True), (10**9, True), (-1, True), (-(10**7), True)]
+)
+def test_a_run_of_another_machine_is_dead_when_it_is_silent(soon_sure, seconds, dead):
+    url = f"memory://bucket/silent{seconds}.zarr"
+    leave_unfinished(url)
+    lock_by(url, "another", [1, "1"], seconds)
+    if dead:
+        assert finish(url) == "resumed"
+        assert not ObjectPath(f"{url}.partial").exists()
+    else:
+        with pytest.raises(BusyError, match="is being written by another run"):
+            finish(url)
+
+
+@pytest.mark.parametrize("hours", [1, -1, 10**4])
+def test_a_clock_that_jumps_takes_no_output_from_a_run_that_lives(soon_sure, hours):
+    url = f"memory://bucket/jumps{hours}.zarr"
+    with Workspace(url, kind="stack", fingerprint="f") as work:
+        put_back(url, hours * 3600)
+        with pytest.raises(BusyError):
+            finish(url)
+        work.mark_done("a")
+        create_root(work.store, kind="stack", fingerprint="f")
+        work.publish()
+    assert not ObjectPath(f"{url}.partial").exists()
 
 
 def test_a_run_whose_lock_was_taken_away_does_not_publish(bucket):
@@ -234,6 +299,84 @@ def test_a_run_whose_lock_was_taken_away_does_not_publish(bucket):
         work.publish()
     assert not (ObjectPath(bucket) / "zarr.json").exists()
     assert lock_of(bucket).read_bytes() == b"another's"
+
+
+class _Stopped:
+    """Runs something else before the n-th request of this thread, as if it had been stopped there for long."""
+
+    def __init__(self, n, monkeypatch, meanwhile):
+        self.left, self.writes, late = n, None, 0.0
+        thread, ask = threading.get_ident(), network._ask_fences
+
+        def asked(url, doing):
+            nonlocal late
+            if threading.get_ident() != thread:
+                return
+            ask(url, doing)
+            if self.writes is not None and doing != "read" and "/lock" not in url:
+                self.writes.append(url)
+            if self.left is not None:
+                self.left -= 1
+                if self.left < 0:
+                    self.left, late = None, 1000.0
+                    with monkeypatch.context() as patch:  # another process asks nobody here
+                        patch.setattr(network, "fences", [])
+                        patch.setattr(leases, "fences", network.fences)
+                        meanwhile()
+                    self.writes = []
+
+        monkeypatch.setattr(network, "_ask_fences", asked)
+        monkeypatch.setattr(leases, "_now", lambda: time.monotonic() + late)
+
+
+def make(url: str, name: str, *, stops_at: int = 99) -> None:
+    """Make a store of four shards, or be killed before one of them."""
+    with Workspace(url, kind="any", fingerprint=name, overwrite=True) as work:
+        if work.state == "complete":
+            return
+        group = create_root(work.store, kind="any", fingerprint=name)
+        array = create_array(group, "x", (8, 4), "u1", Layout((1, 4), (2, 4)), ["sample", "x"])
+        for i in range(4):
+            if i == stops_at:
+                raise KeyboardInterrupt
+            if not work.is_done(f"shard {i}"):
+                write_shard(array, (2 * i, 0), np.full((2, 4), ord(name), "u1"))
+                work.mark_done(f"shard {i}")
+        work.publish()
+
+
+@pytest.mark.parametrize("ends", ["whole", "killed"])
+def test_a_run_that_was_stopped_anywhere_leaves_what_another_took_over(monkeypatch, ends):
+    monkeypatch.setattr(leases, "REFRESH", 1e4)  # nothing of a process that is stopped beats
+    monkeypatch.setattr(leases, "_WATCHED", 1e-9)
+    make("memory://bucket/undisturbed", "b")
+    whole = content("memory://bucket/undisturbed")
+    met, taken = [], 0
+    for n in itertools.count(ends == "killed", 2):
+        url = f"memory://bucket/stopped-{ends}-{n}"
+
+        def meanwhile(url=url, n=n):
+            if lock_of(url).exists():
+                met.append(n)
+                with monkeypatch.context() as patch, suppress(KeyboardInterrupt):
+                    patch.setattr(leases, "PATIENCE", -1.0)
+                    make(url, "b", stops_at=99 if ends == "whole" else 2)
+
+        with monkeypatch.context() as patch:
+            run = _Stopped(n, patch, meanwhile)
+            try:
+                make(url, "a")
+            except StoreError:
+                taken += 1
+                # The request that it was about to make when it was stopped, and nothing else.
+                assert run.writes == []
+        if run.left is not None:
+            break
+        left = content(url)  # a request to remove may have been on its way, too
+        if ends == "whole" and n in met and "zarr.json" in left:
+            assert len({name for name in whole if left.get(name) != whole[name]}) <= 1
+    assert len(met) > 15
+    assert taken >= len(met) - 4  # at the very end there is nothing left to write
 
 
 # -- what goes wrong

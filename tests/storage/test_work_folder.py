@@ -2,14 +2,20 @@
 
 from __future__ import annotations
 
+import fcntl
+import itertools
 import os
 import shutil
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
 
 import pytest
 from jobs_to_kill import tree
 from workspaces import finish, leave_unfinished
 
-from dpca.storage.claim import MARK
+from dpca.storage.claim import MARK, Claim
 from dpca.storage.errors import StoreError
 from dpca.storage.workspace import Workspace
 
@@ -25,18 +31,18 @@ def test_a_work_folder_that_is_none_of_ours_is_refused(tmp_path):
 #: What a user's own folder may look like that happens to have the name of a work folder.
 FOREIGN = {
     "nothing of ours": {"diary.txt": "dear"},
-    "scratch": {"scratch/notes.txt": "x"},
-    "done": {"done/photo.jpg": "x"},
+    "scratch": {"scratch-0/notes.txt": "x"},
+    "done": {"done-0/photo.jpg": "x"},
     "store": {"store-front/photo.jpg": "x"},
     "replaced": {"replaced/photo.jpg": "x"},
-    "an empty lock": {"lock": "", "scratch/notes.txt": "x"},
-    "another's lock": {"lock": "pid 17", "done/photo.jpg": "x"},
+    "an empty lock": {"lock": "", "scratch-0/notes.txt": "x"},
+    "another's lock": {"lock": "pid 17", "done-0/photo.jpg": "x"},
     "only another's lock": {"lock": "pid 17"},
-    "another's journal": {"journal.json": '{"title": "my days"}', "scratch/notes.txt": "x"},
-    "a journal with more in it": {"journal.json": '{"kind": "a", "fingerprint": "b", "c": 1}', "scratch/x": ""},
-    "a journal of other types": {"journal.json": '{"kind": 1, "fingerprint": "b"}', "scratch/x": ""},
-    "part of a journal": {"lock": "", "journal.json": '{"kind": "a", "fing', "scratch/x": ""},
-    "a mark that goes on": {"lock": MARK.decode() + "and more", "done/x": ""},
+    "another's journal": {"journal.json": '{"title": "my days"}', "scratch-0/notes.txt": "x"},
+    "a journal with more in it": {"journal.json": '{"kind": "a", "fingerprint": "b", "c": 1}', "scratch-0/x": ""},
+    "a journal of other types": {"journal.json": '{"kind": 1, "fingerprint": "b"}', "scratch-0/x": ""},
+    "part of a journal": {"lock": "", "journal.json": '{"kind": "a", "fing', "scratch-0/x": ""},
+    "a mark that goes on": {"lock": MARK.decode() + "and more", "done-0/x": ""},
 }
 
 
@@ -67,8 +73,9 @@ def test_a_link_in_a_work_folder_is_refused_and_never_followed(tmp_path, place, 
     (tmp_path / "precious" / "photo.jpg").write_text("x")
     leave_unfinished(tmp_path / "out.zarr")
     work = tmp_path / "out.zarr.partial"
-    store = next(work.glob("store-*")).name
-    link = work / place.replace("store", store) if place else work
+    first = place.partition("/")[0]
+    named = next((path.name for path in work.glob(f"{first}-*")), first)
+    link = work / place.replace(first, named) if place else work
     if link.is_dir():
         shutil.rmtree(link)
     elif link.exists():
@@ -79,6 +86,50 @@ def test_a_link_in_a_work_folder_is_refused_and_never_followed(tmp_path, place, 
         with pytest.raises(StoreError, match="never followed"):
             finish(tmp_path / "out.zarr", fingerprint=fingerprint, overwrite=overwrite)
     assert tree(tmp_path / "precious") == before
+
+
+def test_a_folder_that_killed_runs_hand_over_is_one_run_s_at_a_time(tmp_path):
+    # Started, not forked: a process that has imported little forks its hundreds of children faster.
+    command = [sys.executable, str(Path(__file__).with_name("locks_to_hand_over.py")), str(tmp_path), "150"]
+    env = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])}
+    assert int(subprocess.check_output(command, env=env)) > 60
+
+
+@pytest.mark.parametrize("left", [None, b"", MARK])
+def test_a_folder_that_another_run_removes_until_it_is_locked_is_claimed(tmp_path, monkeypatch, left):
+    folder, lock = tmp_path / "out.partial", fcntl.flock
+    for n in range(100):
+        calls = itertools.count()
+
+        def asked(*args, _call, calls=calls, n=n, **options):
+            if args and str(args[0]).startswith(str(folder)) and next(calls) == n:
+                monkeypatch.undo()
+                shutil.rmtree(folder, ignore_errors=True)
+            return _call(*args, **options)
+
+        def locked(*args):
+            monkeypatch.undo()
+            lock(*args)
+
+        folder.mkdir()
+        if left is not None:
+            (folder / "lock").write_bytes(left)
+        for name in ("stat", "lstat", "mkdir", "open", "scandir"):
+            monkeypatch.setattr(os, name, partial(asked, _call=getattr(os, name)))
+        monkeypatch.setattr(fcntl, "flock", locked)
+        claim = Claim(folder, "out")
+        assert os.path.samestat(os.fstat(claim._handle), os.stat(folder / "lock"))
+        claim.end()
+        assert not folder.exists()
+        if next(calls) < n:
+            break
+    assert n > 4
+
+
+def test_a_work_folder_below_a_link_that_leads_nowhere_is_refused(tmp_path):
+    (tmp_path / "link").symlink_to("nowhere")
+    with pytest.raises(FileExistsError):
+        Claim(tmp_path / "link" / "out.partial", "out")
 
 
 def test_a_work_folder_that_is_a_file_is_refused(tmp_path):
