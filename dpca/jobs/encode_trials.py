@@ -16,7 +16,7 @@ from dpca.codec.cells import CellCodec, Components
 from dpca.codec.dead_zone import NEAREST, DeadZone
 from dpca.codec.goal import Goal, UnreachedError, search_step
 from dpca.codec.interpolation import FINER, Interpolation, folded
-from dpca.codec.quantize import to_integers
+from dpca.codec.quantize import integer_dtype, to_integers
 from dpca.codec.quantized import Quantized, quantized
 from dpca.codec.residual import best_axes, differences
 from dpca.codec.waves import RUN, stored, to_waves, waves_pay
@@ -29,7 +29,14 @@ from dpca.models.rank import UnmetError
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.partition.shared import SharedGrid
-from dpca.representation.compressed_form import Form, decoding_dtype, mean_chunks, pixels_of
+from dpca.representation.compressed_form import (
+    Form,
+    decoding_dtype,
+    largest_residual,
+    longest_score,
+    mean_chunks,
+    pixels_of,
+)
 from dpca.storage.arrays import packed_bytes
 from dpca.storage.errors import DataError
 
@@ -136,11 +143,14 @@ class Trials:
         try:
             first = self if rough else self._few()
             start = 1.0 if guess is None else 4 * _ROUGH
-            # With such a step nothing is kept.
-            ends = {"coarse": coarse, "most": 4 * self._width * math.sqrt(self.components.grid.max_features)}
-            step = search_step(first.margin_of(goal), guess or self._width / 32, first=start, near=_ROUGH, **ends)
+            # With a step as long as a score nothing is kept; finer ones than the other make codes of more than 32 bits.
+            longest = longest_score(self.facts, self.waves)
+            search = partial(
+                search_step, coarse=coarse, end=4 * longest if coarse else longest / np.iinfo(np.int32).max
+            )
+            step = search(first.margin_of(goal), guess or self._width / 32, first=start, near=_ROUGH)
             if not rough:
-                step = search_step(self.margin_of(goal), step, first=_ROUGH, **ends)
+                step = search(self.margin_of(goal), step, first=_ROUGH)
         except (UnreachedError, OverflowError) as error:
             more = "fit the model with more components (--components all has every one), or ask for less"
             most = max(map(len, self.components.rows))
@@ -162,7 +172,9 @@ class Trials:
         """Yield what keeps a promise and how many bytes it takes; nothing that takes integers of more than 32 bits."""
         unit = self.facts["residual_step"] / 2
         plain = self.at(unit).without_components()
-        tried = [(self.with_residual, self.at(unit * times), "packed") for times in _FOR_A_PROMISE]
+        tried: list[tuple[Callable[[Quantized], Quantized], Quantized, str]] = [
+            (self.with_residual, self.at(unit * times), "packed") for times in _FOR_A_PROMISE
+        ]
         tried += [(self.with_residual, plain, "packed"), (_as_it_is, plain, "shuffled")]
         finer = [partial(self._interpolated, finer=finer) for finer in FINER]
         tried += [(predicted, plain, codec) for predicted in finer for codec in ("packed", "bzip2")]
@@ -228,6 +240,7 @@ class Trials:
     def stored_bytes(self, tried: Quantized) -> float:
         """Estimate the bytes of the whole store."""
         codec, times = self.codec(tried), self.n_samples / len(self.samples)
+        _refuse_long(self.facts, tried)
         codes = codec.encode(self.samples, np.int32, DeadZone(tried.least))
         once = sum(packed_bytes(np.asarray(getattr(tried, name)), (2**14,)) for name in ("cell", "component", "basis"))
         once += packed_bytes(tried.mean, mean_chunks(self.components.grid))
@@ -274,6 +287,19 @@ class Trials:
     def mse(self, tried: Quantized) -> float:
         """Return the mean squared error, in units of the data range squared."""
         return float(self._quality(tried, Goal("mse", 1.0))["mse"].mean())
+
+
+def _refuse_long(facts: dict[str, Any], tried: Quantized) -> None:
+    """Refuse what would be written as integers of more than 32 bits.
+
+    Raises
+    ------
+    OverflowError
+    """
+    longest, plain = longest_score(facts, tried.waves) / tried.step, not len(tried.cell)
+    integer_dtype(0.0 if plain else longest)
+    if facts["residual_step"] is not None:
+        integer_dtype(largest_residual(facts, plain=plain) / facts["residual_step"])
 
 
 def _as_it_is(plain: Quantized) -> Quantized:
