@@ -202,7 +202,8 @@ class Trials:
         return few
 
     def at(self, step: float) -> Quantized:
-        """Return what is kept with a step."""
+        """Return what is kept with a step, or with the coarsest one that the type of scores holds several times."""
+        step = min(step, float(np.finfo(self.scores.dtype).max) / 16)
         return quantized(self.components, self.scores, step, self.n_samples, self.waves)
 
     def codec(self, tried: Quantized) -> CellCodec:

@@ -290,9 +290,15 @@ def _encode_each(
 
 
 def largest_errors(x: Array, y: Array) -> Array:
-    """Return the largest difference (n,) of values of each sample, exact where float64 holds it."""
-    wide = np.int64 if x.dtype.kind in "iub" and x.dtype != np.uint64 else np.float64
-    return np.array([np.abs(a.astype(wide) - b.astype(wide)).max() for a, b in zip(x, y, strict=True)], np.float64)
+    """Return the largest difference (n,) of values of each sample, float64: rounded up where that does not hold it."""
+    if x.dtype.kind == "f":
+        wide = (np.abs(np.subtract(a, b, dtype=np.float64)) for a, b in zip(x, y, strict=True))
+        found = np.array([errors.max() for errors in wide])
+        return np.where(found > 0, np.nextafter(found, np.inf), 0.0)
+    # As unsigned integers differences of any two are exact.
+    apart = (np.maximum(a, b).astype(np.uint64) - np.minimum(a, b).astype(np.uint64) for a, b in zip(x, y, strict=True))
+    exact = [int(errors.max()) for errors in apart]
+    return np.array([np.nextafter(float(e), np.inf) if int(float(e)) < e else float(e) for e in exact])
 
 
 def _require_kept(errors: Array, promised: float, name: str, first: int) -> None:
