@@ -181,7 +181,7 @@ def pca(store: Compressed, n_components: int, *, random_state: Any = 0) -> PCA:
         Fitted: as to decoded samples, but for the order of summation. Costs a fit to `scores`, with ``n_scores`` in the
         place of the number of values of a sample, and 8 bytes for each value of a component.
     """
-    own = scores(store)
+    n_components, own = whole_number(n_components, "n_components", 1), scores(store)
     model = PCA(n_components, random_state=random_state).fit(own)
     found, end = [], 0
     for cell in cells_of(store):

@@ -121,9 +121,13 @@ class Goal:
             return min(self.value_of(error), _EXACT) - min(self.value_of(self.allowed), _EXACT)
         return (self.allowed - error) / (self.allowed if self.name == "mse" and self.allowed else 1)
 
-    def stricter(self, error: float, wanted: Goal) -> Goal:
-        """Return what to ask of a few samples, where this came to an error of all that another goal does not allow."""
-        return replace(self, value=self.value_of(_ERRORS[self.name](self.value) * _STRICTER * wanted.allowed / error))
+    def stricter(self, error: float, wanted: Goal, attempt: int) -> Goal:
+        """Return what to ask of a few samples, where this came to an error of all that another goal does not allow.
+
+        Each attempt goes twice as far as the one before, as the errors of few and of all need not fall alike.
+        """
+        share = (_STRICTER * wanted.allowed / error) ** 2**attempt
+        return replace(self, value=self.value_of(_ERRORS[self.name](self.value) * share))
 
 
 class UnreachedError(Exception):

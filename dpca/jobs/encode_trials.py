@@ -41,7 +41,7 @@ from dpca.storage.arrays import packed_bytes
 from dpca.storage.errors import DataError
 
 # Samples that scores are chosen on, as many as have this many bytes of scores but not fewer or more than these. Goals
-# are met on as many others, if there are others.
+# are measured on as many others, if there are others.
 _TRIED_BYTES, _TRIED_LEAST, _TRIED_MOST = 2**26, 16, 256
 # Runs of consecutive samples that tell whether waves are worth their trouble.
 _RUNS = 4
@@ -49,6 +49,8 @@ _RUNS = 4
 _FEW, _ROUGH = 32, 1 / 16
 # Steps that are tried for a promise, in units of the promised error: finer ones cost scores, coarser ones residuals.
 _FOR_A_PROMISE = (1.0, 2.0, 2.8, 4.0, 8.0, 16.0)
+# So many times the smallest ordinary number is a range that steps may divide.
+_ORDINARY = 2**10
 # Values that predictions are tried on.
 _TRIED_VALUES = 2**24
 # Bytes that a store and each of its arrays state about themselves, checksums included. Arrays of a store with
@@ -139,7 +141,12 @@ class Trials:
                     f"ask for a larger error"
                 )
             return min(sized, key=lambda one: one[0])[1]
-        coarse = goal.name != "ratio"
+        kind, coarse = np.finfo(self.scores.dtype), goal.name != "ratio"
+        if self._width < _ORDINARY * float(kind.tiny):
+            raise DataError(
+                f"values of {self.source.name} span {self._width:g}, too little for arithmetic in {kind.dtype}: "
+                f"multiply all of them by a constant"
+            )
         try:
             first = self if rough else self._few()
             start = 1.0 if guess is None else 4 * _ROUGH
@@ -202,8 +209,9 @@ class Trials:
         return few
 
     def at(self, step: float) -> Quantized:
-        """Return what is kept with a step, or with the coarsest one that the type of scores holds several times."""
-        step = min(step, float(np.finfo(self.scores.dtype).max) / 16)
+        """Return what is kept with a step, or with the nearest one that is an ordinary number of the type of scores."""
+        kind = np.finfo(self.scores.dtype)
+        step = min(max(step, float(kind.tiny)), float(kind.max) / 16)
         return quantized(self.components, self.scores, step, self.n_samples, self.waves)
 
     def codec(self, tried: Quantized) -> CellCodec:

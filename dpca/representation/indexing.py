@@ -44,9 +44,7 @@ def per_axis(index: Any, shape: tuple[int, ...]) -> list[tuple[Any, Any]]:
         numbers = np.asarray(part)
         if numbers.dtype == bool:
             if numbers.shape != (length,):
-                raise IndexError(
-                    f"a mask of shape {numbers.shape} does not fit an axis of {length}: give one of an axis"
-                )
+                raise IndexError(f"a mask of shape {numbers.shape} does not fit an axis of {length}: give one an axis")
             numbers = np.flatnonzero(numbers)
         if numbers.size == 0 and not isinstance(part, np.ndarray):
             numbers = numbers.astype(int)

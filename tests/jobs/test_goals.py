@@ -14,7 +14,7 @@ from dpca import CellPCA
 from dpca.cli import main
 from dpca.codec.quantize import promised_error
 from dpca.engine.checkpoint import Checkpoints
-from dpca.jobs import CompressionSettings, append_store, compress, encode_store
+from dpca.jobs import CompressionSettings, append_store, compress, encode_store, encode_trials
 from dpca.jobs.encode_write import largest_errors
 from dpca.representation.compressed_form import Form
 from dpca.storage import DataError, Stack, ingest, open_stack
@@ -32,10 +32,9 @@ def made(folder: Path, name: str, values: np.ndarray, **how: Any) -> Stack:
 
 @pytest.fixture(scope="module")
 def samples() -> np.ndarray:
-    """Of which every eighth is rough, but none of those by which a step is chosen."""
+    """Of which every eighth is rough: too few of these are among those by which a step is chosen."""
     values = smooth_images(900, SHAPE).astype(int)
-    rough = np.random.default_rng(0).integers(-40, 40, values.shape) * (np.arange(900) % 8 == 5)[:, None, None]
-    rough[-60:] *= 2  # what is sorted by it
+    rough = np.random.default_rng(0).integers(-20, 20, values.shape) * (np.arange(900) % 8 == 3)[:, None, None]
     return np.clip(values + rough, 0, 255).astype(np.uint8)
 
 
@@ -47,7 +46,12 @@ def fitted(tmp_path_factory: pytest.TempPathFactory, samples: np.ndarray) -> Pat
 
 
 @pytest.fixture(autouse=True)
-def _small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
+def _tried_on_few(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(encode_trials, "_TRIED_MOST", 24)
+
+
+@pytest.fixture
+def small_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Form, "rows", ROWS)
     monkeypatch.setattr(Form, "shard_rows", ROWS)
 
@@ -61,20 +65,21 @@ def encode(fitted: Path, target: Path, **goal: Any) -> None:
     encode_store(open_stack(fitted / "stack.zarr"), fitted / "model.zarr", target, **goal)
 
 
-@pytest.mark.parametrize("psnr", [27.0, 31.0, 40.0])
+@pytest.mark.usefixtures("small_shards")
+@pytest.mark.parametrize("psnr", [30.0, 33.0, 40.0])  # the first two take another step, and some shards again
 def test_the_mean_error_of_all_samples_is_the_one_asked_for(
     fitted: Path, tmp_path: Path, samples: np.ndarray, psnr: float
 ) -> None:
     encode(fitted, tmp_path / "psnr.zarr", psnr=psnr)
     encode(fitted, tmp_path / "mse.zarr", mse=10 ** (-psnr / 10))
     for name in ("psnr", "mse"):
-        assert psnr <= -10 * np.log10(mse(tmp_path / f"{name}.zarr", samples).mean()) < psnr + 0.3
+        assert psnr <= -10 * np.log10(mse(tmp_path / f"{name}.zarr", samples).mean()) < psnr + 0.1
 
 
 def test_the_mean_similarity_of_all_samples(fitted: Path, tmp_path: Path, samples: np.ndarray) -> None:
     encode(fitted, tmp_path / "out.zarr", ssim=0.9)
     decoded = dpca.open_compressed(tmp_path / "out.zarr")[...]
-    assert 0.9 <= np.mean([structural_similarity(*both) for both in zip(samples, decoded, strict=True)]) < 0.92
+    assert 0.9 <= np.mean([structural_similarity(*both) for both in zip(samples, decoded, strict=True)]) < 0.935
 
 
 def test_every_file_counts_for_a_ratio(fitted: Path, tmp_path: Path, samples: np.ndarray) -> None:
@@ -85,12 +90,11 @@ def test_every_file_counts_for_a_ratio(fitted: Path, tmp_path: Path, samples: np
 def test_every_sample_meets_a_goal_where_that_is_asked_for(
     fitted: Path, tmp_path: Path, samples: np.ndarray, scheduler: str
 ) -> None:
-    encode(fitted, tmp_path / "finer.zarr", psnr=-10 * np.log10(mse_of_worst(fitted, tmp_path, samples)))
     argv = ["encode", str(fitted / "model.zarr"), str(fitted / "stack.zarr"), str(tmp_path / "out.zarr")]
     assert main([*argv, "--psnr", "32", "--every-sample", "--scheduler", scheduler]) == 0
     errors = -10 * np.log10(mse(tmp_path / "out.zarr", samples))
     assert 32 <= errors.min() < 32.1
-    assert errors.mean() < 33.5  # samples that have less error are not given as many bits
+    assert errors.mean() < 34.5  # smooth ones have 37 dB with this step, and their bits are saved
     assert dpca.open_compressed(tmp_path / "out.zarr").facts["goal"] == {
         "name": "psnr",
         "value": 32.0,
@@ -100,20 +104,16 @@ def test_every_sample_meets_a_goal_where_that_is_asked_for(
         encode(fitted, tmp_path / "no.zarr", ratio=2.0, every_sample=True)
 
 
-def mse_of_worst(fitted: Path, folder: Path, samples: np.ndarray) -> float:
-    encode(fitted, folder / "mean.zarr", psnr=32.0)
-    return float(mse(folder / "mean.zarr", samples).max())
-
-
 def test_what_is_not_reached_is_told_and_leaves_nothing(fitted: Path, tmp_path: Path, samples: np.ndarray) -> None:
-    few = CellPCA(14, cell_shape=6).fit(samples[:500])
+    few = CellPCA(8, cell_shape=6).fit(samples[:500])
     few.save(tmp_path / "few.zarr")
     with pytest.raises(DataError, match=r"psnr .* (reached|components)"):
-        encode_store(open_stack(fitted / "stack.zarr"), tmp_path / "few.zarr", tmp_path / "out.zarr", psnr=33.0)
+        encode_store(open_stack(fitted / "stack.zarr"), tmp_path / "few.zarr", tmp_path / "out.zarr", psnr=38.0)
     assert [path.name for path in tmp_path.iterdir()] == ["few.zarr"]
 
 
-@pytest.mark.parametrize("goal", [{"psnr": 31.0}, {"ratio": 2.5}, {"psnr": 33.0, "every_sample": True}])
+@pytest.mark.usefixtures("small_shards")
+@pytest.mark.parametrize("goal", [{"psnr": 33.0}, {"ssim": 0.93, "every_sample": True}])
 def test_the_same_bytes_wherever_a_run_is_interrupted(
     fitted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, goal: dict[str, Any]
 ) -> None:
@@ -129,15 +129,13 @@ def test_the_same_bytes_wherever_a_run_is_interrupted(
 
     monkeypatch.setattr(Checkpoints, "save", stops)
     encode(fitted, tmp_path / "calm.zarr", **goal)
-    calm = sorted(names)
-    assert len(calm) > 17  # a plan, shards and what is reached, and more than that
-    names.clear()
-    for count in (16, 1, 1, 3, 2):
+    calm = len(names)
+    assert calm > 17  # a plan, shards and what is reached, and more than that
+    begun = calm - 17 if "every_sample" in goal else 17
+    for count in (begun - 2, 1, 1, 1, 3):
         left = iter([True] * count)
         with pytest.raises(KeyboardInterrupt):
             encode(fitted, tmp_path / "stopped.zarr", **goal)
-        if len(names) >= len(calm) - 3:
-            break
     left = iter(lambda: True, False)
     encode(fitted, tmp_path / "stopped.zarr", **goal)
     assert tree(tmp_path / "stopped.zarr") == tree(tmp_path / "calm.zarr")
@@ -148,7 +146,7 @@ def tree(root: Path) -> dict[str, bytes]:
 
 
 def test_the_same_bytes_on_a_cluster(fitted: Path, tmp_path: Path, cluster: Any) -> None:
-    for goal in ({"psnr": 31.0}, {"psnr": 33.0, "every_sample": True}):
+    for goal in ({"psnr": 33.0}, {"psnr": 33.0, "every_sample": True}):
         encode(fitted, tmp_path / "here.zarr", overwrite=True, **goal)
         encode(fitted, tmp_path / "there.zarr", overwrite=True, client=cluster, **goal)
         assert tree(tmp_path / "here.zarr") == tree(tmp_path / "there.zarr")
@@ -175,7 +173,7 @@ def test_the_job_of_one_command_asks_for_every_sample(tmp_path: Path, samples: n
     assert report["goal"]["every_sample"]
     assert -10 * np.log10(mse(tmp_path / "out.zarr", samples[:200]).max()) >= 30
     with pytest.raises(DataError, match="without a goal"):
-        compress(tmp_path / "in.npy", tmp_path / "no.zarr", CompressionSettings(CellPCA(3), every_sample=True))
+        compress(tmp_path / "in.npy", tmp_path / "no.zarr", CompressionSettings(settings.model, every_sample=True))
 
 
 @pytest.mark.parametrize("goal", GOALS)
@@ -191,7 +189,8 @@ RNG = np.random.default_rng(0)
 FOUND = {
     "no SSIM": (RNG.integers(0, 255, (20, 6, 6), dtype=np.uint8), {"ssim": 0.9}, "refused"),
     "ends of int32": (RNG.choice([-(2**31), 2**31 - 1], (20, 8, 8)).astype(np.int32), {"max_error": 0.5}, "refused"),
-    "denormals": (RNG.normal(size=(20, 8, 8)) * 1e-310, {"psnr": 30.0}, "met"),
+    "denormals": (RNG.normal(size=(20, 8, 8)) * 1e-310, {"psnr": 30.0}, "refused"),
+    "the smallest": (RNG.choice([5e-324, 0.0], (20, 8, 8)), {"ratio": 2.0}, "refused"),
     "large": ((RNG.normal(size=(20, 8, 8)) * 1e30).astype(np.float32), {"max_relative_error": 0.01}, "met"),
     "of all sizes": (RNG.choice([1e30, 1e-30], (300, 8, 8)).astype(np.float32), {"ratio": 2.0}, "met"),
     "exact": (np.arange(9600, dtype=np.uint16).reshape(40, 16, 15), {"ratio": 1.2}, "met"),
@@ -208,12 +207,13 @@ def test_what_was_a_traceback(tmp_path: Path, kind: str) -> None:
 
 
 def test_a_decoder_that_misses_a_promise_is_refused(tmp_path: Path) -> None:
-    """Values far beyond the range that was stated have too few digits: they are off by less than twice the promise."""
-    values = (2.0**14 + np.random.default_rng(0).random((40, 8, 8)) * 2**13).astype(np.float32)
-    stack = made(tmp_path, "stack", values, data_range=(0, 1))
+    """Values beyond the range that was stated have too few digits: they are off by less than twice the promise."""
+    values = (np.random.default_rng(0).random((40, 8, 8)) * 2**12).astype(np.float32)
+    values[7] = 2.0**14 + np.arange(64).reshape(8, 8) / 512
+    stack = made(tmp_path, "stack", values, data_range=(0, 2**12))
     CellPCA(3, cell_shape=4).fit(stack).save(tmp_path / "model.zarr")
     with pytest.raises(DataError, match="would be off by"):
-        encode_store(stack, tmp_path / "model.zarr", tmp_path / "out.zarr", max_error=1e-3)
+        encode_store(stack, tmp_path / "model.zarr", tmp_path / "out.zarr", max_error=1.7e-3)
     assert not (tmp_path / "out.zarr").exists()
 
 
