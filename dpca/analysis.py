@@ -34,6 +34,7 @@ from dpca.representation.compressed_scores import (
     means_of,
 )
 from dpca.storage.errors import DataError
+from dpca.storage.given_numbers import is_whole, whole_number
 
 # Bytes of scores that are held at once, of all samples of some cells.
 _BLOCK_BYTES = 2**26
@@ -88,9 +89,10 @@ def thumbnails(store: Compressed, shape: Sequence[int]) -> da.Array:
     DataError
         If there is no thumbnail of this shape.
     """
-    grid, lengths = store.codec.components.grid, tuple(map(int, shape))
+    grid = store.codec.components.grid
     whole = grid.sample_shape[: grid.n_spatial]
-    if len(lengths) != len(whole) or not all(1 <= few <= n for few, n in zip(lengths, whole, strict=True)):
+    lengths = tuple(whole_number(length, "a length of shape", 1) for length in shape)
+    if len(lengths) != len(whole) or not all(few <= n for few, n in zip(lengths, whole, strict=True)):
         raise DataError(f"shape is {lengths}: give a length for each axis of space, at most {whole}")
     return Thumbnails(store, lengths).lazy()
 
@@ -179,7 +181,7 @@ def pca(store: Compressed, n_components: int, *, random_state: Any = 0) -> PCA:
         Fitted: as to decoded samples, but for the order of summation. Costs a fit to `scores`, with ``n_scores`` in the
         place of the number of values of a sample, and 8 bytes for each value of a component.
     """
-    own = scores(store)
+    n_components, own = whole_number(n_components, "n_components", 1), scores(store)
     model = PCA(n_components, random_state=random_state).fit(own)
     found, end = [], 0
     for cell in cells_of(store):
@@ -206,7 +208,7 @@ def nearest(store: Compressed, sample: int, n: int = 10) -> tuple[Array, Array]:
     sample : int
         Its number.
     n : int
-        How many to return.
+        How many to return, at most all others.
 
     Returns
     -------
@@ -216,11 +218,11 @@ def nearest(store: Compressed, sample: int, n: int = 10) -> tuple[Array, Array]:
     Raises
     ------
     DataError
-        If there is no such sample.
+        If there is no such sample, or ``n`` is not positive.
     """
-    if not -store.shape[0] <= sample < store.shape[0]:
-        raise DataError(f"sample is {sample} and there are {store.shape[0]:,}: give the number of one")
-    own = scores(store)
+    if not is_whole(sample) or not -store.shape[0] <= sample < store.shape[0]:
+        raise DataError(f"sample is {sample!r} and there are {store.shape[0]:,}: give the number of one")
+    n, own = whole_number(n, "n", 1), scores(store)
     distances = _distances(own, own[sample].compute())
     distances[sample] = math.inf  # is sorted to the end
     order = np.argsort(distances, kind="stable")[: min(n, len(distances) - 1)]
@@ -234,7 +236,7 @@ def outliers(store: Compressed, n: int = 10, *, n_components: int = 0) -> tuple[
     ----------
     store : Compressed
     n : int
-        How many to return.
+        How many to return, at most all.
     n_components : int
         0 for distances from the mean; else from the space of so many principal components of whole samples: what these
         do not explain (Jackson & Mudholkar 1979).
@@ -244,8 +246,13 @@ def outliers(store: Compressed, n: int = 10, *, n_components: int = 0) -> tuple[
     array (n,) of int, array (n,) of float
         Their numbers and Euclidean distances, descending. Reads all codes once for the mean, or for each pass of the
         fit, and once more.
+
+    Raises
+    ------
+    DataError
+        If ``n`` is not positive, or there are not so many components.
     """
-    own = scores(store)
+    n, n_components, own = whole_number(n, "n", 1), whole_number(n_components, "n_components", 0), scores(store)
     if n_components:
         model = PCA(n_components, random_state=0).fit(own)
         distances = np.sqrt(np.maximum(-np.asarray(model.score_samples(own)), 0))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -117,8 +118,24 @@ def test_nearest_samples(both: tuple[Compressed, np.ndarray]) -> None:
         np.testing.assert_allclose(far, np.sort(distances)[1:13], rtol=1e-4)
         np.testing.assert_allclose(distances[found], far, rtol=1e-4)
     assert len(analysis.nearest(store, 0, 10**6)[0]) == N - 1
-    with pytest.raises(DataError, match="230"):
-        analysis.nearest(store, N)
+    for wrong in (N, -N - 1, 1.0, True):
+        with pytest.raises(DataError, match="230"):
+            analysis.nearest(store, wrong)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("wrong", [-1, 0, 2.5, "3", None, True])
+def test_numbers_that_make_no_sense(floats: Compressed, wrong: Any) -> None:
+    n_spatial = floats.codec.components.grid.n_spatial
+    calls: list[Callable[[], Any]] = [
+        lambda: analysis.nearest(floats, 0, n=wrong),
+        lambda: analysis.outliers(floats, wrong),
+        lambda: analysis.pca(floats, wrong),
+        lambda: analysis.thumbnails(floats, (wrong,) * n_spatial),
+        *([lambda: analysis.outliers(floats, n_components=wrong)] if wrong != 0 else []),
+    ]
+    for call in calls:
+        with pytest.raises(DataError):
+            call()
 
 
 @pytest.mark.parametrize("n_components", [0, 2])

@@ -121,9 +121,13 @@ class Goal:
             return min(self.value_of(error), _EXACT) - min(self.value_of(self.allowed), _EXACT)
         return (self.allowed - error) / (self.allowed if self.name == "mse" and self.allowed else 1)
 
-    def stricter(self, error: float, wanted: Goal) -> Goal:
-        """Return what to ask of a few samples, where this came to an error of all that another goal does not allow."""
-        return replace(self, value=self.value_of(_ERRORS[self.name](self.value) * _STRICTER * wanted.allowed / error))
+    def stricter(self, error: float, wanted: Goal, attempt: int) -> Goal:
+        """Return what to ask of a few samples, where this came to an error of all that another goal does not allow.
+
+        Each attempt goes twice as far as the one before, as the errors of few and of all need not fall alike.
+        """
+        share = (_STRICTER * wanted.allowed / error) ** 2**attempt
+        return replace(self, value=self.value_of(_ERRORS[self.name](self.value) * share))
 
 
 class UnreachedError(Exception):
@@ -137,7 +141,7 @@ def search_step(
     coarse: bool,
     first: float = 1.0,
     near: float = NEAR,
-    most: float = math.inf,
+    end: float | None = None,
 ) -> float:
     """Return a step that meets a goal: nearly the coarsest one, or nearly the finest.
 
@@ -153,15 +157,18 @@ def search_step(
         Doublings from the guess to the next step that is tried, 1 at most; those between the others grow to 1.
     near : float
         Doublings by which the step may miss the best one.
-    most : float
-        No step is coarser than this.
+    end : float, optional
+        No step is coarser than this if ``coarse``, else finer.
 
     Raises
     ------
     UnreachedError
         If no step is found that meets the goal.
     """
-    sign, guess = 1 if coarse else -1, min(guess, most)
+    sign = 1 if coarse else -1
+    if end is not None:
+        guess = min(guess, end) if coarse else max(guess, end)
+    farthest = _MOST if end is None else sign * math.log2(end / guess)
     seen: dict[float, float] = {}
 
     def of(x: float) -> float:
@@ -174,8 +181,8 @@ def search_step(
         if low <= -_MOST or (low <= -_FINE and math.isclose(of(low), of(high), rel_tol=1e-3)):
             raise UnreachedError
         high, low, stride = low, low - stride, min(1.0, 2 * stride)
-    while of(high) >= 0 and high < _MOST and guess * 2.0 ** (sign * high) < most:
-        low, high, stride = high, high + stride, min(1.0, 2 * stride)
+    while of(high) >= 0 and high < farthest:
+        low, high, stride = high, min(high + stride, farthest), min(1.0, 2 * stride)
     if of(high) < 0:
         # The search may end on the side that misses the goal; and what is kept, or not, makes margins jump.
         root, back = brentq(of, low, high, xtol=near / 2), 0.0

@@ -170,7 +170,7 @@ def fill_codes(
             return StageCost(time.perf_counter() - began, stack.nbytes, peak)
         each = "each" if wanted.every_sample else "all"
         reached = f"{wanted.value_of(error):.6g} was reached by {each} of {stack.n_samples:,} samples"
-        aim = aim.stricter(error, wanted)
+        aim = aim.stricter(error, wanted, number)
     raise UnmetError(
         f"{wanted.name} is {wanted.value:g} but {reached} in {_ROUNDS} attempts: ask for less, or fit more components"
     )

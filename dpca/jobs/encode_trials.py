@@ -16,7 +16,7 @@ from dpca.codec.cells import CellCodec, Components
 from dpca.codec.dead_zone import NEAREST, DeadZone
 from dpca.codec.goal import Goal, UnreachedError, search_step
 from dpca.codec.interpolation import FINER, Interpolation, folded
-from dpca.codec.quantize import to_integers
+from dpca.codec.quantize import integer_dtype, to_integers
 from dpca.codec.quantized import Quantized, quantized
 from dpca.codec.residual import best_axes, differences
 from dpca.codec.waves import RUN, stored, to_waves, waves_pay
@@ -29,12 +29,19 @@ from dpca.models.rank import UnmetError
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
 from dpca.partition.shared import SharedGrid
-from dpca.representation.compressed_form import Form, decoding_dtype, mean_chunks, pixels_of
+from dpca.representation.compressed_form import (
+    Form,
+    decoding_dtype,
+    largest_residual,
+    longest_score,
+    mean_chunks,
+    pixels_of,
+)
 from dpca.storage.arrays import packed_bytes
 from dpca.storage.errors import DataError
 
 # Samples that scores are chosen on, as many as have this many bytes of scores but not fewer or more than these. Goals
-# are met on as many others, if there are others.
+# are measured on as many others, if there are others.
 _TRIED_BYTES, _TRIED_LEAST, _TRIED_MOST = 2**26, 16, 256
 # Runs of consecutive samples that tell whether waves are worth their trouble.
 _RUNS = 4
@@ -42,6 +49,8 @@ _RUNS = 4
 _FEW, _ROUGH = 32, 1 / 16
 # Steps that are tried for a promise, in units of the promised error: finer ones cost scores, coarser ones residuals.
 _FOR_A_PROMISE = (1.0, 2.0, 2.8, 4.0, 8.0, 16.0)
+# So many times the smallest ordinary number is a range that steps may divide.
+_ORDINARY = 2**10
 # Values that predictions are tried on.
 _TRIED_VALUES = 2**24
 # Bytes that a store and each of its arrays state about themselves, checksums included. Arrays of a store with
@@ -132,15 +141,23 @@ class Trials:
                     f"ask for a larger error"
                 )
             return min(sized, key=lambda one: one[0])[1]
-        coarse = goal.name != "ratio"
+        kind, coarse = np.finfo(self.scores.dtype), goal.name != "ratio"
+        if self._width < _ORDINARY * float(kind.tiny):
+            raise DataError(
+                f"values of {self.source.name} span {self._width:g}, too little for arithmetic in {kind.dtype}: "
+                f"multiply all of them by a constant"
+            )
         try:
             first = self if rough else self._few()
             start = 1.0 if guess is None else 4 * _ROUGH
-            # With such a step nothing is kept.
-            ends = {"coarse": coarse, "most": 4 * self._width * math.sqrt(self.components.grid.max_features)}
-            step = search_step(first.margin_of(goal), guess or self._width / 32, first=start, near=_ROUGH, **ends)
+            # With a step as long as a score nothing is kept; finer ones than the other make codes of more than 32 bits.
+            longest = longest_score(self.facts, self.waves)
+            search = partial(
+                search_step, coarse=coarse, end=4 * longest if coarse else longest / np.iinfo(np.int32).max
+            )
+            step = search(first.margin_of(goal), guess or self._width / 32, first=start, near=_ROUGH)
             if not rough:
-                step = search_step(self.margin_of(goal), step, first=_ROUGH, **ends)
+                step = search(self.margin_of(goal), step, first=_ROUGH)
         except (UnreachedError, OverflowError) as error:
             more = "fit the model with more components (--components all has every one), or ask for less"
             most = max(map(len, self.components.rows))
@@ -162,7 +179,9 @@ class Trials:
         """Yield what keeps a promise and how many bytes it takes; nothing that takes integers of more than 32 bits."""
         unit = self.facts["residual_step"] / 2
         plain = self.at(unit).without_components()
-        tried = [(self.with_residual, self.at(unit * times), "packed") for times in _FOR_A_PROMISE]
+        tried: list[tuple[Callable[[Quantized], Quantized], Quantized, str]] = [
+            (self.with_residual, self.at(unit * times), "packed") for times in _FOR_A_PROMISE
+        ]
         tried += [(self.with_residual, plain, "packed"), (_as_it_is, plain, "shuffled")]
         finer = [partial(self._interpolated, finer=finer) for finer in FINER]
         tried += [(predicted, plain, codec) for predicted in finer for codec in ("packed", "bzip2")]
@@ -190,7 +209,9 @@ class Trials:
         return few
 
     def at(self, step: float) -> Quantized:
-        """Return what is kept with a step."""
+        """Return what is kept with a step, or with the nearest one that is an ordinary number of the type of scores."""
+        kind = np.finfo(self.scores.dtype)
+        step = min(max(step, float(kind.tiny)), float(kind.max) / 16)
         return quantized(self.components, self.scores, step, self.n_samples, self.waves)
 
     def codec(self, tried: Quantized) -> CellCodec:
@@ -228,6 +249,7 @@ class Trials:
     def stored_bytes(self, tried: Quantized) -> float:
         """Estimate the bytes of the whole store."""
         codec, times = self.codec(tried), self.n_samples / len(self.samples)
+        _refuse_long(self.facts, tried)
         codes = codec.encode(self.samples, np.int32, DeadZone(tried.least))
         once = sum(packed_bytes(np.asarray(getattr(tried, name)), (2**14,)) for name in ("cell", "component", "basis"))
         once += packed_bytes(tried.mean, mean_chunks(self.components.grid))
@@ -274,6 +296,19 @@ class Trials:
     def mse(self, tried: Quantized) -> float:
         """Return the mean squared error, in units of the data range squared."""
         return float(self._quality(tried, Goal("mse", 1.0))["mse"].mean())
+
+
+def _refuse_long(facts: dict[str, Any], tried: Quantized) -> None:
+    """Refuse what would be written as integers of more than 32 bits.
+
+    Raises
+    ------
+    OverflowError
+    """
+    longest, plain = longest_score(facts, tried.waves) / tried.step, not len(tried.cell)
+    integer_dtype(0.0 if plain else longest)
+    if facts["residual_step"] is not None:
+        integer_dtype(largest_residual(facts, plain=plain) / facts["residual_step"])
 
 
 def _as_it_is(plain: Quantized) -> Quantized:

@@ -31,7 +31,7 @@ from dpca.kernels.linalg import release_scratch
 from dpca.kernels.pixels import to_pixels
 from dpca.kernels.quality import quality_bytes, quality_of
 from dpca.kernels.types import Array
-from dpca.representation.compressed_form import Form, pixels_of, read_codec
+from dpca.representation.compressed_form import Form, largest_residual, longest_score, pixels_of, read_codec
 from dpca.storage.arrays import create_array, open_written, write_shard
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.progress import Progress
@@ -110,18 +110,13 @@ def write_codes(
     if source.in_process:
         client = None  # its memory is here
     facts, n = root_facts(group), source.shape[0]
-    width = facts["data_range"][1] - facts["data_range"][0]
-    grid = read_codec(group).components.grid
-    # A score is at most as long as the part of a centered sample that its component reaches.
-    reach = grid.max_features * (2**grid.n_spatial if facts["overlap"] else 1)
-    waves = facts["waves"]
-    dtype = integer_dtype(math.sqrt(reach * (RUN if waves else 1)) * width / facts["step"])
+    waves, largest = facts["waves"], longest_score(facts, facts["waves"]) / facts["step"]
+    dtype = integer_dtype(largest if n_positions else 0.0)
     shape, names = ((n_positions, RUN, -(-n // RUN)), ("wave", "run")) if waves else ((n_positions, n), ("sample",))
     create_array(group, "codes", shape, dtype, form.codes(n_positions, waves), ("position", *names), codec="packed")
     if facts["residual_step"] is not None:
-        # A decoded value lies within some widths of the range.
-        far = width + max(map(abs, facts["data_range"])) if not n_positions else 4 * width
-        small = np.dtype(np.uint32) if facts.get("interpolated") else integer_dtype(far / facts["residual_step"])
+        small = integer_dtype(largest_residual(facts, plain=not n_positions) / facts["residual_step"])
+        small = np.dtype(np.uint32) if facts.get("interpolated") else small
         create_array(
             group, "residual", source.shape, small, form.residual, facts["axes"], codec=facts["residual_codec"]
         )
@@ -295,9 +290,15 @@ def _encode_each(
 
 
 def largest_errors(x: Array, y: Array) -> Array:
-    """Return the largest difference (n,) of values of each sample, exact where float64 holds it."""
-    wide = np.int64 if x.dtype.kind in "iub" and x.dtype != np.uint64 else np.float64
-    return np.array([np.abs(a.astype(wide) - b.astype(wide)).max() for a, b in zip(x, y, strict=True)], np.float64)
+    """Return the largest difference (n,) of values of each sample, float64: rounded up where that does not hold it."""
+    if x.dtype.kind == "f":
+        wide = (np.abs(np.subtract(a, b, dtype=np.float64)) for a, b in zip(x, y, strict=True))
+        found = np.array([errors.max() for errors in wide])
+        return np.where(found > 0, np.nextafter(found, np.inf), 0.0)
+    # As unsigned integers differences of any two are exact.
+    apart = (np.maximum(a, b).astype(np.uint64) - np.minimum(a, b).astype(np.uint64) for a, b in zip(x, y, strict=True))
+    exact = [int(errors.max()) for errors in apart]
+    return np.array([np.nextafter(float(e), np.inf) if int(float(e)) < e else float(e) for e in exact])
 
 
 def _require_kept(errors: Array, promised: float, name: str, first: int) -> None:

@@ -142,6 +142,19 @@ def filter_along(grid: LappedGrid, axis: int) -> Array:
     return np.ascontiguousarray(line.invert(np.eye(length), (0,)).T)
 
 
+def longest_score(facts: dict[str, Any], waves: bool) -> float:
+    """Return what no score of a store exceeds: the length of the part of a centered sample that a component reaches."""
+    grid, (low, high) = grid_of(facts), facts["data_range"]
+    reach = grid.max_features * (2**grid.n_spatial if facts["overlap"] else 1)
+    return math.sqrt(reach * (RUN if waves else 1)) * float(high - low)
+
+
+def largest_residual(facts: dict[str, Any], *, plain: bool) -> float:
+    """Return what no residual exceeds: a decoded value lies within some widths of the range."""
+    low, high = facts["data_range"]
+    return float(high - low + max(abs(low), abs(high)) if plain else 4 * (high - low))
+
+
 def grid_of(facts: dict[str, Any]) -> CellGrid:
     """Return the cells that a compressed store states."""
     shape, cell = tuple(map(int, facts["sample_shape"])), tuple(map(int, facts["cell_shape"]))

@@ -44,14 +44,15 @@ def per_axis(index: Any, shape: tuple[int, ...]) -> list[tuple[Any, Any]]:
         numbers = np.asarray(part)
         if numbers.dtype == bool:
             if numbers.shape != (length,):
-                raise IndexError(f"a mask of shape {numbers.shape} does not fit an axis of {length}")
+                raise IndexError(f"a mask of shape {numbers.shape} does not fit an axis of {length}: give one an axis")
             numbers = np.flatnonzero(numbers)
-        if numbers.size == 0:
+        if numbers.size == 0 and not isinstance(part, np.ndarray):
             numbers = numbers.astype(int)
         if numbers.dtype.kind not in "iu":
             raise IndexError(f"{part!r} is no index: give integers, slices, or masks of one axis")
         if numbers.size and not (-length <= numbers.min() and numbers.max() < length):
             raise IndexError(f"index {part!r} is out of bounds for an axis of {length}")
+        numbers = numbers.astype(np.intp)  # a length may be more than their type holds
         numbers = np.where(numbers < 0, numbers + length, numbers)
         found.append((numbers.ravel(), numbers))
     return found

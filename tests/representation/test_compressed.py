@@ -54,6 +54,19 @@ def test_indexes_of_arrays_are_those_of_numpy(both: tuple[Compressed, np.ndarray
     assert np.array_equal(store[index[:some]], whole[index[:some]])
 
 
+@pytest.mark.parametrize("dtype", ["u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8"])
+def test_integers_of_every_type_are_indexes(both: tuple[Compressed, np.ndarray], dtype: str) -> None:
+    """Also where a type does not hold the length of an axis."""
+    store, whole = both
+    kind = np.dtype(dtype).type
+    for index in (kind(5), np.array(5, kind), np.array([7, 2], kind), (slice(2), kind(3)), (slice(2), kind(3), kind(4))):
+        assert np.array_equal(store[index], whole[index])
+    if np.dtype(dtype).kind == "i":
+        assert np.array_equal(store[kind(-1)], whole[-1])
+        assert np.array_equal(store[np.array([-128, 3], kind)], whole[[-128, 3]])
+    assert store.read_bytes(kind(5)) == store.read_bytes(5)
+
+
 def test_masks_and_lists(both: tuple[Compressed, np.ndarray]) -> None:
     store, whole = both
     mask = np.arange(N) % 7 == 3
