@@ -19,7 +19,7 @@ from dpca.storage.disk import folder_bytes, require_free_space, writing_errors
 from dpca.storage.errors import DataError, PlanError, StoreError
 from dpca.storage.filling import Filling
 from dpca.storage.images import Color, Rules
-from dpca.storage.layout import Layout, axes_for, choose_layout, count_spatial
+from dpca.storage.layout import SHARD_BYTES, Layout, axes_for, choose_layout, count_spatial
 from dpca.storage.manifest import METADATA
 from dpca.storage.network import use_storage_options
 from dpca.storage.objects import place_of
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 # The least compression ratio at which the codec is chosen.
 _BLOSC_SAVES = 1.5
 _LABEL_CHUNK = 65536
+_LAYOUT = "layout"
 # Memory of a task in multiples of a shard (measured with the codec: 4.0): the values, the encoded chunks, these joined.
 # Raw chunks, which Zarr does not write, take one.
 _SHARD_COPIES = 4
@@ -59,6 +60,7 @@ def ingest(
     client: Client | None = None,
     threads: int | None = None,
     budget: int | Callable[[], int] | None = None,
+    shard_bytes: int | None = None,
     overwrite: bool = False,
     progress: Progress = no_progress,
     storage_options: Mapping[str, Any] | None = None,
@@ -93,7 +95,9 @@ def ingest(
         Number of these threads, by default one a processor.
     budget : int or callable, optional
         Bytes that a task may take, or what returns them, called if there is something to do; by default as many as it
-        needs.
+        needs. Where they are few, shards are smaller.
+    shard_bytes : int, optional
+        Bytes of a shard at most, unless a sample has more; default 128 MiB.
     overwrite : bool
         Whether to replace another Zarr store, or an unfinished one of other settings.
     progress : callable
@@ -139,11 +143,13 @@ def ingest(
             require_samples(reader)
             form = survey(reader, rules, stop=stop)
             form = form if limits is None else replace(form, data_range=limits)
-            layout = _layout(len(reader), form, cells)
-            _check_memory(reader, form, layout, budget() if callable(budget) else budget)
+            layout = _kept_layout(work) or _layout(
+                reader, form, cells, budget() if callable(budget) else budget, shard_bytes
+            )
             needed = _bytes_to_write(work, len(reader), form, layout)
             with writing_errors(target, needed):
                 require_free_space(target, needed, f"the stack of '{reader.name}'")
+                work.mark_done(_LAYOUT, record={"chunks": list(layout.chunks), "shards": list(layout.shards)})
                 filling = Filling(
                     work, reader, form, layout, stop=stop, client=client, threads=threads, progress=progress
                 )
@@ -169,6 +175,7 @@ def plan_ingest(
     reading: Mapping[str, Any],
     cells: Callable[[Sequence[str]], tuple[int, ...] | None],
     budget: int | None,
+    shard_bytes: int | None = None,
 ) -> tuple[tuple[int, ...], np.dtype[Any], Layout, tuple[str, ...]]:
     """Return shape, dtype, layout and axes of the stack that `ingest` makes if it refuses no sample.
 
@@ -180,8 +187,8 @@ def plan_ingest(
         Options of `ingest`: ``color``, ``resize``, ``crop``, ``on_error``.
     cells : callable
         Gives the cells, or None, from the names of a sample's axes.
-    budget : int, optional
-        Bytes that a task may take.
+    budget, shard_bytes : int, optional
+        Bytes that a task may take, and those of a shard.
 
     Raises
     ------
@@ -194,8 +201,8 @@ def plan_ingest(
     color = reading.get("color", "auto")
     rules = Rules(color=color, crop=_size("crop", reading.get("crop")), resize=_size("resize", reading.get("resize")))
     form = survey(reader, rules, stop=reading.get("on_error", "stop") == "stop")
-    layout = _layout(len(reader), form, cells(form.axes[1:] if not reader.encoded else ("y", "x")))
-    _check_memory(reader, form, layout, budget)
+    lengths = cells(form.axes[1:] if not reader.encoded else ("y", "x"))
+    layout = _layout(reader, form, lengths, budget, shard_bytes)
     return (len(reader), *form.sample_shape), form.dtype, layout, form.axes
 
 
@@ -270,11 +277,28 @@ def _size(option: str, size: Sequence[int] | None) -> tuple[int, int] | None:
     return int(size[0]), int(size[1])
 
 
-def _layout(n_items: int, form: Form, cells: Sequence[int] | None) -> Layout:
-    try:
-        return choose_layout((n_items, *form.sample_shape), form.dtype.itemsize, form.axes, cells)
-    except ValueError as error:
-        raise DataError(str(error)) from error
+def _layout(
+    reader: Reader, form: Form, cells: Sequence[int] | None, budget: int | None, shard_bytes: int | None
+) -> Layout:
+    """Return chunks and shards of which a task can write one: halved until it fits the budget."""
+    shape, most = (len(reader), *form.sample_shape), shard_bytes or SHARD_BYTES
+    while True:
+        try:
+            layout = choose_layout(shape, form.dtype.itemsize, form.axes, cells, most)
+        except ValueError as error:
+            raise DataError(str(error)) from error
+        if budget is None or layout.rows_per_shard == 1 or task_bytes(reader, form.dtype, layout) <= budget:
+            _check_memory(reader, form, layout, budget)
+            return layout
+        most //= 2
+
+
+def _kept_layout(work: Workspace) -> Layout | None:
+    """Return the layout of a store that an earlier run began: another budget does not change it."""
+    if not work.is_done(_LAYOUT):
+        return None
+    kept = work.record(_LAYOUT)
+    return Layout(tuple(kept["chunks"]), tuple(kept["shards"]))
 
 
 def _bytes_to_write(work: Workspace, n_items: int, form: Form, layout: Layout) -> int:

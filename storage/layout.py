@@ -39,7 +39,7 @@ CHANNEL = "channel"
 MAX_CHUNK = 4 << 30
 
 _CHUNK_BYTES = 4 << 20
-_SHARD_BYTES = 128 << 20
+SHARD_BYTES = 128 << 20
 _SHARDS_WANTED = 16
 _TINY_SAMPLE = 4 << 10
 _ROWS, _ROWS_TINY = 512, 4096
@@ -171,6 +171,7 @@ def choose_layout(
     itemsize: int,
     axes: Sequence[str],
     cell_shape: Sequence[int] | None = None,
+    shard_bytes: int | None = None,
 ) -> Layout:
     """Choose chunks and shards for a stack; the rules are in the module's text.
 
@@ -184,11 +185,13 @@ def choose_layout(
         Names of the axes, ``"sample"`` first; ``"channel"`` marks the axis that is never cut.
     cell_shape : sequence of int, optional
         Cell lengths along the spatial axes (without the channel axis).
+    shard_bytes : int, optional
+        Bytes of a shard at most, where memory is short; default 128 MiB.
 
     Returns
     -------
     Layout
-        A shard covers whole samples, so one sample that is larger than 128 MiB makes a shard larger than
+        A shard covers whole samples, so one sample that is larger than ``shard_bytes`` makes a shard larger than
         that.
 
     Raises
@@ -216,11 +219,12 @@ def choose_layout(
     padded = [-(-length // c) * c for length, c in zip(shape[1:], tile, strict=True)]
 
     chunk_row, shard_row = prod(tile) * itemsize, prod(padded) * itemsize
+    largest = min(shard_bytes or SHARD_BYTES, SHARD_BYTES)
     most = _ROWS_TINY if shard_row < _TINY_SAMPLE else _ROWS
     # the tile of a large sample is small, so many rows fit a chunk that would make a huge shard: both
     # limits count
-    rows = _power_of_two(min(most, n_samples, _CHUNK_BYTES // chunk_row, _SHARD_BYTES // shard_row))
-    times = max(1, min(_SHARD_BYTES // (rows * shard_row), n_samples // (_SHARDS_WANTED * rows)))
+    rows = _power_of_two(min(most, n_samples, _CHUNK_BYTES // chunk_row, largest // shard_row))
+    times = max(1, min(largest // (rows * shard_row), n_samples // (_SHARDS_WANTED * rows)))
     return Layout(chunks=(rows, *tile), shards=(rows * times, *padded))
 
 

@@ -268,6 +268,9 @@ def opened(x: Any, key: str | None = None) -> Any:
         return open_stack(path)
     if isinstance(x, zarr.Array):
         cf.require_plain(str(x.store_path), x)
+        # Zarr 3 forgets the order of bytes of a new array's type when it opens the array again, as tasks do.
+        if not x.dtype.isnative and (path := path_of(x)) is not None:
+            x = open_array(path)
     if is_trajectory(x):
         return DaskSource(*open_rows(x))
     if isinstance(x, str | os.PathLike):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from dpca.engine.boundary import guarded
 from dpca.engine.derived import ComputedSource
 from dpca.engine.source import Source, check_finite
 from dpca.kernels.dtypes import working_dtype
@@ -28,8 +29,9 @@ class SuperposedSource(ComputedSource):
     def compute(self, values: Array, first: int, samples: tuple[int, int], region: Region, out: Array) -> None:
         """Fill a box of rows; all atoms of a frame are needed for any."""
         check_finite(values, first, self.name)
+        fill = guarded(self.superposition.rows, self.name, (first, first + len(values)))
         if out.shape[1:] == values.shape[1:]:
-            self.superposition.rows(values, out)
+            fill(values, out)
             return
-        self.superposition.rows(values, rows := np.empty(values.shape, self.dtype))
+        fill(values, rows := np.empty(values.shape, self.dtype))
         np.copyto(out, rows[(slice(None), *(slice(*lengths) for lengths in region))])

@@ -127,7 +127,8 @@ def write_appended(
     if source.in_process:
         client = None  # its memory is here
     whole = Outline(source.name, (job.length, *source.shape[1:]), source.dtype, source.chunks)
-    plan_codes(whole, task_budget(client, thread_count()), len(job.before.codec.cell))
+    promised = job.before.facts["residual_step"] is not None
+    plan_codes(whole, task_budget(client, thread_count()), len(job.before.codec.cell), promised=promised)
     counts = {s: min((s + 1) * rows, job.length) - max(s * rows, job.begins) for s in job.shards}
 
     def write(shards: Mapping[int, int]) -> int:

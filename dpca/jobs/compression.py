@@ -39,6 +39,7 @@ from dpca.representation.compressed import COMPRESSED_VERSION
 from dpca.storage.errors import DataError, StoreError
 from dpca.storage.ingest import plan_ingest
 from dpca.storage.input import open_input
+from dpca.storage.layout import SHARD_BYTES
 from dpca.storage.objects import Place, place_of
 from dpca.storage.outputs import check_output
 from dpca.storage.progress import Progress, no_progress
@@ -49,6 +50,8 @@ from dpca.storage.workspace import Workspace, fingerprint_of
 PathLike = str | os.PathLike[str]
 # Decoded bytes of a job beside which the seconds that a plan takes are nothing.
 _WORTH_A_PLAN = 2**34
+# Sizes of shards that are tried where memory is short, each half of the one before.
+_HALVED = 8
 
 
 @dataclass(frozen=True)
@@ -121,7 +124,7 @@ def compress(
     given = open_input(source, key=settings.key, axes=settings.axes, data_range=settings.data_range)
     if (done := find_done(given, output, settings, overwrite=overwrite)) is not None:
         return done
-    size = plan_compression(given, settings, client)
+    size, shard_bytes = plan_compression(given, settings, client)
     planning = client is not None and (size > _WORTH_A_PLAN if plan is None else plan)
     folder, model, goal = report_folder(output), settings.model, settings.goal
     with _workspace(given, output, settings, overwrite) as work:
@@ -133,7 +136,14 @@ def compress(
             workers, budget = parallel_tasks(client, thread_count()), task_budget(client, thread_count())
             record.plan(plan_job(given, settings, workers=[workers], budget=budget)[0].stages)
         stack, cost = own_stack(
-            given, work, settings.reading, cells=model.cells_for, client=client, progress=progress, say=say
+            given,
+            work,
+            settings.reading,
+            cells=model.cells_for,
+            client=client,
+            progress=progress,
+            say=say,
+            shard_bytes=shard_bytes,
         )
         record.keep("ingest", cost)
         run: dict[str, Any] = {"client": client, "progress": progress}
@@ -216,8 +226,8 @@ def find_done(
     return Compressed(report, folder, True)
 
 
-def plan_compression(given: Stack | Reader, settings: CompressionSettings, client: Any | None) -> int:
-    """Refuse a job if any of its stages does not fit the memory; return the bytes of all samples, decoded.
+def plan_compression(given: Stack | Reader, settings: CompressionSettings, client: Any | None) -> tuple[int, int]:
+    """Refuse a job if a stage does not fit the memory, however small the shards of the stack that it ingests.
 
     Parameters
     ----------
@@ -226,6 +236,13 @@ def plan_compression(given: Stack | Reader, settings: CompressionSettings, clien
     settings : CompressionSettings
     client : distributed.Client, optional
 
+    Returns
+    -------
+    size : int
+        Bytes of all samples, decoded.
+    shard_bytes : int
+        Those of a shard of the stack at most.
+
     Raises
     ------
     PlanError
@@ -233,13 +250,29 @@ def plan_compression(given: Stack | Reader, settings: CompressionSettings, clien
     DataError
         If the source or the parameters are wrong.
     """
-    budget, model = task_budget(client, thread_count()), settings.model
+    budget, refused = task_budget(client, thread_count()), None
+    for halved in range(_HALVED):
+        try:
+            return _planned(given, settings, client, budget, shard_bytes := SHARD_BYTES >> halved), shard_bytes
+        except PlanError as error:
+            refused = refused or error
+            if isinstance(given, Stack):
+                break
+    assert refused is not None
+    raise refused
+
+
+def _planned(
+    given: Stack | Reader, settings: CompressionSettings, client: Any | None, budget: int, shard_bytes: int
+) -> int:
+    """Return the bytes of all samples, decoded; refuse a job if a stage does not fit the memory with such shards."""
+    model = settings.model
     if isinstance(given, Stack):
         source: Any = as_source(given)
         axes = given.axes
     else:
         with _stage("ingest"):
-            shape, dtype, layout, axes = plan_ingest(given, settings.reading, model.cells_for, budget)
+            shape, dtype, layout, axes = plan_ingest(given, settings.reading, model.cells_for, budget, shard_bytes)
         source = Outline(given.name, shape, dtype, layout.chunks)
     with _stage("fit"):
         if settings.choose_cells:
@@ -252,7 +285,7 @@ def plan_compression(given: Stack | Reader, settings: CompressionSettings, clien
         else:
             wanted = wanted_goal(settings.goal, every_sample=settings.every_sample)
             check_goal(wanted, source.shape[1:], len(model.cells_for(axes[1:])))
-            plan_codes(source, budget)
+            plan_codes(source, budget, promised=wanted.is_promise)
     size: int = math.prod(source.shape) * source.dtype.itemsize
     return size
 

@@ -121,7 +121,8 @@ def write_codes(
             group, "residual", source.shape, small, form.residual, facts["axes"], codec=facts["residual_codec"]
         )
     rows = form.shard_rows
-    plan_codes(source, task_budget(client, thread_count()), n_positions, form)
+    promised = facts["residual_step"] is not None
+    plan_codes(source, task_budget(client, thread_count()), n_positions, form, promised=promised)
 
     def write(shards: Mapping[int, int]) -> int:
         lengths = {s: min((s + 1) * rows, n) - s * rows for s in shards}
@@ -137,8 +138,12 @@ def write_codes(
     return peak, [job.record(s, nearest.get(s, 0)) for s in range(job.n_shards)]
 
 
-def plan_codes(source: Source, budget: int, n_positions: int = 0, form: Form | None = None) -> None:
+def plan_codes(
+    source: Source, budget: int, n_positions: int = 0, form: Form | None = None, *, promised: bool = True
+) -> None:
     """Refuse shards that do not fit ``budget`` bytes a task, if only with no code at all.
+
+    Residuals are counted only where an error of every value is ``promised``.
 
     Raises
     ------
@@ -146,19 +151,21 @@ def plan_codes(source: Source, budget: int, n_positions: int = 0, form: Form | N
     """
     form = form or Form(tuple(source.shape), source.dtype.itemsize)
     rows = min(form.shard_rows, source.shape[0])
-    require_memory(rows, task_bytes(source, form, n_positions), budget)
+    require_memory(rows, task_bytes(source, form, n_positions, promised=promised), budget)
 
 
-def task_bytes(source: Source, form: Form, n_positions: int) -> int:
+def task_bytes(source: Source, form: Form, n_positions: int, *, promised: bool = True) -> int:
     """Bytes that `encode_one` takes at most beyond what its process holds anyway."""
     sample, itemsize = math.prod(source.shape[1:]), source.dtype.itemsize
     rows = min(form.shard_rows, source.shape[0])
     block = _rows_at_once(source, form)
-    # Codes, and residuals, of 32 bits; copies in floating point, of 64 bits at most, of what is encoded at once, and of
-    # its scores; two slabs of the sample and its mean.
-    written = rows * (n_positions + sample) * 4
+    # Codes, and residuals if any, of 32 bits; copies in floating point of what is encoded at once, and of its scores;
+    # two slabs of the sample and its mean.
+    written = rows * (n_positions + (sample if promised else 0)) * 4
     reading = rows * sample * itemsize + 4 * math.prod(source.chunks) * itemsize
-    work = 8 * (block * (5 * sample + 2 * n_positions) + 3 * sample) + quality_bytes(source.shape[1:], source.dtype)
+    unit = 8 if promised else working_dtype(source.dtype).itemsize
+    work = unit * block * 5 * sample + 8 * (2 * block * n_positions + 3 * sample)
+    work += quality_bytes(source.shape[1:], source.dtype)
     return reading + SHARD_COPIES * written + work + TASK_OVERHEAD
 
 

@@ -51,6 +51,7 @@ def own_stack(
     client: Any | None,
     progress: Progress,
     say: Callable[[str], None],
+    shard_bytes: int | None = None,
 ) -> tuple[Stack, StageCost]:
     """Return a given stack, or ingest a reader into a job's store unless it is there; and what ingesting it cost.
 
@@ -60,6 +61,8 @@ def own_stack(
     ----------
     cells : callable, optional
         Gives the cells that chunks should fit, from the names of a sample's axes.
+    shard_bytes : int, optional
+        As for `dpca.storage.ingest`.
     """
     if isinstance(given, Stack):
         return given, NOTHING
@@ -82,9 +85,8 @@ def own_stack(
         say(f"ingest {len(given):,} samples from {given.name}")
     sample_axes = ("y", "x") if given.encoded else given.axes or axes_for(given.sample_shape)
     budget, began = task_budget(client, thread_count()), time.perf_counter()
-    stack = ingest(
-        given, target, cell_shape=cells(sample_axes), client=client, budget=budget, progress=progress, **reading
-    )
+    how: dict[str, Any] = {"client": client, "budget": budget, "shard_bytes": shard_bytes, "progress": progress}
+    stack = ingest(given, target, cell_shape=cells(sample_axes), **how, **reading)
     work.mark_done(_CHECKED)
     return stack, StageCost(time.perf_counter() - began, stack.nbytes, held_by(client))
 

@@ -333,7 +333,7 @@ class _Tried:
         spent = _fewest_seconds(self.few, work, self.folder / "codes")
         alone, each = _line([some.n_samples for some in self.few], spent)
         form = Form(tuple(self.source.shape), self.source.dtype.itemsize, not len(found.cell))
-        need = encode_write.task_bytes(self.source, form, len(found.cell))
+        need = encode_write.task_bytes(self.source, form, len(found.cell), promised=goal.is_promise)
         return _Stage("encode", self._decoded, reached + alone, (), n, form.shard_rows, each, need)
 
     @property

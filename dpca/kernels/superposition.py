@@ -50,6 +50,8 @@ class Superposition:
         for start in range(0, len(frames), step):
             x = frames[start : start + step].astype(np.float64)
             found = weighted @ x
+            if not np.isfinite(found).all():
+                raise ValueError("coordinates are too large to be superposed: divide them by a constant")
             u, _, vt = np.linalg.svd(found[:, :3])
             u[:, :, 2] *= np.sign(np.linalg.det(u) * np.linalg.det(vt))[:, None]
             x -= found[:, 3:]

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 import sklearn.exceptions
+from numpy.typing import DTypeLike
 
 from dpca.kernels.types import Array
 from dpca.storage.errors import DataError
@@ -43,6 +44,45 @@ def unsettled(method: str, variance_moved: float, angle_moved: float, captured_b
         f"variance, where at most {MOST_MOVED:.0%} is expected, and turned the components by up to {angle_moved:.2f} "
         f"rad{known}: try {change}"
     )
+
+
+def check_scale(results: Sequence[Mapping[str, Array]], what: str, dtype: DTypeLike | None = None) -> None:
+    """Refuse results of values whose squares leave the range of floating-point numbers, where no variance is told.
+
+    Parameters
+    ----------
+    results : sequence of dict
+        ``mean``, ``components`` and ``total_variance`` of all attributes, or of each part of them.
+    what : str
+        What found them.
+    dtype : dtype, optional
+        Of arithmetic that takes the squares of samples, and in float64 those of variances. Default: variances are sums
+        of squares in float64, and nothing else is.
+
+    Raises
+    ------
+    DataError
+    """
+    d = sum(found["components"].shape[-1] for found in results)
+    variance = sum(float(found["total_variance"]) for found in results) / d
+    largest = max(float(np.abs(found["mean"]).max()) for found in results)
+    check_level(math.sqrt(variance) or largest, what, dtype)
+
+
+def check_level(level: float, what: str, dtype: DTypeLike | None = None) -> None:
+    """Refuse a size of deviations, 0 but for those of zeros, as `check_scale` does."""
+    double = np.finfo(np.float64)
+    least, most = math.sqrt(double.tiny), math.sqrt(double.max)
+    if dtype is not None:
+        own = np.finfo(dtype)
+        least = max(math.sqrt(least), math.sqrt(own.tiny) / float(own.eps))
+        most = min(math.sqrt(most), math.sqrt(own.max))
+    if level and not least <= level <= most:
+        raise DataError(
+            f"{what} does not know the variance of values of about {level:.0e}, whose squares leave the range of "
+            f"{np.dtype(dtype or np.float64)}: multiply the samples by a constant, so that they lie between "
+            f"{least:.0e} and {most:.0e}"
+        )
 
 
 def check_result(

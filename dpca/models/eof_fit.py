@@ -15,7 +15,7 @@ from dpca.engine.source import Source
 from dpca.kernels.types import Array
 from dpca.models.anomalies import Anomalies, AnomalySource, GapError, SurveySource
 from dpca.models.calendar import Calendar, elapsed
-from dpca.models.convergence import ConvergenceWarning
+from dpca.models.convergence import ConvergenceWarning, check_level
 from dpca.models.fields import Field
 from dpca.models.gaps import Expected, FilledSource, InterpolatedSource
 from dpca.models.linear_model import LinearModel
@@ -149,7 +149,10 @@ class Fitting:
         surveyed = SurveySource(source)
         rule = Survey(self.groups, self.trend if self.calendar.detrend else None, np.nan_to_num(self.shift))
         passes = Passes(surveyed, memory_budget=self.eof.memory_budget, **self.running)
-        return passes.over(Whole(tuple(surveyed.shape[1:])), rule, stage=stage)[0]
+        found = passes.over(Whole(tuple(surveyed.shape[1:])), rule, stage=stage)[0]
+        largest = np.abs(found["level"]).max(where=np.isfinite(found["level"]), initial=0)
+        check_level(float(np.sqrt(found["variance"].mean()) or largest), f"the {stage}")
+        return found
 
     def _anomalies(self, found: dict[str, Array], places: Array) -> Anomalies:
         """Return what the survey of a source without gaps says of these places."""

@@ -21,7 +21,7 @@ from dpca.engine.source import Source, as_source
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
 from dpca.models.component_model import ComponentModel
-from dpca.models.convergence import check_result
+from dpca.models.convergence import check_result, check_scale
 from dpca.models.going_on import WhereStateIsKept, read_states, stated_dtype, stored_arrays
 from dpca.models.parameters import check_parameters, check_states_fit, checked_rank, no_values
 from dpca.models.partition_rule import by_partition, choose_rule, exact_rule, in_place
@@ -255,6 +255,7 @@ class PartitionedPCA(ComponentModel):
         results, places = by_partition(rule, folded, results, dtype)
         for result in results:
             check_result(result, f"the analysis of a {self.part_name}")
+        check_scale(results, f"the analysis of {self.part_name}s")
         reached = keep_chosen(choice, partition, results, n, value_range, check, places)
         k = max([1, *(len(result["components"]) for result in results)]) if choice.adapts else choice.value
         self._learned_parts(partition, in_place(k or partition.max_features, partition, results, dtype), n)

@@ -14,7 +14,7 @@ from dpca.engine.source import Source
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.patches import PatchGrid
 from dpca.kernels.types import Array
-from dpca.models.convergence import check_result
+from dpca.models.convergence import check_result, check_scale
 from dpca.models.docs import documented
 from dpca.models.estimator import Estimator
 from dpca.models.parameters import no_values, spatial_lengths
@@ -115,7 +115,7 @@ class PatchCascade(Estimator):
         for j, rule, given in self._layers(source, source.axes, layers):
             passes = Passes(given, memory_budget=self.memory_budget, **running)
             (found,) = passes.over(Whole(tuple(given.shape[1:])), rule, stage=f"layer {j + 1}")
-            check_result(found, f"the analysis of the patches of layer {j + 1}")
+            check_scale([check_result(found, what := f"the analysis of the patches of layer {j + 1}")], what)
             layers.append(PatchRepresentation(rule.grid, found["mean"], self._filters(found, random, given.dtype)))
             known = found["explained_variance"]
             self.explained_variance_.append(known if self.filters == "pca" else np.full_like(known, np.nan))

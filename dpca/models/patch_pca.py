@@ -14,7 +14,7 @@ from dpca.engine.source import Source
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.patches import PatchGrid
 from dpca.kernels.types import Array
-from dpca.models.convergence import check_result
+from dpca.models.convergence import check_result, check_scale
 from dpca.models.docs import documented
 from dpca.models.estimator import Estimator
 from dpca.models.parameters import checked_rank, no_values, spatial_lengths
@@ -118,7 +118,7 @@ class PatchPCA(Estimator):
         passes = Passes(source, memory_budget=self.memory_budget, **running)
 
         def learn(model: Any, found: dict[str, Array], n: int) -> None:
-            check_result(found, "the analysis of patches")
+            check_scale([check_result(found, what := "the analysis of patches")], what)
             components = found["components"].astype(working_dtype(source.dtype))
             model._learn(rule.grid, {**found, "components": components}, n)
 

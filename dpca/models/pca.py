@@ -17,7 +17,7 @@ from dpca.engine.boundary import guarded
 from dpca.engine.source import Source
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
-from dpca.models.convergence import RESULT, check_result
+from dpca.models.convergence import RESULT, check_result, check_scale
 from dpca.models.docs import documented
 from dpca.models.linear_model import LeastComponents, LinearModel, least_scores
 from dpca.models.parameters import checked_rank, explained_share, require_seed
@@ -161,6 +161,7 @@ class PCA(LinearModel):
         def learn(model: Any, found: dict[str, Array], n: int) -> None:
             found = model._kept_of(found)
             check_result(found, solver, (*RESULT, "residual_norms", "least_components", "least_variance"))
+            check_scale([found], solver, None if solver == "covariance" else problem.dtype)
             model.solver_, model.solver_reason_, model.n_passes_ = solver, reason, passes.count
             found["components"] = found["components"].astype(problem.dtype, copy=False)
             model._learned(found, tuple(source.shape[1:]), n)

@@ -16,7 +16,7 @@ from dpca.engine.fold import plan_for
 from dpca.engine.shuffled import shuffle
 from dpca.engine.source import Source
 from dpca.kernels.types import Array
-from dpca.models.convergence import ConvergenceWarning, OrderWarning, check_result, unsettled
+from dpca.models.convergence import ConvergenceWarning, OrderWarning, check_result, check_scale, unsettled
 from dpca.models.docs import documented
 from dpca.models.execution import executed
 from dpca.models.linear_model import LinearModel
@@ -224,8 +224,10 @@ class StreamingPCA(StreamedModel):
         self, found: dict[str, Array], what: str, sample_shape: tuple[int, ...], n: int, before: Array | None = None
     ) -> None:
         """Learn what was found, unless it is not finite; ``before`` are the components until then, if any."""
-        remedy = "" if self.method_ in ("incremental-svd", "covariance") else ", or use method='incremental-svd'"
-        self._learned(check_result(found, what, otherwise=remedy), sample_shape, n)
+        exact = self.method_ in ("incremental-svd", "covariance")
+        remedy = "" if exact else ", or use method='incremental-svd'"
+        check_scale([check_result(found, what, otherwise=remedy)], what, None if exact else found["components"].dtype)
+        self._learned(found, sample_shape, n)
         if before is not None:
             self.angle_moved_, self.variance_moved_ = moved(before, self.components_, self.explained_variance_)
 

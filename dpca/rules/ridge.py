@@ -117,8 +117,14 @@ class RidgeMoments(Rule):
         for fold in folds:
             fold.move_to(shift)
         whole = folds[0] if len(folds) == 1 else _Moments.sum_of(folds)
-        if not np.isfinite(linalg.diagonal(whole.state.arrays["cross"])).all():
+        squares = linalg.diagonal(whole.state.arrays["cross"])
+        if not np.isfinite(squares).all():
             raise ValueError("a variance exceeds what float64 holds: divide all values by a constant first")
+        level = np.sqrt(squares.max() / whole.n) or np.abs(shift).max()
+        if 0 < level < np.sqrt(np.finfo(np.float64).tiny):
+            raise ValueError(
+                f"values of about {level:.0e} have squares that float64 does not hold: multiply all by a constant first"
+            )
         errors = np.zeros(len(self.alphas))
         best = 0
         if len(folds) > 1 and len(self.alphas) > 1:

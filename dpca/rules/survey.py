@@ -111,6 +111,8 @@ class Survey(Rule):
         sums, squares = arrays["sums"], arrays["squares"]
         slope = np.zeros(len(self.shift))
         within = squares - (sums**2 / own).sum(axis=0)
+        if not np.isfinite(within).all():
+            raise ValueError("a variance exceeds what float64 holds")
         level = sums / own
         if self.trend is not None:
             t = self.trend[there]

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import importlib
 import os
 import re
+import tomllib
+import tracemalloc
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,11 +14,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+from dask.utils import parse_bytes
 from sklearn.base import clone
 
 from dpca import PCA, BandPCA, CellPCA, StreamingPCA
 from dpca.engine.cluster import open_client
-from dpca.engine.memory import task_budget
+from dpca.engine.memory import room_within, task_budget
 from dpca.engine.plan import Outline, PlanError
 from dpca.engine.source import as_source
 from dpca.jobs import CompressionSettings, compress, open_input
@@ -23,7 +27,8 @@ from dpca.jobs.compression import plan_compression
 from dpca.jobs.score_write import plan_scores
 from dpca.pipelines.celeba_cpca import main as job
 from dpca.storage import ingest
-from dpca.storage.ingest import plan_ingest
+from dpca.storage.ingest import plan_ingest, task_bytes
+from dpca.storage.layout import SHARD_BYTES
 from dpca.storage.readers import open_reader
 from tests.certificates import shown_to
 from tests.conftest import smooth_images
@@ -134,3 +139,67 @@ def test_ingest_itself_is_refused_before_it_makes_anything(source: Path, tmp_pat
         ingest(source, tmp_path / "out.zarr", budget=20_000_000)
     assert os.listdir(tmp_path) == []
     assert ingest(source, tmp_path / "out.zarr", budget=80_000_000).n_samples == 12
+
+
+def sparse(path: Path, shape: tuple[int, ...]) -> Any:
+    """Photographs of a shape that take no room on the disk."""
+    np.lib.format.open_memmap(path, "w+", np.uint8, shape).flush()
+    return open_reader(path)
+
+
+@pytest.mark.parametrize(
+    ("shape", "memory"),
+    [
+        ((240, 250, 250, 3), None),
+        ((60, 500, 500, 3), None),
+        ((22, 768, 1024, 3), None),
+        ((1_200, 250, 250, 3), None),
+        ((13_233, 250, 250, 3), None),
+        ((1_200, 250, 250, 3), "1.2GB"),
+        ((13_233, 250, 250, 3), "1.2GB"),
+    ],
+)
+def test_the_shipped_job_fits_its_workers_on_photographs(
+    tmp_path: Path, shape: tuple[int, ...], memory: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Shards, and with them the batches of the fit, become smaller before anything is refused."""
+    shipped = tomllib.loads((Path(__file__).parents[2] / "docs/examples/job.toml").read_text())
+    room = room_within(parse_bytes(memory or shipped["memory"]))
+    model = CellPCA(cell_shape=16, overlap=8, shared=True, memory_budget=room)
+    settings = CompressionSettings(model, goal=shipped["target"], choose_cells=True)
+    monkeypatch.setattr("dpca.jobs.compression.task_budget", lambda *_: room)
+    size, shard_bytes = plan_compression(sparse(tmp_path / "a.npy", shape), settings, None)
+    assert size == np.prod(shape)
+    assert (shard_bytes == SHARD_BYTES) == (memory is None)
+
+
+def test_small_shards_are_written_in_the_memory_that_is_planned(tmp_path: Path) -> None:
+    """A budget of a sixth of what a whole shard takes; a run that is resumed with another one keeps its shards."""
+    images = smooth_images(400, (100, 90, 3))
+    np.save(tmp_path / "a.npy", images)
+    reader, budget = open_reader(tmp_path / "a.npy"), 40_000_000
+    _, dtype, layout, _ = plan_ingest(reader, {}, lambda axes: None, budget)
+    whole = plan_ingest(reader, {}, lambda axes: None, None)[2]
+    assert layout.rows_per_shard < whole.rows_per_shard
+    tracemalloc.start()
+    stack = ingest(reader, tmp_path / "s.zarr", budget=budget, threads=1)
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert stack.samples.shards == layout.shards
+    assert peak <= task_bytes(reader, dtype, layout) <= budget
+    np.testing.assert_array_equal(stack.samples[:], images)
+
+
+def test_a_resumed_ingest_keeps_the_shards_it_began_with(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    images = smooth_images(400, (100, 90, 3))
+    np.save(tmp_path / "a.npy", images)
+    with monkeypatch.context() as patch, pytest.raises(KeyboardInterrupt):
+        patch.setattr(importlib.import_module("dpca.storage.ingest"), "_finish", _interrupted)
+        ingest(tmp_path / "a.npy", tmp_path / "s.zarr", budget=40_000_000)
+    stack = ingest(tmp_path / "a.npy", tmp_path / "s.zarr")
+    assert np.prod(stack.samples.shards) * 4 < 40_000_000
+    np.testing.assert_array_equal(stack.samples[:], images)
+
+
+def _interrupted(*_: Any) -> None:
+    raise KeyboardInterrupt
