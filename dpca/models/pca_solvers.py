@@ -28,7 +28,7 @@ from dpca.rules.covariance_product import (
     next_iterate,
     rayleigh_ritz,
 )
-from dpca.rules.dual import BlockGram, DualComponents, dual_bytes, dual_weights
+from dpca.rules.dual import BlockGram, DualComponents, dual_bytes, dual_share, dual_weights
 from dpca.rules.minibatch import InBatches
 from dpca.rules.orthonormal import orthonormalize
 from dpca.rules.power_iteration import PowerIteration
@@ -88,12 +88,8 @@ class Problem:
 def covariance(problem: Problem, passes: Passes) -> Found:
     """Eigendecomposition of the covariance, one pass (Alakkari 2020, section 2.1; Arora 2015, section 5.1)."""
     precise = problem.dtype == np.float64
-    rule = CovariancePCA(problem.k, n_least=problem.n_least, center=problem.center, precise=precise)
-
-    def exact(found: Found) -> Found:
-        return {**found, "captured_bound": np.asarray(1.0)}
-
-    return exact(passes(rule, look=lambda states: exact(rule.finish(states[0]))))
+    rule = CovariancePCA(problem.k, n_least=problem.n_least, center=problem.center, precise=precise, certified=True)
+    return passes(rule, look=lambda states: rule.finish(states[0]))
 
 
 def dual(problem: Problem, passes: Passes) -> Found:
@@ -111,7 +107,7 @@ def dual(problem: Problem, passes: Passes) -> Found:
         **components,
         "explained_variance": np.concatenate([values, np.zeros(problem.k - len(values))]),
         "total_variance": found["total_variance"],
-        "captured_bound": np.asarray(1.0),
+        "captured_bound": np.asarray(dual_share(found, components["mean"], problem.k, problem.dtype)),
     }
 
 

@@ -1,10 +1,7 @@
 """What components are proved to capture, rounding counted in: the error analysis behind every ``captured_bound``.
 
-Arithmetic is the standard model: fl(a op b) = (a op b)(1 + e), |e| <= u, u being 2^-24 for float32 and 2^-53 for
-float64 (Higham 2002, equation 2.4). A sum of n products is off by at most gamma(n) times the sum of their magnitudes, whatever
-the order in which a library adds and whether or not it fuses (Higham 2002, equations 3.4 and 3.5); so for matrices
-|fl(A B) - A B| <= gamma(n) |A| |B| (equation 3.13). Products here have few terms, blocks of columns or of rows, and
-are added up in float64, so that n is the length of a block; norms make numbers of it: ||A| |B||_F <= ||A||_F ||B||_F.
+Products are off by gamma(n) as `dpca.kernels.rounding` says. They have few terms, blocks of columns or of rows, and are
+added up in float64, so that n is the length of a block; norms make numbers of it: ||A| |B||_F <= ||A||_F ||B||_F.
 
 C is the covariance of the samples as they are given, P the projection onto the span of k components as they are
 stored, best(C) the sum of the k largest eigenvalues, and missed(P) = best(C) - tr(C P) what a certificate bounds.
@@ -24,12 +21,7 @@ norm of R, and with it the sum of any eigenvalues, and what the eigenvalues of D
 ``skew`` bounds ||E^(1/2) (B B^T - I) E^(1/2)||, since steps take the basis to be orthonormal, and ``astray`` the distance
 of the mean. If a step makes L + F of L, for L^T L + D, then |(L + F)^T (L + F) - L^T L|_* <= 2 |L|_F |F|_F + |F|_F^2.
 
-LAPACK's symmetric eigensolvers are backward stable: eigenvalues are off by at most p(n) u ||C||, p a modest polynomial,
-for which 10 n stands here (Anderson et al. 1999, section 4.7).
-
-References: N. J. Higham, Accuracy and Stability of Numerical Algorithms, 2nd ed., SIAM 2002. B. N. Parlett, The
-Symmetric Eigenvalue Problem, SIAM 1998. E. Anderson et al., LAPACK Users' Guide, 3rd ed., SIAM 1999. K. Fan, Proc. Natl.
-Acad. Sci. 35, 1949, p. 652.
+References: B. N. Parlett, The Symmetric Eigenvalue Problem, SIAM 1998. K. Fan, Proc. Natl. Acad. Sci. 35, 1949, p. 652.
 """
 
 from __future__ import annotations
@@ -41,27 +33,13 @@ import numpy as np
 import scipy.linalg
 from numpy.typing import DTypeLike
 
+from dpca.kernels.rounding import eigen_error, gamma, unit
 from dpca.kernels.types import Array
 
-_EIGEN = 10
 # Gaps in a spectrum that are tried.
 _GAPS = 2
-
-
-def unit(dtype: DTypeLike) -> float:
-    """Return u, the relative rounding error of one operation."""
-    return float(np.finfo(dtype).eps) / 2
-
-
-def gamma(n: float, u: float) -> float:
-    """Return n u / (1 - n u), the relative error of a sum of n products; infinity where n u reaches 1."""
-    product = n * u
-    return product / (1 - product) if product < 1 else math.inf
-
-
-def eigen_error(n: int, largest: float) -> float:
-    """Bound on the error of computed eigenvalues (float64) of a matrix (n, n) with a largest one."""
-    return _EIGEN * n * unit(np.float64) * largest
+# Operations on a few numbers.
+_FEW = 10
 
 
 class Errors(NamedTuple):
@@ -171,7 +149,7 @@ def stored(k: int, dtype: DTypeLike) -> float:
 
     Rounded to another type or not: they are orthonormal to some units of float64.
     """
-    return math.sqrt(k) * (unit(dtype) + gamma(_EIGEN, unit(np.float64)))
+    return math.sqrt(k) * (unit(dtype) + gamma(_FEW, unit(np.float64)))
 
 
 def share(captured: float, missed: float) -> float:
@@ -180,7 +158,36 @@ def share(captured: float, missed: float) -> float:
         return 1.0
     if not (captured > 0 and missed < math.inf):
         return 0.0
-    return max(captured / (captured + missed) - gamma(_EIGEN, unit(np.float64)), 0.0)
+    return max(captured / (captured + missed) - gamma(_FEW, unit(np.float64)), 0.0)
+
+
+def exact_share(
+    values: Array, beyond: float, errors: Array, dtype: DTypeLike, *, distance: float = 0.0, lost: float = 0.0
+) -> float:
+    """Return the least share that computed eigenvectors capture, once they are stored in a type.
+
+    Parameters
+    ----------
+    values : array (k,)
+        Their eigenvalues, descending.
+    beyond : float
+        Upper bound on the other eigenvalues of the computed matrix.
+    errors : array (k,)
+        Norms of the errors of the eigenvectors' products with the true matrix. Its other eigenvalues may exceed
+        ``beyond`` by the largest of these.
+    distance : float
+        By which what is stored was moved, see `moved`.
+    lost : float
+        What is missed beside.
+    """
+    k, total = len(values), float(values.sum())
+    if not total > 0:
+        return share(0.0, lost)
+    known = Errors(np.zeros(k), errors, 0.0)
+    # Rounding of the matrix counts beside them as along them.
+    missing, largest, _ = missed(np.diag(values), np.zeros((k, k)), k, beyond + float(errors.max()), known)
+    captured = total - math.sqrt(k) * float(np.linalg.norm(errors))
+    return share(captured, moved(missing + lost, largest, distance + stored(k, dtype)))
 
 
 def add_mean(

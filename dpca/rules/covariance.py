@@ -12,8 +12,10 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels import linalg, linalg_int8
 from dpca.kernels.dtypes import working_dtype
-from dpca.kernels.namespace import any_of, cast, dtype_of, is_numpy, namespace
+from dpca.kernels.namespace import any_of, cast, dtype_of, is_numpy, namespace, to_numpy
+from dpca.kernels.rounding import eigen_error, gamma, unit
 from dpca.kernels.types import Array
+from dpca.rules import certificate
 from dpca.rules.rule import Rule
 from dpca.rules.state import Layout, State
 
@@ -75,6 +77,8 @@ class Covariance(Rule):
             "shift": ((n_features,), float),
             "sum": ((n_features,), float),
             "cross": ((n_features, n_features), float),
+            # Sum of squares of what was multiplied, less the shift of the time, times the rounding error of its type.
+            "rounding": ((), float),
         }
 
     def _start(self, state: State, dtype: DTypeLike) -> None:
@@ -101,7 +105,8 @@ class Covariance(Rule):
         a.move_to(total)
         if a.counts["n_samples"] == 0:
             a.arrays["shift"][...] = b.arrays["shift"]
-        a.arrays["cross"] += b.arrays["cross"]
+        for name in ("cross", "rounding"):
+            a.arrays[name] += b.arrays[name]
         a.arrays["sum"] += _displace(a.arrays["cross"], total, n, b.arrays["shift"] - a.arrays["shift"])
         a.counts["n_samples"] += n
         return a
@@ -109,6 +114,37 @@ class Covariance(Rule):
     def _finish(self, state: State) -> dict[str, Array]:
         mean, cross = self._covariance_lower(state)
         return {"mean": mean, "covariance": linalg.symmetrize(cross)}
+
+    def _bounded(
+        self, state: State, n_components: int | None, n_least: int, dtype: np.dtype[Any]
+    ) -> tuple[Array, Array, Array, dict[str, Array], float, float]:
+        """Return the mean, the leading eigenpairs, the least ones, the trace, and the share that is certain."""
+        state, error = state.to_numpy(), self._error(state, dtype)
+        mean, covariance = self._covariance_lower(state)
+        d, total = len(mean), float(np.trace(covariance))
+        k, least = min(n_components or d, d), {}
+        if n_least:
+            values, rows, *smallest = linalg.extreme_eigh(covariance, min(k + 1, d), min(n_least, d))
+            least = dict(zip(("least_variance", "least_components"), smallest, strict=True))
+            lapack = eigen_error(d, float(values[0]))
+            beyond = float(values[k]) + lapack if k < d else 0.0
+            values, rows, errors = values[:k], rows[:k].copy(), np.full(k, lapack)
+        else:
+            values, rows, beyond, errors = linalg.bounded_eigh(covariance, k, precise=dtype == np.float64)
+        # All directions together miss nothing.
+        bound = certificate.exact_share(values, beyond, errors + error, dtype) if k < d and total > 0 else 1.0
+        return mean, values, rows, least, total, bound
+
+    def _error(self, state: State, dtype: DTypeLike) -> float:
+        """Bound the error of the covariance of samples of a working dtype, in the Frobenius norm; before `finish`."""
+        n, u, exact = state.counts["n_samples"], unit(dtype), gamma(state.counts["n_samples"] + 10, unit(np.float64))
+        total, squares = to_numpy(state.arrays["sum"]), float(state.arrays["rounding"]) / u
+        # 8-bit integers are multiplied, and added up, without rounding.
+        g = gamma(min(n, BLOCK_ROWS) + 6, u) if squares else 0.0
+        shifted = float(total @ total) / n
+        off = g * math.sqrt(squares)
+        whole = max(squares, float(to_numpy(linalg.diagonal(state.arrays["cross"])).sum())) + shifted
+        return (g * squares + (2 * math.sqrt(shifted) + off) * off + exact * whole) / max(n - 1, 1)
 
     @QUIET
     def _covariance_lower(self, state: State) -> tuple[Array, Array]:
@@ -157,6 +193,8 @@ class CovariancePCA(Covariance):
         Least components to keep beside (Alakkari 2020, section 2.1.2): those of the smallest variances.
     precise : bool
         Whether eigenvectors are found to rounding, see `dpca.kernels.linalg.leading_eigh`.
+    certified : bool
+        Whether ``captured_bound`` () is found, of one matrix (d, d): see `dpca.rules.certificate`.
 
     Results of ``finish``: ``mean`` (d,) float64, ``components`` (k, d) float64, ``explained_variance`` (k,)
     float64, descending, ``total_variance`` () float64; with ``n_least`` also ``least_components`` (n_least, d) and
@@ -167,8 +205,11 @@ class CovariancePCA(Covariance):
     n_components: int | None = None
     n_least: int = field(default=0, kw_only=True)
     precise: bool = field(default=False, kw_only=True)
+    certified: bool = field(default=False, kw_only=True)
 
     def _finish(self, state: State) -> dict[str, Array]:
+        if self.certified:
+            return self._certified(state)
         mean, covariance = self._covariance_lower(state)
         xp, d = namespace(mean), mean.shape[-1]
         total = xp.linalg.trace(covariance)
@@ -185,6 +226,12 @@ class CovariancePCA(Covariance):
             "total_variance": xp.asarray(total),
             **least,
         }
+
+    def _certified(self, state: State) -> dict[str, Array]:
+        dtype = np.dtype(np.float64 if self.precise else np.float32)
+        mean, values, rows, least, total, bound = self._bounded(state, self.n_components, self.n_least, dtype)
+        found = {"mean": mean, "components": rows, "explained_variance": values, "total_variance": np.asarray(total)}
+        return {**found, "captured_bound": np.asarray(bound), **least}
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of a result."""
@@ -224,6 +271,9 @@ def add_block(state: State, block: Array, spread: Array, products: Callable[[Arr
         some = xp.any(far, axis=-1)[..., None]
         move_shift(state, xp.where(some, center_of(block), state.arrays["shift"]))
         product, total, scale = products(block, state.arrays["shift"])
+        squares = cast(linalg.diagonal(product), np.float64) * (1.0 if scale is None else scale[..., None] ** 2)
+    if "rounding" in state.arrays:
+        state.arrays["rounding"] += unit(working_dtype(dtype_of(block))) * xp.sum(squares, axis=-1)
     add_products(state, n, product, total, scale)
 
 

@@ -9,6 +9,7 @@ the samples once more.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import numpy as np
@@ -17,6 +18,7 @@ from numpy.typing import DTypeLike
 from dpca.kernels import linalg
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.types import Array
+from dpca.rules import certificate
 from dpca.rules.orthonormal import orthonormalize
 from dpca.rules.rule import Rule
 from dpca.rules.state import Layout, State
@@ -98,7 +100,7 @@ def dual_weights(gram: Array, n_components: int, dtype: DTypeLike) -> dict[str, 
     -------
     dict
         Float64: ``weights`` (k, n), with which components = weights @ (X - mean), any attributes of them at a time;
-        ``explained_variance`` (k,), descending; ``total_variance`` (). k is the lesser of n_components and the rank
+        ``explained_variance`` (k,), descending; ``total_variance`` (); ``beyond`` () and ``errors`` (k,), see `dpca.kernels.linalg.bounded_eigh`. k is the lesser of n_components and the rank
         that the samples have in the precision of the products.
     """
     n = len(gram)
@@ -106,14 +108,41 @@ def dual_weights(gram: Array, n_components: int, dtype: DTypeLike) -> dict[str, 
         raise ValueError(f"{n} sample(s) have no variance: give at least 2")
     total = float(np.trace(gram))
     precise = working_dtype(dtype) == np.float64
-    values, vectors = linalg.leading_eigh(gram, min(n_components, n), precise=precise)
+    values, vectors, beyond, errors = linalg.bounded_eigh(gram, min(n_components, n), precise=precise)
     # What is left of the directions without variance is rounding error, and not orthogonal.
     kept = int(np.count_nonzero(values > 4 * float(np.finfo(working_dtype(dtype)).eps) * total))
     return {
         "weights": vectors[:kept] / np.sqrt(values[:kept, None]),
         "explained_variance": values[:kept] / (n - 1),
         "total_variance": np.asarray(total / (n - 1)),
+        "beyond": np.asarray(max(beyond, float(values[kept : kept + 1].sum())) / (n - 1)),
+        "errors": errors[:kept] / (n - 1),
     }
+
+
+def dual_share(found: dict[str, Array], mean: Array, n_components: int, dtype: DTypeLike) -> float:
+    """Return the least share that the components of `DualComponents` capture; see `dpca.rules.certificate`.
+
+    For centered samples X and eigenvectors U of their products, X^T U captures at least tr U^T X X^T U: as there, (d).
+
+    Parameters
+    ----------
+    found : dict
+        What `dual_weights` returned.
+    mean : array (d,)
+    n_components : int
+    dtype : dtype
+        Of the components.
+    """
+    values, total, beyond = found["explained_variance"], float(found["total_variance"]), float(found["beyond"])
+    n, u = found["weights"].shape[1], certificate.unit(dtype)
+    g = certificate.gamma(_BLOCK_ATTRIBUTES + 6, u) + certificate.gamma(len(mean) + 6, certificate.unit(np.float64))
+    # Attributes less their mean, which is rounded.
+    error = g * total / (1 - g) + n / (n - 1) * u**2 * float(mean @ mean)
+    each = certificate.gamma(min(n, _BLOCK_ROWS) + 8, u) + certificate.gamma(n + 8, certificate.unit(np.float64))
+    distance = each * math.sqrt(float((total / values).sum()))
+    lost = (n_components - len(values)) * (beyond + error)
+    return certificate.exact_share(values, beyond, found["errors"] + error, dtype, distance=distance, lost=lost)
 
 
 def dual_bytes(n_samples: int, n_attributes: int, n_components: int, dtype: DTypeLike) -> int:
