@@ -25,7 +25,8 @@ def private_folder() -> str:
         If there can be none.
     """
     base = dask.config.get("temporary-directory") or tempfile.gettempdir()
-    folder = os.path.join(base, f"dpca-{os.getuid()}")
+    name = f"dpca-{os.getuid()}"
+    folder = base if os.path.basename(base) == name else os.path.join(base, name)  # inside another cluster, its own
     try:
         with suppress(FileExistsError):
             os.mkdir(folder, 0o700)

@@ -9,6 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import dask
 import pytest
 from distributed import LocalCluster
 
@@ -57,13 +58,14 @@ def test_that_user_does_find_what_is_open(programs: Programs) -> None:
     with LocalCluster(n_workers=1, processes=False, protocol="tcp://", dashboard_address="127.0.0.1:0") as cluster:
         found = printed_by(programs, command(listening() - before, []))
     assert f"{cluster.scheduler_address} lets in" in found or f"{cluster.scheduler_address} ran" in found
-    for what in ("ran a function as uid 0", "/status is served", "/metrics is served", "/json/identity.json is served"):
-        assert what in found
+    assert "ran a function as uid 0" in found
+    assert "/status is served" in found
 
 
 def test_folders_for_temporary_files_are_ours_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another user may have been there first, and Python looks for modules in the folders of a scheduler and a worker."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setitem(dask.config.config, "temporary-directory", None)
     before = os.umask(0)
     try:
         folder = Path(private_folder())
@@ -91,8 +93,15 @@ def test_folders_for_temporary_files_are_ours_alone(tmp_path: Path, monkeypatch:
         assert os.stat(other).st_uid == os.getuid()
 
 
+def test_a_cluster_inside_another_uses_its_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(dask.config.config, "temporary-directory", str(tmp_path))
+    folder = private_folder()
+    monkeypatch.setitem(dask.config.config, "temporary-directory", folder)
+    assert private_folder() == folder
+
+
 def test_no_folder_for_temporary_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path / "none"))
+    monkeypatch.setitem(dask.config.config, "temporary-directory", str(tmp_path / "none"))
     with pytest.raises(StoreError, match="temporary files .*TMPDIR"):
         private_folder()
 
