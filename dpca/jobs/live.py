@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import os
 import time
-from typing import Any
 
 from dpca.models.estimator import Estimator
 from dpca.models.store import load_stated, save_model, stated_by
