@@ -320,7 +320,7 @@ def _damage_named(array: zarr.Array[Any]) -> Iterator[None]:
 
 
 def require_same(node: zarr.Array[Any] | zarr.Group, error: Exception | None = None) -> None:
-    """Raise `ReplacedError` if another store stands by now where a node was opened; ``error`` is what was found wrong."""
+    """Raise `ReplacedError` if another store stands by now where a node was opened; ``error`` is what was wrong."""
     if isinstance(store := node.store_path.store, CheckedStore):
         store.require_same(error)
 

@@ -23,6 +23,7 @@ from dpca.storage.network import is_url, use_storage_options
 from dpca.storage.objects import ObjectPath, absolute, place_of
 from dpca.storage.progress import Progress, no_progress
 from dpca.storage.reading import (
+    array_in,
     is_dense,
     is_vouched,
     open_array,
@@ -318,9 +319,20 @@ def _check_content(where: str) -> list[str]:
         if isinstance(root, zarr.Array):
             return []
         # Every file is known to be the one that was written by now.
-        return _check_stack(where, root) + _check_axes(_members(where, root, []))
+        assert isinstance(root.store, CheckedStore)
+        above = f"{root.path}/" if root.path else ""
+        names = (name.removeprefix(above) for name in sorted(_arrays_in(root.store)) if name.startswith(above))
+        return _check_stack(where, root) + _check_axes({name: array_in(root, name) for name in names})
     except (DataError, StoreError) as error:
         return [f"{METADATA}: {error}"]
+
+
+def _arrays_in(store: CheckedStore, above: str = "") -> Iterator[str]:
+    """Yield the paths of all arrays that a manifest vouches for, those of inner stores included."""
+    assert store.manifest is not None
+    yield from (f"{above}{name}" for name in store.manifest.arrays)
+    for name in store.manifest.stores:
+        yield from _arrays_in(store.home(f"{name}/")[0], f"{above}{name}/")
 
 
 def _foreign_shards(where: str, problems: list[str]) -> list[tuple[Any, ...]]:

@@ -1,14 +1,18 @@
-"""Damage finished stores in thousands of ways and read them in every public way.
+"""Damage finished stores in thousands of ways, and read them in every public way or append to them.
 
     python tests/benchmarks/damage_stores.py --n 2000 --seed 0
+    python tests/benchmarks/damage_stores.py --n 2000 --seed 0 --append
 
-prints every damage that ``verify`` does not name, and every way of reading that gives other values in silence or ends
-in something else than a sentence; then how many there were.
+The first prints every damage that ``verify`` does not name, and every way of reading that gives other values in silence
+or ends in something else than a sentence. With ``--append`` samples are appended to damaged compressed stores, or all
+are fitted again: it prints every store that is told as whole then and is not, every value that is read in silence and
+is another one, and every refused append that changed the store. Then how many there were.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 import tempfile
 from collections import Counter
@@ -19,6 +23,7 @@ import numpy as np
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
 from dpca.engine.cluster import open_client
+from tests.trust.appends import APPENDED, AppendTrial, make_appendable
 from tests.trust.damage import STORES, make_stores
 from tests.trust.ways import Trial
 
@@ -28,24 +33,33 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--stores", nargs="*", default=STORES)
+    parser.add_argument("--append", action="store_true", help="append to compressed stores in the place of reading all")
+    parser.add_argument("--stores", nargs="*", help="these only (default: all)")
     options = parser.parse_args()
     rng = np.random.default_rng(options.seed)
     with tempfile.TemporaryDirectory() as folder:
-        made = Path(folder) / "made"
-        made.mkdir()
-        with open_client(workers=1, memory="1GB") as client:
-            make_stores(made, client)
-        trial = Trial(made, Path(folder) / "damaged")
+        (made := Path(folder) / "made").mkdir()
+        trial: Trial | AppendTrial
+        if options.append:
+            os.fsync = lambda handle: None  # type: ignore[assignment] # no power is cut here
+            make_appendable(made)
+            trial = AppendTrial(made, Path(folder) / "damaged")
+        else:
+            with open_client(workers=1, memory="1GB") as client:
+                make_stores(made, client)
+            trial = Trial(made, Path(folder) / "damaged")
+        stores = options.stores or list(APPENDED if options.append else STORES)
         counts: Counter[str] = Counter()
         wrong = []
         for turn in range(options.n):
-            store = options.stores[turn % len(options.stores)]
+            store = stores[turn % len(stores)]
             found = trial.run(store, rng)
             counts[store] += 1
             wrong += found
             for sentence in found:
                 print(sentence, flush=True)
+    if isinstance(trial, AppendTrial):
+        print(f"{trial.refused} appends were refused, {trial.accepted} accepted")
     print(f"{options.n} damages: {dict(counts)}; {len(wrong)} not told")
     return 1 if wrong else 0
 

@@ -16,6 +16,7 @@ import sys
 import tempfile
 import time
 from collections import Counter
+from itertools import pairwise
 from multiprocessing.synchronize import Event
 from pathlib import Path
 from typing import Any
@@ -114,7 +115,7 @@ def while_it_grows(folder: Path, reads: int) -> int:
     images = smooth_images(FIRST + PARTS * PART, (24, 20, 3))
     np.save(folder / "all.npy", images)
     ends = [0, *range(FIRST, len(images) + 1, PART)]
-    for i, (start, stop) in enumerate(zip(ends, ends[1:], strict=False)):
+    for i, (start, stop) in enumerate(pairwise(ends)):
         name = "first" if i == 0 else f"part-{i - 1}"
         np.save(folder / f"{name}.npy", images[start:stop])
         ingest(folder / f"{name}.npy", folder / f"{name}.zarr", threads=1)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from dataclasses import fields
+from dataclasses import fields, replace
 from pathlib import Path
 
 import numpy as np
@@ -13,7 +13,7 @@ import dpca
 from dpca import CellPCA
 from dpca.cli import main
 from dpca.engine.checkpoint import Checkpoints
-from dpca.jobs import CompressionSettings, append_store, compress, encode_store, refit
+from dpca.jobs import CompressionSettings, append, append_store, compress, encode_store, refit
 from dpca.jobs.remeasure import remeasure
 from dpca.jobs.stages import NOTHING
 from dpca.plots import drawing
@@ -142,6 +142,39 @@ def test_samples_that_miss_the_goal_are_told_and_refused_or_accepted(
     assert verify(store) == []
     assert main([*argv, "--drift", "accept"]) == 0
     assert "nothing to do" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("before", ["psnr"], indirect=True)
+@pytest.mark.parametrize(
+    ("goal", "value", "measure", "worse"),
+    [("psnr", 34.0, "mse", 1), ("psnr", 10.0, "mse", 1), ("mse", 1e-9, "mse", 1), ("ssim", 0.999999, "ssim", -1)],
+)
+def test_a_goal_is_missed_by_more_than_three_standard_errors(
+    goal: str, value: float, measure: str, worse: int, before: Path
+) -> None:
+    """Those of a mean over as many of the samples before; the goal, or what these reach where that is worse."""
+    store = dpca.open_compressed(before / "small.zarr")
+    store = replace(store, facts={**store.facts, "goal": {"name": goal, "value": value}})
+    old = store.quality
+    wanted, reached, n = 10 ** (-value / 10) if goal == "psnr" else value, old[measure].mean(), 9
+    limit = max(wanted, reached) if worse > 0 else min(wanted, reached)
+    error = old[measure].std() / np.sqrt(n)
+    for errors, kept in ((2.95, True), (3.05, False)):
+        # Some above, some below: it is the mean that counts.
+        new = limit + worse * errors * error + error * np.linspace(-1, 1, n)
+        _, drifted = append._drift(store, old, old | {measure: new}, (2.0, 2.0))
+        assert (drifted == "") == kept
+        assert kept or f"come to {goal} " in drifted
+
+
+@pytest.mark.parametrize("before", ["psnr"], indirect=True)
+def test_a_ratio_is_missed_by_more_than_a_twentieth(before: Path) -> None:
+    """Of the ratio that is asked for, or of that of the samples before where that is less."""
+    store = dpca.open_compressed(before / "small.zarr")
+    store = replace(store, facts={**store.facts, "goal": {"name": "ratio", "value": 20.0}})
+    for was, now, kept in ((30, 19.1, True), (30, 18.9, False), (10, 9.6, True), (10, 9.4, False)):
+        _, drifted = append._drift(store, store.quality, store.quality, (was, now))
+        assert (drifted == "") == kept
 
 
 @pytest.mark.parametrize("before", ["psnr"], indirect=True)

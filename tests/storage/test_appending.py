@@ -18,6 +18,8 @@ from tests.storage.jobs_to_kill import tree
 
 RNG = np.random.default_rng(0)
 STEPS = RNG.normal(size=(23, 4, 3)).astype(np.float32)
+# The number of each value's sample, and its own in that.
+AT, ELEMENT = np.arange(23)[:, None, None], np.arange(12).reshape(4, 3)
 
 
 def written(target: Path, steps: np.ndarray, chunk_samples: int = 5, **options: object) -> None:
@@ -180,10 +182,12 @@ def test_wrong_arguments_are_told_and_leave_nothing(tmp_path: Path, options: dic
         (STEPS[0, :3], r"samples of \(3, 3\) were appended to some of \(4, 3\)"),
         (STEPS[None], "were appended to some of"),
         (STEPS.astype("f8"), "samples of float64 were appended to some of float32"),
-        (
-            np.where(np.arange(23)[:, None, None] == 2, np.float32(np.nan), STEPS),
-            "sample 9 of .* holds a value that is not finite",
+        *(
+            (np.where(where, np.float32(value), STEPS), "sample 9 of .* holds a value that is not finite")
+            for value in (np.nan, np.inf, -np.inf)
+            for where in (AT == 2, (AT == 2) & (ELEMENT == 0), (AT == 2) & (ELEMENT == 11))  # a sample, and one value
         ),
+        (np.where(ELEMENT == 5, np.float32(np.nan), STEPS[0]), "sample 7 of .* holds a value that is not finite"),
     ],
 )
 def test_samples_that_do_not_fit_are_told_and_none_is_added(tmp_path: Path, samples: np.ndarray, message: str) -> None:

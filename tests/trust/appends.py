@@ -93,7 +93,7 @@ class AppendTrial:
         for store in APPENDED:
             self._begin(store)
             self._append(store, self._new[store])
-            self._calm[store], self._values[store] = snapshot(self._here), self._read()
+            self._calm[store], self._values[store] = snapshot(self._here), self._read(store)
 
     def run(self, store: str, rng: np.random.Generator) -> list[str]:
         """Damage a store once and append to it; return what went wrong, which should be nothing."""
@@ -137,7 +137,7 @@ class AppendTrial:
         if not problems and snapshot(self._here) != self._calm[store]:
             yield "it is told as whole and is not"
         try:
-            found = self._read()
+            found = self._read(store)
         except (DataError, StoreError):
             return
         except Exception as error:
@@ -150,10 +150,10 @@ class AppendTrial:
         ):
             yield "other values are read in silence"
 
-    def _read(self) -> list[Any]:
+    def _read(self, kind: str) -> list[Any]:
         store = dpca.open_compressed(self._here)
         found = [store[...], store.names, *store.quality.values()]
-        if (self._here / KEPT_STACK).exists():
+        if kind == "kept":
             found.append(open_stack(self._here / KEPT_STACK).samples[...])
         return found
 

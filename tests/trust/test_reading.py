@@ -10,15 +10,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import google_crc32c
 import numpy as np
 import pytest
 import zarr
+from zarr.abc.store import ByteRequest, OffsetByteRequest, RangeByteRequest, SuffixByteRequest
+from zarr.core.buffer import default_buffer_prototype
+from zarr.core.sync import sync
 
 import dpca
 from dpca import PCA, CellPCA, StreamingPCA
 from dpca.cli import main as command
 from dpca.jobs import fit_store, reconstruct_store, transform_store
 from dpca.storage import DataError, StoreError, ingest, open_stack, verify
+from dpca.storage.arrays import write_strings
+from dpca.storage.checked import checked_store
 from dpca.storage.reading import open_array
 from tests.conftest import smooth_images
 from tests.trust.damage import SHAPE, change_value, json_places
@@ -184,13 +190,25 @@ def exchange(one: Path, two: Path) -> None:
     two.write_bytes(first)
 
 
+def other_names(store: Path) -> Path:
+    """Write other names over those of a store, with letters for digits; return their file, of the same size."""
+    before, letters = shard(store, "name").stat().st_size, str.maketrans("0123456789", "klmnopqrst")
+    names = [name.translate(letters) for name in open_stack(store).names]
+    assert write_strings(zarr.open_group(store, mode="r+"), "name", names).shards is None
+    written = shard(store, "name")
+    assert written.stat().st_size == before
+    return written
+
+
 @pytest.mark.parametrize("array", ["samples", "name", "label"])
 def test_a_shard_of_another_store_is_named_and_not_read(array: str, stores: Path, made: Path) -> None:
     path = stores / "stack.zarr"
-    wrong = shard(path, array)
-    shutil.copyfile(shard(made.parent / "b" / "stack.zarr", array), wrong)
-    if wrong.read_bytes() == shard(made / "stack.zarr", array).read_bytes():
-        pytest.skip("the two stores hold the same")
+    wrong, other = shard(path, array), shard(made.parent / "b" / "stack.zarr", array)
+    if array == "name":  # the stores have the same ones, in a chunk that is not sharded
+        shutil.copytree(made / "stack.zarr", stores / "other.zarr")
+        other = other_names(stores / "other.zarr")
+    shutil.copyfile(other, wrong)
+    assert wrong.read_bytes() != shard(made / "stack.zarr", array).read_bytes()
     assert [p.partition(":")[0] for p in verify(path)] == [wrong.relative_to(path).as_posix()]
     with pytest.raises(StoreError, match=f"{array}/c/0"):
         _ = {"samples": lambda s: s.samples[...], "name": lambda s: s.names, "label": lambda s: s.labels}[array](
@@ -209,6 +227,47 @@ def test_shards_that_changed_places_are_named_and_not_read(store: str, stores: P
     with pytest.raises(StoreError, match="another|damaged"):
         opened[8:10]
     np.testing.assert_array_equal(opened[0:8].shape[0], 8)  # the others are read as before
+
+
+@pytest.mark.parametrize(
+    ("array", "part"),
+    [
+        ("name", None),
+        ("name", RangeByteRequest(0, 9)),
+        ("samples", None),
+        ("samples", SuffixByteRequest(68)),  # the index
+        ("samples", RangeByteRequest(0, 2884)),  # a chunk
+        ("samples", RangeByteRequest(0, 2880)),
+        ("samples", OffsetByteRequest(2884)),
+    ],
+)
+def test_whatever_zarr_asks_for_is_compared(array: str, part: ByteRequest | None, stores: Path, made: Path) -> None:
+    """Each way in which a file of chunks is read, whole or in part, of another file of the same size."""
+    path = stores / "stack.zarr"
+    wrong, other = shard(path, array), shard(made.parent / "b" / "stack.zarr", array)
+    store, key = checked_store(str(path))[0], wrong.relative_to(path).as_posix()
+
+    def get() -> Any:
+        return sync(store.get(key, default_buffer_prototype(), part))
+
+    if part is None or (array == "samples" and part != RangeByteRequest(0, 2880)):
+        assert get() is not None
+    else:  # whose checksum is not among its bytes
+        with pytest.raises(StoreError, match="a part of a chunk"):
+            get()
+    if array == "name":
+        shutil.copytree(made / "stack.zarr", stores / "other.zarr")
+        other = other_names(stores / "other.zarr")
+    assert other.stat().st_size == wrong.stat().st_size
+    content = other.read_bytes()
+    if part == SuffixByteRequest(68):  # of raw chunks all indexes are alike: here two chunks change places
+        index = content[-52:-36] + content[-68:-52] + content[-36:-4]
+        content = content[:-68] + index + google_crc32c.value(index).to_bytes(4, "little")
+    wrong.write_bytes(content)
+    for fresh in (False, True):  # the other one remembers an index
+        store = checked_store(str(path))[0] if fresh else store
+        with pytest.raises(StoreError, match="damaged"):
+            get()
 
 
 def test_every_value_of_the_metadata_is_vouched_for(stores: Path) -> None:
