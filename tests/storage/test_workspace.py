@@ -21,6 +21,7 @@ from hypothesis import strategies as st
 from jobs_to_kill import tree
 from workspaces import finish, leave_unfinished
 
+from dpca.engine.checkpoint import Checkpoints
 from dpca.storage.arrays import create_array, create_root, write_shard
 from dpca.storage.disk import writing_errors
 from dpca.storage.errors import StoreError
@@ -288,6 +289,22 @@ def test_a_straggler_that_still_writes_does_not_stop_the_next_job(tmp_path):
     with Workspace(tmp_path / "out.zarr", kind="stack", fingerprint="g", overwrite=True) as work:
         straggler.join()
         assert os.listdir(work.store) == []
+        create_root(work.store, kind="stack", fingerprint="g")
+        work.publish()
+    assert os.listdir(tmp_path) == ["out.zarr"]
+
+
+def test_what_a_straggler_of_other_settings_still_marks_is_not_done(tmp_path):
+    leave_unfinished(tmp_path / "out.zarr")
+    with Workspace(tmp_path / "out.zarr", kind="stack", fingerprint="f") as straggler:
+        pass
+    with Workspace(tmp_path / "out.zarr", kind="stack", fingerprint="g", overwrite=True) as work:
+        for folder in (straggler.scratch, straggler._done):
+            folder.mkdir(exist_ok=True)
+        straggler.mark_done("a")
+        Checkpoints(str(straggler.scratch)).save("shard-0", {}, {})
+        assert not work.is_done("a")
+        assert Checkpoints(str(work.scratch)).load("shard-0") is None
         create_root(work.store, kind="stack", fingerprint="g")
         work.publish()
     assert os.listdir(tmp_path) == ["out.zarr"]
