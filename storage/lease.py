@@ -148,7 +148,7 @@ def _is_dead(content: bytes) -> bool:
     try:
         lock = json.loads(content)
         machine, process = lock["machine"], lock["process"]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         return False
     return bool(machine == _machine() and process != _process(process[0]))
 

@@ -197,7 +197,7 @@ def _read_record(path: str) -> dict[str, Any]:
         found = json.loads(read_file(place_of(path)))
     except FileNotFoundError:
         return {}
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, RecursionError) as error:
         raise StoreError(f"the record '{path}' cannot be read ({error}): move it away, a new one is made") from error
     if not isinstance(found, dict):
         raise StoreError(f"the record '{path}' is none that a job wrote: give another 'record'")
