@@ -108,9 +108,7 @@ def resolved_output(target: str | os.PathLike[str]) -> Place:
     if isinstance(place, ObjectPath):
         return _in_bucket(place, shown)
     if _CHAINED.match(text):
-        raise StoreError(
-            f"{shown} is read through '{text.partition('::')[0]}', which writes nothing: give a plain path"
-        )
+        raise StoreError(f"{shown} is a way to read a store, '{text.partition('::')[0]}': give a path without it")
     text = os.fspath(place)
     here = _working_folder()
     if here is None and not os.path.isabs(text):

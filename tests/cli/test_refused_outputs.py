@@ -128,7 +128,8 @@ def test_the_tables_are_not_written_among_their_data(tmp_path: Path, capsys: pyt
 
 
 @pytest.mark.parametrize(
-    "target", ["/", ".", "..", "a\udcff.zarr", "x" * 250, "file/out.zarr", "loop", "a/" * 2500 + "x"]
+    "target",
+    ["/", ".", "..", "a\udcff.zarr", "x" * 250, "file/out.zarr", "loop", "a/" * 2500 + "x", "dpca::s.zarr", "zip::s"],
 )
 def test_a_target_that_is_none_is_one_sentence(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheduler: str, capsys: pytest.CaptureFixture[str]
