@@ -33,6 +33,8 @@ _MOUNTS, _ESCAPED = "/proc/self/mountinfo", re.compile(r"\\(\d{3})")
 
 # Protocols that know no way to write.
 _READ_ONLY = ("http", "https")
+# How paths begin that fsspec reads through another file system, as ``dpca::photos.zarr``.
+_CHAINED = re.compile(r"[A-Za-z][A-Za-z0-9.+-]*::")
 
 Key = tuple[int, int] | str
 P = TypeVar("P", Path, ObjectPath, Place)
@@ -191,6 +193,8 @@ def resolved_output(target: str | os.PathLike[str]) -> Place:
     place = place_of(text)
     if isinstance(place, ObjectPath):
         return _in_bucket(place, shown)
+    if _CHAINED.match(text):
+        raise StoreError(f"{shown} is a way to read a store, '{text.partition('::')[0]}': give a path without it")
     text = os.fspath(place)
     here = _working_folder()
     if here is None and not os.path.isabs(text):

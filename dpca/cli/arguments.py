@@ -270,7 +270,7 @@ def _option(text: str) -> dict[str, Any]:
         try:
             with open(text[1:], encoding="utf-8") as file:
                 options = json.load(file)
-        except OSError as error:
+        except (OSError, RecursionError) as error:
             raise ValueError from error
         if not isinstance(options, dict):
             raise ValueError
@@ -284,7 +284,7 @@ def _named(text: str) -> dict[str, Any]:
         raise ValueError
     try:
         return {name: json.loads(value)}
-    except ValueError:
+    except (ValueError, RecursionError):
         return {name: value}
 
 

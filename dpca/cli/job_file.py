@@ -88,7 +88,7 @@ def read_job_file(path: str) -> JobFile:
             said = tomllib.load(file)
     except OSError as error:
         raise DataError(f"'{path}' cannot be read ({error.strerror}): give a file that describes a job") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"'{path}' is no TOML ({one_line(error)}): see docs/guides/operators.md") from error
     try:
         return _understood(path, said)

@@ -183,7 +183,7 @@ def read_cluster_file(path: str | os.PathLike[str]) -> ClusterFile:
             said = tomllib.load(file)
     except OSError as error:
         raise DataError(f"'{path}' cannot be read ({error.strerror}): give a file that describes a cluster") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(f"'{path}' is no TOML ({one_line(error)}): see docs/guides/operators.md") from error
     _check(f"'{path}'", said, _KEYS)
     if "class" not in said:

@@ -268,9 +268,8 @@ def opened(x: Any, key: str | None = None) -> Any:
         return open_stack(path)
     if isinstance(x, zarr.Array):
         cf.require_plain(str(x.store_path), x)
-        # Zarr 3 forgets the order of bytes of a new array's type when it opens the array again, as tasks do.
         if not x.dtype.isnative and (path := path_of(x)) is not None:
-            x = open_array(path)
+            x = open_array(path)  # as tasks do: then the type of a new array of Zarr 3 has another order of bytes
     if is_trajectory(x):
         return DaskSource(*open_rows(x))
     if isinstance(x, str | os.PathLike):
@@ -312,16 +311,14 @@ def as_dense(x: Any, name: str = "X") -> Array:
         )
     if array.dtype.kind in "USTO" and array.ndim == 1:
         raise DataError(
-            f"a list of {len(array)} names or other objects is no stack of samples: give one path, or make a stack of "
-            f"several sources with dpca.storage.ingest"
+            f"a list of {len(array)} names or other objects is no stack of samples: give one path, or ingest several"
         )
     return array
 
 
 def _read_whole(x: zarr.Array[Any]) -> Array:
-    stored, path = opened(x), path_of(x)
-    if path is not None:
-        stored = open_array(path)
+    stored = opened(x)
+    stored = stored if (path := path_of(x)) is None else open_array(path)
     read_into(stored, (slice(None),) * stored.ndim, values := np.empty(stored.shape, stored.dtype))
     return values
 

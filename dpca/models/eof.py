@@ -158,10 +158,8 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
             An ``xarray.DataArray`` in memory or in Dask, or the variable ``key`` of a ``Dataset``, as xarray opens it
             from netCDF, Zarr or GRIB; or what `PCA.fit` takes.
         y : ignored
-        dim : str, optional
-            The parameter ``dim`` again, as xeofs has it here; another one is refused.
-        key : str, optional
-            Which variable is meant, where there are several.
+        dim, key : str, optional
+            The parameter ``dim`` again, as xeofs has it here; and which variable is meant, where there are several.
         client : distributed.Client, optional
             Default: the current one, if any.
         checkpoints : Checkpoints, optional

@@ -210,7 +210,7 @@ def read_report(folder: Place) -> dict[str, Any] | None:
         elif not all(there_is(folder / name) for name in ("report.json", "index.html")):
             return None
         return dict(json.loads(read_file(folder / "report.json")))
-    except (OSError, ValueError, TypeError, StoreError) as error:
+    except (OSError, ValueError, TypeError, RecursionError, StoreError) as error:
         raise _damaged(folder, error) from error
 
 

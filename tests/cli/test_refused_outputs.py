@@ -148,7 +148,8 @@ def test_a_page_or_file_that_no_such_program_wrote_is_not_replaced(
 
 
 @pytest.mark.parametrize(
-    "target", ["/", ".", "..", "a\udcff.zarr", "x" * 250, "file/out.zarr", "loop", "a/" * 2500 + "x"]
+    "target",
+    ["/", ".", "..", "a\udcff.zarr", "x" * 250, "file/out.zarr", "loop", "a/" * 2500 + "x", "dpca::s.zarr", "zip::s"],
 )
 def test_a_target_that_is_none_is_one_sentence(
     target: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, scheduler: str, capsys: pytest.CaptureFixture[str]

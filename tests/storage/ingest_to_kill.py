@@ -14,7 +14,7 @@ from typing import Any
 from dpca.storage.layout import Layout
 
 
-def small_shards(shape: Sequence[int], itemsize: int, axes: Sequence[str], cell_shape: Any = None) -> Layout:
+def small_shards(shape: Sequence[int], itemsize: int, axes: Sequence[str], cell_shape: Any = None, *_: Any) -> Layout:
     """Cut a stack into many shards, however small it is."""
     return Layout((2, *shape[1:]), (4, *shape[1:]))
 
