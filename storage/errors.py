@@ -10,17 +10,28 @@ from __future__ import annotations
 import unicodedata
 
 _LONGEST = 300  # some libraries put the file into the message
+# Of a sentence, of which names of files and of what is in them may be any part.
+_LONGEST_SENTENCE = 1000
 
 
-class DataError(ValueError):
+class _Sentence(Exception):
+    """Keeps a message one printable line of bearable length, whatever names and texts of files are in it."""
+
+    def __init__(self, message: str) -> None:
+        text = printable(message)
+        half = _LONGEST_SENTENCE // 2
+        super().__init__(text if len(text) <= _LONGEST_SENTENCE else f"{text[:half]}...{text[-half:]}")
+
+
+class DataError(_Sentence, ValueError):
     """The input is wrong: missing, empty, broken, of another size, without images, not finite."""
 
 
-class PlanError(ValueError):
+class PlanError(_Sentence, ValueError):
     """The work does not fit the memory budget; the message names the number, the limit and the setting that fits."""
 
 
-class StoreError(RuntimeError):
+class StoreError(_Sentence, RuntimeError):
     """A store cannot be read or written.
 
     It exists and is something else, it comes from a newer version, another run holds it, or the disk is full.
@@ -35,7 +46,7 @@ class ReplacedError(StoreError):
     """Another store stands where the one that is read was opened: nothing is damaged, and it can be opened again."""
 
 
-class ClusterError(RuntimeError):
+class ClusterError(_Sentence, RuntimeError):
     """The Dask cluster cannot be reached, was lost, or cannot run this package; what was finished is kept."""
 
 

@@ -135,3 +135,17 @@ def test_components_that_cannot_be_compared() -> None:
         metrics.excess_loss(best[:2, :6], best[:2], x)
     with pytest.raises(ValueError, match="6 and 7 attributes"):
         metrics.principal_angles(best[:2, :6], best[:2])
+
+
+def test_excess_where_little_is_left_out() -> None:
+    """Of variances 1, 1/2 and 1/10,000 the best two leave out the last, the others one half."""
+    eye, covariance = np.eye(3), np.diag([1, 0.5, 1e-4])
+    found = metrics.excess_loss(eye[[0, 2]], eye[:2], covariance=covariance)
+    assert found == pytest.approx(100 * (0.5 - 1e-4) / 1e-4)
+
+
+def test_independent_clusterings() -> None:
+    """Two bits that know nothing of each other are 2 log 2 apart; one that is a function of both is log 2 from each."""
+    a, b = np.array([0, 0, 1, 1]), np.array([0, 1, 0, 1])
+    assert metrics.variation_of_information(a, b) == pytest.approx(2 * np.log(2))
+    assert metrics.variation_of_information(2 * a + b, a) == pytest.approx(np.log(2))

@@ -338,8 +338,10 @@ def check_numeric(shape: tuple[int, ...], dtype: np.dtype[Any], name: str) -> No
         raise DataError(f"{name} has shape {shape} and so no values: every axis needs at least one")
     if dtype.kind == "c":
         raise DataError(f"Complex data not supported: {name} holds {dtype} values, pass real and imaginary parts apart")
-    if dtype.kind not in "buif":
-        raise DataError(f"{name} holds {dtype} values: convert them to integers or real floating-point numbers")
+    if dtype.kind not in "buif" or dtype.itemsize > 8:
+        raise DataError(
+            f"{name} holds {dtype} values: convert them to integers or real floating-point numbers of at most 64 bits"
+        )
 
 
 def batches(source: Source, samples: tuple[int, int], region: Region, rows: int) -> Iterator[tuple[int, Array]]:

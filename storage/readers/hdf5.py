@@ -25,6 +25,10 @@ FILTERS = frozenset({1, 2, 3, 4, 5, 6, 32000, 32001, 32004, 32008, 32013, 32015,
 
 # a checksum alone takes so many bytes, and libhdf5 dies on less
 _LEAST_CHUNK = 4
+# What filters add to a chunk that they cannot make smaller: a share of its bytes, and so many.
+_MORE_SHARE, _MORE_BYTES = 8, 1024
+# Groups in groups: what libhdf5 takes to visit them grows with the square.
+_DEEPEST = 100
 
 # A broken file can end in any of these inside h5py.
 _ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError, AttributeError, OverflowError, SystemError)
@@ -63,8 +67,15 @@ class Hdf5Reader(ArrayReader):
         try:
             with h5py.File(path, "r") as file:
                 datasets: dict[str, Any] = {}
+
+                def visit(key: str, found: Any) -> bool | None:
+                    if isinstance(found, h5py.Dataset):
+                        datasets[key] = found
+                    return True if key.count("/") >= _DEEPEST else None
+
                 # visits what lies in this file only: links that are not hard ones could lead anywhere
-                file.visititems(lambda k, v: datasets.update({k: v}) if isinstance(v, h5py.Dataset) else None)
+                if file.visititems(visit):
+                    raise DataError(f"'{name}' has more than {_DEEPEST} groups in each other: copy its arrays to fewer")
                 numeric = {k: v.shape for k, v in datasets.items() if v.shape is not None and v.dtype.kind in "buif"}
                 others = beside(found.attrs for found in datasets.values()) if key is None else ()
                 chosen = {k: shape for k, shape in numeric.items() if k.rpartition("/")[2] not in others}
@@ -148,10 +159,12 @@ def _require_whole(dataset: Any, what: str) -> None:
         raise DataError(f"{what} keeps its values in other files (external storage), which is not read: copy them in")
     if dataset.is_virtual:
         raise DataError(f"{what} is made of other files (a virtual dataset), which is not read: give those instead")
-    for i in range(layout.get_nfilters()):
-        number, _, _, filter_name = layout.get_filter(i)
+    numbers = [layout.get_filter(i)[0] for i in range(layout.get_nfilters())]
+    if len({*numbers}) < len(numbers):
+        raise DataError(f"{what} is packed by one filter more than once, which is not read: save it with gzip")
+    for i, number in enumerate(numbers):
         if number not in FILTERS:
-            called = filter_name.decode("ascii", "backslashreplace")[:40]
+            called = layout.get_filter(i)[3].decode("ascii", "backslashreplace")[:40]
             raise DataError(
                 f"{what} is packed by the filter {called!r} (number {number}), which is not among those that are "
                 f"read: save it with gzip"
@@ -169,24 +182,29 @@ def _require_whole(dataset: Any, what: str) -> None:
     grid = [-(-n // edge) for n, edge in zip(dataset.shape, dataset.chunks, strict=True)]
     there = dataset.id.get_num_chunks()
     if there >= prod(grid):  # a claim that the index of chunks bears out, so that memory may be taken for it
-        there = prod(grid) - _check_index(dataset, grid, chunk_bytes if layout.get_nfilters() == 0 else None, what)
+        there = prod(grid) - _check_index(dataset, grid, chunk_bytes, not numbers, what)
     if there < prod(grid):
         raise DataError(f"{what} has {there:,} of {prod(grid):,} chunks, the rest was never written: write it first")
 
 
-def _check_index(dataset: Any, grid: Sequence[int], plain_bytes: int | None, what: str) -> int:
-    """Return how many chunks the index lacks; raise if it points outside of the file."""
+def _check_index(dataset: Any, grid: Sequence[int], chunk_bytes: int, plain: bool, what: str) -> int:
+    """Return how many chunks the index lacks; raise if it points outside of the file.
+
+    A packed chunk with more bytes than it may have unpacked is refused, too: libhdf5 takes memory for all that it
+    holds.
+    """
     file_bytes = os.path.getsize(dataset.file.filename)
     edges, missing = dataset.chunks, bytearray(b"\1") * prod(grid)
     wrong: list[tuple[int, int]] = []
+    least = chunk_bytes if plain else _LEAST_CHUNK
+    most = chunk_bytes if plain else chunk_bytes + chunk_bytes // _MORE_SHARE + _MORE_BYTES
 
     def visit(chunk: Any) -> None:
         place, odd = 0, 0
         for start, edge, n in zip(chunk.chunk_offset, edges, grid, strict=True):
             at, rest = divmod(start, edge)
             place, odd = place * n + at, odd or rest or at >= n
-        sound = chunk.size >= _LEAST_CHUNK if plain_bytes is None else chunk.size == plain_bytes
-        if odd or not sound or chunk.byte_offset + chunk.size > file_bytes:
+        if odd or not least <= chunk.size <= most or chunk.byte_offset + chunk.size > file_bytes:
             wrong.append((chunk.byte_offset, chunk.size))
         else:
             missing[place] = 0

@@ -35,6 +35,8 @@ from dpca.storage.readers.base import (
 from dpca.storage.readers.format import COMPRESSIONS, Format
 
 _BLOCK = 512
+# Long names and headers of pax are texts of some lines.
+_MOST_HEADER = 1 << 20
 
 
 @dataclass
@@ -142,7 +144,9 @@ class TarReader(Reader):
                 archive = tarfile.TarFile(fileobj=tape)  # type: ignore[arg-type]
             while True:
                 with self._reading():
+                    tape.most = _MOST_HEADER
                     member = archive.next()
+                    tape.most = MAX_ENCODED
                 if member is None:
                     break
                 archive.members.clear()  # type: ignore[attr-defined]  # it would keep every header of the archive
@@ -187,12 +191,13 @@ class _Tape:
 
     def __init__(self, file: IO[bytes]) -> None:
         self._file = file
+        self.most = _MOST_HEADER
         self.last = b""
         self.head = b""  # of the member at hand, where it was looked at
         self.seek, self.tell = file.seek, file.tell
 
     def read(self, size: int) -> bytes:
-        if not 0 <= size <= MAX_ENCODED + _BLOCK:
+        if not 0 <= size <= self.most + _BLOCK:
             raise tarfile.ReadError(f"a header claims {size:,} bytes")
         self.last = self._file.read(size)
         return self.last

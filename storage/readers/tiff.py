@@ -35,6 +35,8 @@ _PALETTE = 3
 _NO_COMPRESSION = 1
 # most that a compressed page may hold for each of its bytes: LZW and deflate reach a third of that and more is a claim
 _RATIO = 4096
+# What packed strips and tiles may have beyond the bytes that they stand for, beside an eighth of these.
+_MORE_BYTES = 1 << 16
 
 
 class TiffReader(ArrayReader):
@@ -184,6 +186,9 @@ def _read(
                 page = series.pages[int(number)]
                 if page is None or 0 in page.databytecounts:
                     raise DataError(f"page {number} of '{name}' has parts that were never written: write it whole")
+                most = prod(page.chunks) * dtype.itemsize  # decoders take memory for all that a strip or tile holds
+                if max(page.databytecounts) > most + most // 8 + _MORE_BYTES:
+                    raise DataError(f"page {number} of '{name}' is packed into more bytes than it has: get it again")
                 joined[place] = page.asarray(maxworkers=1).reshape(page_shape)
     except (DataError, MemoryError):
         raise

@@ -6,6 +6,7 @@ threads share nothing, and no member can grow beyond the size that its entry cla
 
 from __future__ import annotations
 
+import itertools
 import os
 import stat
 import zipfile
@@ -103,18 +104,28 @@ def entries(path: str) -> list[zipfile.ZipInfo]:
     Raises
     ------
     DataError
-        If it has none, which is how a truncated archive shows.
+        If it has none, which is how a truncated archive shows, or members lie over each other: so a few bytes could
+        stand for any number of large members.
     """
+    name = os.path.basename(path)
     try:
         with open_file(path) as file, zipfile.ZipFile(file) as archive:
-            return archive.infolist()
+            found = archive.infolist()
     except (PermissionError, StoreError):
         raise
     except Exception as error:
         # A hostile directory can end in any exception inside zipfile; all of them mean the same here.
         raise DataError(
-            f"archive '{os.path.basename(path)}' is truncated or broken ({one_line(error)}): get it again or repack it"
+            f"archive '{name}' is truncated or broken ({one_line(error)}): get it again or repack it"
         ) from error
+    placed = sorted(found, key=lambda entry: entry.header_offset)
+    for one, other in itertools.pairwise(placed):
+        if one.header_offset + _LOCAL_HEADER + one.compress_size > other.header_offset:
+            raise DataError(
+                f"archive '{name}' is broken ('{one.filename}' and '{other.filename}' lie over each other in it): get "
+                f"it again or repack it"
+            )
+    return found
 
 
 def place_of(entry: zipfile.ZipInfo) -> Place:

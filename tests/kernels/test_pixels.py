@@ -57,3 +57,14 @@ def test_floating_point_stacks_take_values_as_they_are(dtype: type) -> None:
     found = to_pixels(values, dtype, (0, 1))
     assert found.dtype == dtype
     np.testing.assert_array_equal(found, values)
+
+
+def test_values_a_little_beyond_a_narrow_type_stay_finite() -> None:
+    found = to_pixels(np.array([65530.0, -65530.0, 1.5]), "f2", (-65504, 65504))
+    assert found.dtype == np.float16
+    assert found.tolist() == [65504, -65504, 1.5]
+
+
+def test_which_pixels_every_float_holds() -> None:
+    found = [Pixels(np.dtype(name), (0, 1)).are_small for name in ("u1", "i2", "u2", "i4", "u4", "i8", "f2")]
+    assert found == [True] * 3 + [False] * 4

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from skimage.metrics import mean_squared_error, peak_signal_noise_ratio, structural_similarity
 
-from dpca.kernels.quality import mse_per_sample, psnr_from_mse, ssim_per_sample
+from dpca.kernels.quality import has_ssim, mse_per_sample, psnr_from_mse, ssim_per_sample
 from tests.conftest import smooth_images
 
 
@@ -77,3 +77,8 @@ def test_an_image_smaller_than_the_window_is_refused() -> None:
     x = np.zeros((1, 6, 20))
     with pytest.raises(ValueError, match="at least 7"):
         ssim_per_sample(x, x, data_range=1, n_spatial=2)
+
+
+def test_which_samples_have_a_similarity() -> None:
+    has = {(7, 7): 2, (6, 7): 2, (9, 9, 3): 2, (7, 7, 7): 3, (7, 7, 6): 3, (99,): 1}
+    assert [has_ssim(shape, n) for shape, n in has.items()] == [True, False, True, True, False, False]

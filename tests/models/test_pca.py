@@ -225,3 +225,12 @@ def test_wrong_data_is_one_sentence(images: np.ndarray) -> None:
             PCA(2, solver=solver).fit(da.from_array(spoiled, chunks=(100, *SHAPE)))
     with pytest.raises(DataError, match="fitted to"):
         PCA(2).fit(images).transform(images[:, :5])
+
+
+@pytest.mark.parametrize(("n", "d"), [(8, 12), (40, 6)])
+def test_likelihoods_are_those_of_scikit_learn(n: int, d: int) -> None:
+    """With fewer samples than attributes, what is left out are n - k variances, whose mean is the noise."""
+    x = np.random.default_rng(0).normal(size=(n, d)) * np.linspace(3, 1, d)
+    others = np.random.default_rng(1).normal(size=(5, d))
+    ours, theirs = PCA(2).fit(x), Reference(2, svd_solver="full").fit(x)
+    np.testing.assert_allclose(ours.score_samples(others), theirs.score_samples(others), rtol=1e-6)

@@ -74,14 +74,15 @@ def trial(source: Path, folder: Path) -> str:
 def _sentence(message: str, names: list[str]) -> str:
     if "\n" in message or not message:
         return f"not one line: {message!r}"
-    if len(message) > 600:
+    if len(message) > 1003:
         return f"{len(message)} characters: {message!r}"
     if not any(name in message for name in names):
         return f"names no file: {message!r}"
     return ""
 
 
-def _limit() -> None:
+def limit() -> None:
+    """Limit the memory of this process, and have what warns fail."""
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     warnings.simplefilter("error")
@@ -91,7 +92,7 @@ def _limit() -> None:
 
 
 def _child(seed: int, start: int, stop: int, folder: Path, only: str) -> None:
-    _limit()
+    limit()
     for number in range(start, stop):
         work = folder / str(number)
         work.mkdir()
@@ -162,7 +163,7 @@ def run_given(sources: list[Path], folder: Path) -> list[str]:
 def _given(given: Path, told: Path) -> None:
     from dpca.storage import DataError, StoreError, ingest
 
-    _limit()
+    limit()
     ends = []
     for i, source in enumerate(map(Path, json.loads(given.read_text()))):
         target = given.with_name(f"out-{i}.zarr")

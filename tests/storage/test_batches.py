@@ -18,6 +18,7 @@ import dpca
 from dpca import CellPCA, KernelPCA, PatchPCA
 from dpca.jobs import transform_store
 from dpca.storage import DataError, StoreError, ingest, open_stack
+from dpca.storage.windows import sample_order
 from tests.conftest import smooth_images
 
 
@@ -185,3 +186,9 @@ def test_what_cannot_be_meant_ends_with_a_sentence(tmp_path: Path) -> None:
     numbered(tmp_path / "x", 10, 5)
     with pytest.raises(StoreError, match="was replaced"):
         list(batches)
+
+
+def test_windows_are_mixed_in_orders_of_their_own() -> None:
+    orders = {tuple(sample_order(50, (seed,), window)) for seed in range(3) for window in range(4)}
+    assert len(orders) == 12
+    assert all(sorted(order) == list(range(50)) for order in orders)

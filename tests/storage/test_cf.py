@@ -146,6 +146,50 @@ def test_the_ends_of_a_valid_range_are_valid_and_what_is_beyond_them_is_not(
     assert np.ma.getmaskarray(coding.decode(beyond.view(dtype))).all()
 
 
+@pytest.mark.parametrize(
+    ("stated", "dtype", "unsigned", "missing"),
+    [
+        (-1, "i1", "true", (255,)),
+        (255, "i1", "true", (255,)),
+        (0, "i1", "true", (0,)),
+        (127, "i1", "true", (127,)),
+        (256, "i1", "true", ()),  # no value of a byte, whatever its sign
+        (-256, "i1", "true", ()),
+        (255, "u1", "false", (-1,)),
+        (128, "u1", "false", (-128,)),
+        (256, "u1", "false", ()),
+        (-32768, "i2", "false", (-32768,)),
+        (np.nan, "i2", "false", ()),
+        (np.inf, "f4", "false", ()),
+        (1e300, "f4", "false", ()),
+    ],
+)
+def test_missing_values_of_the_other_sign(stated: float, dtype: str, unsigned: str, missing: tuple[float, ...]) -> None:
+    coding = cf.coding_of({"_FillValue": stated, "_Unsigned": unsigned, "scale_factor": 2.0}, np.dtype(dtype), "'t'")
+    assert coding is not None
+    assert coding.missing == missing
+
+
+def test_what_a_valid_range_is_about() -> None:
+    """Of stored values, but where they are integers and the range is of floats: of the data, whatever the sign."""
+    floats = cf.coding_of({"scale_factor": F4(10), "valid_max": F4(5)}, np.dtype("f4"), "'t'")
+    bytes_ = cf.coding_of({"scale_factor": 0.5, "valid_min": -2.0, "_Unsigned": "true"}, np.dtype("i1"), "'t'")
+    assert floats is not None
+    assert bytes_ is not None
+    assert np.ma.getmaskarray(floats.decode(np.array([5, 6], "f4"))).tolist() == [False, True]
+    assert (bytes_.decoded_range, bytes_.low) == (True, -2.0)
+
+
+@pytest.mark.parametrize("version", [2, 3])
+def test_fill_values_of_single_bytes_that_nobody_stated_mean_nothing(version: Any) -> None:
+    array = zarr.create_array({}, shape=(4, 4), dtype="u1", fill_value=255, zarr_format=version)
+    assert cf.coding_of_zarr(array, "'t'") is None
+    wide = zarr.create_array({}, shape=(4, 4), dtype="i2", fill_value=255, zarr_format=version)
+    coding = cf.coding_of_zarr(wide, "'t'")
+    assert coding is not None
+    assert coding.missing == (255,)
+
+
 def test_what_was_never_written_is_refused(tmp_path: Path) -> None:
     with h5py.File(tmp_path / "a.h5", "w") as file:
         array = file.create_dataset("t", (8, 4, 5), "f4", chunks=(2, 4, 5))

@@ -16,13 +16,14 @@ import numpy as np
 import pandas as pd
 import pytest
 import xarray as xr
+import zarr
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dpca import PCA, BandPCA, CellPCA
 from dpca.jobs import reconstruct_store, transform_store
 from dpca.storage import DataError, StoreError, ingest, open_stack, verify
-from dpca.storage.coordinates import Coordinate, Coordinates, joined
+from dpca.storage.coordinates import Coordinate, Coordinates, collect, joined, write_coordinates
 
 ATTRIBUTES = {"standard_name": "air_temperature", "units": "K"}
 
@@ -210,6 +211,99 @@ def test_joined_times_are_those_of_the_parts_or_left_out(
         assert calendar in ("noleap", "360_day") or not whole.is_integer()
     elif known:
         assert list(cftime.num2date(found.values, found.attributes["units"], calendar)) == known
+
+
+def recounted(since: tuple[str, str], **attributes: str) -> tuple[list[int], str]:
+    parts = [
+        Coordinates(("time",), {"time": Coordinate(("time",), np.arange(2), {"units": units, **attributes})}, {})
+        for units in since
+    ]
+    found = joined(parts)
+    assert found is not None
+    if "time" not in found.arrays:
+        return [], ""
+    return found.arrays["time"].values.tolist(), found.arrays["time"].attributes["units"]
+
+
+def test_times_counted_from_another_date_by_hand() -> None:
+    """A day has 24 hours, 1,440 minutes, 86,400 seconds; calendars differ before 1583 and by their names."""
+    for unit, day in (("days", 1), ("hours", 24), ("minutes", 1440), ("seconds", 86400)):
+        since = tuple(f"{unit} since 2001-01-0{i}" for i in (1, 3))
+        assert recounted(since) == ([0, 1, 2 * day, 2 * day + 1], since[0])
+    assert recounted(("days since 1583-01-01", "days since 1583-01-02"))[0] == [0, 1, 1, 2]
+    left_out: tuple[list[int], str] = ([], "")
+    assert recounted(("days since 1582-01-01", "days since 1582-01-02")) == left_out
+    assert recounted(("days since 1550-01-01", "days since 2000-01-01")) == left_out
+    assert recounted(("days since 2001-01-01", "days since 2001-01-02"), calendar="noleap") == left_out
+    assert recounted(("days since 2001-01-01", "hours since 2001-01-02")) == left_out
+    assert recounted(("days since 2001-01-01", "days since 2001-01-02 06:00")) == left_out
+
+
+def test_narrow_counts_hold_later_dates() -> None:
+    parts = [
+        Coordinates(("t",), {"t": Coordinate(("t",), np.array([100], "i1"), {"units": f"days since {year}-01-01"})}, {})
+        for year in (2001, 2003)
+    ]
+    found = joined(parts)
+    assert found is not None
+    assert found.arrays["t"].values.tolist() == [100, 830]
+
+
+def test_long_coordinates_are_written_whole(tmp_path: Path) -> None:
+    values = np.arange(70_000.0)
+    group = zarr.create_group(tmp_path / "a.zarr")
+    write_coordinates(group, Coordinates(("t",), {"t": Coordinate(("t",), values, {})}, {}))
+    np.testing.assert_array_equal(group["t"][:], values)  # type: ignore[index]
+
+
+def test_what_differs_between_parts_is_left_out() -> None:
+    def part(lat: float) -> Coordinates:
+        arrays = {"t": Coordinate(("t",), np.ones(2), {}), "lat": Coordinate(("lat",), np.array([lat, 1.0]), {})}
+        return Coordinates(("t", "lat"), arrays, {})
+
+    same, other = joined([part(0), part(0)]), joined([part(0), part(0.5)])
+    assert same is not None
+    assert other is not None
+    assert (set(same.arrays), set(other.arrays)) == ({"t", "lat"}, {"t"})
+    assert joined([part(0), None]) is None
+
+
+class Unread:
+    """Values that nobody may read."""
+
+    def __init__(self, *shape: int) -> None:
+        self.shape, self.dtype = shape, np.dtype("f8")
+
+    def __getitem__(self, at: Any) -> Any:
+        raise AssertionError("this was read")
+
+
+def test_which_arrays_are_coordinates() -> None:
+    """Those called as a dim have that one alone; others any of the dims; none lies in another group, or is huge."""
+    asked: list[str] = []
+    known: dict[str, tuple[tuple[str, ...], Any]] = {
+        "x": (("t", "x"), np.ones((3, 2))),
+        "t": (("t",), np.arange(3)),
+        "long": (("n",), Unread(2**25 + 1)),
+        "area": (("x", "t"), np.ones((2, 3))),
+        "wrong": (("x",), np.ones(3)),
+        "other": (("z",), np.ones(2)),
+        "gappy": (("t",), np.array([0, np.nan, 1])),
+        "endless": (("t",), np.array([0, np.inf, 1])),
+        "masked": (("t",), np.array([0, -9, 1])),
+    }
+
+    def find(name: str) -> Any:
+        asked.append(name)
+        return None if name not in known else (*known[name], {"_FillValue": -9} if name == "masked" else {})
+
+    beside = "area ../x /t long wrong other gappy endless masked none area"
+    found = collect(("t", "x", "n"), (3, 2, 2**25 + 1), {"coordinates": beside}, find)
+    assert found is not None
+    assert set(found.arrays) == {"t", "area"}
+    assert sorted(asked) == sorted({"t", "x", "n", *beside.split()} - {"../x", "/t"})
+    assert collect(("t", "t"), (3, 3), {}, find) is None
+    assert collect(("t", ""), (3, 3), {}, find) is None
 
 
 def test_a_dataset_needs_a_key(tmp_path: Path) -> None:
