@@ -100,7 +100,7 @@ def _opened(path: str) -> str | None:
 
 
 async def _all(ports: Sequence[int], contexts: Sequence[ssl.SSLContext]) -> list[str | None]:
-    return sum(await asyncio.gather(*(_reached(port, contexts) for port in ports)), [])
+    return [found for port in ports for found in await _reached(port, contexts)]
 
 
 def _contexts() -> list[ssl.SSLContext]:

@@ -229,7 +229,8 @@ def _check(where: str, said: Mapping[str, Any], kinds: Mapping[str, type]) -> No
 
 def _takes(kind: type, name: str) -> bool:
     """Tell whether a class, or one that it passes its arguments on to, has an argument of a name."""
-    return any(name in inspect.signature(each.__init__).parameters for each in kind.__mro__)
+    made = [vars(each)["__init__"] for each in kind.__mro__[:-1] if "__init__" in vars(each)]
+    return any(name in inspect.signature(each).parameters for each in made)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ _REFUSED = "the server cannot use this message"
 _LONGEST = 200
 
 
-class Socket(WSHandler):  # type: ignore[misc]
+class Socket(WSHandler):
     """Answers messages as Bokeh does, but never with a traceback, which holds paths of the server."""
 
     @staticmethod

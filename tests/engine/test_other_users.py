@@ -63,7 +63,7 @@ def test_that_user_does_find_what_is_open(programs: Programs) -> None:
 
 
 def test_folders_for_temporary_files_are_ours_alone(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another user may have been there first, and Python looks for modules in the folders of a scheduler and a worker."""
+    """Another user may have been there first, and Python looks for modules in the folders of a cluster."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     monkeypatch.setitem(dask.config.config, "temporary-directory", None)
     before = os.umask(0)

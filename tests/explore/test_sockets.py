@@ -18,6 +18,7 @@ from dpca.explore.opening import open_explorer
 from dpca.explore.server import PageServer
 from tests.explore.test_server import PLACES, answer, known
 
+
 class Visitor:
     """One connection, by Bokeh's protocol."""
 
@@ -92,7 +93,9 @@ def odd_contents(widgets: dict[str, str]) -> list[Any]:
     """Return contents of PATCH-DOC that no page sends."""
     values: list[Any] = [{"type": "number", "value": value} for value in ("nan", "+inf", "-inf", "much")]
     values += [10**400, -1, -(2**63), 1e308, 0.5, "5", None, True, [1], {"id": "p0"}, {"type": "map"}]
-    values += [{"type": "ndarray", "array": {"type": "bytes", "data": "!"}, "shape": [-1], "dtype": "int32", "order": "little"}]
+    values += [
+        {"type": "ndarray", "array": {"type": "bytes", "data": "!"}, "shape": [-1], "dtype": "int32", "order": "little"}
+    ]
     values += [{"type": "object", "name": "os.system"}, {"type": "bytes", "data": 5}, json.loads("[" * 400 + "]" * 400)]
     found = [changed(widgets[name], "value", value) for name in ("sample", "k") for value in values]
     found += [changed(model, "value", 1) for model in ("none", "", 5, None, [])]  # type: ignore[arg-type]
