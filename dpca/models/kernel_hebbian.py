@@ -17,7 +17,7 @@ from dpca.models.parameters import no_values
 from dpca.models.passes import Passes
 from dpca.partition.whole import Whole
 from dpca.rules.gains import Gains, gains_of, tune
-from dpca.rules.kernel_covariance import Mapped
+from dpca.rules.kernel_covariance import Mapped, likely_share
 from dpca.rules.kha import KernelHebbian, begin
 from dpca.rules.orthonormal import orthonormalize
 from dpca.rules.schedules import Constant
@@ -91,7 +91,9 @@ def hebbian(problem: Problem, passes: Passes) -> Found:
         captured, turn = scipy.linalg.eigh((basis * values) @ basis.T)
         basis = turn[:, ::-1].T @ basis
         further = {name: found[name] @ basis.T for name in ("coefficients", "offset", "landmark_scores")}
-        bound = np.asarray(captured.sum() / (values[:k].sum() + found["residual"]))
+        missed = max(float(values[:k].sum() - captured.sum()), 0.0) + float(found["residual"])
+        rounding = float(found["rounding"]) * float(found["total"])
+        bound = np.asarray(likely_share(float(captured.sum()), missed, rounding, to_landmarks))
         return Found(to_landmarks, {**found, **further, "eigenvalues": captured[::-1], "captured_bound": bound})
 
     for turn in range(problem.n_passes):

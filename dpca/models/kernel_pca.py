@@ -101,7 +101,8 @@ class KernelPCA(KernelModel):
     captured_bound_ : float
         Certificate: the share of what the best components would capture that these capture at least. Sharper than by
         ``residual_``: of that only the leading directions count, as 1,000 samples drawn at random show them, with three
-        standard errors to spare; `partial_fit` draws none, and counts all of it.
+        standard errors to spare; `partial_fit` draws none, and counts all of it. Rounding of the kernels is counted in
+        as chance, too: this is no proof, as that of `StreamingPCA` is.
     gamma_, inverse_gamma_ : float
     n_components_, n_features_in_, n_samples_seen_ : int
     sample_shape_ : tuple of int

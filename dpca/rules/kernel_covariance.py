@@ -15,6 +15,7 @@ from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.inner_products import KernelMap
 from dpca.kernels.namespace import to_numpy
 from dpca.kernels.types import Array
+from dpca.rules import certificate
 from dpca.rules.moments import Moments
 from dpca.rules.rule import Wrapper
 from dpca.rules.state import Layout, State
@@ -87,6 +88,25 @@ def degree_weights(to_landmarks: KernelMap, mean: Array, n_samples: int) -> Arra
     root, _ = root_of(to_landmarks.own(), to_landmarks.points.dtype)
     weights: Array = root @ (root.T @ (n_samples * mean))
     return weights
+
+
+def likely_share(captured: float, beyond: float, rounding: float, to_landmarks: KernelMap) -> float:
+    """Return the share of the best that is captured at least, of which kernels with landmarks say ``captured``.
+
+    What is known of chance decides how much rounding may cost, too: the roots of K_ZZ^+ magnify it, and the most that
+    it can be would leave no certificate. Errors of d products, if they are independent, add up like the root of d (Higham
+    & Mary 2019, theorem 3.1); three standard errors stay on the safe side.
+
+    Parameters
+    ----------
+    captured, beyond : float
+        Sums of eigenvalues of the components, and of what the best could capture beyond, as computed.
+    rounding : float
+        What kernels are rounded by.
+    to_landmarks : KernelMap
+    """
+    slack = _ERRORS * math.sqrt(to_landmarks.points.shape[1]) * rounding
+    return certificate.share(captured - slack, beyond + 2 * slack)
 
 
 def root_of(kernels: Array, dtype: DTypeLike = np.float64) -> tuple[Array, float]:
@@ -187,7 +207,7 @@ class KernelComponents(Mapped):
             "landmark_scores": (kernels - found["mean"]) @ coefficients,
             "total": np.asarray(within + residual),
             "residual": np.asarray(residual),
-            "captured_bound": np.asarray(captured / (captured + bounded) if captured > 0 else 1.0),
+            "captured_bound": np.asarray(likely_share(captured, bounded, rounding, self.to_landmarks)),
             "least": np.asarray(least),
             "rounding": np.asarray(rounding / (within + residual) if within + residual > 0 else 0.0),
         }
