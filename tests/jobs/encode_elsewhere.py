@@ -1,6 +1,6 @@
 """Encode a stack in a process of its own, which `test_processors` has compute as another processor does.
 
-``python encode_elsewhere.py STACK MODEL TARGET MAX_ERROR [KILL]``: with KILL it ends by SIGKILL once a shard is written.
+``python encode_elsewhere.py STACK MODEL TARGET MAX_ERROR [KILL]``: with KILL it is killed once a shard is written.
 """
 
 from __future__ import annotations
