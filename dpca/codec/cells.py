@@ -14,13 +14,12 @@ from numpy.typing import DTypeLike
 from dpca.codec.dead_zone import USUAL, DeadZone
 from dpca.codec.interpolation import Interpolation
 from dpca.codec.quantize import quantize, to_integers
-from dpca.codec.slabs import Part, slabs_of, whole_of
+from dpca.codec.slabs import Part, slabs_of, unfiltered, whole_of
 from dpca.codec.spectra import lengths_of, to_spectrum
 from dpca.codec.waves import from_waves, stored, to_waves
 from dpca.kernels.pixels import Pixels, to_pixels
 from dpca.kernels.types import Array, Region
 from dpca.partition.cells import CellGrid
-from dpca.partition.lapped import LappedGrid
 
 # Rows of scores that become codes at once: they stay in a core's own cache.
 _ROWS = 512
@@ -50,16 +49,7 @@ class Components:
     @cached_property
     def offset(self) -> Array:
         """What the mean is of samples that are not filtered, in the type of the components."""
-        mean = self.mean.astype(np.float64)
-        if isinstance(self.grid, LappedGrid):
-            filtered, mean = mean, np.empty_like(mean)
-
-            def fill(_: slice, part: Part, values: Array) -> None:
-                box = (slice(*ends) for ends in self.grid.box(part.cell))
-                values[:, 0] = filtered[tuple(box)].ravel()
-
-            # By the arithmetic of `CellCodec.decode`, which is the same on all processors.
-            slabs_of(self.grid, whole_of(mean.shape)).join(fill, np.zeros_like(mean), mean[None])
+        mean = unfiltered(self.grid, self.mean.astype(np.float64)[None])[0]
         return mean.astype(self.rows[0].dtype)
 
     @cached_property

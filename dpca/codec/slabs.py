@@ -180,6 +180,21 @@ def _turning(half: int, dtype: np.dtype[Any], inverse: bool) -> Array:
     return np.ascontiguousarray(((turn.T if inverse else turn) - np.eye(half)) / 2, dtype)
 
 
+def unfiltered(grid: CellGrid, samples: Array) -> Array:
+    """Return the samples, of which those given (n, *sample_shape), in float64, are filtered.
+
+    By the arithmetic of `Slabs.join`, which is the same on all processors.
+    """
+
+    def fill(few: slice, part: Part, values: Array) -> None:
+        box = (slice(*ends) for ends in grid.box(part.cell))
+        values[...] = samples[(few, *box)].reshape(values.shape[::-1]).T
+
+    found = np.empty_like(samples)
+    slabs_of(grid, whole_of(grid.sample_shape)).join(fill, np.zeros(grid.sample_shape), found)
+    return found
+
+
 def whole_of(sample_shape: Sequence[int]) -> Region:
     """Return the box that is the whole of a sample."""
     return tuple((0, length) for length in sample_shape)

@@ -13,13 +13,13 @@ import zarr
 from dpca.codec.cells import CellCodec
 from dpca.codec.quantize import integer_dtype, to_integers
 from dpca.codec.quantized import Quantized
+from dpca.codec.slabs import unfiltered
 from dpca.codec.waves import RUN
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.pixels import Pixels
 from dpca.kernels.types import Array
 from dpca.partition.cells import CellGrid
 from dpca.partition.lapped import LappedGrid
-from dpca.partition.prefilter import Prefilter
 from dpca.storage.arrays import create_array, write_shard
 from dpca.storage.errors import StoreError, one_line
 from dpca.storage.layout import Layout
@@ -137,9 +137,10 @@ def mean_chunks(grid: CellGrid) -> tuple[int, ...]:
 
 def filter_along(grid: LappedGrid, axis: int) -> Array:
     """Return the orthogonal matrix F (length, length), float64, with x = F @ z along an axis for filtered samples z."""
-    length = grid.sample_shape[axis]
-    line = Prefilter(CellGrid((length,), (grid.cell_shape[axis],)), grid.overlap)
-    return np.ascontiguousarray(line.invert(np.eye(length), (0,)).T)
+    length, cell = grid.sample_shape[axis], grid.cell_shape[axis]
+    half = max(grid.prefilter.half_widths(axis), default=0)
+    line = LappedGrid((length,), (cell,), half) if half else CellGrid((length,), (cell,))
+    return np.ascontiguousarray(unfiltered(line, np.eye(length)).T)
 
 
 def longest_score(facts: dict[str, Any], waves: bool) -> float:
