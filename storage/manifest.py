@@ -240,7 +240,7 @@ def carried_over(store: Place, stays: Callable[[str], bool]) -> Carried:
     if (manifest := check_metadata(store)) is None:
         raise StoreError(f"nothing vouches for the files of '{where}', which has no manifest: make the store again")
     shards = {}
-    for array in manifest.arrays:
+    for array in sorted(manifest.arrays):
         entries: Mapping[str, Entry] = json.loads(read_file(store / array / CHECKSUMS))
         shards[array] = {key: entry for key, entry in entries.items() if stays(f"{array}/{key}")}
         compare_stored(where, array, shards[array])

@@ -12,7 +12,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from dpca.report import record
-from dpca.report.record import format_table, read_report, write_report
+from dpca.report.record import format_table, read_pictures, read_report, write_report
 from dpca.storage import disk, manifest
 from dpca.storage.errors import StoreError
 from dpca.storage.outputs import check_output
@@ -332,3 +332,15 @@ def test_what_grew_is_not_called_a_compression():
     told = format_table({"bytes_ratio": 3.7, "bytes_given": 10**6, "bytes_decoded": 20 * 10**6})
     assert "1 : 5.4 (files as given to scores and model)" in told
     assert "3.7 : 1 (decoded samples to scores and model)" in told
+
+
+def test_a_picture_that_was_changed_is_not_taken_over(tmp_path):
+    pictures = {name: name.encode() for name in ("comparison", "worst", "ssim_histogram", "appended")}
+    write_report(tmp_path, REPORT, pictures)
+    kept = {name: pictures[name] for name in ("comparison", "worst")}  # the others are drawn anew
+    assert read_pictures(tmp_path, besides="ssim_histogram") == kept
+    (tmp_path / "ssim_histogram.png").write_bytes(b"renewed by a run that was killed then")
+    assert read_pictures(tmp_path, besides="ssim_histogram") == kept
+    (tmp_path / "worst.png").write_bytes(b"another one")
+    with pytest.raises(StoreError, match=r"worst.png .* remove that folder"):
+        read_pictures(tmp_path, besides="ssim_histogram")
