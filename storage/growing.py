@@ -29,6 +29,7 @@ from dpca.storage.inherited import KEPT, Inherited
 from dpca.storage.lease import CLEARING, Lease
 from dpca.storage.manifest import METADATA, Carried, read_manifest, remove_manifest, write_manifest
 from dpca.storage.objects import ObjectPath, Place
+from dpca.storage.outputs import work_folder
 
 _PARTS = (REPLACED, KEPT)
 # Begins of names that a hash of the job ends: what another job's straggler still writes harms nobody.
@@ -90,6 +91,16 @@ class Growing(Protocol):
 
     def tidy(self, inherited: Inherited | None = None) -> None:
         """Remove the work folder of a finished store but for its lock, and what should not be in the store."""
+
+
+def growing_at(real: Place, key: str) -> Growing:
+    """Return how a store appears at a real path; ``key`` names the job."""
+    folder = work_folder(real)
+    if isinstance(real, ObjectPath) and isinstance(folder, ObjectPath):
+        return InBucket(real, folder, key)
+    assert not isinstance(real, ObjectPath)
+    assert not isinstance(folder, ObjectPath)
+    return OnDisk(real, folder, key)
 
 
 class OnDisk:

@@ -36,7 +36,7 @@ from typing import Any, Literal, Self
 from dpca.storage.claim import JOURNAL, Claim, read_json
 from dpca.storage.disk import atomic_write_bytes, is_full, refusal_of_disk, there_is, writing_errors
 from dpca.storage.errors import ReplacedError, StoreError
-from dpca.storage.growing import Growing, InBucket, OnDisk
+from dpca.storage.growing import growing_at
 from dpca.storage.inherited import Inherited
 from dpca.storage.lease import Lease
 from dpca.storage.manifest import METADATA, NOTHING_CARRIED, Carried, check_metadata
@@ -140,7 +140,8 @@ class Workspace:
         self._inherited = inherited
         self._look_only = look_only
         # Beside the target of a link, which the store replaces.
-        self._folder, self._growing = _places(self._real, fingerprint_of(kind, fingerprint)[:12])
+        self._growing = growing_at(self._real, fingerprint_of(kind, fingerprint)[:12])
+        self._folder = self._growing.folder
         self.store = self._growing.store
         self.scratch, self._done = self._growing.scratch, self._growing.done
         self._claim: Claim | Lease | None = None
@@ -391,16 +392,6 @@ def unfinished_work(target: str | os.PathLike[str], kind: str) -> Workspace | No
     root = work.store / METADATA
     appeared = root.is_file() if isinstance(work.store, ObjectPath) else not root.is_file()
     return None if appeared else work
-
-
-def _places(real: Place, key: str) -> tuple[Place, Growing]:
-    """Return the work folder of an output and how a store appears there; ``key`` names the job."""
-    folder = work_folder(real)
-    if isinstance(real, ObjectPath) and isinstance(folder, ObjectPath):
-        return folder, InBucket(real, folder, key)
-    assert not isinstance(real, ObjectPath)
-    assert not isinstance(folder, ObjectPath)
-    return folder, OnDisk(real, folder, key)
 
 
 def _root_facts(root: Place) -> tuple[Any, Any] | None:
