@@ -91,10 +91,10 @@ def thumbnails(store: Compressed, shape: Sequence[int]) -> da.Array:
     """
     grid = store.codec.components.grid
     whole = grid.sample_shape[: grid.n_spatial]
-    lengths = tuple(whole_number(length, "a length of shape", 1) for length in shape)
-    if len(lengths) != len(whole) or not all(few <= n for few, n in zip(lengths, whole, strict=True)):
-        raise DataError(f"shape is {lengths}: give a length for each axis of space, at most {whole}")
-    return Thumbnails(store, lengths).lazy()
+    fits = len(shape) == len(whole) and all(map(is_whole, shape))
+    if not fits or not all(1 <= few <= n for few, n in zip(shape, whole, strict=True)):
+        raise DataError(f"shape is {tuple(shape)}: give a length for each axis of space, at most {whole}")
+    return Thumbnails(store, tuple(map(int, shape))).lazy()
 
 
 def gram(store: Compressed, *, center: bool = True) -> Array:

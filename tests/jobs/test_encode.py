@@ -13,6 +13,7 @@ import dpca
 from dpca import PCA, CellPCA
 from dpca.cli import main
 from dpca.engine.checkpoint import Checkpoints
+from dpca.engine.plan import TASK_OVERHEAD
 from dpca.engine.source import as_source
 from dpca.jobs import encode_store
 from dpca.jobs.encode_write import PLAN, EncodeJob, encode_one, task_bytes
@@ -269,12 +270,17 @@ def test_other_models_are_refused(fitted: Path, tmp_path: Path, images: np.ndarr
         encode_store(stack, tmp_path / "other.zarr", tmp_path / "out.zarr", psnr=30.0)
 
 
-@pytest.mark.parametrize(("goal", "dtype"), [("psnr", np.uint8), ("max_relative_error", np.float32)])
-def test_a_shard_takes_no_more_memory_than_planned(tmp_path: Path, goal: str, dtype: type) -> None:
-    values = smooth_images(200, (100, 90, 3)).astype(dtype)
-    stack = stack_of(tmp_path, values, data_range=(0, 255))
-    CellPCA(40, cell_shape=10, overlap=4, shared=True).fit(stack).save(tmp_path / "model.zarr")
-    store = encoded(tmp_path, tmp_path / "out.zarr", **{goal: 35.0 if goal == "psnr" else 0.01})
+@pytest.mark.parametrize("kind", ["smooth, psnr", "smooth, promise", "noise, promise"])
+def test_a_shard_takes_no_more_memory_than_planned(tmp_path: Path, kind: str) -> None:
+    noise, goal = kind.startswith("noise"), {"psnr": 35.0} if kind.endswith("psnr") else {"max_relative_error": 0.01}
+    if noise:  # hardly packed at all: of what is planned for it, at least half is taken
+        values, goal = np.random.default_rng(0).integers(0, 2**28, (768, 24, 20), np.int32), {"max_error": 0.5}
+    else:
+        values = smooth_images(200, (100, 90, 3)).astype(np.uint8 if "psnr" in goal else np.float32)
+    stack = stack_of(tmp_path, values, data_range=(0, 2**28 if noise else 255))
+    model = CellPCA(40, cell_shape=10, overlap=4, shared=True)
+    model.fit(stack).save(tmp_path / "model.zarr")
+    store = encoded(tmp_path, tmp_path / "out.zarr", **goal)
     remove_manifest(tmp_path / "out.zarr")
     kept = Checkpoints(str(tmp_path / "kept"))
     kept.save(PLAN, {"least": np.full(len(store.codec.cell), 0.6)}, {})
@@ -288,7 +294,7 @@ def test_a_shard_takes_no_more_memory_than_planned(tmp_path: Path, goal: str, dt
     tracemalloc.stop()
     planned = task_bytes(job.source, job.form, len(store.codec.cell), promised=promised is not None)
     assert peak <= planned
-    assert goal != "psnr" or planned < 2.5 * peak
+    assert peak <= planned - TASK_OVERHEAD < 2 * peak or not noise
 
 
 @pytest.mark.parametrize("fitted", ["own"], indirect=True)
