@@ -306,8 +306,7 @@ def as_dense(x: Any, name: str = "X") -> Array:
         ) from error
     if array.ndim == 0:
         raise DataError(
-            f"an object of type {type(x).__name__} is no stack of samples: give an array, a Dask or Zarr array, a "
-            f"Stack, or the path of one"
+            f"an object of type {type(x).__name__} is no stack of samples: give an array, a Stack, or the path of one"
         )
     if array.dtype.kind in "USTO" and array.ndim == 1:
         raise DataError(
@@ -317,8 +316,8 @@ def as_dense(x: Any, name: str = "X") -> Array:
 
 
 def _read_whole(x: zarr.Array[Any]) -> Array:
-    stored = opened(x)
-    stored = stored if (path := path_of(x)) is None else open_array(path)
+    stored, path = opened(x), path_of(x)
+    stored = stored if path is None else open_array(path)
     read_into(stored, (slice(None),) * stored.ndim, values := np.empty(stored.shape, stored.dtype))
     return values
 

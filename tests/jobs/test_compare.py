@@ -75,5 +75,5 @@ def test_volumes_beside_codecs_that_keep_a_largest_error(tmp_path: Path) -> None
 
 def test_bytes_at_equal_error_are_interpolated_and_never_guessed() -> None:
     points = [Point("A", 1, 100, 30.0), Point("A", 2, 400, 40.0), Point("B", 1, 9, 20.0), Point("B", 2, 10, 25.0)]
-    found = Comparison(Point("this store", None, 50, 35.0), [*points, Point("C", None, 999, np.inf)], {})
+    found = Comparison(Point("this store", None, 50, 35.0), [*points, Point("C", None, 999, np.inf)], {}, (0, 255))
     assert found.at_equal_error() == {"A": pytest.approx(200), "B": None, "C": 999}
