@@ -105,7 +105,7 @@ class Covariance(Rule):
         a.move_to(total)
         if a.counts["n_samples"] == 0:
             a.arrays["shift"][...] = b.arrays["shift"]
-        for name in ("cross", "rounding"):
+        for name in {"cross", "rounding"} & a.arrays.keys():
             a.arrays[name] += b.arrays[name]
         a.arrays["sum"] += _displace(a.arrays["cross"], total, n, b.arrays["shift"] - a.arrays["shift"])
         a.counts["n_samples"] += n
