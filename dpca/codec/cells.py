@@ -49,7 +49,7 @@ class Components:
     @cached_property
     def offset(self) -> Array:
         """What the mean is of samples that are not filtered, in the type of the components."""
-        mean = unfiltered(self.grid, self.mean.astype(np.float64)[None])[0]
+        mean: Array = unfiltered(self.grid, self.mean.astype(np.float64)[None])[0]
         return mean.astype(self.rows[0].dtype)
 
     @cached_property

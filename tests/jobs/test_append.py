@@ -12,6 +12,7 @@ import pytest
 import dpca
 from dpca import CellPCA
 from dpca.cli import main
+from dpca.codec.goal import Goal
 from dpca.engine.checkpoint import Checkpoints
 from dpca.jobs import CompressionSettings, append, append_store, compress, encode_store, refit
 from dpca.jobs.remeasure import remeasure
@@ -153,16 +154,14 @@ def test_a_goal_is_missed_by_more_than_three_standard_errors(
     goal: str, value: float, measure: str, worse: int, before: Path
 ) -> None:
     """Those of a mean over as many of the samples before; the goal, or what these reach where that is worse."""
-    store = dpca.open_compressed(before / "small.zarr")
-    store = replace(store, facts={**store.facts, "goal": {"name": goal, "value": value}})
-    old = store.quality
+    old = dpca.open_compressed(before / "small.zarr").quality
     wanted, reached, n = 10 ** (-value / 10) if goal == "psnr" else value, old[measure].mean(), 9
     limit = max(wanted, reached) if worse > 0 else min(wanted, reached)
     error = old[measure].std() / np.sqrt(n)
     for errors, kept in ((2.95, True), (3.05, False)):
         # Some above, some below: it is the mean that counts.
         new = limit + worse * errors * error + error * np.linspace(-1, 1, n)
-        _, drifted = append._drift(store, old, old | {measure: new}, (2.0, 2.0))
+        _, drifted = append._drift(Goal(goal, value), old, old | {measure: new}, (2.0, 2.0))
         assert (drifted == "") == kept
         assert kept or f"come to {goal} " in drifted
 
@@ -170,10 +169,9 @@ def test_a_goal_is_missed_by_more_than_three_standard_errors(
 @pytest.mark.parametrize("before", ["psnr"], indirect=True)
 def test_a_ratio_is_missed_by_more_than_a_twentieth(before: Path) -> None:
     """Of the ratio that is asked for, or of that of the samples before where that is less."""
-    store = dpca.open_compressed(before / "small.zarr")
-    store = replace(store, facts={**store.facts, "goal": {"name": "ratio", "value": 20.0}})
+    quality = dpca.open_compressed(before / "small.zarr").quality
     for was, now, kept in ((30, 19.1, True), (30, 18.9, False), (10, 9.6, True), (10, 9.4, False)):
-        _, drifted = append._drift(store, store.quality, store.quality, (was, now))
+        _, drifted = append._drift(Goal("ratio", 20.0), quality, quality, (was, now))
         assert (drifted == "") == kept
 
 

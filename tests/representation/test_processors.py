@@ -15,11 +15,11 @@ from dpca import CellPCA
 from dpca.jobs import encode_store
 from dpca.storage import ingest, open_stack
 from tests.conftest import smooth_images
-from tests.core_types import environment, usable
+from tests.core_types import environment, taken, usable
 from tests.representation import decode_elsewhere
 
 # Apart by what they fuse and how wide they add; every other one does as one of them.
-OTHERS = usable(("Prescott", "Haswell", "SkylakeX"))
+OTHERS = [name for name in usable(("Prescott", "Haswell", "SkylakeX")) if name not in taken()]
 
 
 def film() -> np.ndarray:
@@ -72,6 +72,7 @@ def test_parts_have_the_bits_of_the_whole(stores: list[str]) -> None:
         assert [part.tobytes() for part in parts] == [values.tobytes() for values in expected], path
 
 
+@pytest.mark.starts_programs
 @pytest.mark.parametrize("core_type", OTHERS)
 def test_other_processors_read_the_same_bits(stores: list[str], core_type: str) -> None:
     command: list[Any] = [sys.executable, decode_elsewhere.__file__, *stores]
