@@ -8,9 +8,7 @@ the end of each chunk, which Zarr has compared with the chunk's bytes: that cost
 
 from __future__ import annotations
 
-import itertools
 import json
-import os
 import re
 import threading
 from collections import OrderedDict
@@ -25,11 +23,12 @@ from zarr.core.buffer import Buffer, BufferPrototype, default_buffer_prototype
 from zarr.storage import LocalStore
 
 from dpca.storage.checksums import Entry, ShardChecksums, crc_at, index_bytes, places_in
-from dpca.storage.claim import REPLACED, WORK_SUFFIX
 from dpca.storage.codecs import check_codecs
 from dpca.storage.errors import ReplacedError, StoreError
 from dpca.storage.manifest import CHECKSUMS, METADATA, Manifest, digest_of, has_manifest, read_manifest
+from dpca.storage.misplaced import orphaned, refuse_links, require_known_outside, with_checksums
 from dpca.storage.objects import absolute
+from dpca.storage.replaced import refuse_gap
 from dpca.storage.unchecked import content_of, missing_file, plain_store, require_file
 from dpca.storage.virtual.store import with_samples
 
@@ -40,8 +39,6 @@ _CHUNK = re.compile(r"(?:^|/)c(?:/[0-9]+)*$")
 DENSE_KEY = "every_shard_is_stored"
 # Indexes of shards, and checksums of arrays, that are remembered between reads.
 _REMEMBERED = 64
-# Entries of a folder that are looked at for arrays of this package.
-_MOST_MEMBERS = 64
 
 
 class CheckedStore(Store):
@@ -278,7 +275,7 @@ class CheckedStore(Store):
         """Refuse an array with checksums where no manifest vouches for them: the metadata above it was replaced."""
         folder = key.rpartition("/")[0]
         if self.manifest is None and await self.held.exists(f"{folder}/{CHECKSUMS}".lstrip("/")):
-            raise _orphaned(f"{self.where}/{folder}".rstrip("/"))
+            raise orphaned(f"{self.where}/{folder}".rstrip("/"))
 
     def _check_metadata(self, key: str, content: Buffer | None) -> None:
         text = None if content is None else content.to_bytes()
@@ -374,8 +371,12 @@ def checked_store(where: str) -> tuple[CheckedStore, str]:
             name = "/".join(reversed(inside))
             checked = CheckedStore(store, root, manifest)
             if isinstance(store, LocalStore):
-                _refuse_links(root, inside)
-                _require_known_outside(checked, manifest)
+                refuse_links(root, inside)
+                try:
+                    require_known_outside(root, manifest)
+                except StoreError as error:  # of two stores, perhaps, where the outer one was replaced between
+                    checked.require_same(error)
+                    raise
             checked.prepare()
             return checked, name
         parent, _, last = root.rpartition("/")
@@ -384,36 +385,12 @@ def checked_store(where: str) -> tuple[CheckedStore, str]:
         inside.append(last)
         root, store = parent, plain_store(parent)
     if nothing and isinstance(here, LocalStore):
-        _refuse_gap(here.root)
+        refuse_gap(here.root)
     if content_of(here, where, CHECKSUMS) is not None:
-        raise _orphaned(where)
-    if isinstance(here, LocalStore) and (array := _with_checksums(where)):
-        raise _orphaned(array)
+        raise orphaned(where)
+    if isinstance(here, LocalStore) and (array := with_checksums(where)):
+        raise orphaned(array)
     return CheckedStore(here, where), ""
-
-
-def _refuse_gap(path: Path) -> None:
-    """Raise `ReplacedError` between the two renames that replace a store where the system cannot swap folders."""
-    for store in (path, *path.parents):
-        if os.path.lexists(f"{store}{WORK_SUFFIX}/{REPLACED}"):
-            raise ReplacedError(
-                f"'{store}' is being replaced, or a run that replaced it was killed: open it again, or run that "
-                f"command again"
-            )
-
-
-def _with_checksums(folder: str) -> str | None:
-    """Return an array in a folder that has checksums; folders of this package's stores have few entries."""
-    try:
-        with os.scandir(folder) as entries:
-            few = list(itertools.islice(entries, _MOST_MEMBERS))
-    except OSError:  # no folder: whoever opens it says so
-        return None
-    return next((entry.path for entry in few if os.path.lexists(os.path.join(entry.path, CHECKSUMS))), None)
-
-
-def _orphaned(where: str) -> StoreError:
-    return StoreError(f"'{where}' belongs to a store whose metadata is missing or damaged: make the store again")
 
 
 def _reopened(where: str, digest: str | None) -> CheckedStore:
@@ -421,25 +398,3 @@ def _reopened(where: str, digest: str | None) -> CheckedStore:
     if digest is not None and (store.manifest is None or store.manifest.digest != digest):
         raise ReplacedError(f"'{where}' was replaced since it was opened: open it again")
     return store
-
-
-def _require_known_outside(inner: CheckedStore, manifest: Manifest) -> None:
-    """Refuse a complete store that replaced the one written at this place inside another store."""
-    root = inner.where
-    outer, inside = os.path.dirname(root), os.path.basename(root)
-    while outer != "/" and (content := content_of(LocalStore(outer), outer, METADATA)) is not None:
-        above = read_manifest(content, outer)
-        if above is not None:
-            if above.stores.get(inside, manifest.digest) != manifest.digest:
-                inner.require_same()  # the store that this one was in may have been replaced
-                raise StoreError(f"'{root}' is not the store that was written there: make '{outer}' again")
-            return
-        outer, inside = os.path.dirname(outer), f"{os.path.basename(outer)}/{inside}"
-
-
-def _refuse_links(root: str, inside: Iterable[str]) -> None:
-    path = root
-    for name in reversed(list(inside)):
-        path = os.path.join(path, name)
-        if os.path.islink(path):
-            raise StoreError(f"'{path}' is a link inside a store, which is not followed: make the store again")

@@ -8,13 +8,10 @@ from __future__ import annotations
 
 import json
 import os
-import threading
-import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import wraps
 from itertools import product
-from typing import Any, Literal, ParamSpec, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import zarr
@@ -30,41 +27,12 @@ from dpca.storage.errors import DataError, ReplacedError, StoreError, one_line
 from dpca.storage.manifest import METADATA, ROOT_KEY, digest_of
 from dpca.storage.network import is_url
 from dpca.storage.objects import place_of
+from dpca.storage.replaced import reopening
 from dpca.storage.unchecked import written_store
 from dpca.storage.virtual.model import ImageModel
 from dpca.storage.virtual.store import VirtualStore
 
 Node = TypeVar("Node")
-P = ParamSpec("P")
-T = TypeVar("T")
-
-# Openings of a store that is replaced during each of them, and seconds between two.
-_OPENINGS, _PAUSE = 100, 0.01
-_OPENING = threading.local()
-
-
-def reopening(function: Callable[P, T]) -> Callable[P, T]:
-    """Make a function that opens a store begin again where the store is replaced meanwhile.
-
-    Of such functions that call each other the outermost begins again.
-    """
-
-    @wraps(function)
-    def opened(*args: P.args, **kwargs: P.kwargs) -> T:
-        if getattr(_OPENING, "now", False):
-            return function(*args, **kwargs)
-        _OPENING.now = True
-        try:
-            for _ in range(_OPENINGS - 1):
-                try:
-                    return function(*args, **kwargs)
-                except ReplacedError:
-                    time.sleep(_PAUSE)
-            return function(*args, **kwargs)
-        finally:
-            _OPENING.now = False
-
-    return opened
 
 
 @reopening

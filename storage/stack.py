@@ -36,7 +36,8 @@ from dpca.storage.network import use_storage_options
 from dpca.storage.numbered import Numbered
 from dpca.storage.objects import absolute
 from dpca.storage.ranges import checked_range, found_range, type_range
-from dpca.storage.reading import array_in, metadata_texts, model_of, open_group, open_node, reopening, root_facts
+from dpca.storage.reading import array_in, metadata_texts, model_of, open_group, open_node, root_facts
+from dpca.storage.replaced import reopening
 from dpca.storage.workspace import fingerprint_of
 
 STACK_KIND = "stack"

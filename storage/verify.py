@@ -3,44 +3,33 @@
 from __future__ import annotations
 
 import os
-import re
 import stat
-import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import zarr
-from zarr.errors import BaseZarrError
 
 from dpca.storage.checked import CheckedStore, checked_store
 from dpca.storage.checksums import compare_file, shard_grid
+from dpca.storage.contents import check_axes, check_shard, check_stack, foreign_shards, wrong_values
 from dpca.storage.disk import read_file, there_is
 from dpca.storage.errors import DataError, ReplacedError, StoreError, one_line
 from dpca.storage.manifest import CHECKSUMS, FOLDER_MANIFEST, METADATA, Manifest, digest_of, read_manifest
 from dpca.storage.network import is_url, use_storage_options
-from dpca.storage.objects import ObjectPath, absolute, place_of
+from dpca.storage.objects import ObjectPath, place_of
 from dpca.storage.progress import Progress, no_progress
 from dpca.storage.reading import (
     array_in,
-    is_dense,
-    is_vouched,
     open_array,
     open_node,
-    reopening,
-    root_facts,
-    what_is_wrong_with,
 )
-from dpca.storage.stack import STACK_KIND, open_stack
+from dpca.storage.replaced import reopening
 from dpca.storage.tasks import run_in_order
-from dpca.storage.virtual_stack import is_virtual, wrong_samples
 
 if TYPE_CHECKING:
     from distributed import Client
-
-# Arrays that are parts of one: "components_3".
-_NUMBERED = re.compile(r"_\d+$")
 
 
 def verify(
@@ -123,7 +112,7 @@ def _problems(where: str, store: CheckedStore, inside: str, client: Client | Non
     elif store.manifest is not None:
         calls += _vouched_shards(store, inside, problems)
     else:
-        calls += _foreign_shards(where, problems)
+        calls += foreign_shards(where, problems)
     stage = progress("verify", len(calls), "shards")
     try:
         for problem in run_in_order(_check, calls, client=client, name="verify"):
@@ -286,7 +275,7 @@ def _check_folder(where: str) -> list[str]:
 
 def _check(path: str, name: str, index: tuple[int, ...] | None = None) -> list[str]:
     """Check one file of chunks; the body of a task."""
-    return _check_file(path, name) if index is None else _check_shard(path, name, index)
+    return _check_file(path, name) if index is None else check_shard(path, name, index)
 
 
 def _check_file(root: str, name: str) -> list[str]:
@@ -305,7 +294,7 @@ def _check_file(root: str, name: str) -> list[str]:
         return []  # told by the name of its metadata
     if array.dtype.kind not in "fc":
         return []
-    problem = _wrong_values(array, tuple(int(i) for i in place.split("/")[1:]))
+    problem = wrong_values(array, tuple(int(i) for i in place.split("/")[1:]))
     return [] if problem is None else [f"{name}: {problem}"]
 
 
@@ -322,7 +311,7 @@ def _check_content(where: str) -> list[str]:
         assert isinstance(root.store, CheckedStore)
         above = f"{root.path}/" if root.path else ""
         names = (name.removeprefix(above) for name in sorted(_arrays_in(root.store)) if name.startswith(above))
-        return _check_stack(where, root) + _check_axes({name: array_in(root, name) for name in names})
+        return check_stack(where, root) + check_axes({name: array_in(root, name) for name in names})
     except (DataError, StoreError) as error:
         return [f"{METADATA}: {error}"]
 
@@ -333,99 +322,3 @@ def _arrays_in(store: CheckedStore, above: str = "") -> Iterator[str]:
     yield from (f"{above}{name}" for name in store.manifest.arrays)
     for name in store.manifest.stores:
         yield from _arrays_in(store.home(f"{name}/")[0], f"{above}{name}/")
-
-
-def _foreign_shards(where: str, problems: list[str]) -> list[tuple[Any, ...]]:
-    """Return the shards to read of a store without a manifest; append problems of its metadata."""
-    root = open_node(where)
-    problems += _check_stack(where, root) if isinstance(root, zarr.Group) else []
-    arrays = _members(where, root, problems)
-    problems += _check_axes(arrays)
-    root_path = absolute(where.rstrip("/"))
-    return [
-        (f"{root_path}/{name}" if name else root_path, name or where, index)
-        for name, array in arrays.items()
-        for index in np.ndindex(*shard_grid(array))
-    ]
-
-
-def _check_stack(where: str, root: zarr.Group) -> list[str]:
-    """Check that a stack store opens and has names; lengths are compared in `_check_axes`."""
-    if root_facts(root).get("kind") != STACK_KIND:
-        return []
-    try:
-        if is_virtual(stack := open_stack(where)):
-            return wrong_samples(stack)
-        return [] if "name" in root else ["name: the names of the samples are missing"]
-    except (DataError, StoreError) as error:
-        return [str(error)]
-
-
-def _members(where: str, root: zarr.Array[Any] | zarr.Group, problems: list[str]) -> dict[str, zarr.Array[Any]]:
-    """Return every array by its path in the store; unreadable members of our stores are problems."""
-    if isinstance(root, zarr.Array):
-        return {"": root}
-    with warnings.catch_warnings(record=True) as strangers:
-        warnings.simplefilter("always")
-        try:
-            members = dict(root.members(max_depth=None))
-        except (OSError, ValueError, TypeError, KeyError, RuntimeError, BaseZarrError) as error:
-            problems.append(f"the metadata of '{where}' cannot be read ({one_line(error)})")
-            return {}
-    if root_facts(root):
-        problems += sorted(str(warning.message) for warning in strangers)
-    return {name: node for name, node in sorted(members.items()) if isinstance(node, zarr.Array)}
-
-
-def _check_axes(arrays: dict[str, zarr.Array[Any]]) -> list[str]:
-    """Check that an axis has one length within a group; numbered arrays, the components of shared cells, may differ."""
-    problems: list[str] = []
-    first: dict[tuple[str, str], tuple[str, int]] = {}
-    for name, array in arrays.items():
-        if _NUMBERED.search(name):
-            continue
-        folder = name.rpartition("/")[0]
-        for axis, length in zip(getattr(array.metadata, "dimension_names", None) or (), array.shape, strict=False):
-            if axis is None:
-                continue
-            other, expected = first.setdefault((folder, axis), (name, length))
-            if length != expected:
-                problems.append(f"{name}: axis {axis!r} has length {length}, and {expected} in {other}")
-    return problems
-
-
-def _check_shard(path: str, name: str, index: tuple[int, ...]) -> list[str]:
-    """Read a shard, or a chunk, of an array that no manifest vouches for."""
-    try:
-        array = open_array(path)
-    except StoreError as error:
-        return [f"{name}: {error}"]
-    if is_dense(array) and not is_vouched(array) and (wrong := what_is_wrong_with(array, index)) is not None:
-        return [f"{name}: shard {index} is {wrong}"]
-    problem = _wrong_values(array, index)
-    return [] if problem is None else [f"{name}: shard {index} {problem}"]
-
-
-def _wrong_values(array: zarr.Array[Any], index: tuple[int, ...]) -> str | None:
-    """Decode a shard, a row of chunks at a time, so that memory does not grow with it; say what is wrong."""
-    edges = array.shards or array.chunks
-    start = [i * edge for i, edge in zip(index, edges, strict=True)]
-    stop = [min(s + edge, length) for s, edge, length in zip(start, edges, array.shape, strict=True)]
-    rest = tuple(slice(s, e) for s, e in zip(start[1:], stop[1:], strict=True))
-    blocks = [
-        (slice(row, min(row + array.chunks[0], stop[0])), *rest)
-        for row in (range(start[0], stop[0], array.chunks[0]) if start else ())
-    ]
-    may_be_infinite = bool(array.attrs.get("may_be_infinite", False))
-    for block in blocks or [()]:
-        try:
-            values = np.asarray(array[block])
-        except Exception as error:  # codecs of anyone's choice fail in ways of their own
-            return f"is damaged ({one_line(error.__cause__ or error)})"
-        if values.dtype.kind in "fc":
-            wrong = np.isnan(values) if may_be_infinite else ~np.isfinite(values)
-            if wrong.any():
-                within = np.unravel_index(int(wrong.argmax()), values.shape)
-                at = [int(i) + part.start for i, part in zip(within, block, strict=True)]
-                return f"holds values that are not finite, the first at {at}"
-    return None

@@ -245,12 +245,7 @@ class Workspace:
                 self._growing.set_aside(self._inherited)
 
     def publish(self, carried: Carried = NOTHING_CARRIED) -> None:
-        """Move the complete store to its target and remove the work folder.
-
-        Parameters
-        ----------
-        carried : Carried, optional
-            What of the store comes from a finished one, which keeps the entries of its manifest.
+        """Move the complete store, of which ``carried`` comes from a finished one, to its target; end the work folder.
 
         Raises
         ------
@@ -303,9 +298,9 @@ class Workspace:
         """Whether the metadata of the target is intact; raises if it is not and may not be replaced."""
         try:
             check_metadata(self._real)
-        except ReplacedError:
-            raise
         except StoreError as error:
+            if isinstance(error, ReplacedError):
+                raise
             if self.overwrite:
                 return False
             raise StoreError(
@@ -334,9 +329,8 @@ class Workspace:
             return  # an unfinished run of other settings stays as it is
         if journal is not None and not ours and not self.overwrite and not self._leaves_only_what_is_inherited():
             raise StoreError(
-                f"'{self._display_folder}' is an unfinished {journal.get('kind')} store made from other "
-                f"input or with other settings: choose another output, or pass --overwrite "
-                f"(overwrite=True) to discard it"
+                f"'{self._display_folder}' is an unfinished {journal.get('kind')} store made from other input or with "
+                f"other settings: choose another output, or pass --overwrite (overwrite=True) to discard it"
             )
         self.state = "resumed" if ours else "new"
         if self._look_only:

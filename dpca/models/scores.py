@@ -20,7 +20,8 @@ from dpca.storage.batches import Batches, batches_of
 from dpca.storage.disk import there_is
 from dpca.storage.errors import DataError, ReplacedError, StoreError
 from dpca.storage.network import use_storage_options
-from dpca.storage.reading import array_in, open_group, reopening, require_same, root_facts
+from dpca.storage.reading import array_in, open_group, require_same, root_facts
+from dpca.storage.replaced import reopening
 
 SCORES_VERSION = 1
 _QUALITY = ("mse", "psnr", "ssim")

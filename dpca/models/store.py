@@ -19,7 +19,8 @@ from dpca.storage.arrays import create_array, create_root, write_shard
 from dpca.storage.coordinates import Coordinates, write_coordinates
 from dpca.storage.errors import DataError, ReplacedError, StoreError, one_line
 from dpca.storage.layout import Layout
-from dpca.storage.reading import array_in, group_in, open_group, read_into, reopening, root_facts
+from dpca.storage.reading import array_in, group_in, open_group, read_into, root_facts
+from dpca.storage.replaced import reopening
 from dpca.storage.workspace import Workspace, fingerprint_of
 
 #: Every estimator by the kind that its stores state; a class that states a ``store_kind`` is entered by its base.

@@ -27,7 +27,8 @@ from dpca.representation.indexing import alike, moved, per_axis, runs
 from dpca.representation.read_plan import decoding_bytes
 from dpca.storage.errors import ReplacedError, StoreError
 from dpca.storage.given_numbers import whole_number
-from dpca.storage.reading import open_group, read_into, reopening, root_facts
+from dpca.storage.reading import open_group, read_into, root_facts
+from dpca.storage.replaced import reopening
 
 COMPRESSED_VERSION = 1
 

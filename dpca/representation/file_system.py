@@ -39,7 +39,7 @@ from dpca.storage.coordinates import BESIDE, Coordinate, fixed_width
 from dpca.storage.errors import DataError, ReplacedError, StoreError, one_line
 from dpca.storage.network import use_storage_options
 from dpca.storage.numbered import Numbered
-from dpca.storage.reading import reopening
+from dpca.storage.replaced import reopening
 from dpca.storage.stack import Stack, open_stack
 from dpca.storage.tasks import one_blas_thread
 from dpca.storage.virtual_stack import is_virtual

@@ -10,7 +10,7 @@ import pytest
 
 import dpca
 from dpca.cli.running import known_error
-from dpca.storage import ReplacedError, StoreError, open_stack, reading
+from dpca.storage import ReplacedError, StoreError, open_stack, replaced
 from dpca.storage.disk import exchanged
 from dpca.storage.reading import open_array, open_group
 from tests.trust.replaced import OPENED, READ, Replacement
@@ -56,7 +56,7 @@ def test_damage_of_an_open_store_is_damage(stores: Path) -> None:
 
 def test_a_store_that_stays_away_is_told(stores: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A run was killed between the two renames, and nobody runs its command again."""
-    monkeypatch.setattr(reading, "_OPENINGS", 3)
+    monkeypatch.setattr(replaced, "_OPENINGS", 3)
     work = stores / "stack.zarr.partial"
     work.mkdir()
     (stores / "stack.zarr").rename(work / "replaced")

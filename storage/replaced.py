@@ -1,0 +1,55 @@
+"""Stores that are replaced while they are read: who opens one begins again, and gets the old one or the new one."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from collections.abc import Callable
+from functools import wraps
+from pathlib import Path
+from typing import ParamSpec, TypeVar
+
+from dpca.storage.claim import REPLACED, WORK_SUFFIX
+from dpca.storage.errors import ReplacedError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# Openings of a store that is replaced during each of them, and seconds between two.
+_OPENINGS, _PAUSE = 100, 0.01
+_OPENING = threading.local()
+
+
+def reopening(function: Callable[P, T]) -> Callable[P, T]:
+    """Make a function that opens a store begin again where the store is replaced meanwhile.
+
+    Of such functions that call each other the outermost begins again.
+    """
+
+    @wraps(function)
+    def opened(*args: P.args, **kwargs: P.kwargs) -> T:
+        if getattr(_OPENING, "now", False):
+            return function(*args, **kwargs)
+        _OPENING.now = True
+        try:
+            for _ in range(_OPENINGS - 1):
+                try:
+                    return function(*args, **kwargs)
+                except ReplacedError:
+                    time.sleep(_PAUSE)
+            return function(*args, **kwargs)
+        finally:
+            _OPENING.now = False
+
+    return opened
+
+
+def refuse_gap(path: Path) -> None:
+    """Raise `ReplacedError` between the two renames that replace a store where the system cannot swap folders."""
+    for store in (path, *path.parents):
+        if os.path.lexists(f"{store}{WORK_SUFFIX}/{REPLACED}"):
+            raise ReplacedError(
+                f"'{store}' is being replaced, or a run that replaced it was killed: open it again, or run that "
+                f"command again"
+            )
