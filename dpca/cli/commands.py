@@ -196,7 +196,7 @@ def _compressed(path: str) -> dict[str, Any]:
         "dtype": str(store.dtype),
         "axes": list(store.axes),
         "data_range": store.facts["data_range"],
-        "goal": {goal["name"]: goal["value"]},
+        "goal": {goal["name"]: goal["value"], **({"every_sample": True} if goal.get("every_sample") else {})},
         "cell_shape": store.facts["cell_shape"],
         "overlap": store.facts["overlap"],
         "scores_of_a_sample": len(store.codec.cell),

@@ -195,11 +195,14 @@ def _fit(values: Array, part: _Halfway) -> Array:
     for near in beside:
         columns += [(values[places + near[:, i]] + values[places + near[:, i + 1]]).ravel() for i in (0, 2)]
     k = len(beside)
-    matrix, cubic = np.stack(columns), np.tile(_CUBIC, k) / k
+    matrix, cubic, known = np.stack(columns), np.tile(_CUBIC, k) / k, values[places].ravel()
+    # Weights are the same at any scale, and squares of ordinary numbers are numbers.
+    scale = -np.frexp(max(np.abs(matrix).max(initial=0), np.abs(known).max(initial=0)))[1]
+    matrix, known = np.ldexp(matrix, scale), np.ldexp(known, scale)
     products = matrix @ matrix.T
     prior = _PRIOR * np.trace(products) + np.finfo(float).tiny
     products[np.diag_indices_from(products)] += prior
-    found = np.linalg.solve(products, matrix @ values[places].ravel() + prior * cubic)
+    found = np.linalg.solve(products, matrix @ known + prior * cubic)
     return to_integers(np.rint(np.clip(found, -8, 8) / _UNIT), np.int32).reshape(k, 2)
 
 

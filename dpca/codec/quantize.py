@@ -87,12 +87,14 @@ def promised_error(max_error: float, dtype: DTypeLike, largest: float) -> float:
             raise ValueError(f"a largest error of {max_error:g} cannot be kept: give 0.5 for no error at all, or more")
         # Arithmetic in float64 does not tell large integers from their neighbors.
         distance = float(np.spacing(float(largest)))
-        left = math.floor(max_error) + 0.5 - max(_MARGIN, 2 * distance)
+        whole = math.floor(max_error) + 0.5
+        left = whole - max(_MARGIN, 2 * distance)
     else:
         # Rounding to the type of the samples takes half of the distance of its numbers.
         distance = float(np.spacing(np.array(largest, dtype)))
-        left = max_error * (1 - _MARGIN) - distance
-    if not left > max_error / 2:
+        whole = max_error
+        left = whole * (1 - _MARGIN) - distance
+    if not left > whole / 2:
         raise ValueError(
             f"a largest error of {max_error:g} cannot be kept in {dtype} for values up to {largest:g}: give at least "
             f"{4 * distance:.2g}"

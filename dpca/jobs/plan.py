@@ -328,7 +328,9 @@ class _Tried:
                 kept = Checkpoints(str(space.scratch))
                 kept.save(encode_write.PLAN, found.arrays, found.settings)
                 facts = stated_facts(some, grid, goal)
-                write_planned(some, self.fitted, space, kept, None, facts, client=None, progress=no_progress)
+                # That the few miss the goal says nothing of all; each sample is encoded until it meets one of its own.
+                own = goal if goal.every_sample else None
+                write_planned(some, self.fitted, space, kept, own, facts, client=None, progress=no_progress)
 
         spent = _fewest_seconds(self.few, work, self.folder / "codes")
         alone, each = _line([some.n_samples for some in self.few], spent)

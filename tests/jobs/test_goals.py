@@ -192,6 +192,7 @@ FOUND = {
     "denormals": (RNG.normal(size=(20, 8, 8)) * 1e-310, {"psnr": 30.0}, "refused"),
     "the smallest": (RNG.choice([5e-324, 0.0], (20, 8, 8)), {"ratio": 2.0}, "refused"),
     "large": ((RNG.normal(size=(20, 8, 8)) * 1e30).astype(np.float32), {"max_relative_error": 0.01}, "met"),
+    "hardly numbers": (RNG.choice([-1e300, 1e300], (15, 3, 2)), {"max_error": 2e296}, "refused"),
     "of all sizes": (RNG.choice([1e30, 1e-30], (300, 8, 8)).astype(np.float32), {"ratio": 2.0}, "met"),
     "exact": (np.arange(9600, dtype=np.uint16).reshape(40, 16, 15), {"ratio": 1.2}, "met"),
     "no end of steps": (RNG.integers(800, 1900, (40, 8, 8)).astype(np.int16), {"psnr": 3.0}, "met"),
