@@ -162,7 +162,8 @@ class _Watched:
 
     def __call__(self, told: Progress) -> None:
         if told.seconds >= self._next or told.finished:
-            known = "" if math.isnan(told.captured_bound) else f", at least {told.captured_bound:.4f} of the best"
+            bound = told.captured_bound
+            known = "" if math.isnan(bound) else f", at least {math.floor(bound * 10_000) / 10_000:.4f} of the best"
             seen = f"{told.n_samples_seen:,} of {told.n_samples:,} samples"
             say(f"{seen}: {told.captured_variance:.2%} of the variance{known}")
             self._next = told.seconds + _PAUSE

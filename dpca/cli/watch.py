@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import time
 from typing import Any
 
@@ -34,8 +35,9 @@ def _tell(model: StreamingPCA) -> int:
     """Say what a model explains; return the number of its samples."""
     n, shares = model.n_samples_seen_, model.explained_variance_ratio_
     leading = ", ".join(f"{share:.1%}" for share in shares[:_LEADING])
+    proved = math.floor(model.captured_bound_ * 10_000) / 10_000  # rounded down: it is a bound
     say(
         f"{n:,} samples: {len(shares)} components explain {shares.sum():.2%} of the variance ({leading}, ...), at "
-        f"least {model.captured_bound_:.4f} of what the best would"
+        f"least {proved:.4f} of what the best would"
     )
     return n

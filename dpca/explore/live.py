@@ -114,6 +114,6 @@ def progress_words(progress: Any) -> str:
     known = (
         ""
         if math.isnan(progress.captured_bound)
-        else f", at least {progress.captured_bound:.1%} of what the best would of these"
+        else f", at least {math.floor(progress.captured_bound * 1000) / 1000:.1%} of what the best would of these"
     )
     return f"{seen}: {captured}{known}"

@@ -272,13 +272,13 @@ def bounded_eigh(matrix: Array, k: int, *, precise: bool = False) -> tuple[Array
     """
     d, trace = len(matrix), float(np.trace(matrix))
     if not (precise or d < _ITERATE_FROM or _ITERATE_SHARE * k > d):
-        values, rows, converged, following = _orthogonal_iteration(symmetrize(matrix), k)
+        values, rows, converged, unwanted = _orthogonal_iteration(symmetrize(matrix), k)
         if converged:
             residual = rows @ matrix
             residual -= values[:, None] * rows
             wrong = gamma(d + 2, unit(np.float64)) * trace
             errors = np.sqrt(np.einsum("ij,ij->i", residual, residual)) + wrong
-            lowest, following = float(values[-1]), float(following)
+            lowest, following = float(values[-1]), float(unwanted)
             for least in ((lowest + following) / 2, lowest * (1 + _TIED)):
                 if (beyond := _beyond(matrix, values, rows, least)) is not None:
                     return values, rows, beyond + wrong, errors

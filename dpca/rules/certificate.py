@@ -15,11 +15,11 @@ stored, best(C) the sum of the k largest eigenvalues, and missed(P) = best(C) - 
 (c) Else, Ky Fan's inequality: best(C + E) <= best(C) + best(E), and best(E) <= sqrt(k) |E|_F.
 (d) Multiplying by C loses nothing: for orthonormal A, tr A^T C A <= tr (A^T C A)^-1 A^T C^2 A, by Cauchy's inequality.
 
-One pass cannot look twice. It keeps a basis B and energies E, and adds up what D its steps discard and what they round.
-The scatter matrix is S = B^T E B + D + R, D positive semi-definite, with B as it is stored; ``slack`` bounds the nuclear
-norm of R, and with it the sum of any eigenvalues, and what the eigenvalues of D may exceed those that are counted.
-``skew`` bounds ||E^(1/2) (B B^T - I) E^(1/2)||, since steps take the basis to be orthonormal, and ``astray`` the distance
-of the mean. If a step makes L + F of L, for L^T L + D, then |(L + F)^T (L + F) - L^T L|_* <= 2 |L|_F |F|_F + |F|_F^2.
+One pass cannot look twice. It keeps a basis B and energies E, and adds up what D its steps discard and what they
+round. The scatter matrix is S = B^T E B + D + R, D positive semi-definite, with B as it is stored; ``slack`` bounds the
+nuclear norm of R, and with it the sum of any eigenvalues; what is counted of D has its own errors added. ``skew``
+bounds ||E^(1/2) (B B^T - I) E^(1/2)||, since steps take the basis to be orthonormal, and ``astray`` the distance of the
+mean. If a step makes L + F of L, for L^T L + D, then |(L + F)^T (L + F) - L^T L|_* <= 2 |L|_F |F|_F + |F|_F^2.
 
 References: B. N. Parlett, The Symmetric Eigenvalue Problem, SIAM 1998. K. Fan, Proc. Natl. Acad. Sci. 35, 1949, p. 652.
 """
@@ -219,12 +219,23 @@ def add_mean(
     rounding[2] = (before * rounding[2] + own * error) / (before + own)
 
 
-def turning(turn: Array, energy: Array, lengths: Array, values: Array, skew: float, u: float) -> float:
-    """Bound on |F|_F of turn [basis; rows], scaled by the roots of new energies, as computed with rounding error u."""
-    rank = len(energy)
-    old = np.abs(turn[:, :rank]) @ np.sqrt(1 + skew / energy)
+def forward(turn: Array) -> Array:
+    """Return a turn of a basis with the signs that leave each row nearest to what it was; changes it."""
+    turn[: min(turn.shape)] *= np.where(turn.diagonal() < 0, -1.0, 1.0)[:, None]
+    return turn
+
+
+def turning(turn: Array, energy: Array, lengths: Array, values: Array, skew: float | Array, u: float) -> float:
+    """Bound |F|_F of turn [basis; rows], scaled by the roots of new energies, as computed with rounding error u.
+
+    What is multiplied is turn - I, and added to the basis.
+    """
+    rank, sizes = len(energy), np.sqrt(1 + skew / energy)
+    change = np.abs(turn[:, :rank] - np.eye(len(turn), rank)) @ sizes
     new = np.abs(turn[:, rank:]) @ lengths
-    each = np.sqrt(values) * (gamma(rank + 3, u) * old + gamma(len(lengths) + 3, u) * new)
+    each = gamma(rank + 4, u) * change + gamma(len(lengths) + 4, u) * new
+    each[:rank] += u * sizes[: len(turn)]
+    each *= np.sqrt(values)
     return math.sqrt(float(each @ each))
 
 
@@ -235,16 +246,8 @@ def turned(values: Array, error: float, skew: float) -> tuple[float, float]:
 
 
 def add_stacked(
-    rounding: Array,
-    turn_error: float,
-    values: Array,
-    old: float,
-    squares: float,
-    skew: float,
-    counted: int,
-    g: float,
-    u: float,
-) -> None:
+    rounding: Array, turn_error: float, values: Array, old: float, squares: float, skew: float, g: float, u: float
+) -> float:
     """Count in a step that stacks rows below a basis, and keeps the leading eigenvectors of their products.
 
     Parameters
@@ -259,13 +262,17 @@ def add_stacked(
         Sums of squares of the basis and of the rows, scaled.
     skew : float
         Bound on the error of the products of the rows among themselves.
-    counted : int
-        How many eigenvalues are counted of those given up; 0 if none are.
     g, u : float
         Relative error of the products of basis and rows, and of one operation.
+
+    Returns
+    -------
+    float
+        By how much each eigenvalue that is given up may be larger than computed.
     """
     cross = 2 * g * math.sqrt(squares * old)
     among = float(rounding[1]) + skew + cross + eigen_error(len(values) + 1, old + squares)
     slack, skewed = turned(values, turn_error, among)
-    rounding[0] += slack + (2 * u + g) * squares + counted * among
+    rounding[0] += slack + (2 * u + g) * squares
     rounding[1] = among + skewed
+    return among

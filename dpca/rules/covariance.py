@@ -29,6 +29,10 @@ _MOST_BLOCK_ROWS = 4096
 _EXACT_BELOW = 2.0**24
 # Sums of squares below this may have lost terms to underflow in float32.
 _SMALL = 2.0**-80
+# Array of a state that certifies what it finds: the sum of squares of what was multiplied, less the shift of the time,
+# times the rounding error of its type.
+_ROUNDING = "rounding"
+CERTIFIED: Layout = {_ROUNDING: ((), float)}
 #: Rows of a matrix that are centered at a time.
 BAND_ROWS = 128
 # Numbers out of range are dealt with, or refused in the end.
@@ -77,8 +81,6 @@ class Covariance(Rule):
             "shift": ((n_features,), float),
             "sum": ((n_features,), float),
             "cross": ((n_features, n_features), float),
-            # Sum of squares of what was multiplied, less the shift of the time, times the rounding error of its type.
-            "rounding": ((), float),
         }
 
     def _start(self, state: State, dtype: DTypeLike) -> None:
@@ -105,8 +107,9 @@ class Covariance(Rule):
         a.move_to(total)
         if a.counts["n_samples"] == 0:
             a.arrays["shift"][...] = b.arrays["shift"]
-        for name in {"cross", "rounding"} & a.arrays.keys():
-            a.arrays[name] += b.arrays[name]
+        a.arrays["cross"] += b.arrays["cross"]
+        if _ROUNDING in a.arrays:
+            a.arrays[_ROUNDING] += b.arrays[_ROUNDING]
         a.arrays["sum"] += _displace(a.arrays["cross"], total, n, b.arrays["shift"] - a.arrays["shift"])
         a.counts["n_samples"] += n
         return a
@@ -138,7 +141,7 @@ class Covariance(Rule):
     def _error(self, state: State, dtype: DTypeLike) -> float:
         """Bound the error of the covariance of samples of a working dtype, in the Frobenius norm; before `finish`."""
         n, u, exact = state.counts["n_samples"], unit(dtype), gamma(state.counts["n_samples"] + 10, unit(np.float64))
-        total, squares = to_numpy(state.arrays["sum"]), float(state.arrays["rounding"]) / u
+        total, squares = to_numpy(state.arrays["sum"]), float(state.arrays[_ROUNDING]) / u
         # 8-bit integers are multiplied, and added up, without rounding.
         g = gamma(min(n, BLOCK_ROWS) + 6, u) if squares else 0.0
         shifted = float(total @ total) / n
@@ -207,6 +210,9 @@ class CovariancePCA(Covariance):
     precise: bool = field(default=False, kw_only=True)
     certified: bool = field(default=False, kw_only=True)
 
+    def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
+        return {**super()._layout(n_features, dtype), **(CERTIFIED if self.certified else {})}
+
     def _finish(self, state: State) -> dict[str, Array]:
         if self.certified:
             return self._certified(state)
@@ -272,8 +278,8 @@ def add_block(state: State, block: Array, spread: Array, products: Callable[[Arr
         move_shift(state, xp.where(some, center_of(block), state.arrays["shift"]))
         product, total, scale = products(block, state.arrays["shift"])
         squares = cast(linalg.diagonal(product), np.float64) * (1.0 if scale is None else scale[..., None] ** 2)
-    if "rounding" in state.arrays:
-        state.arrays["rounding"] += unit(working_dtype(dtype_of(block))) * xp.sum(squares, axis=-1)
+    if _ROUNDING in state.arrays:
+        state.arrays[_ROUNDING] += unit(working_dtype(dtype_of(block))) * xp.sum(squares, axis=-1)
     add_products(state, n, product, total, scale)
 
 

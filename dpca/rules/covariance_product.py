@@ -13,6 +13,7 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels import linalg
 from dpca.kernels.dtypes import working_dtype
+from dpca.kernels.rounding import eigen_error, gamma, unit
 from dpca.kernels.types import Array
 from dpca.rules import certificate
 from dpca.rules.nystrom import COLUMNS, blocks
@@ -84,7 +85,7 @@ class CovarianceProduct(Rule):
             for columns in blocks(batch.shape[1]):
                 state.arrays["image"][:, columns] += y.T @ self._centered(block[:, columns], mean[columns])
             state.arrays["squares"] += squares
-            state.arrays["rounding"] += certificate.unit(dtype) * squares
+            state.arrays["rounding"] += unit(dtype) * squares
             state.counts["n_samples"] += len(block)
             for rows, products in groups:
                 self._look_outside(state, products, y[rows])
@@ -158,7 +159,7 @@ class Refinement(CovarianceProduct):
         # No more is known of the best components than that they capture no more than all.
         each, k = errors.rows.rows(errors.spread), len(given)
         slack = math.sqrt(k) * float(np.linalg.norm(each)) + 2 * skew * captured
-        moved = math.sqrt(2 * k) * certificate.unit(self.components.dtype) * total
+        moved = math.sqrt(2 * k) * unit(self.components.dtype) * total
         bound = certificate.share(captured - slack, total - captured + errors.total + slack + moved)
         return {
             "mean": mean,
@@ -203,7 +204,8 @@ class RayleighRitz(CovarianceProduct):
     Results of ``finish``, float64: ``mean``; ``components`` (q, d), the Ritz vectors, and ``product`` (q, d), these
     times the covariance; ``explained_variance`` (q,), descending; ``residual_norms`` (q,); ``total_variance`` ();
     ``coupling`` (), the sum of the singular values of the wanted directions' residuals: by so much at most does their
-    captured variance differ from the sum of some k eigenvalues; ``optimum`` (), the bound above.
+    captured variance differ from the sum of some k eigenvalues, up to rounding; ``optimum`` (), a bound on the k
+    largest eigenvalues together, rounding counted in; and what `measured_bound` and `refined` make a certificate of.
     """
 
     n_components: int
@@ -224,13 +226,13 @@ class RayleighRitz(CovarianceProduct):
 
     def _look_outside(self, state: State, products: Array, y: Array) -> None:
         trace, size = float(np.trace(products)), math.sqrt(float(np.vdot(products, products)))
-        mapped, _, squared = _relative(self.components.shape[1], len(products), certificate.unit(y.dtype))
+        mapped, _, squared = _relative(self.components.shape[1], len(products), unit(y.dtype))
         off = mapped * math.sqrt(len(self.components))
         y = y.astype(np.float64)
         last = len(products) - 1
         (largest,) = scipy.linalg.eigvalsh(products - y @ y.T, subset_by_index=[last, last])
         rounding = squared * trace + (2 * math.sqrt(size * trace) + off * trace) * off
-        state.arrays["outside"] += max(float(largest), 0.0) + rounding + certificate.eigen_error(last + 1, trace)
+        state.arrays["outside"] += max(float(largest), 0.0) + rounding + eigen_error(last + 1, trace)
 
     def _finish(self, state: State) -> dict[str, Array]:
         n, k = state.counts["n_samples"], self.n_components
@@ -248,7 +250,7 @@ class RayleighRitz(CovarianceProduct):
         squares, turn_root = scipy.linalg.eigh(products)
         root = (turn_root * np.sqrt(np.maximum(squares, 0))) @ turn_root.T
         total = max(total, float(values.sum()))
-        lapack = math.sqrt(certificate.eigen_error(len(values), float(squares[-1])))
+        lapack = math.sqrt(eigen_error(len(values), float(squares[-1])))
         errors = pass_errors.rows.turned((1 + 2 * skew) * turn)
         errors = errors._replace(added=errors.added + lapack)
         left = total - float(values.sum()) + pass_errors.total + float(errors.rows(pass_errors.spread).sum())
@@ -389,7 +391,7 @@ class _PassErrors(NamedTuple):
         n, image, squares = state.counts["n_samples"], state.arrays["image"], float(state.arrays["squares"])
         d, total = image.shape[1], state.arrays["sum"]
         u = float(state.arrays["rounding"]) / squares if squares else 0.0
-        exact = certificate.gamma(n + d + 8, certificate.unit(np.float64))
+        exact = gamma(n + d + 8, unit(np.float64))
         mapped, added, squared = (error + exact for error in _relative(d, n, u))
         floor = n * d * _SMALLEST_NORMAL if squares else 0.0
         spread = (squares * (1 + squared) + floor) / (n - 1)
@@ -404,9 +406,7 @@ class _PassErrors(NamedTuple):
 def _relative(d: int, n: int, u: float) -> tuple[float, float, float]:
     """Return relative errors of a projection of d values, of a sum over n rows, and of one over columns, in blocks."""
     width = min(d, COLUMNS)
-    mapped, added, squared = (
-        certificate.gamma(m + 6, u) for m in (width + -(-d // COLUMNS), min(n, _BLOCK_ROWS), width)
-    )
+    mapped, added, squared = (gamma(m + 6, u) for m in (width + -(-d // COLUMNS), min(n, _BLOCK_ROWS), width))
     return mapped, added, squared
 
 

@@ -17,6 +17,7 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels import linalg
 from dpca.kernels.dtypes import working_dtype
+from dpca.kernels.rounding import gamma, unit
 from dpca.kernels.types import Array
 from dpca.rules import certificate
 from dpca.rules.orthonormal import orthonormalize
@@ -100,8 +101,9 @@ def dual_weights(gram: Array, n_components: int, dtype: DTypeLike) -> dict[str, 
     -------
     dict
         Float64: ``weights`` (k, n), with which components = weights @ (X - mean), any attributes of them at a time;
-        ``explained_variance`` (k,), descending; ``total_variance`` (); ``beyond`` () and ``errors`` (k,), see `dpca.kernels.linalg.bounded_eigh`. k is the lesser of n_components and the rank
-        that the samples have in the precision of the products.
+        ``explained_variance`` (k,), descending; ``total_variance`` (); ``beyond`` () and ``errors``
+        (k,), see `dpca.kernels.linalg.bounded_eigh`. k is the lesser of n_components and the rank that the samples have
+        in the precision of the products.
     """
     n = len(gram)
     if n < 2:
@@ -135,11 +137,13 @@ def dual_share(found: dict[str, Array], mean: Array, n_components: int, dtype: D
         Of the components.
     """
     values, total, beyond = found["explained_variance"], float(found["total_variance"]), float(found["beyond"])
-    n, u = found["weights"].shape[1], certificate.unit(dtype)
-    g = certificate.gamma(_BLOCK_ATTRIBUTES + 6, u) + certificate.gamma(len(mean) + 6, certificate.unit(np.float64))
+    if not total > 0:
+        return 1.0
+    n, u = found["weights"].shape[1], unit(dtype)
+    g = gamma(_BLOCK_ATTRIBUTES + 6, u) + gamma(len(mean) + 6, unit(np.float64))
     # Attributes less their mean, which is rounded.
     error = g * total / (1 - g) + n / (n - 1) * u**2 * float(mean @ mean)
-    each = certificate.gamma(min(n, _BLOCK_ROWS) + 8, u) + certificate.gamma(n + 8, certificate.unit(np.float64))
+    each = gamma(min(n, _BLOCK_ROWS) + 8, u) + gamma(n + 8, unit(np.float64))
     distance = each * math.sqrt(float((total / values).sum()))
     lost = (n_components - len(values)) * (beyond + error)
     return certificate.exact_share(values, beyond, found["errors"] + error, dtype, distance=distance, lost=lost)

@@ -94,8 +94,8 @@ def likely_share(captured: float, beyond: float, rounding: float, to_landmarks: 
     """Return the share of the best that is captured at least, of which kernels with landmarks say ``captured``.
 
     What is known of chance decides how much rounding may cost, too: the roots of K_ZZ^+ magnify it, and the most that
-    it can be would leave no certificate. Errors of d products, if they are independent, add up like the root of d (Higham
-    & Mary 2019, theorem 3.1); three standard errors stay on the safe side.
+    it can be would leave no certificate. Errors of d products, if they are independent, add up like the root of d
+    (Higham & Mary 2019, theorem 3.1); three standard errors stay on the safe side.
 
     Parameters
     ----------

@@ -12,6 +12,7 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels import linalg
 from dpca.kernels.namespace import beside, dtype_of, namespace, to_numpy
+from dpca.kernels.rounding import eigen_error, gamma, unit
 from dpca.kernels.types import Array
 from dpca.rules import certificate
 from dpca.rules.truncation import largest, largest_sum, truncate
@@ -117,7 +118,7 @@ def absorb(
     whole = inverse @ products @ inverse.T
     values, vectors, below, least = truncate(whole, len(energy), n_counted=n_counted, floor=floor)
     turned = vectors.T @ inverse
-    slack, skewed = _rounded(
+    slack, skewed, off = _rounded(
         energy, inner, scale, products, inverse, turned, values, squares, skew, n_counted, batch.shape, dtype_of(basis)
     )
     turn = beside(np.ascontiguousarray(turned / np.sqrt(values)[:, None], dtype_of(basis)), basis)
@@ -126,8 +127,8 @@ def absorb(
     basis[len(values) :, :] = 0
     left = max(float(energy.sum()) + added - float(values.sum()), 0.0) + slack + len(energy) * (skew + skewed)
     outside = sum(largest_sum(gram, n_counted) for gram in grams)
-    largest_left = min(strongest + least, left)
-    return Step(values, added, min(outside + below, left), largest_left, moved, squares, slack, skewed)
+    discarded, most = min(outside + below + off, left), min(strongest + least + off, left)
+    return Step(values, added, discarded, most, moved, squares, slack, skewed)
 
 
 def _rounded(
@@ -143,26 +144,25 @@ def _rounded(
     k: int,
     shape: tuple[int, ...],
     dtype: DTypeLike,
-) -> tuple[float, float]:
-    """Return what rounding adds to the slack in a step, and the skew of the new basis."""
-    (n, d), q, u = shape, len(energy), certificate.unit(dtype)
-    g = certificate.gamma(min(d, COLUMNS) + 3, u)
+) -> tuple[float, float, float]:
+    """Return what rounding adds to the slack in a step, the skew of the new basis, and the error of what is lost."""
+    (n, d), q, u = shape, len(energy), unit(dtype)
+    g = gamma(min(d, COLUMNS) + 3, u)
     along = np.maximum(inner.diagonal() - energy, 0.0)
-    image = scale * (
-        2 * certificate.gamma(n + 6, u) * np.sqrt(along * squares) + 4 * u * energy * np.sqrt(1 + skew / energy)
-    )
+    image = scale * (2 * gamma(n + 6, u) * np.sqrt(along * squares) + 4 * u * energy * np.sqrt(1 + skew / energy))
     lengths = np.sqrt(products.diagonal())
     error = np.abs(inverse) @ image
     turning = np.abs(turned) @ lengths
-    shift = math.sqrt(float(error @ error)) + certificate.gamma(q + 3, u) * math.sqrt(float(turning @ turning))
+    shift = math.sqrt(float(error @ error)) + gamma(q + 3, u) * math.sqrt(float(turning @ turning))
     sizes = np.abs(inverse) @ lengths
-    among = g * float(sizes @ sizes) + certificate.eigen_error(q, float(values[:1].sum()))
+    among = g * float(sizes @ sizes) + eigen_error(q, float(values[:1].sum()))
     slack, skewed = certificate.turned(values, shift, among)
     roots = np.sqrt(energy)
     weak = inner / np.outer(roots, roots)
     weak[np.diag_indices_from(weak)] -= 1
     outside = (math.sqrt(k) + (2 + g * math.sqrt(q)) * math.sqrt(q)) * g * squares + skew * largest_sum(weak, k)
-    return slack + 2 * u * squares + outside + (k * among if len(values) < q else 0.0), among + skewed
+    off = outside + (k * among if len(values) < q else 0.0)
+    return slack + (2 * u + g) * squares, among + skewed, off
 
 
 def work_bytes(n_rows: int, q: int, n_features: int, dtype: DTypeLike) -> int:

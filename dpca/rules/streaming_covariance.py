@@ -13,7 +13,7 @@ from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.namespace import beside, dtype_of
 from dpca.kernels.types import Array
 from dpca.rules.basis import StreamingRule
-from dpca.rules.covariance import Covariance
+from dpca.rules.covariance import CERTIFIED, Covariance
 from dpca.rules.state import Layout, State
 
 
@@ -31,8 +31,8 @@ class StreamingCovariance(StreamingRule, Covariance):
     Exact up to rounding, in any order of samples and merges; see `Covariance`. Costs n d^2 operations (8-bit integers
     half of the time or less), and O(d^3) in ``finish``; state: 8 d^2 bytes.
 
-    Results of ``finish``: those of `StreamingRule` and of `Sampled`: ``captured_bound`` lacks what rounding may cost, see
-    `dpca.rules.certificate`; ``captured_estimate`` is 1, ``captured_estimate_error`` 0.
+    Results of ``finish``: those of `StreamingRule` and of `Sampled`: ``captured_bound`` lacks what rounding may cost,
+    see `dpca.rules.certificate`; ``captured_estimate`` is 1, ``captured_estimate_error`` 0.
     """
 
     random_order = False
@@ -41,7 +41,7 @@ class StreamingCovariance(StreamingRule, Covariance):
     def _layout(self, n_features: int, dtype: DTypeLike) -> Layout:
         # Room for the result, which has the working dtype of the samples.
         rows = {"components": ((self.rank(n_features), n_features), working_dtype(dtype))}
-        return {**super()._layout(n_features, dtype), **rows}
+        return {**super()._layout(n_features, dtype), **CERTIFIED, **rows}
 
     def _finish(self, state: State) -> dict[str, Array]:
         room, dtype = state.arrays["components"], dtype_of(state.arrays["components"])

@@ -5,6 +5,7 @@ BLAS rounds as the processor does: `.ci/run` runs this under several of OpenBLAS
 
 from __future__ import annotations
 
+import itertools
 import math
 import warnings
 from collections.abc import Callable
@@ -110,7 +111,7 @@ def merged_or_forgotten(x: Samples, k: int, rng: np.random.Generator) -> tuple[f
     rule, parts = IncrementalSVD(k, int(rng.integers(0, 5)), forgetting=forgetting), []
     edges = [0, *np.sort(rng.integers(1, len(x), 3)).tolist(), len(x)]
     size = int(rng.choice([1, 16, 300]))
-    for start, stop in zip(edges, edges[1:], strict=False):
+    for start, stop in itertools.pairwise(edges):
         state = rule.init(x.shape[1], x.dtype)
         for first in range(start, stop, size):
             state = rule.update(state, x[first : min(first + size, stop)])
