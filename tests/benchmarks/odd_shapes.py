@@ -2,9 +2,10 @@
 
     python tests/benchmarks/odd_shapes.py --budget 2000
 
-prints a line for each estimator and shape: what a new process took for the fit beyond what it held before, what was planned
-for the task and the results of its largest pass, or the sentence that refused it. Ends with 1 where more was taken than
-was planned, or something else than a sentence of ours ended a fit. Linux only: there a process can forget its peak.
+prints a line for each estimator and shape: what a new process took for the fit beyond what it held before, what was
+planned for the task and the results of its largest pass, or the sentence that refused it. Ends with 1 where more was
+taken than was planned, or something else than a sentence of ours ended a fit. Linux only: there a process can forget
+its peak.
 """
 
 from __future__ import annotations
@@ -86,7 +87,7 @@ def fitted(path: str, name: str, estimator: str, room: int) -> dict[str, Any]:
     def fit(given: Any, shape: tuple[int, ...], k: int, side: int) -> None:
         n, d = shape[0], int(np.prod(shape[1:]))
         model = ESTIMATORS[estimator](side, k, n, d, room)
-        labels = (np.arange(n) % 2,) if isinstance(model, StreamingRidgeClassifier) else ()
+        labels = (np.resize(np.asarray([0, 1], np.uint8), n),) if isinstance(model, StreamingRidgeClassifier) else ()
         model.fit(given, *labels)
 
     small = np.random.default_rng(0).integers(0, 256, (64, *(12,) * (len(shape) - 1)), dtype=np.uint8)
