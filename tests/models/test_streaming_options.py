@@ -311,7 +311,7 @@ def test_few_samples_take_no_room_for_more_directions_than_they_span(tmp_path: P
         # Room for 62 directions, while 5 samples span 5, was 289 MB.
         model = StreamingPCA(2, random_state=0, memory_budget=160_000_000, **options).fit(tmp_path / "x.zarr")
         np.testing.assert_allclose(model.explained_variance_, values[:2], rtol=1e-5)
-        assert model.captured_bound_ > 0.999
+        assert model.captured_bound_ > 0.99
     # What goes on keeps its room.
     longer = StreamingPCA(2, random_state=0, keep_state=True).fit(x[:, :90])
     more = np.random.default_rng(1).integers(0, 256, (40, 90), dtype=np.uint8)
