@@ -361,7 +361,7 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
             return PCA(self.n_modes, solver=self.solver, **common)
         exact = default_method(self.n_modes, d, {"oversampling": self.oversampling}) == "covariance"
         passes = 1 if exact else self.n_passes if n_passes is None else n_passes
-        size = batch_rows(d) if self.batch_size is None else self.batch_size
+        size = min(n, batch_rows(d)) if self.batch_size is None else self.batch_size
         own: dict[str, Any] = {"batch_size": size, "oversampling": self.oversampling}
         return StreamingPCA(self.n_modes, n_passes=passes, **own, **common)
 

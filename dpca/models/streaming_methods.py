@@ -125,6 +125,7 @@ def make_rule(
     n_samples: int | None = None,
     n_features: int = 1,
     sampled: bool = False,
+    ends: bool = False,
 ) -> Any:
     """Return the rule of a method, which gets its samples in batches of ``batch_size``.
 
@@ -145,6 +146,8 @@ def make_rule(
         Attributes of a sample.
     sampled : bool
         Keep some samples of the stream to estimate what is captured, if the rule allows it.
+    ends : bool
+        Whether no samples follow the ``n_samples``: then directions beyond their number are not held.
 
     Raises
     ------
@@ -160,6 +163,8 @@ def make_rule(
         given = {"n_components": k, "center": center, "seed": seed, **chosen}
         rule = replace(rule, **{name: value for name, value in given.items() if name in known})
         rule = replace(rule, **_seeded(rule, seed))
+        if ends and n_samples is not None and isinstance(rule, IncrementalSVD):
+            rule = replace(rule, oversampling=min(rule.oversampling, max(0, n_samples - k)))
     except ValueError as error:
         raise DataError(str(error)) from error
     if batch_size is None:

@@ -253,6 +253,7 @@ class StreamingPCA(StreamedModel):
             n_samples=n if share is None else None,
             n_features=d,
             sampled=self.n_passes == 1,
+            ends=not self.keep_state,
         )
 
     def _options(self) -> dict[str, Any]:

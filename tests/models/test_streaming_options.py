@@ -300,3 +300,21 @@ def test_one_folder_of_checkpoints_for_many_fits(tmp_path: Path) -> None:
             model = StreamingPCA(3, **parameters).fit(path, checkpoints=kept)
             np.testing.assert_array_equal(model.components_, alone.components_)
             np.testing.assert_array_equal(model.explained_variance_, alone.explained_variance_)
+
+
+def test_few_samples_take_no_room_for_more_directions_than_they_span(tmp_path: Path) -> None:
+    x = np.random.default_rng(0).integers(0, 256, (5, 200_000), dtype=np.uint8)
+    zarr.create_array(str(tmp_path / "x.zarr"), data=x, chunks=(1, 50_000))
+    flat = x - x.mean(axis=0)
+    values = np.linalg.eigvalsh(flat @ flat.T)[::-1] / 4
+    for options in ({}, {"n_passes": 2}):
+        # Room for 62 directions, while 5 samples span 5, was 289 MB.
+        model = StreamingPCA(2, random_state=0, memory_budget=160_000_000, **options).fit(tmp_path / "x.zarr")
+        np.testing.assert_allclose(model.explained_variance_, values[:2], rtol=1e-5)
+        assert model.captured_bound_ > 0.99
+    # What goes on keeps its room.
+    longer = StreamingPCA(2, random_state=0, keep_state=True).fit(x[:, :90])
+    more = np.random.default_rng(1).integers(0, 256, (40, 90), dtype=np.uint8)
+    both = np.vstack([x[:, :90], more]).astype(float)
+    exact = np.linalg.eigvalsh(np.cov(both.T))[::-1]
+    np.testing.assert_allclose(longer.partial_fit(more).explained_variance_, exact[:2], rtol=1e-5)
