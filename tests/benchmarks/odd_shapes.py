@@ -48,7 +48,7 @@ ESTIMATORS: dict[str, Callable[..., Any]] = {
     "StreamingPCA": lambda side, k, n, d, room: StreamingPCA(k, random_state=0, memory_budget=room),
     "CellPCA": lambda side, k, n, d, room: CellPCA(min(k, side), cell_shape=side, memory_budget=room),
     "BandPCA": lambda side, k, n, d, room: BandPCA(
-        min(k, n), band_size=min(d, 1000), random_state=0, memory_budget=room
+        min(k, n), band_size=min(d, 100), random_state=0, memory_budget=room
     ),
     "KernelPCA": lambda side, k, n, d, room: KernelPCA(
         min(k, 20), n_landmarks=min(n, 100), random_state=0, memory_budget=room
