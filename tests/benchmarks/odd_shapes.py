@@ -26,7 +26,6 @@ import zarr
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-import dpca.engine.fold
 from dpca import EOF, PCA, BandPCA, CellPCA, KernelPCA, PatchPCA, StreamingPCA, StreamingRidgeClassifier
 from dpca.storage.errors import ClusterError, DataError, PlanError
 from tests.engine.worker_memory import forget_peak, status
@@ -73,15 +72,16 @@ def fitted(path: str, name: str, estimator: str, room: int) -> dict[str, Any]:
     """Fit in this process: what it took, what was planned, or why it was refused."""
     warnings.simplefilter("ignore")
     planned: list[int] = []
-    run: Any = dpca.engine.fold._Run
+    engine: Any = sys.modules["dpca.engine.fold"]
+    run = engine._Run
 
     def noted(*given: Any, **named: Any) -> Any:
         made = run(*given, **named)
         planned.append(made.plan.task_bytes + made.plan.result_bytes)
         return made
 
-    dpca.engine.fold.thread_count = lambda: 1  # what is planned is one task
-    dpca.engine.fold._Run = noted  # type: ignore[misc, assignment]
+    engine.thread_count = lambda: 1  # what is planned is one task
+    engine._Run = noted
     shape, _, k, side = SHAPES[name]
 
     def fit(given: Any, shape: tuple[int, ...], k: int, side: int) -> None:
