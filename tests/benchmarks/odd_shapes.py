@@ -26,7 +26,6 @@ import zarr
 
 sys.path.insert(0, str(Path(__file__).parents[2]))
 
-import dpca.engine.fold
 from dpca import EOF, PCA, BandPCA, CellPCA, KernelPCA, PatchPCA, StreamingPCA, StreamingRidgeClassifier
 from dpca.storage.errors import ClusterError, DataError, PlanError
 from tests.engine.worker_memory import forget_peak, status
@@ -48,7 +47,7 @@ ESTIMATORS: dict[str, Callable[..., Any]] = {
     "StreamingPCA": lambda side, k, n, d, room: StreamingPCA(k, random_state=0, memory_budget=room),
     "CellPCA": lambda side, k, n, d, room: CellPCA(min(k, side), cell_shape=side, memory_budget=room),
     "BandPCA": lambda side, k, n, d, room: BandPCA(
-        min(k, n), band_size=min(d, 1000), random_state=0, memory_budget=room
+        min(k, n), band_size=min(d, 100), random_state=0, memory_budget=room
     ),
     "KernelPCA": lambda side, k, n, d, room: KernelPCA(
         min(k, 20), n_landmarks=min(n, 100), random_state=0, memory_budget=room
@@ -73,15 +72,16 @@ def fitted(path: str, name: str, estimator: str, room: int) -> dict[str, Any]:
     """Fit in this process: what it took, what was planned, or why it was refused."""
     warnings.simplefilter("ignore")
     planned: list[int] = []
-    run: Any = dpca.engine.fold._Run
+    engine: Any = sys.modules["dpca.engine.fold"]
+    run = engine._Run
 
     def noted(*given: Any, **named: Any) -> Any:
         made = run(*given, **named)
         planned.append(made.plan.task_bytes + made.plan.result_bytes)
         return made
 
-    dpca.engine.fold.thread_count = lambda: 1  # what is planned is one task
-    dpca.engine.fold._Run = noted  # type: ignore[misc, assignment]
+    engine.thread_count = lambda: 1  # what is planned is one task
+    engine._Run = noted
     shape, _, k, side = SHAPES[name]
 
     def fit(given: Any, shape: tuple[int, ...], k: int, side: int) -> None:
