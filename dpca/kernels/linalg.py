@@ -20,7 +20,6 @@ from numpy.typing import DTypeLike
 from scipy.linalg import lapack
 
 from dpca.kernels.namespace import any_of, beside, cast, copy_of, dtype_of, empty, is_numpy, namespace, to_numpy
-from dpca.kernels.rounding import eigen_error, gamma, unit
 from dpca.kernels.types import Array
 
 # Below this size numpy's matmul (which calls SYRK and mirrors the triangle) is the faster of the two; above it
@@ -40,8 +39,6 @@ _PART_SHARE = 6
 _MAY_LACK = 1e-9
 # Share of the largest eigenvalue below which float32 knows too little of another one.
 _SMALLEST_SHARE = 1e-5
-# Share of an eigenvalue by which another one may exceed it, where the two are equal but for rounding.
-_TIED = 1e-9
 _TINY = float(np.finfo(np.float64).tiny)
 # Share of the trace of a Gram matrix, in float64, that is added to its diagonal: far above rounding errors of the
 # trace, and so far below the float32 columns' own that it turns nothing.
@@ -244,71 +241,23 @@ def leading_eigh(matrix: Array, k: int, *, precise: bool = False) -> tuple[Array
     rows : array (..., k, d)
     """
     d = matrix.shape[-1]
-    if precise or d < _ITERATE_FROM or _ITERATE_SHARE * k > d:
-        return _part_of_eigh(matrix, k)
-    values, rows, converged, _ = _orthogonal_iteration(symmetrize(matrix), k)
+    if precise or not iterates(d, k):
+        return direct_eigh(matrix, k)
+    values, rows, converged, _ = orthogonal_iteration(symmetrize(matrix), k)
     if is_single(matrix):
-        return (values, rows) if converged else _part_of_eigh(matrix, k)
+        return (values, rows) if converged else direct_eigh(matrix, k)
     for place in np.argwhere(~to_numpy(converged)):
         one: Any = (*place.tolist(), ...)
-        values[one], rows[one] = _part_of_eigh(matrix[one], k)
+        values[one], rows[one] = direct_eigh(matrix[one], k)
     return values, rows
 
 
-def bounded_eigh(matrix: Array, k: int, *, precise: bool = False) -> tuple[Array, Array, float, Array]:
-    """Return what `leading_eigh` does of one matrix (d, d), of numpy's, and what bounds all other eigenvalues.
-
-    The direct solver finds one more. Of orthogonal iteration nothing follows for directions that it did not see: that
-    none has more variance is proved by Cholesky's factorization, see `dpca.kernels.rounding`, at d^3 / 3 operations.
-
-    Returns
-    -------
-    values : array (k,)
-    rows : array (k, d)
-    beyond : float
-        Upper bound on the (k + 1)-th eigenvalue, 0 if there is none.
-    errors : array (k,)
-        Norms of rows @ matrix - values rows, at most.
-    """
-    d, trace = len(matrix), float(np.trace(matrix))
-    if not (precise or d < _ITERATE_FROM or _ITERATE_SHARE * k > d):
-        values, rows, converged, unwanted = _orthogonal_iteration(symmetrize(matrix), k)
-        if converged:
-            residual = rows @ matrix
-            residual -= values[:, None] * rows
-            wrong = gamma(d + 2, unit(np.float64)) * trace
-            errors = np.sqrt(np.einsum("ij,ij->i", residual, residual)) + wrong
-            lowest, following = float(values[-1]), float(unwanted)
-            for least in ((lowest + following) / 2, lowest * (1 + _TIED)):
-                if (beyond := _beyond(matrix, values, rows, least)) is not None:
-                    return values, rows, beyond + wrong, errors
-                symmetrize(matrix)
-    values, rows = _part_of_eigh(matrix, min(k + 1, d))
-    wrong = eigen_error(d, float(values[0]))
-    beyond = float(values[k]) + wrong if k < d else 0.0
-    return values[:k], rows[:k], beyond, np.full(min(k, d), wrong)
+def iterates(d: int, k: int) -> bool:
+    """Say whether orthogonal iteration pays for k of d eigenpairs."""
+    return d >= _ITERATE_FROM and _ITERATE_SHARE * k <= d
 
 
-def _beyond(matrix: Array, values: Array, rows: Array, least: float) -> float | None:
-    """Return an upper bound near ``least`` on the eigenvalues of matrix - rows^T diag(values) rows; None if it is none.
-
-    The matrix is symmetric; its upper triangle is overwritten.
-    """
-    diagonal, scaled = matrix.diagonal().copy(), np.sqrt(values)[:, None] * rows
-    (syrk,) = scipy.linalg.get_blas_funcs(("syrk",), (matrix,))
-    # Seen by Fortran, the upper triangle is the lower one.
-    syrk(1.0, scaled.T, beta=-1.0, c=matrix.T, overwrite_c=True, lower=True)
-    np.fill_diagonal(matrix, matrix.diagonal() + least)
-    trace = float(np.abs(matrix.diagonal()).sum())
-    _, failed = lapack.dpotrf(matrix.T, lower=True, clean=False, overwrite_a=True)
-    np.fill_diagonal(matrix, diagonal)
-    d, k, u = len(matrix), len(values), unit(np.float64)
-    error = gamma(d + 1, u)
-    rounded = gamma(k + 3, u) * float(diagonal.sum() + values.sum() + least * d)
-    return None if failed else least + error / (1 - error) * trace + rounded
-
-
-def _part_of_eigh(matrix: Array, k: int) -> tuple[Array, Array]:
+def direct_eigh(matrix: Array, k: int) -> tuple[Array, Array]:
     """Return what `leading_eigh` does, from a direct solver."""
     d = matrix.shape[-1]
     if not is_single(matrix):
@@ -348,12 +297,12 @@ def eigh_bytes(d: int, k: int) -> int:
     vectors = 8 * d * (2 * k + 32)
     if _PART_SHARE * k >= d:
         return vectors + 16 * d * d  # the work space of divide and conquer
-    if d >= _ITERATE_FROM and _ITERATE_SHARE * k <= d:
+    if iterates(d, k):
         return vectors + 4 * d * d + 96 * d * k  # the matrix in float32, and a handful of bases of 2 k columns
     return vectors
 
 
-def _orthogonal_iteration(matrix: Array, k: int) -> tuple[Array, Array, Array, Array]:
+def orthogonal_iteration(matrix: Array, k: int) -> tuple[Array, Array, Array, Array]:
     """Run orthogonal iteration with Rayleigh-Ritz from a fixed start; also say where it converged, and what follows.
 
     Alakkari 2020, section 2.2.1; Arora 2015, section 5.3.

@@ -19,16 +19,9 @@ from dpca.models.passes import Passes
 from dpca.partition.cells import CellGrid
 from dpca.partition.whole import Whole
 from dpca.rules.covariance import CovariancePCA
-from dpca.rules.covariance_product import (
-    CovarianceProduct,
-    RayleighRitz,
-    Refinement,
-    half_step,
-    measured_bound,
-    next_iterate,
-    rayleigh_ritz,
-)
+from dpca.rules.covariance_product import CovarianceProduct, RayleighRitz, Refinement
 from dpca.rules.dual import BlockGram, DualComponents, dual_bytes, dual_share, dual_weights
+from dpca.rules.measured import half_step, measured_bound, next_iterate, rayleigh_ritz
 from dpca.rules.minibatch import InBatches
 from dpca.rules.orthonormal import orthonormalize
 from dpca.rules.power_iteration import PowerIteration

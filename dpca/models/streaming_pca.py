@@ -37,9 +37,10 @@ from dpca.partition.whole import Whole
 from dpca.representation.base import Representation
 from dpca.rules.basis import StreamingRule
 from dpca.rules.covariance import is_exact
-from dpca.rules.covariance_product import refined, refinement
+from dpca.rules.covariance_product import refinement
 from dpca.rules.incremental_svd import IncrementalSVD
 from dpca.rules.keeping import Keeping, taken_state
+from dpca.rules.measured import refined
 from dpca.rules.watched import moved
 from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import whole_number
@@ -110,7 +111,7 @@ class StreamingPCA(StreamedModel):
     explained_variance_, explained_variance_ratio_, singular_values_ : array (n_components,), float64
         Variances along the components as the rule estimates them (divisor n - 1). Measured where ``n_passes`` > 1: for
         the components before the last multiplication, and of "incremental-svd" half a step further, see
-        `dpca.rules.covariance_product.refined`: none is more than its eigenvalue, and their sum no more than what the
+        `dpca.rules.measured.refined`: none is more than its eigenvalue, and their sum no more than what the
         components capture.
     method_ : str
         What the update rule is called.

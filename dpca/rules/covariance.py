@@ -12,10 +12,10 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels import linalg, linalg_int8
 from dpca.kernels.dtypes import working_dtype
-from dpca.kernels.namespace import any_of, cast, dtype_of, is_numpy, namespace, to_numpy
-from dpca.kernels.rounding import eigen_error, gamma, unit
+from dpca.kernels.namespace import any_of, cast, dtype_of, is_numpy, namespace
+from dpca.kernels.rounding import unit
 from dpca.kernels.types import Array
-from dpca.rules import certificate
+from dpca.rules import certified
 from dpca.rules.rule import Rule
 from dpca.rules.state import Layout, State
 
@@ -118,36 +118,13 @@ class Covariance(Rule):
         mean, cross = self._covariance_lower(state)
         return {"mean": mean, "covariance": linalg.symmetrize(cross)}
 
-    def _bounded(
-        self, state: State, n_components: int | None, n_least: int, dtype: np.dtype[Any]
-    ) -> tuple[Array, Array, Array, dict[str, Array], float, float]:
-        """Return the mean, the leading eigenpairs, the least ones, the trace, and the share that is certain."""
-        state, error = state.to_numpy(), self._error(state, dtype)
+    def _bounded(self, state: State, n_components: int | None, n_least: int, dtype: np.dtype[Any]) -> dict[str, Array]:
+        """Return the mean, and what `dpca.rules.certified.components` finds, of samples of a working dtype."""
+        state = state.to_numpy()
+        n, arrays = state.counts["n_samples"], state.arrays
+        error = certified.error_of(arrays["cross"].diagonal(), arrays["sum"], float(arrays[_ROUNDING]), n, dtype)
         mean, covariance = self._covariance_lower(state)
-        d, total = len(mean), float(np.trace(covariance))
-        k, least = min(n_components or d, d), {}
-        if n_least:
-            values, rows, *smallest = linalg.extreme_eigh(covariance, min(k + 1, d), min(n_least, d))
-            least = dict(zip(("least_variance", "least_components"), smallest, strict=True))
-            lapack = eigen_error(d, float(values[0]))
-            beyond = float(values[k]) + lapack if k < d else 0.0
-            values, rows, errors = values[:k], rows[:k].copy(), np.full(k, lapack)
-        else:
-            values, rows, beyond, errors = linalg.bounded_eigh(covariance, k, precise=dtype == np.float64)
-        # All directions together miss nothing.
-        bound = certificate.exact_share(values, beyond, errors + error, dtype) if k < d and total > 0 else 1.0
-        return mean, values, rows, least, total, bound
-
-    def _error(self, state: State, dtype: DTypeLike) -> float:
-        """Bound the error of the covariance of samples of a working dtype, in the Frobenius norm; before `finish`."""
-        n, u, exact = state.counts["n_samples"], unit(dtype), gamma(state.counts["n_samples"] + 10, unit(np.float64))
-        total, squares = to_numpy(state.arrays["sum"]), float(state.arrays[_ROUNDING]) / u
-        # 8-bit integers are multiplied, and added up, without rounding.
-        g = gamma(min(n, BLOCK_ROWS) + 6, u) if squares else 0.0
-        shifted = float(total @ total) / n
-        off = g * math.sqrt(squares)
-        whole = max(squares, float(to_numpy(linalg.diagonal(state.arrays["cross"])).sum())) + shifted
-        return (g * squares + (2 * math.sqrt(shifted) + off) * off + exact * whole) / max(n - 1, 1)
+        return {"mean": mean, **certified.components(covariance, n_components, n_least, error, dtype)}
 
     @QUIET
     def _covariance_lower(self, state: State) -> tuple[Array, Array]:
@@ -235,9 +212,7 @@ class CovariancePCA(Covariance):
 
     def _certified(self, state: State) -> dict[str, Array]:
         dtype = np.dtype(np.float64 if self.precise else np.float32)
-        mean, values, rows, least, total, bound = self._bounded(state, self.n_components, self.n_least, dtype)
-        found = {"mean": mean, "components": rows, "explained_variance": values, "total_variance": np.asarray(total)}
-        return {**found, "captured_bound": np.asarray(bound), **least}
+        return self._bounded(state, self.n_components, self.n_least, dtype)
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of a result."""

@@ -5,7 +5,6 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import NamedTuple
 
 import numpy as np
 import scipy.linalg
@@ -13,25 +12,27 @@ from numpy.typing import DTypeLike
 
 from dpca.kernels import linalg
 from dpca.kernels.dtypes import working_dtype
-from dpca.kernels.rounding import eigen_error, gamma, unit
+from dpca.kernels.rounding import eigen_error, unit
 from dpca.kernels.types import Array
 from dpca.rules import certificate
+from dpca.rules.measured import (
+    BLOCK_ROWS,
+    PassErrors,
+    certified_share,
+    next_iterate,
+    rayleigh_ritz,
+    relative_errors,
+    singular_values,
+)
 from dpca.rules.nystrom import COLUMNS, blocks
-from dpca.rules.orthonormal import gram, orthonormalize
+from dpca.rules.orthonormal import gram
 from dpca.rules.rule import Rule
 from dpca.rules.state import Layout, State
 
-_BLOCK_ROWS = 1024
 # A batch takes no more bytes than this, and no fewer rows than pay for adding a product of all columns.
 _BATCH_BYTES, _FEWEST_ROWS = 2**26, 64
 # Samples whose residuals are compared with each other.
 _GROUP = 128
-# Variances below this share of the largest are rounding.
-_SMALLEST = 1e-12
-# What `refined` needs of a result, as large as all directions, or of no use beside it.
-_MEASURED = ("product", "inner", "root", "projected", "added", "shifted", "left", "optimum")
-# No product that underflows is off by more in any type.
-_SMALLEST_NORMAL = float(np.finfo(np.float32).tiny)
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,8 +71,8 @@ class CovarianceProduct(Rule):
         dtype = working_dtype(batch.dtype)
         # BLAS rounds otherwise where an array is in Fortran order, or unaligned, as those that were shipped may be.
         mean, components = self.mean.astype(dtype), np.require(self.components, dtype, ["C", "A"])
-        for start in range(0, len(batch), _BLOCK_ROWS):
-            block = batch[start : start + _BLOCK_ROWS]
+        for start in range(0, len(batch), BLOCK_ROWS):
+            block = batch[start : start + BLOCK_ROWS]
             y, ones, squares = np.zeros((len(block), len(components)), dtype), np.ones(len(block), dtype), 0.0
             groups = self._groups(len(block))
             # Centered twice, some columns at a time: that takes less than to hold all of them.
@@ -121,12 +122,12 @@ class CovarianceProduct(Rule):
     def batch_rows(self, dtype: DTypeLike) -> int:
         """Rows of a batch that takes at most 64 MiB, if these are enough to pay for adding their product."""
         row_bytes = int(self.components.shape[1]) * np.dtype(dtype).itemsize
-        return min(_BLOCK_ROWS, max(_FEWEST_ROWS, _BATCH_BYTES // row_bytes))
+        return min(BLOCK_ROWS, max(_FEWEST_ROWS, _BATCH_BYTES // row_bytes))
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of temporary arrays: a block of some columns, the components, and six bases in ``finish``."""
         k, itemsize, columns = len(self.components), working_dtype(dtype).itemsize, min(n_features, COLUMNS)
-        return (min(n_rows, _BLOCK_ROWS) * (columns + k) + k * (columns + n_features)) * itemsize + 48 * k * n_features
+        return (min(n_rows, BLOCK_ROWS) * (columns + k) + k * (columns + n_features)) * itemsize + 48 * k * n_features
 
 
 @dataclass(frozen=True, eq=False)
@@ -148,7 +149,7 @@ class Refinement(CovarianceProduct):
     """
 
     def _finish(self, state: State) -> dict[str, Array]:
-        errors = _PassErrors.of(state, self.components)
+        errors = PassErrors.of(state, self.components)
         mean, product, total = self._product(state)
         given = self.components.astype(np.float64)
         skew = float(np.linalg.norm(gram(given) - np.eye(len(given))))
@@ -205,7 +206,7 @@ class RayleighRitz(CovarianceProduct):
     times the covariance; ``explained_variance`` (q,), descending; ``residual_norms`` (q,); ``total_variance`` ();
     ``coupling`` (), the sum of the singular values of the wanted directions' residuals: by so much at most does their
     captured variance differ from the sum of some k eigenvalues, up to rounding; ``optimum`` (), a bound on the k
-    largest eigenvalues together, rounding counted in; and what `measured_bound` and `refined` make a certificate of.
+    largest eigenvalues together, rounding counted in; and what `dpca.rules.measured` make a certificate of.
     """
 
     n_components: int
@@ -226,7 +227,7 @@ class RayleighRitz(CovarianceProduct):
 
     def _look_outside(self, state: State, products: Array, y: Array) -> None:
         trace, size = float(np.trace(products)), math.sqrt(float(np.vdot(products, products)))
-        mapped, _, squared = _relative(self.components.shape[1], len(products), unit(y.dtype))
+        mapped, _, squared = relative_errors(self.components.shape[1], len(products), unit(y.dtype))
         off = mapped * math.sqrt(len(self.components))
         y = y.astype(np.float64)
         last = len(products) - 1
@@ -236,7 +237,7 @@ class RayleighRitz(CovarianceProduct):
 
     def _finish(self, state: State) -> dict[str, Array]:
         n, k = state.counts["n_samples"], self.n_components
-        given, pass_errors = self.components.astype(np.float64), _PassErrors.of(state, self.components)
+        given, pass_errors = self.components.astype(np.float64), PassErrors.of(state, self.components)
         seen = float(state.arrays["outside"]) / (n - 1)
         mean, product, total = self._product(state)
         # Rows that were orthonormal in float32 are made so in float64, their products with the covariance likewise.
@@ -262,7 +263,7 @@ class RayleighRitz(CovarianceProduct):
             "explained_variance": values,
             "residual_norms": np.sqrt(np.maximum(products.diagonal(), 0)),
             "total_variance": np.asarray(total),
-            "coupling": np.asarray(_singular(products[:k, :k]).sum()),
+            "coupling": np.asarray(singular_values(products[:k, :k]).sum()),
             "inner": inner,
             "root": root,
             "projected": errors.projected,
@@ -271,7 +272,7 @@ class RayleighRitz(CovarianceProduct):
             "outside": np.asarray(outside),
             "left": np.asarray(left),
         }
-        _, missed, largest, _ = _certified(found, k)
+        _, missed, largest, _ = certified_share(found, k)
         off = math.sqrt(k) * float(np.linalg.norm(errors.rows(largest)[:k]))
         return {**found, "optimum": np.asarray(min(float(values[:k].sum()) + missed + off, total + pass_errors.total))}
 
@@ -287,166 +288,3 @@ def refinement(found: dict[str, Array], components: Array, mean: Array, center: 
         return Refinement(components, mean, center)
     outside = float(found["outside"])
     return RayleighRitz(found["directions"], mean, center, n_components=len(components), outside=outside)
-
-
-def refined(found: dict[str, Array], like: Array) -> dict[str, Array]:
-    """Return the components of the next iterate, from the result of `RayleighRitz`; that of `Refinement` has them.
-
-    With Ritz vectors V of values T and their products V C, Rayleigh-Ritz on the span of C^(1/2) V takes no further
-    pass: with A = C^(1/2) V^T T^(-1/2), whose columns are orthonormal, A^T C A = T^(-1/2) V C^2 V^T T^(-1/2). Its
-    values are at most the eigenvalues of C, and at least those of V; by Cauchy and Schwarz the components U, of C^(1/2)
-    times its vectors, capture at least their sum: a^T C^2 a >= (a^T C a)^2 for a of length 1.
-
-    Parameters
-    ----------
-    like : array (k, d)
-        As many components, of the dtype that is wanted.
-
-    Returns
-    -------
-    dict
-        ``components`` (k, d); ``explained_variance`` (k,), the values above; ``directions`` (q, d), the whole iterate,
-        of which the components are the first, and ``outside``, infinity: nothing is known of what they leave.
-    """
-    if "product" not in found:
-        return found
-    k, values = len(like), found["explained_variance"]
-    better, rows, turn = half_step(values, found["components"], found["product"])
-    bound = _refined_bound(found, turn, better, k, like.dtype) if len(turn) else measured_bound(found, k, like.dtype)
-    kept = {name: array for name, array in found.items() if name not in _MEASURED}
-    return {
-        **kept,
-        "explained_variance": better[:k],
-        "residual_norms": found["residual_norms"][:k],
-        "components": linalg.fix_signs(rows[:k].astype(like.dtype)),
-        "directions": rows.astype(like.dtype),
-        "outside": np.asarray(math.inf),
-        "captured_bound": np.asarray(bound),
-    }
-
-
-def half_step(values: Array, rows: Array, product: Array) -> tuple[Array, Array, Array]:
-    """Take the step of `refined`: return the new values (q,), rows (q, d), and the turn (q', q') that made q' of them.
-
-    They are turn V C of the leading q' Ritz vectors V, which have some variance, and have squared lengths ``values``.
-    Changes the product.
-    """
-    known = int(np.count_nonzero(values > _SMALLEST * values[0])) if values[0] > 0 else 0
-    better = np.zeros(len(values))
-    if not known:
-        return better, rows, np.empty((0, 0))
-    roots = np.sqrt(values[:known])
-    scaled = product[:known]
-    scaled /= roots[:, None]
-    squares, turn = scipy.linalg.eigh(gram(scaled))
-    better[:known] = np.maximum(squares[::-1], 0)
-    turned = turn[:, ::-1].T @ scaled
-    # Those without variance stay as given.
-    rows = orthonormalize(turned if known == len(values) else np.concatenate([turned, rows])[: len(values)])
-    return better, rows, turn[:, ::-1].T / roots
-
-
-def measured_bound(found: dict[str, Array], k: int, dtype: DTypeLike) -> float:
-    """Return the least share that the leading k Ritz vectors capture, once they are stored in a type."""
-    captured, missed, largest, _ = _certified(found, k)
-    return certificate.share(captured, certificate.moved(missed, largest, certificate.stored(k, dtype)))
-
-
-def _refined_bound(found: dict[str, Array], turn: Array, better: Array, k: int, dtype: DTypeLike) -> float:
-    """Return the least share that turn (m, q') V C captures, V the leading q' Ritz vectors: more than turn V does."""
-    j, q = min(k, len(turn)), len(better)
-    rows = np.zeros((j, q))
-    rows[:, : turn.shape[1]] = turn[:j]
-    whole = scipy.linalg.qr(rows.T)[0].T
-    captured, missed, largest, above = _certified(found, j, whole)
-    # Its rows are at right angles to each other, their squared lengths ``better``.
-    errors = np.abs(rows) @ errors_of(found).rows(largest) / np.sqrt(np.maximum(better[:j], np.finfo(float).tiny))
-    distance = float(np.linalg.norm(errors)) + certificate.stored(k, dtype)
-    # What further ones without variance could capture is missed.
-    return certificate.share(captured, certificate.moved(missed + (k - j) * above, largest, distance))
-
-
-def rayleigh_ritz(given: Array, product: Array) -> tuple[Array, Array, Array, Array]:
-    """Return the Ritz values of orthonormal rows, descending, the Ritz vectors, and these times the covariance.
-
-    Last what turns the rows into the Ritz vectors.
-    """
-    values, turn = scipy.linalg.eigh(given @ product.T)
-    values, turn = np.maximum(values[::-1], 0), turn[:, ::-1].T
-    return values, turn @ given, turn @ product, turn
-
-
-class _PassErrors(NamedTuple):
-    """What a pass rounds at most, in units of the covariance; see `dpca.rules.certificate`."""
-
-    rows: certificate.Errors
-    """Of the products with the given rows."""
-    spread: float
-    """Sum of squares of the samples less what was subtracted."""
-    total: float
-    """Error of the total variance."""
-
-    @classmethod
-    def of(cls, state: State, components: Array) -> _PassErrors:
-        n, image, squares = state.counts["n_samples"], state.arrays["image"], float(state.arrays["squares"])
-        d, total = image.shape[1], state.arrays["sum"]
-        u = float(state.arrays["rounding"]) / squares if squares else 0.0
-        exact = gamma(n + d + 8, unit(np.float64))
-        mapped, added, squared = (error + exact for error in _relative(d, n, u))
-        floor = n * d * _SMALLEST_NORMAL if squares else 0.0
-        spread = (squares * (1 + squared) + floor) / (n - 1)
-        root, shifted = math.sqrt(spread), float(total @ total) / (n * (n - 1))
-        along = np.einsum("ij,ij->i", image, components, dtype=np.float64) / (n - 1)
-        lengths = np.sqrt(np.maximum(along, 0) + 2 * (mapped + added) * spread)
-        centered = (2 * math.sqrt(shifted) + added * root) * added * root + floor
-        rows = certificate.Errors(np.full(len(lengths), mapped * root), added * root * lengths + centered, shifted)
-        return cls(rows, spread, squared * spread + centered)
-
-
-def _relative(d: int, n: int, u: float) -> tuple[float, float, float]:
-    """Return relative errors of a projection of d values, of a sum over n rows, and of one over columns, in blocks."""
-    width = min(d, COLUMNS)
-    mapped, added, squared = (gamma(m + 6, u) for m in (width + -(-d // COLUMNS), min(n, _BLOCK_ROWS), width))
-    return mapped, added, squared
-
-
-def _certified(found: dict[str, Array], k: int, turn: Array | None = None) -> tuple[float, float, float, float]:
-    """Return what k directions capture at least and miss at most, and the largest variances: of all, of what is left.
-
-    The directions are those of `RayleighRitz`, or the leading rows of ``turn`` (q, q), orthonormal, times these.
-    """
-    inner, root, errors = found["inner"], found["root"], errors_of(found)
-    if turn is not None:
-        inner, root, errors = turn @ inner @ turn.T, turn @ root @ turn.T, errors.turned(turn)
-    missed, largest, above = certificate.missed(inner, root, k, float(found["outside"]), errors)
-    values, captured, left = np.linalg.eigvalsh(inner)[::-1], float(np.trace(inner[:k, :k])), float(found["left"])
-    each = errors.rows(largest)
-    off = math.sqrt(k) * float(np.linalg.norm(each[:k]))
-    # Where all that is outside lies in one direction; and all that there is.
-    alone = max(float(values[:k].sum()), float(values[: k - 1].sum()) + left)
-    alone += float(np.sort(np.abs(np.linalg.eigvalsh(root)))[::-1][:k].sum())
-    best = min(alone + 2 * math.sqrt(k) * float(np.linalg.norm(each)), left + float(values.sum()))
-    return captured - off, min(missed, max(best - captured, 0.0) + off), largest, above
-
-
-def errors_of(found: dict[str, Array]) -> certificate.Errors:
-    """Return the errors of the products in a result of `RayleighRitz`."""
-    return certificate.Errors(found["projected"], found["added"], float(found["shifted"]))
-
-
-def next_iterate(product: Array, given: Array) -> Array:
-    """Orthonormal basis of a product, ordered by its singular values; directions without variance stay as given."""
-    _, values, rows = scipy.linalg.svd(product, full_matrices=False)
-    found = values > values[0] * 1e-12
-    if found.all() or not values[0]:
-        kept: Array = rows if values[0] else given
-        return kept
-    q: Array = scipy.linalg.qr(np.concatenate([rows[found], given]).T, mode="economic")[0].T
-    q[: found.sum()] = rows[found]
-    return q[: len(given)]
-
-
-def _singular(products: Array) -> Array:
-    """Singular values, descending, of rows whose Gram matrix this is."""
-    found: Array = np.sqrt(np.maximum(scipy.linalg.eigvalsh(products)[::-1], 0))
-    return found

@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import DTypeLike
 
 from dpca.kernels import linalg
+from dpca.kernels.bounded_eigh import bounded_eigh
 from dpca.kernels.dtypes import working_dtype
 from dpca.kernels.rounding import gamma, unit
 from dpca.kernels.types import Array
@@ -102,7 +103,7 @@ def dual_weights(gram: Array, n_components: int, dtype: DTypeLike) -> dict[str, 
     dict
         Float64: ``weights`` (k, n), with which components = weights @ (X - mean), any attributes of them at a time;
         ``explained_variance`` (k,), descending; ``total_variance`` (); ``beyond`` () and ``errors``
-        (k,), see `dpca.kernels.linalg.bounded_eigh`. k is the lesser of n_components and the rank that the samples have
+        (k,), see `dpca.kernels.bounded_eigh`. k is the lesser of n_components and the rank that the samples have
         in the precision of the products.
     """
     n = len(gram)
@@ -110,7 +111,7 @@ def dual_weights(gram: Array, n_components: int, dtype: DTypeLike) -> dict[str, 
         raise ValueError(f"{n} sample(s) have no variance: give at least 2")
     total = float(np.trace(gram))
     precise = working_dtype(dtype) == np.float64
-    values, vectors, beyond, errors = linalg.bounded_eigh(gram, min(n_components, n), precise=precise)
+    values, vectors, beyond, errors = bounded_eigh(gram, min(n_components, n), precise=precise)
     # What is left of the directions without variance is rounding error, and not orthogonal.
     kept = int(np.count_nonzero(values > 4 * float(np.finfo(working_dtype(dtype)).eps) * total))
     return {

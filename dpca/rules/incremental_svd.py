@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -19,6 +19,7 @@ from dpca.rules.basis import StreamingRule
 from dpca.rules.rule import check_count, check_number
 from dpca.rules.state import Layout, State
 from dpca.rules.truncation import truncate
+from dpca.rules.turning import complete, length, products, rotate
 
 _ROWS = 1024
 _QUIET = np.errstate(over="ignore", under="ignore", invalid="ignore")
@@ -69,9 +70,10 @@ class IncrementalSVD(StreamingRule):
 
     Results of ``finish``: those of `StreamingRule` and the certificate, float64: ``kept_energy`` (), the part of
     ``total_variance`` that all q directions hold, and ``captured_bound`` (), for which captured variance >=
-    captured_bound * that of the best k components, rounding counted in: see
-    `dpca.rules.certificate`. What each step leaves out of the scatter matrix is positive semi-definite, so the components capture at least the sum of their energies, and the best
-    ones at most that plus either everything left out or the k largest eigenvalues of what each step left out. Variances
+    captured_bound * that of the best k components, rounding counted in: see `dpca.rules.certificate`. What each step
+    leaves out of the scatter matrix is positive semi-definite, so the components capture at least the sum of their
+    energies, and the best ones at most that plus either everything left out or the k largest eigenvalues of what each
+    step left out. Variances
     have the divisor n - 1, or its weighted form where samples are forgotten. With ``wide`` also ``directions``
     (q', d), orthonormal, q' <= q, and float64 their ``direction_variance`` (q',) and ``outside`` (): the variance along
     any direction at right angles to all of them is at most that; infinity where samples are forgotten, since those of a
@@ -132,7 +134,7 @@ class IncrementalSVD(StreamingRule):
         near, pull, apart = None, 0.0, 0.0
         if self.center:
             near, pull = cast(mean, dtype_of(basis)), 1 - math.sqrt(before / (before + own))
-            apart = _length(near - mean)
+            apart = length(near - mean)
         k, skew = self.rank(basis.shape[1]), factor * float(state.arrays["rounding"][1])
         step = nystrom.absorb(basis, factor * energy, batch, near, weights, pull, k, skew)
         if step is None:
@@ -140,7 +142,7 @@ class IncrementalSVD(StreamingRule):
         self._age(state, batch.shape[0])
         rounding, u = state.arrays["rounding"], unit(dtype_of(basis))
         if near is not None:
-            g, moved = gamma(len(weights) + 4, u), _length(step.moved)
+            g, moved = gamma(len(weights) + 4, u), length(step.moved)
             certificate.add_mean(rounding, (before, own), apart, moved, step.squares, g, pull)
         rounding[0] += step.slack
         rounding[1] = step.skew
@@ -168,20 +170,20 @@ class IncrementalSVD(StreamingRule):
             if first:
                 mean[columns] = xp.sum(batch[:, columns], axis=0, dtype=xp.float64) / n
             near = cast(mean[columns], dtype)
-            apart.append(_length(near - mean[columns]))
+            apart.append(length(near - mean[columns]))
             part = linalg.combine_into(rows[:, columns], "subtract", batch[:, columns], near)
             offset = cast(xp.matmul(each, part), np.float64) / own
-            moved.append(_length(offset))
+            moved.append(length(offset))
             mean[columns] += (near - mean[columns] + offset) * (own / (before + own))
 
-        gram = _product(rows, rows, fill)
+        gram = products(rows, rows, fill)
         gains = np.sqrt(weights)
         if not nystrom.SMALL < gram.diagonal().max() < math.inf:
             # Squares that leave the range (densities in SI units do in float32): bring the largest to 1, exactly.
             scale = linalg.bring_to_one(rows, np.asarray(True))
             if scale is not None:
                 gains *= float(scale)
-                gram = _product(rows, rows)
+                gram = products(rows, rows)
         if self.center:
             squares = float(gains**2 @ gram.diagonal())
             distances = math.hypot(*apart), math.hypot(*moved)
@@ -214,7 +216,7 @@ class IncrementalSVD(StreamingRule):
         linalg.copy_into(rows[rank, :], apart / (distance or 1.0))
         gains = np.append(np.sqrt(b.arrays["energy"][:rank]), distance * math.sqrt(w_a * w_b / (w_a + w_b)))
         gram = np.eye(rank + 1)
-        gram[rank] = gram[:, rank] = _product(rows, rows[rank:, :])[:, 0]
+        gram[rank] = gram[:, rank] = products(rows, rows[rank:, :])[:, 0]
         slack, skew, astray = map(float, b.arrays["rounding"])
         certificate.add_mean(a.arrays["rounding"], (w_a, w_b), astray, distance, 0.0, 0.0, 0.0)
         a.arrays["rounding"] += [slack, 0.0, astray * w_b / (w_a + w_b)]
@@ -233,7 +235,7 @@ class IncrementalSVD(StreamingRule):
         k = min(self.rank(basis.shape[1]), state.counts["n_samples"])
         rows = basis[: max(_rank(state), k), :]
         for i in range(int(np.count_nonzero(energy[:k])), k):
-            _complete(rows, i)
+            complete(rows, i)
         linalg.fix_signs(rows[:k, :])
         scatter, kept, leading = float(state.arrays["scatter"]), float(energy.sum()), float(energy[:k].sum())
         beyond = min(float(state.arrays["discarded"]), max(scatter - kept, 0.0))
@@ -310,7 +312,7 @@ class IncrementalSVD(StreamingRule):
         """Add the scatter of diag(gains) (I - 1 pull^T) rows, where gram = rows @ rows.T, as it is known or to skew."""
         basis, energy, rank = state.arrays["basis"], state.arrays["energy"], _rank(state)
         lengths = np.sqrt(gram.diagonal())
-        cross = _product(rows, basis[:rank, :])
+        cross = products(rows, basis[:rank, :])
         cross -= pull @ cross
         gram -= pull @ gram
         gram -= (gram @ pull)[:, None]
@@ -341,7 +343,7 @@ class IncrementalSVD(StreamingRule):
             g=g,
             u=u,
         )
-        _rotate(basis, turn, rows)
+        rotate(basis, turn, rows)
         if few := min(len(scale) - len(values), k):
             given_up, largest = given_up + few * among, largest + among
         self._add(state, values, added, given_up, largest)
@@ -367,7 +369,7 @@ class IncrementalSVD(StreamingRule):
         error = certificate.turning(turn, energy[:rank], np.empty(0), values, known, unit(dtype_of(basis)))
         slack, rounding[1] = certificate.turned(values, error, floor)
         rounding[0] += slack + len(small) * floor
-        _rotate(basis, turn, basis[:0, :])
+        rotate(basis, turn, basis[:0, :])
         energy[: len(values)], energy[len(values) :] = values, 0
 
 
@@ -378,49 +380,5 @@ def _parts(batch: Array, most: int) -> Iterator[Array]:
     return (batch[n * i // n_parts : n * (i + 1) // n_parts, :] for i in range(n_parts))
 
 
-def _length(vector: Array) -> float:
-    return math.sqrt(float(namespace(vector).matmul(vector, vector)))
-
-
 def _rank(state: State) -> int:
     return int(np.count_nonzero(state.arrays["energy"]))
-
-
-def _product(a: Array, b: Array, fill: Callable[[slice], None] | None = None) -> Array:
-    """Return a @ b.T, added up in float64, as numpy's; ``fill`` is called before columns are read."""
-    xp = namespace(a)
-    total = beside(np.zeros((a.shape[0], b.shape[0])), a)
-    for columns in nystrom.blocks(a.shape[1]):
-        if fill:
-            fill(columns)
-        # Of a matrix with itself numpy computes one triangle (SYRK).
-        total += linalg.workspace_product("product", a[:, columns], xp.matrix_transpose(b[:, columns]))
-    return to_numpy(total)
-
-
-def _rotate(basis: Array, turn: Array, rows: Array) -> None:
-    """Write turn @ [leading rows of the basis; rows] over the basis, and zeros below.
-
-    Only the difference is multiplied: the less a step changes, the less it rounds, however many steps there are.
-    """
-    kept, rank = turn.shape[0], turn.shape[1] - rows.shape[0]
-    change = np.concatenate([turn[:, :rank] - np.eye(kept, rank), turn[:, rank:]], axis=1)
-    turn = beside(np.ascontiguousarray(change, dtype_of(basis)), basis)
-    for columns in nystrom.blocks(basis.shape[1]):
-        part = basis[:, columns]
-        added = linalg.workspace_product("from basis", turn[:, :rank], part[:rank, :])
-        added += linalg.workspace_product("from rows", turn[:, rank:], rows[:, columns])
-        part[:kept, :] += added
-        part[kept:, :] = 0
-
-
-def _complete(rows: Array, i: int) -> None:
-    """Make row ``i`` a unit vector orthogonal to those before it, from the attribute that they represent least."""
-    xp, above = namespace(rows), rows[:i, :]
-    j = int(xp.argmin(linalg.column_squares(above))) if i else 0
-    row = rows[i, :]
-    row[...] = 0
-    row[j] = 1
-    for _ in range(2):
-        row -= xp.matmul(xp.matmul(above, row), above)
-        row /= math.sqrt(float(xp.matmul(row, row)))

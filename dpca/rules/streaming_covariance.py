@@ -46,13 +46,9 @@ class StreamingCovariance(StreamingRule, Covariance):
     def _finish(self, state: State) -> dict[str, Array]:
         room, dtype = state.arrays["components"], dtype_of(state.arrays["components"])
         k = min(room.shape[-2], state.counts["n_samples"])
-        mean, values, rows, _, total, bound = self._bounded(state, k, 0, dtype)
-        found = {
-            "mean": mean,
-            "components": rows.astype(dtype),
-            "explained_variance": values,
-            "total_variance": np.asarray(total),
-            "captured_bound": np.asarray(bound),
+        found = self._bounded(state, k, 0, dtype)
+        found |= {
+            "components": found["components"].astype(dtype),
             "captured_estimate": np.asarray(1.0),
             "captured_estimate_error": np.asarray(0.0),
         }

@@ -12,6 +12,7 @@ import pytest
 from threadpoolctl import threadpool_limits
 
 from dpca.kernels import linalg
+from dpca.kernels.bounded_eigh import bounded_eigh
 from tests.traced import traced_peak
 
 
@@ -162,3 +163,18 @@ def test_scratch_is_reused_by_name_and_never_shared_between_threads() -> None:
     linalg.release_scratch()
     assert not np.shares_memory(first, linalg.scratch("test", (4, 5), np.float32))
     linalg.release_scratch()
+
+
+@pytest.mark.parametrize(("d", "k"), [(30, 4), (30, 30), (260, 5), (260, 30)])
+@pytest.mark.parametrize("spectrum", ["slow", "flat", "tied"])
+def test_the_bound_on_all_other_eigenvalues_holds_and_is_near(d: int, k: int, spectrum: str) -> None:
+    """Orthogonal iteration, and the direct solver; also where the next eigenvalue is the last one's equal."""
+    values = {"slow": 1 / (1 + np.arange(d)), "flat": np.ones(d), "tied": 2.0 ** -((np.arange(d) + 1) // 4)}[spectrum]
+    turn = np.linalg.qr(np.random.default_rng(0).normal(size=(d, d)))[0]
+    matrix = (turn * values) @ turn.T
+    found, rows, beyond, errors = bounded_eigh(matrix.copy(), k)
+    np.testing.assert_allclose(found, values[:k], rtol=1e-6)
+    residuals = np.linalg.norm(rows @ matrix - found[:, None] * rows, axis=1)
+    assert (residuals <= errors + 1e-12).all()
+    following = values[k] if k < d else 0.0
+    assert following * (1 - 1e-14) <= beyond <= (following + values[k - 1]) / 2 + 1e-6
