@@ -244,9 +244,12 @@ def map_by_moments(
         So many consecutive attributes, the channels of a pixel, are kept in one band. They are mapped by the average of
         their means and the average of their variances.
     """
-    means = mean.reshape(-1, together).mean(axis=1)
+    with np.errstate(over="ignore", invalid="ignore"):
+        means = mean.reshape(-1, together).mean(axis=1)
+        low, width = means.min(), np.ptp(means)
+    if not np.isfinite(width):
+        raise ValueError("the means of the attributes span more than float64 holds: divide the samples by a constant")
     keys = means if variance is None else variance.reshape(-1, together).mean(axis=1)
-    low, width = means.min(), np.ptp(means)
     share = (means - low) / width if width > 0 else np.zeros_like(means)
     interval = np.minimum((share * n_intervals).astype(np.int64), n_intervals - 1)
     counts = np.bincount(interval, minlength=n_intervals).tolist()
