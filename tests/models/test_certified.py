@@ -16,6 +16,7 @@ import pytest
 
 from dpca import PCA, StreamingPCA
 from dpca.rules import IncrementalSVD
+from dpca.storage import DataError
 
 Samples = np.ndarray[Any, Any]
 # What is left of 1 - share when all is computed in extended precision.
@@ -134,7 +135,11 @@ def test_what_is_proved_is_true(way: Callable[..., Any], dtype: str) -> None:
         x, k = samples(name, dtype, n, d, rng), int(rng.integers(1, min(n, d) - 2))
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
-            bound, components, weights = way(x, k, rng)
+            try:
+                bound, components, weights = way(x, k, rng)
+            except DataError:  # no certificate of values whose squares leave the range of their type
+                assert name in ("tiny", "huge")
+                continue
         assert 0 <= bound <= 1
         lost = missed(x, components, weights)
         told.append(1 - bound)
