@@ -36,8 +36,8 @@ from numpy.typing import DTypeLike
 from dpca.kernels.rounding import eigen_error, gamma, unit
 from dpca.kernels.types import Array
 
-# Gaps in a spectrum that are tried.
-_GAPS = 2
+# Gaps in a spectrum that are tried beside the last one.
+_GAPS = 1
 # Operations on a few numbers.
 _FEW = 10
 
@@ -219,22 +219,14 @@ def add_mean(
     rounding[2] = (before * rounding[2] + own * error) / (before + own)
 
 
-def forward(turn: Array) -> Array:
-    """Return a turn of a basis with the signs that leave each row nearest to what it was; changes it."""
-    turn[: min(turn.shape)] *= np.where(turn.diagonal() < 0, -1.0, 1.0)[:, None]
-    return turn
+def turning(change: Array, energy: Array, lengths: Array, values: Array, skew: float | Array, u: float) -> float:
+    """Bound |F|_F of what is added to a basis, scaled by the roots of new energies, if computed with rounding error u.
 
-
-def turning(turn: Array, energy: Array, lengths: Array, values: Array, skew: float | Array, u: float) -> float:
-    """Bound |F|_F of turn [basis; rows], scaled by the roots of new energies, as computed with rounding error u.
-
-    What is multiplied is turn - I, and added to the basis.
+    ``change`` is (turn - I) [basis; rows], ``lengths`` those of the rows; see `dpca.rules.turning.change_of`.
     """
-    rank, sizes = len(energy), np.sqrt(1 + skew / energy)
-    change = np.abs(turn[:, :rank] - np.eye(len(turn), rank)) @ sizes
-    new = np.abs(turn[:, rank:]) @ lengths
-    each = gamma(rank + 4, u) * change + gamma(len(lengths) + 4, u) * new
-    each[:rank] += u * sizes[: len(turn)]
+    rank, sizes, magnitudes = len(energy), np.sqrt(1 + skew / energy), np.abs(change)
+    each = magnitudes @ np.concatenate([gamma(rank + 4, u) * sizes, gamma(len(lengths) + 4, u) * lengths])
+    each[:rank] += u * sizes[: len(each)]
     each *= np.sqrt(values)
     return math.sqrt(float(each @ each))
 

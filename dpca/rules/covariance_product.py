@@ -18,7 +18,6 @@ from dpca.rules import certificate
 from dpca.rules.measured import (
     BLOCK_ROWS,
     PassErrors,
-    certified_share,
     next_iterate,
     rayleigh_ritz,
     relative_errors,
@@ -205,8 +204,8 @@ class RayleighRitz(CovarianceProduct):
     Results of ``finish``, float64: ``mean``; ``components`` (q, d), the Ritz vectors, and ``product`` (q, d), these
     times the covariance; ``explained_variance`` (q,), descending; ``residual_norms`` (q,); ``total_variance`` ();
     ``coupling`` (), the sum of the singular values of the wanted directions' residuals: by so much at most does their
-    captured variance differ from the sum of some k eigenvalues, up to rounding; ``optimum`` (), a bound on the k
-    largest eigenvalues together, rounding counted in; and what `dpca.rules.measured` make a certificate of.
+    captured variance differ from the sum of some k eigenvalues, up to rounding; and what
+    `dpca.rules.measured` makes certificates of, and of the bound above, rounding counted in.
     """
 
     n_components: int
@@ -256,7 +255,7 @@ class RayleighRitz(CovarianceProduct):
         errors = errors._replace(added=errors.added + lapack)
         left = total - float(values.sum()) + pass_errors.total + float(errors.rows(pass_errors.spread).sum())
         outside = min(self.outside, left, seen + 2 * skew * pass_errors.spread + pass_errors.total)
-        found = {
+        return {
             "mean": mean,
             "components": rows,
             "product": product,
@@ -272,9 +271,6 @@ class RayleighRitz(CovarianceProduct):
             "outside": np.asarray(outside),
             "left": np.asarray(left),
         }
-        _, missed, largest, _ = certified_share(found, k)
-        off = math.sqrt(k) * float(np.linalg.norm(errors.rows(largest)[:k]))
-        return {**found, "optimum": np.asarray(min(float(values[:k].sum()) + missed + off, total + pass_errors.total))}
 
     def result_bytes(self, n_features: int, dtype: DTypeLike) -> int:
         """Bytes of a result."""

@@ -19,7 +19,7 @@ from dpca.rules.basis import StreamingRule
 from dpca.rules.rule import check_count, check_number
 from dpca.rules.state import Layout, State
 from dpca.rules.truncation import truncate
-from dpca.rules.turning import complete, length, products, rotate
+from dpca.rules.turning import change_of, complete, length, products, rotate
 
 _ROWS = 1024
 _QUIET = np.errstate(over="ignore", under="ignore", invalid="ignore")
@@ -328,14 +328,14 @@ class IncrementalSVD(StreamingRule):
         floor = 4 * float(np.finfo(dtype_of(basis)).eps) * added
         k = self.rank(basis.shape[1])
         values, vectors, given_up, largest = truncate(small, basis.shape[0], n_counted=k, floor=floor)
-        turn = certificate.forward((vectors * scale[:, None] / np.sqrt(values)).T)
-        turn[:, rank:] -= np.outer(turn[:, rank:].sum(axis=1), pull)
+        change = change_of((vectors * scale[:, None] / np.sqrt(values)).T, rank)
+        change[:, rank:] -= np.outer(change[:, rank:].sum(axis=1), pull)
         rounding, u = state.arrays["rounding"], unit(dtype_of(basis))
         g = gamma(min(basis.shape[1], nystrom.COLUMNS) + 3, u)
         squares = float(np.square(gains) @ np.square(lengths))
         among = certificate.add_stacked(
             rounding,
-            certificate.turning(turn, energy[:rank], lengths, values, float(rounding[1]), u),
+            certificate.turning(change, energy[:rank], lengths, values, float(rounding[1]), u),
             values,
             old=float(energy.sum()),
             squares=squares,
@@ -343,7 +343,7 @@ class IncrementalSVD(StreamingRule):
             g=g,
             u=u,
         )
-        rotate(basis, turn, rows)
+        rotate(basis, change, rows)
         if few := min(len(scale) - len(values), k):
             given_up, largest = given_up + few * among, largest + among
         self._add(state, values, added, given_up, largest)
@@ -363,13 +363,13 @@ class IncrementalSVD(StreamingRule):
         small = gram * np.outer(scale, scale)
         floor = len(small) * float(np.finfo(np.float64).eps) * float(np.trace(small))
         values, vectors, *_ = truncate(small, rank, n_counted=0, floor=floor)
-        turn = certificate.forward((vectors * scale[:, None] / np.sqrt(values)).T)
+        change = change_of((vectors * scale[:, None] / np.sqrt(values)).T, rank)
         rounding = state.arrays["rounding"]
         known = float(np.abs(small.diagonal() / energy[:rank] - 1).max(initial=0.0)) * energy[:rank]
-        error = certificate.turning(turn, energy[:rank], np.empty(0), values, known, unit(dtype_of(basis)))
+        error = certificate.turning(change, energy[:rank], np.empty(0), values, known, unit(dtype_of(basis)))
         slack, rounding[1] = certificate.turned(values, error, floor)
         rounding[0] += slack + len(small) * floor
-        rotate(basis, turn, basis[:0, :])
+        rotate(basis, change, basis[:0, :])
         energy[: len(values)], energy[len(values) :] = values, 0
 
 

@@ -30,18 +30,28 @@ def products(a: Array, b: Array, fill: Callable[[slice], None] | None = None) ->
     return to_numpy(total)
 
 
-def rotate(basis: Array, turn: Array, rows: Array) -> None:
-    """Write turn @ [leading rows of the basis; rows] over the basis, and zeros below.
+def change_of(turn: Array, rank: int) -> Array:
+    """Return turn - I for a turn (kept, rank + n) of ``rank`` rows and n others; the turn is used up.
+
+    Its rows have the signs that leave each row of the basis nearest to what it was.
+    """
+    own = np.arange(min(len(turn), rank))
+    turn[: len(own)] *= np.where(turn[own, own] < 0, -1.0, 1.0)[:, None]
+    turn[own, own] -= 1
+    return turn
+
+
+def rotate(basis: Array, change: Array, rows: Array) -> None:
+    """Add change @ [leading rows of the basis; rows] to the basis, and write zeros below; see `change_of`.
 
     Only the difference is multiplied: the less a step changes, the less it rounds, however many steps there are.
     """
-    kept, rank = turn.shape[0], turn.shape[1] - rows.shape[0]
-    change = np.concatenate([turn[:, :rank] - np.eye(kept, rank), turn[:, rank:]], axis=1)
-    turn = beside(np.ascontiguousarray(change, dtype_of(basis)), basis)
+    change = beside(np.ascontiguousarray(change, dtype_of(basis)), basis)
+    kept, rank = change.shape[0], change.shape[1] - rows.shape[0]
     for columns in blocks(basis.shape[1]):
         part = basis[:, columns]
-        added = linalg.workspace_product("from basis", turn[:, :rank], part[:rank, :])
-        added += linalg.workspace_product("from rows", turn[:, rank:], rows[:, columns])
+        added = linalg.workspace_product("from basis", change[:, :rank], part[:rank, :])
+        added += linalg.workspace_product("from rows", change[:, rank:], rows[:, columns])
         part[:kept, :] += added
         part[kept:, :] = 0
 

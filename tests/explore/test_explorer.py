@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,7 @@ import zarr
 import dpca
 from dpca.explore import markup, originals
 from dpca.explore.explorer import Explorer
-from dpca.explore.live import LiveFit, Watched
+from dpca.explore.live import LiveFit, Watched, progress_words
 from dpca.explore.opening import open_explorer
 from dpca.explore.originals import Names
 from dpca.jobs.fit import fit_store
@@ -299,3 +300,8 @@ def test_names_are_text(stores: Path) -> None:
     assert markup.name_of("a\x1b[2J\ud800") == "a\\x1b[2J\\ud800"
     assert markup.name_of("a\u202egpj.exe") == "a\\u202egpj.exe"
     assert markup.name_of("\u05d0\u200f") == "\u05d0\u200f"  # Hebrew as it is written
+
+
+def test_a_bound_is_never_rounded_up() -> None:
+    told = SimpleNamespace(n_samples_seen=5, n_samples=9, seconds=1.0, captured_variance=0.5, captured_bound=0.99996)
+    assert "at least 99.9% of what the best would" in progress_words(told)
