@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -15,7 +16,7 @@ from numpy.typing import NDArray
 
 from dpca.storage.arrays import create_array, create_root, write_strings
 from dpca.storage.coordinates import write_coordinates
-from dpca.storage.disk import folder_bytes, require_free_space, writing_errors
+from dpca.storage.disk import folder_bytes, read_file, require_free_space, there_is, writing_errors
 from dpca.storage.errors import DataError, PlanError, StoreError
 from dpca.storage.filling import Filling
 from dpca.storage.images import Color, Rules
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
 # The least compression ratio at which the codec is chosen.
 _BLOSC_SAVES = 1.5
 _LABEL_CHUNK = 65536
-_LAYOUT = "layout"
 # Memory of a task in multiples of a shard (measured with the codec: 4.0): the values, the encoded chunks, these joined.
 # Raw chunks, which Zarr does not write, take one.
 _SHARD_COPIES = 4
@@ -149,7 +149,6 @@ def ingest(
             needed = _bytes_to_write(work, len(reader), form, layout)
             with writing_errors(target, needed):
                 require_free_space(target, needed, f"the stack of '{reader.name}'")
-                work.mark_done(_LAYOUT, record={"chunks": list(layout.chunks), "shards": list(layout.shards)})
                 filling = Filling(
                     work, reader, form, layout, stop=stop, client=client, threads=threads, progress=progress
                 )
@@ -295,10 +294,12 @@ def _layout(
 
 def _kept_layout(work: Workspace) -> Layout | None:
     """Return the layout of a store that an earlier run began: another budget does not change it."""
-    if not work.is_done(_LAYOUT):
+    begun = work.store / "samples"
+    if not there_is(begun / METADATA):
         return None
-    kept = work.record(_LAYOUT)
-    return Layout(tuple(kept["chunks"]), tuple(kept["shards"]))
+    metadata = json.loads(read_file(begun / METADATA))
+    shards, chunks = (one["configuration"]["chunk_shape"] for one in (metadata["chunk_grid"], metadata["codecs"][0]))
+    return Layout(tuple(chunks), tuple(shards))
 
 
 def _bytes_to_write(work: Workspace, n_items: int, form: Form, layout: Layout) -> int:

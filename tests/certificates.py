@@ -7,6 +7,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 from unittest.mock import patch
 
@@ -39,13 +40,17 @@ def signed_files(folder: Path) -> TlsFiles:
 def shown_to(client: Any) -> Iterator[None]:
     """Have Dask show the credentials of a cluster of ours, in this process and in programs that start meanwhile."""
     shown = client.security.get_tls_config_for_role("client")
-    names = {"ca-file": shown["ca_file"], "client.cert": shown["cert"], "client.key": shown["key"]}
-    variables = {name.upper().replace(".", "__").replace("-", "_"): value for name, value in names.items()}
-    with (
-        dask.config.set({f"distributed.comm.tls.{name}": value for name, value in names.items()}),
-        patch.dict(os.environ, {f"DASK_DISTRIBUTED__COMM__TLS__{name}": value for name, value in variables.items()}),
-    ):
-        yield
+    contents = {"ca-file": shown["ca_file"], "client.cert": shown["cert"], "client.key": shown["key"]}
+    with TemporaryDirectory() as folder:
+        names = {name: os.path.join(folder, name) for name in contents}
+        for name, path in names.items():
+            Path(path).write_text(contents[name])
+        variables = {name.upper().replace(".", "__").replace("-", "_"): path for name, path in names.items()}
+        with (
+            dask.config.set({f"distributed.comm.tls.{name}": path for name, path in names.items()}),
+            patch.dict(os.environ, {f"DASK_DISTRIBUTED__COMM__TLS__{name}": path for name, path in variables.items()}),
+        ):
+            yield
 
 
 def _certificate(name: str, key: ec.EllipticCurvePrivateKey, authority: ec.EllipticCurvePrivateKey) -> x509.Certificate:

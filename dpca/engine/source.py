@@ -284,7 +284,7 @@ def opened(x: Any, key: str | None = None) -> Any:
 
 
 def as_dense(x: Any, name: str = "X") -> Array:
-    """Return what numpy can hold as an array; numpy itself would wrap what it does not know into one that holds that.
+    """Return what numpy can hold as an array; numpy itself would wrap what it does not know.
 
     Raises
     ------
@@ -305,9 +305,7 @@ def as_dense(x: Any, name: str = "X") -> Array:
             f"shape and one type"
         ) from error
     if array.ndim == 0:
-        raise DataError(
-            f"an object of type {type(x).__name__} is no stack of samples: give an array, a Stack, or the path of one"
-        )
+        raise DataError(f"an object of type {type(x).__name__} is no stack of samples: give an array, a Stack or a path")
     if array.dtype.kind in "USTO" and array.ndim == 1:
         raise DataError(
             f"a list of {len(array)} names or other objects is no stack of samples: give one path, or ingest several"
@@ -393,8 +391,7 @@ def checked_lazily(x: da.Array, name: str) -> da.Array:
     """Return a Dask array that refuses NaN and infinity when it is computed, naming the sample."""
     if x.dtype.kind != "f":
         return x
-    meta = np.empty((0,) * x.ndim, x.dtype)
-    return cast(da.Array, da.map_blocks(_checked, x, called=name, dtype=x.dtype, meta=meta))
+    return cast(da.Array, da.map_blocks(_checked, x, called=name, dtype=x.dtype, meta=np.empty((0,) * x.ndim, x.dtype)))
 
 
 def _checked(block: Array, called: str, block_info: Any = None) -> Array:

@@ -213,11 +213,6 @@ def several_arrays(folder: Path) -> list[str]:
     return [str(folder / "x.zarr")]
 
 
-def range_not_stated(folder: Path) -> list[str]:
-    zarr.create_array(str(folder / "f.zarr"), data=np.random.default_rng(0).normal(size=(30, 20, 20)))
-    return [str(folder / "f.zarr"), "--components", "2"]
-
-
 def missing_shard(folder: Path) -> list[str]:
     stack = make_stack(folder)
     sorted((stack / "samples" / "c").rglob("*"))[-1].unlink()
@@ -286,7 +281,6 @@ CASES = {
     "unreadable store": Case(unreadable_store, r"x\.zarr", 4),
     "newer store": Case(newer_store, r"version 99.*update", 4),
     "several arrays": Case(several_arrays, r"one.*two", 3),
-    "range not stated": Case(range_not_stated, r"--data-range", 3),
     "missing shard": Case(missing_shard, r"stack\.zarr", 4),
     "flipped bit": Case(flipped_bit, r"stack\.zarr", 4),
     "output is a file": Case(output_is_a_file, r"out\.zarr.*another output", 4),

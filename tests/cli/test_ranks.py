@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +69,7 @@ def test_what_is_asked_for_is_kept(
     assert f"16 cells, {kept} components each" in told
     target = next((name for name in parameters if name.startswith("target")), None)
     if target:
-        assert f"note: {target} is {parameters[target]:g}, and {expected.target_reached_:.6g} is reached on" in told
+        assert f"note: {target} is {parameters[target]:g}, and {expected.target_reached_:.6g} (range 0 to 255)" in told
 
 
 def test_bands_have_ranks_too(stack: str, tmp_path: Path, scheduler: str) -> None:
@@ -173,13 +174,15 @@ def test_a_bound_on_a_fixed_number_is_refused(tmp_path: Path, capsys: pytest.Cap
     assert "leave it out where --components (n_components) is given" in capsys.readouterr().err
 
 
-def test_targets_of_foreign_floats_need_a_range(
+def test_targets_of_foreign_floats_mean_the_range_of_their_values(
     tmp_path: Path, scheduler: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    zarr.create_array(str(tmp_path / "f.zarr"), data=uneven() / np.float32(255))
+    values = uneven() / np.float32(255)
+    zarr.create_array(str(tmp_path / "f.zarr"), data=values)
     argv = ["fit", str(tmp_path / "f.zarr"), str(tmp_path / "m.zarr"), "--cell", "4", "--target-psnr", "33.5"]
-    assert main([*argv, "--scheduler", scheduler]) == 3
-    assert "--data-range LOW,HIGH" in capsys.readouterr().err
+    assert main([*argv, "--scheduler", scheduler]) == 0
+    assert f"(range {values.min():.5g} to {values.max():.5g})" in capsys.readouterr().out
+    shutil.rmtree(tmp_path / "m.zarr")
     assert main([*argv, "--data-range", "0,1", "--scheduler", scheduler]) == 0
     expected = CellPCA(cell_shape=4, target_psnr=33.5).fit(uneven())
     np.testing.assert_array_equal(CellPCA.load(tmp_path / "m.zarr").ranks_, expected.ranks_)

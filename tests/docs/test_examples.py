@@ -15,6 +15,7 @@ import tomllib
 from pathlib import Path
 from typing import Any
 
+import dask
 import pytest
 import yaml
 from dask.utils import parse_bytes
@@ -87,7 +88,11 @@ def test_the_line_of_cron_does_the_example_job(tmp_path: Path, scheduler: str) -
         for photo in photos:
             tar.add(photo, photo.name)
     job = (EXAMPLES / "job.toml").read_text()
-    job = re.sub(r"^workers = .*\nmemory = .*$", f'scheduler = "{scheduler}"', job, flags=re.MULTILINE)
+    shown = dask.config.get("distributed.comm.tls")
+    names = {"scheduler": scheduler, "tls-ca-file": shown["ca-file"]}
+    names |= {f"tls-{part}": shown["client"][part] for part in ("cert", "key")}
+    where = "\n".join(f'{name} = "{value}"' for name, value in names.items())
+    job = re.sub(r"^workers = .*\nmemory = .*$", where, job, flags=re.MULTILINE)
     (tmp_path / "job.toml").write_text(job)
     (line,) = (line for line in (EXAMPLES / "job.cron").read_text().splitlines() if not line.startswith("#"))
     *times, command = line.split(maxsplit=5)

@@ -1,4 +1,4 @@
-"""Encode a stack in a process of its own, which `test_processors` has compute as another processor does.
+"""Encode a stack in a process of its own, which `test_encode_processors` has compute as another processor does.
 
 ``python encode_elsewhere.py STACK MODEL TARGET MAX_ERROR [KILL]``: with KILL it is killed once a shard is written.
 """

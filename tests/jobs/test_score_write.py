@@ -254,7 +254,7 @@ def test_a_torn_record_is_done_again_and_never_left_out(color: Case, shards: int
 
 def test_a_record_that_vanishes_is_told(color: Case, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Checkpoints, "save", lambda self, name, arrays, counts: None)
-    with pytest.raises(StoreError, match="record of shard 0 .* is gone: run the same command again"):
+    with pytest.raises(StoreError, match="record .* is gone"):
         color.write()
 
 
