@@ -305,7 +305,7 @@ def as_dense(x: Any, name: str = "X") -> Array:
             f"shape and one type"
         ) from error
     if array.ndim == 0:
-        raise DataError(f"an object of type {type(x).__name__} is no stack of samples: give an array, a Stack or a path")
+        raise DataError(f"an object of type {type(x).__name__} is no stack of samples: give an array, Stack or path")
     if array.dtype.kind in "USTO" and array.ndim == 1:
         raise DataError(
             f"a list of {len(array)} names or other objects is no stack of samples: give one path, or ingest several"
