@@ -44,7 +44,7 @@ async def _ran(address: str, shown: ssl.SSLContext | None) -> str | None:
     for operation in ("run_function", "run"):
         try:
             comm = await connect(address, timeout=20, ssl_context=shown)
-        except OSError:
+        except (OSError, ValueError):  # a server that speaks before the handshake does not encrypt
             return done
         done = f"{address} lets in"
         await comm.write({"op": operation, **_RUN})
