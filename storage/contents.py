@@ -1,4 +1,4 @@
-"""What is wrong with the values and the metadata of a store, whoever made it."""
+"""What is wrong with the values and the metadata of any store."""
 
 from __future__ import annotations
 

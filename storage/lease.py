@@ -78,7 +78,7 @@ class Lease:
         others = [name for name in names if not name.startswith(LOCK)]
         if others and not {LOCK, JOURNAL, CLEARING} & set(names):
             raise StoreError(
-                f"work folder '{shown}.partial' holds {others[0]!r}, which is none of ours: choose another output or "
+                f"work folder '{shown}.partial' holds {others[0]!r}, which dpca did not create: choose another output or "
                 f"remove it"
             )
         if not self._lock.create(self._content):

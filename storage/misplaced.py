@@ -21,7 +21,7 @@ def with_checksums(folder: str) -> str | None:
     try:
         with os.scandir(folder) as entries:
             few = list(itertools.islice(entries, _MOST_MEMBERS))
-    except OSError:  # no folder: whoever opens it says so
+    except OSError:  # no folder: opening it says so
         return None
     return next((entry.path for entry in few if os.path.lexists(os.path.join(entry.path, CHECKSUMS))), None)
 

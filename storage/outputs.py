@@ -162,7 +162,7 @@ class OutputFile:
         return content
 
     def write(self, content: bytes) -> None:
-        """Let the file appear, in the place of an earlier one; its folder is made if need be."""
+        """Let the file appear, instead of an earlier one; its folder is made if need be."""
         with writing_errors(self.place):
             self.read()
             self.place.parent.mkdir(parents=True, exist_ok=True)
@@ -267,7 +267,7 @@ def _check_report_folder(folder: Place) -> None:
     # Reports of version 1 have no manifest.
     if names and not _is_report(folder) and not {"report.json", "index.html"} <= set(names):
         raise StoreError(
-            f"the report folder '{folder}' holds {printable(names[0])!r}, which is none of ours: choose another "
+            f"the report folder '{folder}' holds {printable(names[0])!r}, which dpca did not create: choose another "
             f"output or move it away"
         )
 

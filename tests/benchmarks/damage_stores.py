@@ -33,7 +33,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--n", type=int, default=2000)
     parser.add_argument("--seed", type=int, default=0)
-    parser.add_argument("--append", action="store_true", help="append to compressed stores in the place of reading all")
+    parser.add_argument("--append", action="store_true", help="append to compressed stores instead of reading all")
     parser.add_argument("--stores", nargs="*", help="these only (default: all)")
     options = parser.parse_args()
     rng = np.random.default_rng(options.seed)
