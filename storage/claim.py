@@ -176,7 +176,7 @@ class Claim:
         )
 
     def _foreign(self, name: str) -> StoreError:
-        return self._refusal(f"holds {printable(name)!r}, which is none of ours")
+        return self._refusal(f"holds {printable(name)!r}, which is not created by dpca")
 
     def _refusal(self, why: str) -> StoreError:
         return StoreError(f"work folder '{self._shown}.partial' {why}: choose another output or remove it")

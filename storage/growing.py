@@ -63,7 +63,7 @@ class Growing(Protocol):
         """Take the work folder for this run."""
 
     def foreign(self) -> str | None:
-        """Return the name of something in the work folder that is none of ours."""
+        """Return the name of something in the work folder that is not created by dpca."""
 
     def repair(self) -> None:
         """Mend what a run left behind that died while it published."""
@@ -116,7 +116,7 @@ class OnDisk:
         return Claim(self.folder, shown)
 
     def foreign(self) -> str | None:
-        """Return the first name that is none of ours."""
+        """Return the first name that is not created by dpca."""
         names = sorted(entry.name for entry in self.folder.iterdir())
         ours = (*_OF_A_JOB, f".{JOURNAL}.", ".nfs")
         return next((n for n in names if n not in (*_PARTS, LOCK, JOURNAL) and not n.startswith(ours)), None)
@@ -202,7 +202,7 @@ class InBucket:
         return Lease(self.folder, shown)
 
     def foreign(self) -> str | None:
-        """Return the first name that is none of ours."""
+        """Return the first name that is not created by dpca."""
         ours = (JOURNAL, CLEARING, METADATA)
         names = (n for n, _ in self.folder.entries())
         return next((n for n in names if n not in ours and not n.startswith((LOCK, _DONE, _SCRATCH))), None)

@@ -78,8 +78,8 @@ class Lease:
         others = [name for name in names if not name.startswith(LOCK)]
         if others and not {LOCK, JOURNAL, CLEARING} & set(names):
             raise StoreError(
-                f"work folder '{shown}.partial' holds {others[0]!r}, which dpca did not create: choose another output or "
-                f"remove it"
+                f"work folder '{shown}.partial' holds {others[0]!r}, which is not created by dpca: choose another "
+                f"output or remove it"
             )
         if not self._lock.create(self._content):
             self._take_over()

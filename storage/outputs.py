@@ -267,7 +267,7 @@ def _check_report_folder(folder: Place) -> None:
     # Reports of version 1 have no manifest.
     if names and not _is_report(folder) and not {"report.json", "index.html"} <= set(names):
         raise StoreError(
-            f"the report folder '{folder}' holds {printable(names[0])!r}, which dpca did not create: choose another "
+            f"the report folder '{folder}' holds {printable(names[0])!r}, which is not created by dpca: choose another "
             f"output or move it away"
         )
 

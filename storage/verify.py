@@ -240,7 +240,9 @@ def _wrong_with(name: str, nature: str | None, expected: bool) -> str | None:
         return None  # shards of a stack that it did not need in the end
     if nature != "file":
         return (
-            f"is a {nature}, not a file that was written there" if expected else f"is a {nature} that is none of ours"
+            f"is a {nature}, not a file that was written there"
+            if expected
+            else f"is a {nature} that is not created by dpca"
         )
     # What file managers leave behind changes nothing that is read; metadata of Zarr's version 2 might.
     harmless = (base := name.rpartition("/")[2]).startswith(".") and not base.startswith(".z")

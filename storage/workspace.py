@@ -313,7 +313,7 @@ class Workspace:
         """Repair what a killed run left behind, then set the state; the lock is held."""
         if (foreign := self._growing.foreign()) is not None:
             raise StoreError(
-                f"work folder '{self._display_folder}' holds {foreign!r}, which is none of ours: "
+                f"work folder '{self._display_folder}' holds {foreign!r}, which is not created by dpca: "
                 f"choose another output or remove it"
             )
         self._growing.repair()

@@ -136,7 +136,7 @@ def test_an_output_in_a_bucket_harms_nothing():
             finish(f"{url}/{target}", overwrite=True)
     write = ObjectPath(f"{url}/new.zarr.partial/done/a.png")
     write.write_bytes(b"png")
-    with pytest.raises(StoreError, match="none of ours"):
+    with pytest.raises(StoreError, match="not created by dpca"):
         finish(f"{url}/new.zarr", overwrite=True)
     assert ObjectPath(url).files() == {"new.zarr.partial/done/a.png": 3, "photos/a.png": 3}
     finish(f"{url}/whole.zarr")

@@ -267,10 +267,10 @@ def test_a_report_folder_that_is_not_ours_is_refused_and_left_alone(tmp_path):
     report.mkdir()
     check_output(output, report=report)
     (report / "index.html").write_text("mine")
-    with pytest.raises(StoreError, match="'index.html', which is none of ours"):
+    with pytest.raises(StoreError, match="'index.html', which is not created by dpca"):
         check_output(output, report=report)
     (report / "manifest.json").write_text("{}")  # a program for browsers has one, too
-    with pytest.raises(StoreError, match="none of ours"):
+    with pytest.raises(StoreError, match="not created by dpca"):
         check_output(output, report=report)
     write_folder_manifest(report, "report", {})
     check_output(output, report=report)

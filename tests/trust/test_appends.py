@@ -50,6 +50,10 @@ def test_what_is_carried_over_keeps_its_entries(trial: AppendTrial, tmp_path: Pa
         two.rename(one)
         (work.scratch / "x").rename(two)
         shutil.rmtree(gone)
+        described = work.store / "component" / "zarr.json"
+        content = described.read_bytes()
+        described.unlink()
+        described.write_bytes(content + b" ")
         other.unlink()
         shutil.copyfile(trial.whole / "first-model.zarr" / "zarr.json", other)
         del facts["manifest"]
@@ -58,6 +62,6 @@ def test_what_is_carried_over_keeps_its_entries(trial: AppendTrial, tmp_path: Pa
         (work.store / "zarr.json").write_text(json.dumps(root))
         work.publish(carried)
     named = {problem.partition(":")[0] for problem in verify(old)}
-    assert named >= {"codes/c/0/0", "codes/c/0/1", "cell/zarr.json", "stack/zarr.json"}
+    assert named >= {"codes/c/0/0", "codes/c/0/1", "cell/zarr.json", "component/zarr.json", "stack/zarr.json"}
     with pytest.raises(StoreError, match="has no manifest"):
         carried_over(trial.whole / "first.npy", lambda name: True)
