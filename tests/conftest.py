@@ -19,6 +19,7 @@ from PIL import Image
 from tests.blas import blas_libraries, blas_threads, set_blas_threads
 from tests.forked import Programs
 from tests.pictures import leave_pictures_empty
+from tests.selection import MARKERS, is_short, left_out, mark_needs
 
 # The same examples on every run; new ones with --hypothesis-profile=default.
 settings.register_profile("reproducible", derandomize=True)
@@ -50,18 +51,28 @@ LONGEST = (
     "test_object_store_jobs",
 )
 
-# Fixtures that start programs.
-STARTERS = {"cluster", "programs", "s3"}
-
 DATA = Path(__file__).parents[2] / "shared" / "data"
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with what takes longest; mark what starts programs."""
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Add the option that runs all tests."""
+    parser.addoption("--all", action="store_true", help="run all tests, those that take long too")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """State the markers."""
+    for marker in MARKERS:
+        config.addinivalue_line("markers", marker)
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Begin with what takes longest; mark tests with what they need, and leave those out that the short run has not."""
     items.sort(key=lambda item: item.path.stem not in LONGEST)
     for item in items:
-        if STARTERS.intersection(getattr(item, "fixturenames", ())):
-            item.add_marker("starts_programs")
+        mark_needs(item)
+    if is_short(config) and (out := left_out(items)):
+        config.hook.pytest_deselected(items=[item for item in items if item in out])
+        items[:] = [item for item in items if item not in out]
     gc.freeze()  # else Python would visit thousands of tests and all that was imported whenever it looks for garbage
 
 

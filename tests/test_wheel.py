@@ -14,6 +14,7 @@ ROOT = Path(__file__).parents[1]
 pytest.importorskip("setuptools", minversion="77", reason="older ones do not know how this project states its licence")
 
 
+@pytest.mark.long
 def test_what_a_wheel_holds(tmp_path: Path) -> None:
     # A copy: building leaves folders beside what is built.
     copy = tmp_path / "dpca"

@@ -139,6 +139,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_stack(tmp_path_factory.mktemp("store"))
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize(
     ("command", "code", "says"),
     [

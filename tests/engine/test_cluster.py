@@ -168,6 +168,7 @@ def silent_port() -> Iterator[int]:
         yield listening.getsockname()[1]
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(
     "address",
     [

@@ -321,6 +321,7 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[
 files_left_open = pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")
 
 
+@pytest.mark.long
 @files_left_open
 def test_workers_that_are_jobs(
     slurm: Callable[[str, str], None], write: Write, tmp_path: Path, monkeypatch: pytest.MonkeyPatch

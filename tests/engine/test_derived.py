@@ -56,6 +56,7 @@ def read(source: Source, rows: int, columns: tuple[int, int] = (0, 5), samples: 
     return np.concatenate([b.copy() for _, b in batches(source, samples, (columns,), rows)])
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=25)
 @given(
     chunks=st.tuples(st.integers(1, 20), st.integers(1, 4), st.integers(1, 3)),

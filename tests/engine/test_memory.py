@@ -16,7 +16,10 @@ from tests.forked import Programs, printed_by
 
 # Cells of 1,200 attributes: matrices of 11 MB, whose products and eigenvectors take a few seconds.
 SHAPE = (20, 40, 3)
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the helper that makes stores is for Linux")
+pytestmark = [
+    pytest.mark.memory,
+    pytest.mark.skipif(sys.platform != "linux", reason="the helper that makes stores is for Linux"),
+]
 
 _PROBE = """
 import json, sys

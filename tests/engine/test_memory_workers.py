@@ -16,7 +16,10 @@ from dpca.rules.moments import Moments
 from dpca.storage.layout import Layout
 from tests.engine.worker_memory import linked_stack, measured
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process forget its peak")
+pytestmark = [
+    pytest.mark.memory,
+    pytest.mark.skipif(sys.platform != "linux", reason="only Linux lets a process forget its peak"),
+]
 
 
 def test_a_long_stack_takes_no_more_than_was_planned_for_a_tenth_of_it(tmp_path: Path) -> None:

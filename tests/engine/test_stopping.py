@@ -132,6 +132,7 @@ def test_a_signal_that_was_ignored_stays_ignored() -> None:
         signal.signal(signal.SIGHUP, before)
 
 
+@pytest.mark.long
 def test_impatience_ends_a_program_whose_closing_takes_long() -> None:
     program = """
 import time

@@ -156,6 +156,7 @@ async def _visit(server: PageServer) -> None:
         visitor.end()
 
 
+@pytest.mark.browser
 def test_messages_that_no_page_sends(
     stores: Path,
     served: Callable[..., PageServer],

@@ -66,6 +66,7 @@ def grown(request: pytest.FixtureRequest, before: Path) -> tuple[Compressed, np.
     return store, store[...]
 
 
+@pytest.mark.cases(1)
 def test_waves_go_on(before: Path, grown: tuple[Compressed, np.ndarray], tmp_path: Path) -> None:
     store, whole = grown
     old = before / Path(store.path).name.removeprefix("longer-")

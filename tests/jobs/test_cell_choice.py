@@ -35,6 +35,7 @@ def stack_of(folder: Path, values: np.ndarray) -> Stack:
     return ingest(folder / "values.npy", folder / "stack.zarr", data_range=(0, 255))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("kind", ["shared", "own", "whole"])
 def test_what_the_samples_have_in_common_decides(tmp_path: Path, kind: str) -> None:
     stack = stack_of(tmp_path, images(kind))
@@ -57,6 +58,7 @@ def test_cells_fit_the_samples() -> None:
     ]
 
 
+@pytest.mark.long
 def test_a_job_chooses_cells_and_takes_as_many_components_as_its_goal_does(tmp_path: Path) -> None:
     values = images("own")[:90]
     stack = stack_of(tmp_path, values)

@@ -20,6 +20,7 @@ from tests.conftest import smooth_images
 from tests.jobs.test_encode import encoded, stack_of
 
 
+@pytest.mark.long
 def test_images_beside_other_codecs(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     images = smooth_images(40, (40, 36, 3))
     CellPCA(20, cell_shape=8, shared=True).fit(stack_of(tmp_path, images)).save(tmp_path / "model.zarr")

@@ -89,6 +89,7 @@ def test_the_goal_of_bytes_counts_all_of_them(fitted: Path, tmp_path: Path, imag
     assert 11 < images.nbytes / folder_bytes(tmp_path / "out.zarr") < 13.5
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(("asked", "most"), [(0.5, 0), (2.7, 2)])
 def test_integers_differ_by_no_more_than_promised(
     fitted: Path, tmp_path: Path, images: np.ndarray, asked: float, most: int
@@ -130,6 +131,7 @@ HOSTILE = {
 }
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("kind", HOSTILE)
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 def test_promises_about_hostile_values_are_kept_or_refused(tmp_path: Path, dtype: type, kind: str) -> None:
@@ -178,6 +180,7 @@ def test_a_stack_of_equal_samples(tmp_path: Path) -> None:
     assert np.square((near - values) / 255).mean() <= 1e-4
 
 
+@pytest.mark.kill
 @pytest.mark.parametrize("fitted", ["shared, lapped"], indirect=True)
 def test_the_same_bytes_after_an_interruption(fitted: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Form, "shard_rows", 64)
@@ -270,6 +273,7 @@ def test_other_models_are_refused(fitted: Path, tmp_path: Path, images: np.ndarr
         encode_store(stack, tmp_path / "other.zarr", tmp_path / "out.zarr", psnr=30.0)
 
 
+@pytest.mark.memory
 @pytest.mark.parametrize("kind", ["smooth, psnr", "smooth, promise", "noise, promise"])
 def test_a_shard_takes_no_more_memory_than_planned(tmp_path: Path, kind: str) -> None:
     noise, goal = kind.startswith("noise"), {"psnr": 35.0} if kind.endswith("psnr") else {"max_relative_error": 0.01}

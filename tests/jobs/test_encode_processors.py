@@ -27,6 +27,7 @@ N, PROMISED = 800, 8.0
 ONE_IN = 10_000
 
 
+@pytest.mark.programs
 def test_what_another_processor_began_is_finished_to_the_same_store_up_to_rounding(tmp_path: Path) -> None:
     others = [name for name in usable(("Prescott", "Haswell")) if name not in taken()]
     if not others:

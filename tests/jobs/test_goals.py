@@ -65,6 +65,7 @@ def encode(fitted: Path, target: Path, **goal: Any) -> None:
     encode_store(open_stack(fitted / "stack.zarr"), fitted / "model.zarr", target, **goal)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.usefixtures("small_shards")
 @pytest.mark.parametrize("psnr", [30.0, 33.0, 40.0])  # the first two take another step, and some shards again
 def test_the_mean_error_of_all_samples_is_the_one_asked_for(
@@ -112,6 +113,7 @@ def test_what_is_not_reached_is_told_and_leaves_nothing(fitted: Path, tmp_path: 
     assert [path.name for path in tmp_path.iterdir()] == ["few.zarr"]
 
 
+@pytest.mark.kill
 @pytest.mark.usefixtures("small_shards")
 @pytest.mark.parametrize("goal", [{"psnr": 33.0}, {"ssim": 0.93, "every_sample": True}])
 def test_the_same_bytes_wherever_a_run_is_interrupted(
@@ -176,6 +178,7 @@ def test_the_job_of_one_command_asks_for_every_sample(tmp_path: Path, samples: n
         compress(tmp_path / "in.npy", tmp_path / "no.zarr", CompressionSettings(settings.model, every_sample=True))
 
 
+@pytest.mark.fuzz
 @pytest.mark.parametrize("goal", GOALS)
 def test_odd_stacks_meet_goals_or_are_refused_in_a_sentence(tmp_path: Path, goal: str) -> None:
     """A slice of ``tests/benchmarks/fuzz_goals.py``."""
@@ -200,6 +203,7 @@ FOUND = {
 }
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("kind", FOUND)
 def test_what_was_a_traceback(tmp_path: Path, kind: str) -> None:
     values, goal, expected = FOUND[kind]

@@ -31,6 +31,7 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Stack:
     return ingest(folder / "a.npy", folder / "a.zarr", cell_shape=8)
 
 
+@pytest.mark.long
 def test_a_job_keeps_its_plan_beside_what_it_took(stack: Stack, tmp_path: Path) -> None:
     settings = CompressionSettings(CellPCA(3, cell_shape=8, random_state=0))
     given = open_input(Path(stack.path).with_name("a.npy"))

@@ -46,6 +46,7 @@ def content(path: Path) -> dict[Path, bytes]:
     return {p.relative_to(path): p.read_bytes() for p in path.rglob("*") if p.is_file()}
 
 
+@pytest.mark.cases(2)
 @pytest.mark.filterwarnings("ignore::UserWarning")
 @pytest.mark.parametrize("model", list(MODELS.values()), ids=list(MODELS))
 def test_a_fit_that_budgets_end_goes_on_to_the_bytes_of_one_that_none_does(

@@ -49,6 +49,7 @@ KINDS = {
 }
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("kind", KINDS)
 def test_no_store_is_larger_than_blosc_or_zfp(tmp_path: Path, kind: str) -> None:
     values, max_error = KINDS[kind]

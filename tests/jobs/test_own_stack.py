@@ -262,6 +262,7 @@ def of_photos(tmp_path_factory: pytest.TempPathFactory, small_pictures: None) ->
     return source, folder / "few.zarr"
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     "changes", [{"color": "grey"}, {"resize": (16, 16)}, {"crop": (20, 20)}, {"data_range": (0, 300)}], ids=str
 )

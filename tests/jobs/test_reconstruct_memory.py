@@ -20,6 +20,8 @@ from dpca.storage import Stack, ingest, open_stack
 from dpca.storage.reading import open_array
 from tests.conftest import smooth_images
 
+pytestmark = pytest.mark.memory
+
 MODELS = {
     "cells": CellPCA(3, cell_shape=10),
     "lapped": CellPCA(3, cell_shape=10, overlap=4),

@@ -303,6 +303,7 @@ def large_images() -> np.ndarray:
     return smooth_images(128, (100, 90, 3))
 
 
+@pytest.mark.memory
 @pytest.mark.parametrize(
     ("cell", "overlap"),
     [(10, 0), (10, 4), (None, 0), ({"band_size": 1000}, 0)],

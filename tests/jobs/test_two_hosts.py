@@ -10,7 +10,10 @@ import pytest
 from tests.s3_server import KEYS
 from tests.two_hosts import TwoHosts, can_make_hosts
 
-pytestmark = pytest.mark.skipif(not can_make_hosts(), reason="takes the rights to make namespaces of Linux")
+pytestmark = [
+    pytest.mark.programs,
+    pytest.mark.skipif(not can_make_hosts(), reason="takes the rights to make namespaces of Linux"),
+]
 
 #: Makes a store on disk in one process, and the same one in the bucket on both hosts.
 _JOB = """

@@ -104,6 +104,7 @@ DECAYS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 # 1000 is where orthogonal iteration begins; 20 and 300 lie on both sides of the share that it is used for.
+@pytest.mark.cases(12)
 @pytest.mark.parametrize(("d", "k"), [(1, 1), (2, 1), (5, 2), (5, 3), (60, 60), (300, 20), (1000, 20), (1000, 300)])
 @pytest.mark.parametrize("decay", DECAYS.values(), ids=DECAYS)
 def test_eigenpairs_of_known_spectra(d: int, k: int, decay: Callable[[np.ndarray], np.ndarray]) -> None:

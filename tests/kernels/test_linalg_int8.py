@@ -35,6 +35,7 @@ def test_any_shape(dtype: type, n: int, d: int, seed: int) -> None:
     assert_exact(np.random.default_rng(seed).integers(low, high, (n, d), endpoint=True).astype(dtype))
 
 
+@pytest.mark.cases(4)
 @needs_library
 @pytest.mark.parametrize("d", [511, 512, 513, 600])
 @pytest.mark.parametrize("dtype", [np.uint8, np.int8])

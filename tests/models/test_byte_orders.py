@@ -75,6 +75,7 @@ GIVEN: dict[str, Callable[[np.ndarray, Path], Any]] = {
 }
 
 
+@pytest.mark.cases(6)
 @pytest.mark.parametrize("dtype", [">f8", ">f4", ">i2", ">u2"])
 @pytest.mark.parametrize("kind", GIVEN)
 def test_the_order_of_bytes_changes_nothing(kind: str, dtype: str, tmp_path: Path) -> None:

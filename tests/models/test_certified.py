@@ -125,6 +125,7 @@ def merged_or_forgotten(x: Samples, k: int, rng: np.random.Generator) -> tuple[f
 WAYS: tuple[Callable[..., Any], ...] = (one_pass, further_passes, exact, iterated, merged_or_forgotten)
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("way", WAYS, ids=lambda way: way.__name__)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_what_is_proved_is_true(way: Callable[..., Any], dtype: str) -> None:

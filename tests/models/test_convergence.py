@@ -131,6 +131,7 @@ def convergence(model: StreamingPCA, digits: Digits) -> float:
     return float(np.log10(1 - np.trace(basis.T @ digits[1] @ basis) / digits[2][: basis.shape[1]].sum()))
 
 
+@pytest.mark.long
 def test_shuffling_brings_back_what_sorting_costs(digits: Digits, tmp_path: Path) -> None:
     path = str(tmp_path / "digits.zarr")
     zarr.create_array(path, data=digits[0], chunks=(200, 784), compressors=None)
@@ -146,12 +147,14 @@ def test_shuffling_brings_back_what_sorting_costs(digits: Digits, tmp_path: Path
     assert abs(convergence(shuffled, digits) - convergence(at_random, digits)) < 0.7
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("k", [5, 50])
 def test_eigenvalues_after_a_second_pass_are_within_a_percent(digits: Digits, k: int) -> None:
     model = StreamingPCA(k, method="incremental-svd", n_passes=2).fit(digits[0])
     np.testing.assert_allclose(model.explained_variance_, digits[2][:k], rtol=0.01)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("k", [10, 20])
 def test_a_second_pass_proves_nearly_all_that_was_captured(digits: Digits, k: int) -> None:
     """The bound of one pass leaves room of some percent; that of two little more than rounding could have cost."""

@@ -93,6 +93,7 @@ def test_as_xeofs_does() -> None:
         np.testing.assert_allclose(abs(ours.pcs()), abs(theirs[f"{method} pcs"]), atol=1e-4)
 
 
+@pytest.mark.long
 @settings(deadline=None, max_examples=8)
 @given(
     time=st.integers(3, N),

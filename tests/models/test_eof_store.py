@@ -49,6 +49,7 @@ def same(found: Any, expected: Any) -> None:
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize(
     ("options", "field", "other"),
     [

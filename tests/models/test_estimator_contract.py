@@ -169,6 +169,7 @@ def test_fit_transform_is_fit_and_transform(model: Any) -> None:
     np.testing.assert_array_equal(clone(model).fit_transform(x), fitted_once(model).transform(x))
 
 
+@pytest.mark.cases(8)
 @every_choice
 def test_lazy_in_lazy_out(model: Any, tmp_path: Path) -> None:
     x, fitted, path = samples(), fitted_once(model), str(tmp_path / "x.zarr")
@@ -344,6 +345,7 @@ def test_a_loaded_model_can_be_fitted_anew(model: Any, tmp_path: Path) -> None:
     assert_alike(again.fit(samples()), fitted)
 
 
+@pytest.mark.cases(8)
 @every_choice
 def test_the_same_model_is_stored_once_and_in_the_same_bytes_anywhere(model: Any, tmp_path: Path) -> None:
     def content(name: str) -> dict[Path, Any]:
@@ -409,6 +411,7 @@ def test_facts_that_contradict_the_arrays(model: Any, tmp_path: Path) -> None:
         assert "\n" not in str(told.value), fact
 
 
+@pytest.mark.cases(6)
 @every_choice
 def test_a_job_fits_it_once(model: Any, tmp_path: Path) -> None:
     zarr.create_array(str(tmp_path / "x.zarr"), data=samples(), chunks=(11, *SHAPE))

@@ -157,6 +157,7 @@ def assert_found_alike(a: Any, b: Any, **tolerance: float) -> None:
         np.testing.assert_allclose(getattr(a, name), getattr(b, name), **tolerance, err_msg=name)
 
 
+@pytest.mark.cases(5)
 @every_model
 def test_a_fit_with_its_state_goes_on_as_partial_fit_does(model: Any, images: np.ndarray, tmp_path: Path) -> None:
     model = clone(model).set_params(keep_state=True)
@@ -170,6 +171,7 @@ def test_a_fit_with_its_state_goes_on_as_partial_fit_does(model: Any, images: np
         assert_found_alike(one.partial_fit(images[100:]), expected, rtol=1e-6, atol=1e-9)
 
 
+@pytest.mark.cases(5)
 @every_model
 def test_a_stream_that_was_stored_goes_on_where_it_was(model: Any, images: np.ndarray, tmp_path: Path) -> None:
     """103 samples leave some that wait for a batch."""

@@ -122,6 +122,7 @@ def check(model: Any, x: np.ndarray) -> None:
         assert told is None or np.isfinite(told).all()
 
 
+@pytest.mark.cases(8)
 @pytest.mark.parametrize("name", sorted(MODELS))
 @given(stacks(), st.booleans())
 @settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))

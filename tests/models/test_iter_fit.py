@@ -57,6 +57,7 @@ def test_models_so_far_are_those_of_the_samples_so_far(images: np.ndarray, path:
     np.testing.assert_array_equal(model.components_, chain.components_)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("given", [{}, {"shuffle": True}, {"method": "oja", "shuffle": True}], ids=str)
 def test_a_model_that_was_stopped_and_stored_goes_on_to_the_same_bytes(
     given: dict[str, Any], path: str, tmp_path: Path

@@ -64,6 +64,7 @@ def never(shape: tuple[int, ...]) -> da.Array:
 # -- the numbers
 
 
+@pytest.mark.long
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     order=st.permutations(["time", "lat", "lon"]),

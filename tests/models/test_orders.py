@@ -50,6 +50,7 @@ def ordered(x: np.ndarray) -> dict[str, np.ndarray]:
     }
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_any_type_and_order(dtype: str) -> None:
     x = of_type(dtype)

@@ -40,6 +40,7 @@ def test_volumes_in_cells_too_large_for_their_covariances_stream(volumes: np.nda
     assert measured == pytest.approx(exact.expected_mse((0, 1)), rel=1e-3)
 
 
+@pytest.mark.long
 def test_groups_take_turns_where_that_is_cheaper_than_streaming(volumes: np.ndarray, tmp_path: Path) -> None:
     """In chunks of whole volumes, every group of cells decodes all of the stack."""
     path = str(tmp_path / "x.zarr")

@@ -56,6 +56,7 @@ def captured(components: Any, x: np.ndarray) -> float:
     return float(np.linalg.norm(rows @ np.asarray(components, float).T) ** 2 / (len(rows) - 1))
 
 
+@pytest.mark.cases(8)
 @pytest.mark.parametrize("solver", SOLVERS)
 @pytest.mark.parametrize("name", ["steep", "slow", "close pairs", "rank 3"])
 def test_against_the_full_svd(solver: str, name: str) -> None:

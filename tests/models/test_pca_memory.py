@@ -12,6 +12,8 @@ import zarr
 
 from tests.forked import Programs, printed_by
 
+pytestmark = pytest.mark.memory
+
 _PROBE = """
 import json, sys
 import numpy as np

@@ -63,6 +63,7 @@ def found(model: Any, x: np.ndarray) -> list[np.ndarray]:
     return [model.explained_variance_ratio_, components]
 
 
+@pytest.mark.cases(7)
 @pytest.mark.parametrize("dtype", SCALES, ids=lambda dtype: dtype.__name__)
 @pytest.mark.parametrize("name", MODELS)
 def test_a_scale_changes_nothing_or_is_refused(name: str, dtype: type) -> None:

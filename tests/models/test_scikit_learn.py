@@ -45,6 +45,7 @@ def images(n: int = 120, dtype: Any = np.float64) -> np.ndarray:
     return (x + rng.normal(size=x.shape) + 100).reshape(n, *SHAPE).astype(dtype)
 
 
+@pytest.mark.cases(150)
 @parametrize_with_checks(
     [
         CellPCA(1, cell_shape=2),
@@ -127,6 +128,7 @@ def test_a_pipeline_and_a_search_over_it() -> None:
 # -- likelihoods
 
 
+@pytest.mark.cases(4)
 @pytest.mark.parametrize("n", [120, 20])
 @pytest.mark.parametrize("k", [1, 4, 15])
 @pytest.mark.parametrize("make", [PCA, StreamingPCA])

@@ -110,6 +110,7 @@ def stored(x: np.ndarray, kind: str, folder: Path, rows: int = 32) -> Any:
     return x
 
 
+@pytest.mark.cases(5)
 @every_method
 def test_every_kind_of_input_and_every_chunking_gives_the_same_bytes(method: str, tmp_path: Path) -> None:
     x = samples(120, (3, 4)).astype(np.uint8)

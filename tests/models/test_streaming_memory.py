@@ -13,7 +13,10 @@ from dpca.storage.layout import Layout
 from tests.engine.worker_memory import linked_stack
 from tests.forked import Programs, printed_by
 
-pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the helper that makes stores is for Linux")
+pytestmark = [
+    pytest.mark.memory,
+    pytest.mark.skipif(sys.platform != "linux", reason="the helper that makes stores is for Linux"),
+]
 
 _PROBE = """
 import json, sys, warnings

@@ -8,12 +8,14 @@ import sys
 from pathlib import Path
 
 import numpy as np
+import pytest
 import xarray as xr
 
 from dpca.storage import ingest
 from tests.test_house import FILES
 
 
+@pytest.mark.long
 def test_nothing_imports_it_by_itself() -> None:
     """Dask does, where it is installed; we only do inside functions that have been given an array of it."""
     for path in FILES.values():
@@ -23,6 +25,7 @@ def test_nothing_imports_it_by_itself() -> None:
         assert "xarray" not in names, path
 
 
+@pytest.mark.long
 def test_all_else_works_without_it(tmp_path: Path) -> None:
     field = xr.DataArray(np.random.default_rng(0).normal(size=(40, 8, 12)), dims=("time", "lat", "lon"))
     np.save(tmp_path / "x.npy", field.values)

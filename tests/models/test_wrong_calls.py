@@ -164,6 +164,7 @@ def wrong_samples(folder: Path) -> dict[str, Any]:
     }
 
 
+@pytest.mark.cases(2)
 @every_kind
 def test_samples_that_are_none(kind: type, tmp_path: Path) -> None:
     fitted = kind(**KINDS[kind]).fit(X)

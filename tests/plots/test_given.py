@@ -278,6 +278,7 @@ def test_what_cannot_be_drawn_ends_with_a_sentence(name: str) -> None:
     assert "\n" not in str(caught.value)
 
 
+@pytest.mark.long
 def test_matplotlib_waits_until_something_is_drawn() -> None:
     program = "import sys, dpca; dpca.plots; assert 'matplotlib' not in sys.modules; dpca.plots.image_grid"
     program += "; assert 'matplotlib' in sys.modules and 'matplotlib.pyplot' not in sys.modules"

@@ -35,6 +35,7 @@ def test_maps_beside_time_functions() -> None:
     assert pixels(figure).size
 
 
+@pytest.mark.cases(2)
 @pytest.mark.parametrize("calendar", ["360_day", "noleap", "all_leap", "standard", "julian", "proleptic_gregorian"])
 def test_times_of_every_calendar(calendar: str) -> None:
     """Models of the climate have years of 360 or 365 days, which are no dates of numpy."""

@@ -156,6 +156,7 @@ def test_drawable_leaves_out_folders_and_keeps_both_ends():
     assert short.endswith("1.jpg")
 
 
+@pytest.mark.long
 @given(st.text(max_size=80), st.integers(3, 60))
 def test_any_name_fits_its_place(name, length):
     told = drawing.drawable(name, length)

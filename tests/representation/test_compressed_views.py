@@ -61,6 +61,7 @@ def both(request: pytest.FixtureRequest, folder: Path) -> tuple[str, np.ndarray]
     return f"dpca::{path}", dpca.open_compressed(path)[...]
 
 
+@pytest.mark.cases(1)
 def test_all_that_opens_zarr_reads_the_reconstruction(both: tuple[str, np.ndarray]) -> None:
     url, whole = both
     assert zarr.open_array(url).dtype == whole.dtype
@@ -210,6 +211,7 @@ def damaged(path: Path, how: str) -> None:
         path.write_bytes(content)
 
 
+@pytest.mark.cases(5)
 @pytest.mark.parametrize("how", ["removed", "cut", "changed"])
 @pytest.mark.parametrize(
     "name",

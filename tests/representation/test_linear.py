@@ -202,6 +202,7 @@ def test_values_beyond_arithmetic_are_refused_on_either_side(partition: Partitio
         model.decode(scores, first=4)
 
 
+@pytest.mark.cases(8)
 @pytest.mark.parametrize("block", [2**18, 2**25])
 @pytest.mark.parametrize("dtype", [np.uint8, np.float64])
 @pytest.mark.parametrize("kind", PARTITIONS)

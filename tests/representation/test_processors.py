@@ -63,6 +63,7 @@ def stores(tmp_path_factory: pytest.TempPathFactory) -> list[str]:
     return made
 
 
+@pytest.mark.long
 def test_parts_have_the_bits_of_the_whole(stores: list[str]) -> None:
     for path in stores:
         whole, as_zarr, *parts = decode_elsewhere.read(path)
@@ -72,7 +73,7 @@ def test_parts_have_the_bits_of_the_whole(stores: list[str]) -> None:
         assert [part.tobytes() for part in parts] == [values.tobytes() for values in expected], path
 
 
-@pytest.mark.starts_programs
+@pytest.mark.programs
 @pytest.mark.parametrize("core_type", OTHERS)
 def test_other_processors_read_the_same_bits(stores: list[str], core_type: str) -> None:
     command: list[Any] = [sys.executable, decode_elsewhere.__file__, *stores]

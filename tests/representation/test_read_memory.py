@@ -18,6 +18,8 @@ from tests.conftest import smooth_images
 from tests.jobs.test_encode_sequences import drifting
 from tests.traced import traced_peak
 
+pytestmark = pytest.mark.memory
+
 N = 300
 INDEXES: dict[str, Any] = {
     "all": ...,

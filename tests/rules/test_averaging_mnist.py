@@ -33,6 +33,7 @@ def averaged(rule: InBatches, x: np.ndarray) -> State:
     return state
 
 
+@pytest.mark.long
 def test_five_streams_lose_about_as_little_as_one(digits: np.ndarray) -> None:
     rule = InBatches(ImplicitKrasulina(5, Power(1.0, 0.8), unit=1.0), 10)
     alone = rule.finish(rule.update(rule.init(784, np.float32), digits))

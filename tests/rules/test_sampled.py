@@ -139,6 +139,7 @@ def truth(x: np.ndarray, components: np.ndarray) -> float:
     return float(np.trace(components @ covariance @ components.T) / best)
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("oversampling", [2, 10])
 def test_two_standard_errors_reach_the_truth(oversampling: int) -> None:
     """Of fits that missed much and little, in 38 of 40 streams."""
@@ -153,6 +154,7 @@ def test_two_standard_errors_reach_the_truth(oversampling: int) -> None:
     assert np.mean(reached) >= 0.95
 
 
+@pytest.mark.long
 @pytest.mark.parametrize(("k", "is_sorted"), [(5, False), (50, True)])
 def test_of_digits_too(real_data: Path, k: int, is_sorted: bool) -> None:
     raw = gzip.decompress((real_data / "mnist" / "train-images-idx3-ubyte.gz").read_bytes())

@@ -115,6 +115,7 @@ def test_a_run_of_other_settings_does_not_go_on(tmp_path: Path) -> None:
         next(followed)
 
 
+@pytest.mark.long
 def test_a_follower_keeps_up_with_a_writer(tmp_path: Path) -> None:
     # It is closed while it is read: chunks are where they were, or under the final name.
     writer = threading.Thread(target=written, args=(tmp_path / "run.zarr", np.repeat(STEPS, 10, axis=0), 1))

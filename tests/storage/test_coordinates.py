@@ -120,6 +120,7 @@ SOURCES: dict[str, Callable[[Path, xr.DataArray], Any]] = {
 }
 
 
+@pytest.mark.cases(3)
 @pytest.mark.parametrize("kind", SOURCES)
 def test_a_stack_keeps_names_and_coordinates(kind: str, tmp_path: Path) -> None:
     x = field()
@@ -141,6 +142,7 @@ def test_a_stack_keeps_names_and_coordinates(kind: str, tmp_path: Path) -> None:
     check(opened(tmp_path / "again.zarr")["samples"], x)
 
 
+@pytest.mark.long
 @settings(max_examples=15, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     order=st.permutations(["time", "lat", "lon"]),

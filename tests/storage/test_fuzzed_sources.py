@@ -17,6 +17,7 @@ from fuzzed_sources import FORMATS
 from made_sources import jpegs, write_idx, write_zip
 
 
+@pytest.mark.fuzz
 def test_damaged_sources_of_every_format(tmp_path: Path) -> None:
     faults = list(run_fuzzed(2025, 0, 3 * len(FORMATS), tmp_path))
     assert not faults, "\n\n".join(f"{fault.number} {fault.kind}: {fault.what}" for fault in faults)

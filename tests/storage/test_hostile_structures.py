@@ -10,7 +10,10 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pytest
 from hostile_structures import STRUCTURES
+
+pytestmark = pytest.mark.fuzz
 
 #: Megabytes for sources of some hundred kilobytes; a picture may have 512 by design, and here has 20.
 MOST = 150

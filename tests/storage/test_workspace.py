@@ -343,6 +343,7 @@ def test_a_real_write_that_fails_in_zarr_is_one_sentence_and_can_be_continued(tm
 # -- kill -9
 
 
+@pytest.mark.kill
 def test_killed_before_every_single_change_to_the_disk(tmp_path):
     # Started, not forked: a process that has imported little forks its hundreds of children faster.
     env = {**os.environ, "PYTHONPATH": str(ROOT)}

@@ -22,6 +22,7 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> AppendTrial:
     return AppendTrial(folder, tmp_path_factory.mktemp("appended"))
 
 
+@pytest.mark.cases(1)
 @pytest.mark.parametrize("store", APPENDED)
 def test_no_damage_is_vouched_for_by_an_append(store: str, trial: AppendTrial) -> None:
     """`tests/benchmarks/damage_stores.py --append` goes on."""
