@@ -20,8 +20,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process of it
     from dpca.cli.starting import start
@@ -29,12 +29,9 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
     start(__name__)
 
 from dpca.cli.arguments import positive
-from dpca.cli.running import guarded, say
-from dpca.pipelines.studies.kernel import SECTIONS, Section, Setting
-from dpca.pipelines.studies.reproduction.data import MissingData
-from dpca.report.page import DataTable
-from dpca.report.record import aligned, write_report
-from dpca.storage.outputs import check_report
+from dpca.cli.running import guarded
+from dpca.pipelines.studies.kernel import SECTIONS, Setting
+from dpca.pipelines.studies.runner import SectionPage
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -44,39 +41,10 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _run(options: argparse.Namespace) -> int:
     output = Path(options.output)
-    check_report(output, options.data)
     setting = Setting(Path(options.data), output, options.trials)
     passes: dict[str, int] = {} if options.passes is None else {"n_passes": options.passes}
-    sections: list[Section] = []
-    skipped: list[tuple[str, str]] = []
-    _write(output, sections, skipped)  # by which the next run recognizes the folder, in which stores grow now
-    for name in options.only or SECTIONS:
-        say(f"{name} ...")
-        try:
-            sections.append(SECTIONS[name](setting, **passes))
-        except MissingData as missing:
-            skipped.append((name, str(missing)))
-            say(f"{name}: left out, {missing}")
-            continue
-        # After every section: what an interrupted run had finished is on disk.
-        _write(output, sections, skipped)
-        say("\n\n".join(aligned(table.head, table.rows) for table in sections[-1].tables))
-    _write(output, sections, skipped)
-    say(f"page {output / 'index.html'}")
-    return 0
-
-
-def _write(output: Path, sections: Sequence[Section], skipped: Sequence[tuple[str, str]]) -> None:
-    numbers: dict[str, Any] = {key: value for section in sections for key, value in section.numbers.items()}
-    left_out = [DataTable("Left out", ("section", "what is missing"), skipped)] if skipped else []
-    write_report(
-        output,
-        numbers,
-        {name: figure for section in sections for name, figure in section.figures.items()},
-        title="Kernel PCA by Hebbian steps",
-        captions={name: caption for section in sections for name, caption in section.captions.items()},
-        tables=[*(table for section in sections for table in section.tables), *left_out],
-    )
+    sections = {name: partial(make, setting, **passes) for name, make in SECTIONS.items()}
+    return SectionPage(output, "Kernel PCA by Hebbian steps", [options.data]).make(sections, options.only)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -38,10 +38,9 @@ from dpca.pipelines.studies.rednet.ridge import PENALTY, ROWS, SHARES, accuracie
 from dpca.pipelines.studies.rednet.splits import TASKS
 from dpca.pipelines.studies.rednet.tables import comparison, numbers
 from dpca.pipelines.studies.rednet.trials import chosen_device, results, run
-from dpca.pipelines.studies.reproduction.data import MissingData, Setting
+from dpca.pipelines.studies.reproduction.data import Setting
+from dpca.pipelines.studies.runner import Section, SectionPage
 from dpca.report.page import DataTable
-from dpca.report.record import aligned, write_report
-from dpca.storage.outputs import check_report
 
 _THEIRS = {"LFW-14": (TABLE_5_1 | TABLE_5_2, "tables 5.1 and 5.2"), "LFW-24": (TABLE_5_3, "table 5.3")}
 _ALIGNED = "Photographs are the deep-funneled ones, which are aligned and easier; the source took the original ones."
@@ -53,36 +52,22 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    output = Path(options.output)
-    check_report(output, options.data)
-    study = _Study(options, output)
-    study.write()  # by which the next run recognizes the folder, in which stores grow now
-    for name in options.only or SECTIONS:
-        say(f"{name} ...")
-        try:
-            made = SECTIONS[name](study)
-        except MissingData as missing:
-            study.left_out.append((name, str(missing)))
-            say(f"{name}: left out, {missing}")
-            continue
-        study.tables += made
-        # After every section: what an interrupted run had finished is on disk.
-        study.write()
-        say("\n\n".join(aligned(table.head, table.rows) for table in made))
-    study.write()
-    say(f"page {output / 'index.html'}")
-    return 0
+    study = _Study(options)
+    sections = {name: partial(_section, study, make) for name, make in SECTIONS.items()}
+    return SectionPage(study.output, "Classifiers on scores of cells", [options.data]).make(sections, options.only)
+
+
+def _section(study: _Study, make: Callable[[_Study], list[DataTable]]) -> Section:
+    return Section(make(study), numbers=study.numbers)
 
 
 class _Study:
     """What the sections share."""
 
-    def __init__(self, options: argparse.Namespace, output: Path) -> None:
-        self.options, self.output = options, output
-        self.setting = Setting(Path(options.data), output, options.trials)
-        self.tables: list[DataTable] = []
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.options, self.output = options, Path(options.output)
+        self.setting = Setting(Path(options.data), self.output, options.trials)
         self.numbers: dict[str, Any] = {}
-        self.left_out: list[tuple[str, str]] = []
         self._inputs: Inputs | None = None
 
     @cached_property
@@ -108,12 +93,6 @@ class _Study:
                 self._inputs = Inputs.made(self.setting)
                 self._inputs.save(self.output / "inputs.npz")
         return self._inputs
-
-    def write(self) -> None:
-        """Write the page."""
-        left_out = [DataTable("Left out", ("section", "why"), self.left_out)] if self.left_out else []
-        title = "Classifiers on scores of cells"
-        write_report(self.output, self.numbers, {}, title=title, tables=[*self.tables, *left_out])
 
 
 def _ridge(study: _Study) -> list[DataTable]:

@@ -12,8 +12,8 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
-from typing import Any
 
 if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process of it
     from dpca.cli.starting import start
@@ -21,11 +21,9 @@ if __name__ in ("__main__", "__mp_main__"):  # this program, or a worker process
     start(__name__)
 
 from dpca.cli.arguments import positive
-from dpca.cli.running import guarded, say
-from dpca.pipelines.studies.kernel.section import Section
+from dpca.cli.running import guarded
+from dpca.pipelines.studies.runner import SectionPage
 from dpca.pipelines.studies.time.sections import SECTIONS
-from dpca.report.record import aligned, write_report
-from dpca.storage.outputs import check_report
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -34,30 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(options: argparse.Namespace) -> int:
-    output = Path(options.output)
-    check_report(output)
-    sections: list[Section] = []
-    for name in options.only or SECTIONS:
-        say(f"{name} ...")
-        sections.append(SECTIONS[name](options.trials))
-        # After every section: what an interrupted run had finished is on disk.
-        _write(output, sections)
-        say("\n\n".join(aligned(table.head, table.rows) for table in sections[-1].tables))
-        say("\n".join(note for table in sections[-1].tables for note in table.notes))
-    say(f"page {output / 'index.html'}")
-    return 0
-
-
-def _write(output: Path, sections: Sequence[Section]) -> None:
-    numbers: dict[str, Any] = {key: value for section in sections for key, value in section.numbers.items()}
-    write_report(
-        output,
-        numbers,
-        {name: figure for section in sections for name, figure in section.figures.items()},
-        title="Data over time",
-        captions={name: caption for section in sections for name, caption in section.captions.items()},
-        tables=[table for section in sections for table in section.tables],
-    )
+    sections = {name: partial(make, options.trials) for name, make in SECTIONS.items()}
+    return SectionPage(Path(options.output), "Data over time").make(sections, options.only)
 
 
 def _parser() -> argparse.ArgumentParser:

@@ -13,21 +13,20 @@ import zarr
 
 from dpca import plots
 from dpca.engine.source import as_source
-from dpca.jobs.own_stack import inherited_of, own_stack
+from dpca.jobs.stages import StageCost
 from dpca.models.streaming_methods import METHODS, make_rule
 from dpca.pipelines.studies.convergence.courses import Course, marks_for, run_rule
 from dpca.pipelines.studies.convergence.reference import Reference, exact_reference
+from dpca.pipelines.studies.runner import StackReport, write_array
 from dpca.report.page import DataTable
-from dpca.report.record import read_report, report_folder, write_report
-from dpca.storage.arrays import create_array, create_root, write_shard, write_strings
-from dpca.storage.errors import DataError, StoreError
-from dpca.storage.layout import Layout
+from dpca.report.record import write_report
+from dpca.storage.arrays import write_strings
+from dpca.storage.errors import DataError
 from dpca.storage.objects import Place
-from dpca.storage.outputs import check_output
 from dpca.storage.progress import Progress, no_progress
 from dpca.storage.readers import Reader
 from dpca.storage.stack import Stack
-from dpca.storage.workspace import Workspace, fingerprint_of
+from dpca.storage.workspace import Workspace
 
 KIND, VERSION = "convergence", 1
 _HEAD = ("rule", "convergence", "of the best variance", "CPU s", "CPU ms a sample", "remark")
@@ -105,20 +104,9 @@ def report_convergence(
     process, one after the other, so that their times compare. A stopped run goes on after the last rule it finished.
     """
     rules = _rules(settings)
-    fingerprint = convergence_fingerprint(given, settings, reading)
-    folder = report_folder(output)
-    check_output(output, given, report=folder)
-    inherited = inherited_of(given, reading or {})
-    with Workspace(output, kind=KIND, fingerprint=fingerprint, overwrite=overwrite, inherited=inherited) as work:
-        if work.state == "complete":
-            if (known := read_report(folder)) is not None:
-                return known, True
-            raise StoreError(
-                f"'{os.fspath(output)}' is there but its report in '{folder}' is not: remove the store and run again"
-            )
-        if work.state == "resumed":
-            say(f"going on with the unfinished run in '{os.fspath(output)}.partial'")
-        stack, _ = own_stack(given, work, reading or {}, client=None, progress=progress, say=say)
+    job = StackReport(KIND, VERSION, given, output, settings, reading, overwrite)
+
+    def write(work: Workspace, stack: Stack, ingest: StageCost) -> None:
         marks = marks_for(stack.n_samples, settings.points, settings.batch_size)
         say(f"exact reference of {stack.n_samples:,} samples with {math.prod(stack.sample_shape):,} attributes")
         reference = exact_reference(as_source(stack), settings.n_components, progress=progress)
@@ -132,15 +120,10 @@ def report_convergence(
                 course = run.course(method, reference, progress=progress)
                 work.mark_done(f"rule {method}", record=_record(course))
             courses.append(_course(work.record(f"rule {method}")))
-        _write_store(work.store, fingerprint, courses, marks, settings)
-        report = _numbers(stack, settings, reference, courses)
-        # Before the store: a store under its final name always has its report.
-        _write_report(folder, report, courses)
-        work.publish()
-    written = read_report(folder)
-    if written is None:
-        raise StoreError(f"the report in '{folder}' cannot be read back: remove that folder and the store, run again")
-    return written, False
+        _write_store(job.create_root(work), courses, marks)
+        _write_report(job.folder, _numbers(stack, settings, reference, courses), courses)
+
+    return job.make(write, progress=progress, say=say)
 
 
 def _rules(settings: ConvergenceSettings) -> dict[str, Any]:
@@ -156,15 +139,6 @@ def _rules(settings: ConvergenceSettings) -> dict[str, Any]:
         )
         for method in settings.methods
     }
-
-
-def convergence_fingerprint(
-    given: Stack | Reader, settings: ConvergenceSettings, reading: Mapping[str, Any] | None = None
-) -> str:
-    """Return what tells this report from any other."""
-    if isinstance(given, Stack):
-        return fingerprint_of(KIND, VERSION, given.fingerprint, asdict(settings))
-    return fingerprint_of(KIND, VERSION, given.fingerprint(), asdict(settings), dict(reading or {}))
 
 
 def convergence_table(report: dict[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
@@ -227,26 +201,17 @@ def _numbers(
     }
 
 
-def _write_store(
-    store: Place, fingerprint: str, courses: Sequence[Course], marks: Sequence[int], settings: ConvergenceSettings
-) -> None:
-    group = create_root(store, kind=KIND, fingerprint=fingerprint, version=VERSION, **asdict(settings))
+def _write_store(group: zarr.Group, courses: Sequence[Course], marks: Sequence[int]) -> None:
     shape = (len(courses), len(marks))
-    # Infinite where a rule had given up: NaN would count as damage.
+    # Infinite after a rule failed.
     values, seconds = np.full(shape, np.inf), np.full(shape, np.inf)
     for row, course in enumerate(courses):
         values[row, : len(course.convergence)] = course.convergence
         seconds[row, : len(course.seconds)] = course.seconds
-    _write(group, "samples", np.asarray(marks, np.int64), ("point",))
-    _write(group, "convergence", values, ("rule", "point"))
-    _write(group, "seconds", seconds, ("rule", "point"))
+    write_array(group, "samples", np.asarray(marks, np.int64), ("point",))
+    write_array(group, "convergence", values, ("rule", "point"))
+    write_array(group, "seconds", seconds, ("rule", "point"))
     write_strings(group, "rule", [course.rule for course in courses], "rule")
-
-
-def _write(group: zarr.Group, name: str, values: np.ndarray[Any, Any], axes: tuple[str, ...]) -> None:
-    layout = Layout(values.shape, values.shape)
-    array = create_array(group, name, values.shape, values.dtype, layout, axes, attributes={"may_be_infinite": True})
-    write_shard(array, 0, values)
 
 
 def _write_report(folder: Place, report: dict[str, Any], courses: Sequence[Course]) -> None:

@@ -10,9 +10,9 @@ from dpca.pipelines.studies.kernel.faces import faces_section
 from dpca.pipelines.studies.kernel.mnist import table_section
 from dpca.pipelines.studies.kernel.motion import motion_section
 from dpca.pipelines.studies.kernel.one_pass import methods_section
-from dpca.pipelines.studies.kernel.section import Section
 from dpca.pipelines.studies.kernel.usps import linear_section, rbf_section, steps_section
 from dpca.pipelines.studies.reproduction.data import Setting
+from dpca.pipelines.studies.runner import Section
 
 SECTIONS: dict[str, Callable[..., Section]] = {
     "usps-linear": linear_section,

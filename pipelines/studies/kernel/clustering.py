@@ -13,9 +13,9 @@ from dpca import metrics
 from dpca.kernels.types import Array
 from dpca.models.spectral_clustering import SpectralClustering
 from dpca.pipelines.studies.kernel.courses import Course, Problem, Variant, curves, gaussian, passes
-from dpca.pipelines.studies.kernel.section import Section
 from dpca.pipelines.studies.kernel.usps import SIGMA, digits
 from dpca.pipelines.studies.reproduction.data import Setting
+from dpca.pipelines.studies.runner import Section
 from dpca.report.page import DataTable
 from dpca.rules.rule import DivergedError
 

@@ -7,8 +7,8 @@ import numpy as np
 from dpca import PCA, KernelPCA
 from dpca.kernels.types import Array
 from dpca.pipelines.studies.kernel.courses import Problem, Variant, centered, curves, gaussian, run, table
-from dpca.pipelines.studies.kernel.section import Section
 from dpca.pipelines.studies.reproduction.data import Setting
+from dpca.pipelines.studies.runner import Section
 from dpca.plots import comparison
 from dpca.report.page import DataTable
 

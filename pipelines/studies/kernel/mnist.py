@@ -11,8 +11,8 @@ import scipy.linalg
 
 from dpca.kernels.types import Array
 from dpca.pipelines.studies.kernel.courses import Variant
-from dpca.pipelines.studies.kernel.section import Section
 from dpca.pipelines.studies.reproduction.data import Setting
+from dpca.pipelines.studies.runner import Section
 from dpca.report.page import DataTable
 from dpca.rules.gains import tune
 from dpca.rules.kha import KernelHebbian, begin

@@ -11,8 +11,8 @@ from scipy.spatial.transform import Rotation
 from dpca import PCA, KernelPCA
 from dpca.kernels.types import Array
 from dpca.pipelines.studies.kernel.courses import Problem, Variant, centered, curves, gaussian, run, table
-from dpca.pipelines.studies.kernel.section import Section
 from dpca.pipelines.studies.reproduction.data import Setting
+from dpca.pipelines.studies.runner import Section
 from dpca.report.page import DataTable
 
 COMPONENTS, PASSES, FRAMES = 25, 50, 343

@@ -15,8 +15,8 @@ from sklearn.pipeline import make_pipeline
 from dpca import KernelPCA
 from dpca.kernels.types import Array
 from dpca.pipelines.studies.kernel.mnist import COMPONENTS, errors
-from dpca.pipelines.studies.kernel.section import Section
 from dpca.pipelines.studies.reproduction.data import Setting
+from dpca.pipelines.studies.runner import Section
 from dpca.report.page import DataTable
 
 SIGMA = 10.5

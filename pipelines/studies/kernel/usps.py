@@ -18,8 +18,8 @@ from dpca.pipelines.studies.kernel.courses import (
     run,
     table,
 )
-from dpca.pipelines.studies.kernel.section import Section
 from dpca.pipelines.studies.reproduction.data import Setting
+from dpca.pipelines.studies.runner import Section
 from dpca.plots import eigenimages
 
 COMPONENTS, PASSES, SIGMA = 16, 200, 8.0

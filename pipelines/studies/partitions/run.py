@@ -12,9 +12,8 @@ from typing import Any
 import numpy as np
 import zarr
 
-from dpca.jobs.own_stack import inherited_of, own_stack
+from dpca.jobs.stages import StageCost
 from dpca.jobs.transform import stated_range
-from dpca.kernels.types import Array
 from dpca.pipelines.studies.partitions.analogy import Analogy, angles_between
 from dpca.pipelines.studies.partitions.checks import Check, all_checks
 from dpca.pipelines.studies.partitions.contents import Findings, all_tables, conditions
@@ -32,17 +31,15 @@ from dpca.pipelines.studies.partitions.strategies import (
     strategies,
 )
 from dpca.pipelines.studies.partitions.tables import Table, in_text
+from dpca.pipelines.studies.runner import StackReport, write_array
 from dpca.report.page import DataTable
-from dpca.report.record import read_report, report_folder, write_report
-from dpca.storage.arrays import create_array, create_root, write_shard, write_strings
-from dpca.storage.errors import StoreError
-from dpca.storage.layout import Layout
+from dpca.report.record import write_report
+from dpca.storage.arrays import write_strings
 from dpca.storage.objects import Place
-from dpca.storage.outputs import check_output
 from dpca.storage.progress import Progress, no_progress
 from dpca.storage.readers import Reader
 from dpca.storage.stack import Stack
-from dpca.storage.workspace import Workspace, fingerprint_of
+from dpca.storage.workspace import Workspace
 
 Say = Callable[[str], None]
 
@@ -96,33 +93,27 @@ def report_partitions(
     A pass or two over the stack for each of about twenty strategies; a stopped run goes on inside the fit that it was
     at. Until the end, the measured samples lie on disk a second time.
     """
-    folder = report_folder(output)
-    check_output(output, given, report=folder)
-    with _workspace(given, output, settings, reading, overwrite) as work:
-        if work.state == "complete":
-            return _known(output, folder)
-        if work.state == "resumed":
-            say(f"going on with the unfinished run in '{os.fspath(output)}.partial'")
-        stack, _ = own_stack(given, work, reading or {}, client=client, progress=progress, say=say)
+    job = StackReport(KIND, VERSION, given, output, settings, reading, overwrite)
+
+    def write(work: Workspace, stack: Stack, ingest: StageCost) -> None:
         stated_range(stack)
         plan = design(settings, stack.n_samples, stack.sample_shape, stack.axes[1:])
         samples = gather(stack, settings, plan, Path(work.scratch) / "samples")
         if not work.is_done("design"):
             training = training_of(samples, client, work.scratch / "fits", progress)
-            # Kept, for a run that goes on may find other memory.
+            # Kept, because a resumed run may have other memory.
             work.mark_done("design", record={"holistic": fitting(plan, settings, training).holistic})
         plan = replace(plan, holistic=work.record("design")["holistic"])
         records = _records(settings, plan, samples, work, client, progress, say)
         say("bands at random beside whole samples")
         found = Findings(settings, plan, samples, records, _analogy(records, samples, work, client, progress))
-        _write_store(work.store, work.fingerprint, found)
+        _write_store(job.create_root(work), found)
         tables, checks = all_tables(found), all_checks(found)
-        # Before the store: a store under its final name always has its report.
-        _write_report(folder, found, tables, checks)
+        _write_report(job.folder, found, tables, checks)
         say(in_text(tables))
         say("\n".join(claim.sentence() for claim in checks))
-        work.publish()
-    return _known(output, folder)
+
+    return job.make(write, client=client, progress=progress, say=say)[0]
 
 
 def known_report(
@@ -141,43 +132,10 @@ def known_report(
         For settings that make no sense, and what stands in the way of the output.
     """
     check(settings)
-    check_output(output, given, report=report_folder(output))
     if isinstance(given, Stack):
         stated_range(given)
         design(settings, given.n_samples, given.sample_shape, given.axes[1:])
-    with _workspace(given, output, settings, reading, overwrite) as work:
-        complete = work.state == "complete"
-    return _known(output, report_folder(output)) if complete else None
-
-
-def _workspace(
-    given: Stack | Reader,
-    output: str | os.PathLike[str],
-    settings: PartitionSettings,
-    reading: Mapping[str, Any] | None,
-    overwrite: bool,
-) -> Workspace:
-    return Workspace(
-        output,
-        kind=KIND,
-        fingerprint=_fingerprint(given, settings, reading),
-        overwrite=overwrite,
-        inherited=inherited_of(given, reading or {}),
-    )
-
-
-def _fingerprint(given: Stack | Reader, settings: PartitionSettings, reading: Mapping[str, Any] | None) -> str:
-    if isinstance(given, Stack):
-        return fingerprint_of(KIND, VERSION, given.fingerprint, given.axes, given.data_range, asdict(settings))
-    return fingerprint_of(KIND, VERSION, given.fingerprint(), asdict(settings), dict(reading or {}))
-
-
-def _known(output: str | os.PathLike[str], folder: Place) -> dict[str, Any]:
-    if (known := read_report(folder)) is not None:
-        return known
-    raise StoreError(
-        f"'{os.fspath(output)}' is there but its report in '{folder}' is not: remove the store and run again"
-    )
+    return StackReport(KIND, VERSION, given, output, settings, reading, overwrite).known()
 
 
 def _records(
@@ -229,31 +187,24 @@ def _analogy(
     )
 
 
-def _write_store(store: Place, fingerprint: str, found: Findings) -> None:
-    group = create_root(store, kind=KIND, fingerprint=fingerprint, version=VERSION, **asdict(found.settings))
+def _write_store(group: zarr.Group, found: Findings) -> None:
     records = list(found.records.values())
     curves = np.full((len(records), max(len(record.arrays["curve"]) for record in records)), np.inf)
     for row, record in zip(curves, records, strict=True):
         row[: len(record.arrays["curve"])] = record.arrays["curve"]
-    # Infinite where a strategy has no more components: NaN would count as damage.
-    _write(group, "explained_variance", curves, ("strategy", "component"))
+    # Infinite where a strategy has no more components.
+    write_array(group, "explained_variance", curves, ("strategy", "component"))
     write_strings(group, "strategy", [record.facts.name for record in records], "strategy")
     samples = found.samples
     for name, measured in (("training", samples.training), ("held-out", samples.held_out)):
         if measured is None:
             continue
         part = group.require_group(name.replace("-", "_"))
-        _write(part, "number", measured.numbers.astype(np.int64), ("sample",))
+        write_array(part, "number", measured.numbers.astype(np.int64), ("sample",))
         for measure in ("mse", "pixel_mse", "ssim"):
             if f"{name}.{measure}" in records[0].arrays:
                 values = np.stack([record.arrays[f"{name}.{measure}"] for record in records])
-                _write(part, measure, values, ("strategy", "sample"))
-
-
-def _write(group: zarr.Group, name: str, values: Array, axes: tuple[str, ...]) -> None:
-    layout = Layout(values.shape, values.shape)
-    infinite = {"may_be_infinite": True}
-    write_shard(create_array(group, name, values.shape, values.dtype, layout, axes, attributes=infinite), 0, values)
+                write_array(part, measure, values, ("strategy", "sample"))
 
 
 def _overview(found: Findings, checks: list[Check]) -> DataTable:

@@ -14,26 +14,25 @@ import zarr
 
 from dpca.engine.checkpoint import Checkpoints
 from dpca.engine.memory import peak_resident_bytes
-from dpca.jobs.own_stack import inherited_of, own_stack
+from dpca.jobs.stages import StageCost
 from dpca.kernels.types import Array
 from dpca.models.band_pca import BandPCA
 from dpca.models.cell_pca import CellPCA
 from dpca.models.store import write_model
 from dpca.models.streaming_pca import StreamingPCA
+from dpca.pipelines.studies.runner import StackReport, write_array
 from dpca.pipelines.studies.time.plots import functions_and_spectra, in_motion
 from dpca.plots import comparison, eigenimages, explained_variance
 from dpca.plots.panels import strongest
 from dpca.report.page import DataTable
-from dpca.report.record import read_report, report_folder, write_report
-from dpca.storage.arrays import create_array, create_root, write_shard
-from dpca.storage.errors import DataError, StoreError
-from dpca.storage.layout import CHANNEL, Layout, count_spatial
+from dpca.report.record import write_report
+from dpca.storage.errors import DataError
+from dpca.storage.layout import CHANNEL, count_spatial
 from dpca.storage.objects import Place
-from dpca.storage.outputs import check_output
 from dpca.storage.progress import Progress, no_progress
 from dpca.storage.readers import Reader
 from dpca.storage.stack import Stack
-from dpca.storage.workspace import Workspace, fingerprint_of
+from dpca.storage.workspace import Workspace
 from dpca.timeseries import spectrum
 
 KIND, VERSION = "time-report", 1
@@ -119,24 +118,14 @@ def report_time(
     Reads the stack once for the modes (``n_passes`` times), once for the time functions, and once or twice for each
     kind of cells and bands.
     """
-    folder = report_folder(output)
-    check_output(output, given, report=folder)
-    # What is wrong with the segment is told before any pass.
     n = given.n_samples if isinstance(given, Stack) else len(given)
-    spectrum(np.zeros((n, 1)), segment=settings.segment)
-    inherited = inherited_of(given, reading or {})
-    fingerprint = _fingerprint(given, settings, reading)
-    with Workspace(output, kind=KIND, fingerprint=fingerprint, overwrite=overwrite, inherited=inherited) as work:
-        if work.state == "complete":
-            return _known(output, folder), True
-        if work.state == "resumed":
-            say(f"going on with the unfinished run in '{os.fspath(output)}.partial'")
-        began = time.perf_counter()
-        stack, ingesting = own_stack(given, work, reading or {}, client=client, progress=progress, say=say)
-        stages = {"ingest": asdict(ingesting)} if ingesting.bytes else {}
+    spectrum(np.zeros((n, 1)), segment=settings.segment)  # an error of the segment comes before any pass
+    job = StackReport(KIND, VERSION, given, output, settings, reading, overwrite)
+
+    def write(work: Workspace, stack: Stack, ingest: StageCost) -> None:
+        stages = {"ingest": asdict(ingest)} if ingest.bytes else {}
 
         def fitted(model: Any, name: str) -> Any:
-            nonlocal began
             say(f"{name} ...")
             began = time.perf_counter()
             kept = Checkpoints(f"{work.scratch}/fits/{name.replace(' ', '-')}")
@@ -151,11 +140,11 @@ def report_time(
         for name, part in _parts(stack, settings).items():
             curves[name] = explained_curve(fitted(part, name))
         found = _Found(model, scores, *_times(stack), curves)
-        _write_store(work.store, fingerprint, found, settings)
-        # Before the store: a store under its final name always has its report.
-        _write_report(folder, stack, found, settings, stages)
-        work.publish()
-    return _known(output, folder), False
+        write_model(model, work.store / "model", work.fingerprint)
+        _write_arrays(job.create_root(work), found, settings)
+        _write_report(job.folder, stack, found, settings, stages)
+
+    return job.make(write, client=client, progress=progress, say=say)
 
 
 @dataclass(frozen=True, eq=False)
@@ -224,19 +213,11 @@ def _times(stack: Stack) -> tuple[Array, str, str]:
     return times * (_SECONDS[given] / _SECONDS[unit]), unit, since.strip().removesuffix(" 00:00:00")
 
 
-def _write_store(store: Place, fingerprint: str, found: _Found, settings: TimeSettings) -> None:
-    group = create_root(store, kind=KIND, fingerprint=fingerprint, version=VERSION, **asdict(settings))
-    write_model(found.model, store / "model", fingerprint)
+def _write_arrays(group: zarr.Group, found: _Found, settings: TimeSettings) -> None:
     spectra, _ = found.spectrum(settings.segment)
-    _write(group, "time_functions", found.scores, ("sample", "mode"))
-    _write(group, "frequency", spectra.frequencies, ("frequency",))
-    _write(group, "power", spectra.power, ("frequency", "mode"))
-
-
-def _write(group: zarr.Group, name: str, values: Array, axes: tuple[str, ...]) -> None:
-    write_shard(
-        create_array(group, name, values.shape, values.dtype, Layout(values.shape, values.shape), axes), 0, values
-    )
+    write_array(group, "time_functions", found.scores, ("sample", "mode"))
+    write_array(group, "frequency", spectra.frequencies, ("frequency",))
+    write_array(group, "power", spectra.power, ("frequency", "mode"))
 
 
 def _write_report(folder: Place, stack: Stack, found: _Found, settings: TimeSettings, stages: Any) -> None:
@@ -333,17 +314,3 @@ def _figures(stack: Stack, found: _Found, spectra: Any, unit: str) -> tuple[dict
         "part keeps as many scores as a whole sample does, and so they explain more.",
     )
     return figures, captions
-
-
-def _fingerprint(given: Stack | Reader, settings: TimeSettings, reading: Mapping[str, Any] | None) -> str:
-    if isinstance(given, Stack):
-        return fingerprint_of(KIND, VERSION, given.fingerprint, given.axes, asdict(settings))
-    return fingerprint_of(KIND, VERSION, given.fingerprint(), asdict(settings), dict(reading or {}))
-
-
-def _known(output: str | os.PathLike[str], folder: Place) -> dict[str, Any]:
-    if (known := read_report(folder)) is not None:
-        return known
-    raise StoreError(
-        f"'{os.fspath(output)}' is there but its report in '{folder}' is not: remove the store and run again"
-    )

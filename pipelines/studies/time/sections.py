@@ -12,7 +12,7 @@ from dpca.models.band_pca import BandPCA
 from dpca.models.cell_pca import CellPCA
 from dpca.models.pca import PCA
 from dpca.models.trajectory_pca import TrajectoryPCA
-from dpca.pipelines.studies.kernel.section import Section
+from dpca.pipelines.studies.runner import Section
 from dpca.pipelines.studies.time.elastic import network
 from dpca.pipelines.studies.time.ocean import ocean_frames
 from dpca.pipelines.studies.time.plots import functions_and_spectra
