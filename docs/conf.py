@@ -18,16 +18,16 @@ html_theme = "furo"
 html_copy_source = False
 html_title = f"dpca {release}"
 
-highlight_language = "none"  # of what says nothing: drawings of stores and shards
-default_role = "py:obj"  # `CellPCA` in a docstring is a link where the name has a page
+highlight_language = "none"  # for blocks without a language, such as drawings of stores
+default_role = "py:obj"  # `CellPCA` in a docstring links to its page, if it has one
 autodoc_member_order = "groupwise"
 autodoc_preserve_defaults = True
-# What jobs and reports ask of an estimator: of interest to those who write one, who read the code.
+# Jobs and reports call these methods. They concern authors of estimators, who read the code.
 autodoc_default_options = {
     "exclude-members": "announced, cells_for, check_before, expected_mse, fit_settings, job_settings, "
     "pictured_components, plan_fit, report_numbers, target_numbers"
 }
-autodoc_typehints = "none"  # numpydoc's sections state types, with shapes
+autodoc_typehints = "none"  # the sections of numpydoc state types and shapes
 numpydoc_show_class_members = False  # autodoc lists them
 numpydoc_class_members_toctree = False
 autosummary_generate = False
@@ -42,15 +42,15 @@ def _table(head: tuple[str, str], rows: Mapping[str, str]) -> str:
     return "\n".join([*lines, *("| {} | {} |".format(name, what.replace("|", r"\|")) for name, what in rows.items())])
 
 
-# Tables of facts that stand in the code.
+# Tables of facts from the code.
 myst_substitutions = {
     "exit_codes": _table(("code", "meaning"), MEANINGS),
     "report_keys": _table(("key", "meaning"), {f"`{key}`": what for key, what in KEYS.items()}),
 }
-# Pages that include README.md, CHANGELOG.md and the like begin where these have their second heading.
+# A page that includes part of README.md or CHANGELOG.md begins with a heading of the second level.
 suppress_warnings = ["myst.header"]
 
-# Shapes hold what Python unpacks, as in (n_samples, *sample_shape), which is no emphasis.
+# The star in a shape such as (n_samples, *sample_shape) is unpacking, not emphasis.
 _UNPACKED = re.compile(r"(?<![*`\w\\])\*(?=[a-z_]+\b(?!\*))")
 
 
@@ -59,13 +59,13 @@ def _escape_unpacked(app: Any, what: str, name: str, obj: Any, options: Any, lin
 
 
 def _skip(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
-    """Leave out what others document, and constants of a class, which say what its stores are called and the like."""
+    """Skip members that other libraries document, and constants of classes, such as the kinds of their stores."""
     function = getattr(obj, "fget", obj)
     module = getattr(function, "__module__", None) or "dpca"
     return None if callable(function) and module.partition(".")[0] == "dpca" else True
 
 
 def setup(app: Any) -> None:
-    """Connect what is above; the first sees what numpydoc, of priority 500, made of a docstring."""
+    """Connect the functions above; the first runs after numpydoc, which has priority 500."""
     app.connect("autodoc-process-docstring", _escape_unpacked, priority=900)
     app.connect("autodoc-skip-member", _skip)
