@@ -1,8 +1,8 @@
 #!/bin/bash
 # sbatch slurm-job.sh, or a line of scrontab: 15 2 * * * /shared/dpca/slurm-job.sh
 #
-# One node does what job.toml asks for. Slurm warns it a minute before the time is over, and the same job, submitted again,
-# goes on. For more nodes give cluster = "slurm.toml" in job.toml in the place of workers.
+# Runs job.toml on one node. Slurm sends SIGTERM a minute before the time limit; submit the same job again to resume.
+# For more nodes, set cluster = "slurm.toml" instead of workers in job.toml.
 #SBATCH --job-name=dpca-job
 #SBATCH --partition=standard
 #SBATCH --account=imaging

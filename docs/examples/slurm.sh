@@ -1,8 +1,8 @@
 #!/bin/bash
 # sbatch slurm.sh SOURCE OUTPUT
 #
-# The program that plans the work and asks for workers, as a job that needs little and lasts long. Slurm warns it a minute
-# before the time is over: it ends its workers and itself, and the same job, submitted again, goes on where it was.
+# Runs the program that plans the work and starts workers, as a small and long job. Slurm sends SIGTERM a minute before the
+# time limit: the program stops its workers and itself. Submit the same job again to resume.
 #SBATCH --job-name=dpca
 #SBATCH --partition=long
 #SBATCH --account=imaging
