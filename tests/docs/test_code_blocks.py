@@ -1,4 +1,4 @@
-"""Every block of Python and of shell in README and guides runs, in order, on small data of the names in it."""
+"""Every Python and shell block of README and guides runs, in order, on small data with the names in the block."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ ROOT = Path(__file__).parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs" / "guides").glob("*.md"))]
 BLOCK = re.compile(r"^```(\S*)[^\n]*\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 
-#: Lines of shell that do not run here, by their beginnings, and why.
+#: Shell lines that do not run here, by their beginnings, with the reason.
 NOT_RUN = {
-    "python3 -m venv": "makes an environment; continuous integration runs the line with the tests",
-    "dask scheduler": "runs until it is stopped; tests/cli/test_given_cluster.py runs it",
+    "python3 -m venv": "creates an environment; continuous integration runs the line with the tests",
+    "dask scheduler": "runs until interrupted; tests/cli/test_given_cluster.py runs it",
     "dask worker": "runs on other machines; tests/cli/test_given_cluster.py runs it here",
-    "dpca explore": "serves until it is stopped; tests/explore/test_command.py runs it",
+    "dpca explore": "serves until interrupted; tests/explore/test_command.py runs it",
     "dpca compress /shared/": "has the address of another machine",
     "dpca plan tb.zarr": "takes half a minute; tests/jobs/test_job_plan.py plans less",
     "python pipelines/lsun_streaming.py": "needs LMDB files of LSUN; tests/pipelines/test_lsun_streaming.py runs it",
@@ -99,7 +99,7 @@ def _zarr(path: Path) -> None:
     array[:] = frames
 
 
-#: What a page may take to be there, by the word for it, and how it is made.
+#: Data that a page may use, by the word in its text, and the function that writes it.
 MADE: dict[str, Callable[[Path], None]] = {
     "photos/": _photos,
     "mixed/": _mixed,
@@ -122,17 +122,17 @@ def blocks(page: Path) -> Iterator[tuple[str, str]]:
 
 
 def lines(text: str) -> Iterator[str]:
-    """Yield the lines of a block of shell that do something."""
+    """Yield the nonempty lines of a shell block, with continued lines joined."""
     yield from filter(None, text.replace("\\\n", " ").splitlines())
 
 
 def reason(line: str) -> str | None:
-    """Return the beginning of a line that is not run here."""
+    """Return the entry of `NOT_RUN` for a line, or None if the line runs here."""
     return next((beginning for beginning in NOT_RUN if line.startswith(beginning)), None)
 
 
 def run(line: str, scheduler: str) -> int:
-    """Run a line of shell, a command of ours, and return its exit code."""
+    """Run a shell line with a dpca command, and return its exit code."""
     program, *words = shlex.split(line, comments=True)
     words = [found for word in words for found in (sorted(glob(word)) if has_magic(word) else [word])]
     if words[0] not in ALONE:
@@ -158,14 +158,14 @@ def test_all_blocks_run(page: Path, tmp_path: Path, scheduler: str, monkeypatch:
                 assert run(line, scheduler) == 0, line
 
 
-def test_all_blocks_say_what_they_are() -> None:
+def test_all_blocks_name_their_language() -> None:
     found = [(page, language) for page in PAGES for language, _ in blocks(page)]
     assert {language for _, language in found} == {"python", "sh", "text"}
     assert {page for page, _ in found} == set(PAGES)
-    for page in PAGES:  # an indented block would not be run
+    for page in PAGES:  # an indented block would not run
         assert not re.search(r"\n\n {4}\S", page.read_text()), page
 
 
-def test_what_is_not_run_is_there() -> None:
+def test_every_line_that_does_not_run_is_on_a_page() -> None:
     shell = [line for page in PAGES for language, text in blocks(page) if language == "sh" for line in lines(text)]
     assert {reason(line) for line in shell} == {None, *NOT_RUN}

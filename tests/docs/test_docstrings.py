@@ -1,4 +1,4 @@
-"""Examples in docstrings run, and print what they say."""
+"""Examples in docstrings run, and print the stated output."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ HOUSE = Path(dpca.__file__).parents[1]
 
 
 def documented() -> Iterator[tuple[str, str]]:
-    """Yield the module, and the name in it, of everything whose docstring has an example."""
+    """Yield module and name of every object with an example in its docstring."""
     for folder in ("dpca", "storage"):
         for path in sorted((HOUSE / folder).rglob("*.py")):
             if "pipelines" in path.parts:
@@ -50,7 +50,7 @@ EXAMPLES = list(documented())
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder of the stores that examples name."""
+    """A folder with the stores that the examples use."""
     folder = tmp_path_factory.mktemp("made")
     images = smooth_images(30)
     np.save(folder / "a.npy", images)
@@ -66,7 +66,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("module", "name"), EXAMPLES, ids=[name or module for module, name in EXAMPLES])
-def test_an_example_prints_what_it_says(
+def test_an_example_prints_its_stated_output(
     module: str, name: str, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if module.startswith("dpca.torch") and importlib.util.find_spec("torch") is None:
@@ -78,10 +78,10 @@ def test_an_example_prints_what_it_says(
     example = doctest.DocTestParser().get_doctest(text, {}, name, None, None)
     assert example.examples
     assert not any(doctest.SKIP in one.options for one in example.examples)
-    told: list[str] = []
-    assert doctest.DocTestRunner().run(example, out=told.append).failed == 0, "".join(told)
+    printed: list[str] = []
+    assert doctest.DocTestRunner().run(example, out=printed.append).failed == 0, "".join(printed)
 
 
 @pytest.mark.parametrize("name", sorted({*dpca.__all__} - {"torch"}))
-def test_no_docstring_has_what_was_to_be_filled_in(name: str) -> None:
+def test_no_docstring_has_an_unfilled_placeholder(name: str) -> None:
     assert "{{" not in (inspect.getdoc(getattr(dpca, name)) or "")

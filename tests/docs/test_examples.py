@@ -1,4 +1,4 @@
-"""The examples for clusters: their files are understood, and say what the classes and Slurm and Kubernetes take."""
+"""The examples for clusters are valid for dpca, the cluster classes, Slurm and Kubernetes."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ CLUSTERS = sorted(path for path in EXAMPLES.glob("*.toml") if path.name != "job.
 
 
 @pytest.mark.parametrize("path", CLUSTERS, ids=lambda path: path.stem)
-def test_files_are_understood(path: Path) -> None:
+def test_files_are_valid(path: Path) -> None:
     file = read_cluster_file(path)
     assert 0 < file.minimum < file.maximum
     assert file.patience > 600
 
 
-def test_what_is_commented_out_is_understood_too(tmp_path: Path) -> None:
+def test_commented_lines_are_valid_too(tmp_path: Path) -> None:
     path = tmp_path / "slurm.toml"
     path.write_text(re.sub(r"^# (?=\[tls\]|\S+ = )", "", (EXAMPLES / "slurm.toml").read_text(), flags=re.MULTILINE))
     file = read_cluster_file(path)
@@ -49,7 +49,7 @@ def test_what_is_commented_out_is_understood_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", sorted(EXAMPLES.iterdir()), ids=lambda path: path.name)
-def test_commands_in_them_are_those_of_dpca(path: Path) -> None:
+def test_their_commands_exist(path: Path) -> None:
     text = path.read_text().replace('"', "").replace(", ", " ")
     commands = re.findall(r"dpca ((?:compress|job run) [^>\]\n]*)", text)
     assert commands or path.suffix in (".timer", ".yaml")
@@ -60,7 +60,7 @@ def test_commands_in_them_are_those_of_dpca(path: Path) -> None:
 
 def test_jobs_of_slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     pytest.importorskip("dask_jobqueue")
-    monkeypatch.chdir(tmp_path)  # the class makes a folder for logs
+    monkeypatch.chdir(tmp_path)  # the class creates a folder for logs
     file = read_cluster_file(EXAMPLES / "slurm.toml")
     job = file.cluster_class().job_cls("tcp://10.0.0.1:8786", name="worker", **file.arguments)
     script = job.job_script()
@@ -78,7 +78,7 @@ def test_the_batch_scripts_of_slurm(name: str) -> None:
     asked = dict(re.findall(r"^#SBATCH --([a-z-]+)=(\S+)$", head, re.MULTILINE))
     assert len(asked) == head.count("#SBATCH")
     assert asked["signal"] == "TERM@60"
-    assert "#SBATCH" not in body  # sbatch reads them up to the first command
+    assert "#SBATCH" not in body  # sbatch ignores directives after the first command
 
 
 def test_the_line_of_cron_does_the_example_job(tmp_path: Path, scheduler: str) -> None:
@@ -97,12 +97,12 @@ def test_the_line_of_cron_does_the_example_job(tmp_path: Path, scheduler: str) -
     (line,) = (line for line in (EXAMPLES / "job.cron").read_text().splitlines() if not line.startswith("#"))
     *times, command = line.split(maxsplit=5)
     assert all(re.fullmatch(r"\*|\d+", field) for field in times)
-    assert "%" not in command  # which would end it
+    assert "%" not in command  # an unescaped % ends the command
     command = command.replace("/opt/dpca/bin/dpca", f"{sys.executable} -m dpca").replace("/data", str(tmp_path))
     for made in ("done", "skipped"):
         subprocess.run(["/bin/sh", "-c", command], check=True, env={"HOME": str(tmp_path), "PATH": "/usr/bin:/bin"})
-        *_, told, end = map(json.loads, (tmp_path / "job.log").read_text().splitlines())
-        assert (told["event"], end["event"], end["code"]) == (made, "end", 0)
+        *_, event, end = map(json.loads, (tmp_path / "job.log").read_text().splitlines())
+        assert (event["event"], end["event"], end["code"]) == (made, "end", 0)
     assert verify(tmp_path / "small" / "monday.zarr") == []
 
 
@@ -115,20 +115,20 @@ def test_units_of_systemd(tmp_path: Path) -> None:
         (tmp_path / name).write_text(unit)
         command = [analyze, "verify", "--man=no", str(tmp_path / name)]
         done = subprocess.run(command, check=True, capture_output=True, text=True)
-        assert str(tmp_path) not in done.stderr  # where unknown keys are warned of
+        assert str(tmp_path) not in done.stderr  # systemd-analyze warns about unknown keys there
     service = (EXAMPLES / "dpca-job.service").read_text()
     (busy,) = re.findall(r"^SuccessExitStatus=(\d+)$", service, re.MULTILINE)
     assert "another run" in MEANINGS[busy]
 
 
 def test_the_cron_job_of_kubernetes() -> None:
-    """There is no schema of it to be installed; these are its required fields, and what would be a mistake."""
+    """No installable schema exists, so this checks the required fields and likely mistakes."""
     manifest = yaml.safe_load((EXAMPLES / "cronjob.yaml").read_text())
     assert (manifest["apiVersion"], manifest["kind"]) == ("batch/v1", "CronJob")
     assert len(manifest["spec"]["schedule"].split()) == 5
     job = manifest["spec"]["jobTemplate"]["spec"]
     pod = job["template"]["spec"]
-    assert pod["restartPolicy"] == "Never"  # which a policy of failures needs
+    assert pod["restartPolicy"] == "Never"  # required by podFailurePolicy
     (container,) = pod["containers"]
     assert container["image"].endswith(f":{__version__}")
     assert {mount["name"] for mount in container["volumeMounts"]} == {volume["name"] for volume in pod["volumes"]}
@@ -155,8 +155,8 @@ def test_pods_of_kubernetes() -> None:
     }
 
 
-def test_pods_are_what_the_operator_takes() -> None:
-    """By the operator's own definition of its resource, in which no field is unknown."""
+def test_pods_match_the_operator() -> None:
+    """The operator's resource definition accepts the pods, and knows every field."""
     if (found := importlib.util.find_spec("dask_kubernetes")) is None or found.origin is None:
         pytest.skip("dask_kubernetes is not installed: it brings 30 packages")
     file = read_cluster_file(EXAMPLES / "kubernetes.toml")
@@ -171,7 +171,7 @@ def test_pods_are_what_the_operator_takes() -> None:
 
 
 def _unknown(value: Any, schema: dict[str, Any], where: str) -> Any:
-    """Yield the fields that a schema does not name."""
+    """Yield the fields that are missing in the schema."""
     if isinstance(value, list):
         for item in value:
             yield from _unknown(item, schema.get("items", {}), where)

@@ -19,7 +19,7 @@ pytest.importorskip("furo", reason='needs pip install -e ".[docs]"')
 
 
 class Page(HTMLParser):
-    """What a page loads, what it links to, which places it names, and its text."""
+    """The loaded files, links, anchors and text of a page."""
 
     def __init__(self, path: Path) -> None:
         super().__init__()
@@ -55,7 +55,7 @@ def pages(site: Path) -> dict[Path, Page]:
 
 
 def inside(pages: dict[Path, Page], kind: str) -> Iterator[tuple[Path, str]]:
-    """Yield what pages refer to in the site, by absolute path, with the place on the page."""
+    """Yield the references of pages within the site: absolute path and anchor."""
     for path, page in pages.items():
         for name in getattr(page, kind):
             if name and not re.match(r"[a-z]+:", name):
@@ -68,10 +68,10 @@ def test_nothing_is_loaded_from_elsewhere(pages: dict[Path, Page]) -> None:
     assert not {path for path, _ in inside(pages, "loaded") if not path.exists()}
 
 
-def test_no_link_leads_nowhere(pages: dict[Path, Page]) -> None:
+def test_every_link_has_a_target(pages: dict[Path, Page]) -> None:
     links = set(inside(pages, "links"))
     assert len(links) > 100
-    # genindex and search are filled in by scripts
+    # scripts fill genindex and search
     assert not {link for link in links if not link[0].exists()}
     assert not {(path, place) for path, place in links if place and path in pages and place not in pages[path].places}
 
@@ -92,7 +92,7 @@ def test_every_public_name_has_its_entry(pages: dict[Path, Page]) -> None:
     } <= named
 
 
-def test_what_is_included_is_there(site: Path, pages: dict[Path, Page]) -> None:
+def test_included_parts_are_on_their_pages(site: Path, pages: dict[Path, Page]) -> None:
     for name, words in {
         "index": ["Principal component analysis for", "Bounded memory."],
         "quickstart": ["Two lines", "Your own data", "Larger than one machine"],
