@@ -98,7 +98,7 @@ def test_included_parts_are_on_their_pages(site: Path, pages: dict[Path, Page]) 
         "quickstart": ["Two lines", "Your own data", "Larger than one machine"],
         "benchmarks": ["Labeled Faces in the Wild"],
         "guarantees": ["Verified on every read."],
-        "architecture": ["The way of the data"],
+        "architecture": ["Data flow"],
         "changes": ["Unreleased"],
         "contributing": ["A streaming rule"],
         "guides/operators": ["129, 130 or 143"],
