@@ -187,7 +187,7 @@ class BasisRule(SequentialRule):
         return self._rows(state)
 
     def _comparable(self, state: State) -> bool:
-        """Say whether ``_coordinates`` gives projections on ``_final_rows`` at this update."""
+        """Return whether ``_coordinates`` gives projections on ``_final_rows`` at this update."""
         return True
 
     def _coordinates(self, state: State, y: Array) -> Array:

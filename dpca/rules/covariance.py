@@ -147,7 +147,7 @@ class Covariance(Rule):
         return mean, cross
 
     def takes_any_batches(self, dtype: DTypeLike) -> bool:
-        """Say whether sums are exact."""
+        """Return whether sums are exact."""
         return is_exact(np.dtype(dtype))
 
     def batch_rows(self, dtype: DTypeLike) -> int:
@@ -394,5 +394,5 @@ def _outer(a: Array, b: Array, ndim: int) -> Array:
 
 
 def is_exact(dtype: np.dtype[Any]) -> bool:
-    """Say whether values are 8-bit integers, whose products are summed without rounding."""
+    """Return whether values are 8-bit integers, whose products are summed without rounding."""
     return dtype in (np.dtype(np.uint8), np.dtype(np.int8), np.dtype(bool))

@@ -133,7 +133,7 @@ class PooledCovariancePCA(Rule):
             yield State({**arrays, "cross": state.arrays[f"cross-{g}"]}, dict(state.counts)), columns
 
     def takes_any_batches(self, dtype: DTypeLike) -> bool:
-        """Say whether sums are exact."""
+        """Return whether sums are exact."""
         return is_exact(np.dtype(dtype))
 
     def batch_rows(self, dtype: DTypeLike) -> int:

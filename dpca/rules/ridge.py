@@ -145,7 +145,7 @@ class RidgeMoments(Rule):
         return zip(state.arrays["class_sum"], state.arrays["class_count"], strict=True)
 
     def takes_any_batches(self, dtype: DTypeLike) -> bool:
-        """Say whether sums are exact."""
+        """Return whether sums are exact."""
         return Covariance().takes_any_batches(dtype)
 
     def batch_rows(self, dtype: DTypeLike) -> int:

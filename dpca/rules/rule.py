@@ -113,7 +113,7 @@ class Rule(ABC):
         return 1024
 
     def takes_any_batches(self, dtype: DTypeLike) -> bool:
-        """Say whether the result does not depend, to the last bit, on how samples of ``dtype`` come in batches."""
+        """Return whether the result does not depend, to the last bit, on how samples of ``dtype`` come in batches."""
         return False
 
     def state_bytes(self, n_features: int, dtype: DTypeLike) -> int:
