@@ -207,7 +207,7 @@ def test_a_state_that_was_kept_goes_on_anywhere(send: Send, rule: Any, tmp_path:
 
 def test_a_dtype_that_numpy_does_not_know() -> None:
     torch = pytest.importorskip("torch")
-    with pytest.raises(TypeError, match="no dtype bfloat16: convert the samples to float32"):
+    with pytest.raises(TypeError, match="bfloat16"):
         Covariance().update(Covariance().init(2, np.float32), torch.zeros((3, 2), dtype=torch.bfloat16))
 
 
