@@ -118,7 +118,7 @@ def test_merging(send: Send) -> None:
 def test_what_is_not_finite_is_refused(send: Send, bad: float) -> None:
     x = np.ones((20, 3), np.float32)
     x[7, 1] = bad
-    with pytest.raises(ValueError, match="exceeds what float64 holds"):
+    with pytest.raises(ValueError, match="float64"):
         Covariance().finish(fold(Covariance(), [x], send))
 
 
