@@ -88,7 +88,7 @@ class SequentialRule(StreamingRule):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_count("seed", self.seed, "a random generator", least=0)
+        check_count("seed", self.seed, "for the random generator", least=0)
         if not isinstance(self.online, bool):
             raise ValueError(f"online is {self.online!r}: give True or False")
 

@@ -58,7 +58,7 @@ class IPCA(StreamingRule):
         return ritz.result(state, rows, state.arrays["eigenvalues"][:kept] / max(n - 1, 1))
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Bytes of temporary arrays in ``update`` and ``finish``."""
+        """Return the bytes of temporary arrays in ``update`` and ``finish``."""
         k, working = self.rank(n_features), working_dtype(dtype)
         spanned = k + min(n_rows, max(k, _LEAST_ROWS))
         # The span of basis and block, its orthonormal form, and what Householder's QR needs where Cholesky's fails.
