@@ -112,7 +112,7 @@ class CellCodec:
         return self.components.rows[0].dtype
 
     @cached_property
-    def _of_cell(self) -> list[Array]:
+    def _rows_of_cell(self) -> list[Array]:
         """Rows of codes of every cell, ascending."""
         order = np.argsort(self.cell, kind="stable")
         ends = np.searchsorted(self.cell[order], np.arange(1, self.components.grid.n_partitions))
@@ -138,7 +138,7 @@ class CellCodec:
         """
         scores = np.empty((len(self.cell), len(samples)), self.dtype)
         for few, part, values in self.components.split(samples):
-            at = self._of_cell[part.cell]
+            at = self._rows_of_cell[part.cell]
             scores[at, few] = self._analysis[self.components.group[part.cell]][self.component[at]] @ values
         if self.waves:
             scores = to_waves(scores)
@@ -187,7 +187,7 @@ class CellCodec:
             chosen = None
         # Cached, because the lookup for all cells takes longer than decoding one sample.
         every = chosen is None and box == whole_of(grid.sample_shape)
-        taken = self._all_taken if every else {part.cell: self._taken(part, chosen) for part in slabs.parts}
+        taken = self._part_bases if every else {part.cell: self._part_basis(part, chosen) for part in slabs.parts}
 
         def fill(few: slice, part: Part, values: Array) -> None:
             where, component, basis = taken[part.cell]
@@ -206,9 +206,9 @@ class CellCodec:
             out[...] = made
         return made
 
-    def _taken(self, part: Part, chosen: Array | None) -> tuple[Array, Array, Array]:
+    def _part_basis(self, part: Part, chosen: Array | None) -> tuple[Array, Array, Array]:
         """Return the rows of codes of a part, their components, and the scaled basis of the part."""
-        at = where = self._of_cell[part.cell]
+        at = where = self._rows_of_cell[part.cell]
         if chosen is not None:
             where = np.minimum(np.searchsorted(chosen, at), max(0, len(chosen) - 1))
             given = chosen[where] == at if len(chosen) else np.zeros(len(at), bool)
@@ -221,9 +221,9 @@ class CellCodec:
         return where, self.component[at], basis
 
     @cached_property
-    def _all_taken(self) -> dict[int, tuple[Array, Array, Array]]:
+    def _part_bases(self) -> dict[int, tuple[Array, Array, Array]]:
         parts = slabs_of(self.components.grid, whole_of(self.components.grid.sample_shape)).parts
-        return {part.cell: self._taken(part, None) for part in parts}
+        return {part.cell: self._part_basis(part, None) for part in parts}
 
     @cached_property
     def _scaled(self) -> list[Array]:
@@ -235,4 +235,4 @@ class CellCodec:
         if box == whole_of(self.components.grid.sample_shape):
             return np.arange(len(self.cell))
         parts = slabs_of(self.components.grid, box).parts
-        return np.sort(np.concatenate([self._of_cell[part.cell] for part in parts]))
+        return np.sort(np.concatenate([self._rows_of_cell[part.cell] for part in parts]))

@@ -13,9 +13,9 @@ from dpca.choices import GOALS
 from dpca.kernels.types import Array
 
 # A search for a step fails after so many doublings to either side.
-_MOST = 40
+_MOST_DOUBLINGS = 40
 # If this many doublings change nothing, finer steps will not change anything either.
-_FINE = 12
+_FINE_DOUBLINGS = 12
 #: Steps that differ by fewer doublings, 0.3 %, have no measurable effect on a few hundred samples.
 NEAR = 0.004
 # Convert the value of a goal to an error. A smaller error is a stricter goal.
@@ -170,7 +170,7 @@ def search_step(
     sign = 1 if coarse else -1
     if end is not None:
         guess = min(guess, end) if coarse else max(guess, end)
-    farthest = _MOST if end is None else sign * math.log2(end / guess)
+    farthest = _MOST_DOUBLINGS if end is None else sign * math.log2(end / guess)
     seen: dict[float, float] = {}
 
     def of(x: float) -> float:
@@ -180,7 +180,7 @@ def search_step(
 
     low, high, stride = 0.0, 0.0, first
     while of(low) < 0:
-        if low <= -_MOST or (low <= -_FINE and math.isclose(of(low), of(high), rel_tol=1e-3)):
+        if low <= -_MOST_DOUBLINGS or (low <= -_FINE_DOUBLINGS and math.isclose(of(low), of(high), rel_tol=1e-3)):
             raise UnreachedError
         high, low, stride = low, low - stride, min(1.0, 2 * stride)
     while of(high) >= 0 and high < farthest:

@@ -112,7 +112,7 @@ class Slabs:
         from dpca.kernels.sweeps import gather_runs
 
         dtype, mean = mean.dtype, np.ascontiguousarray(mean).reshape(-1)
-        for few in self._few(len(samples), dtype):
+        for few in self._sample_ranges(len(samples), dtype):
             # The loop is compiled for uint8 and for the dtype of the values.
             rows = np.ascontiguousarray(samples[few], np.uint8 if samples.dtype == np.uint8 else dtype)
             rows = rows.reshape(len(rows), -1)
@@ -144,7 +144,7 @@ class Slabs:
 
         dtype, mean = mean.dtype, np.ascontiguousarray(mean).reshape(-1)
         low, high = (dtype.type(0), dtype.type(0)) if pixels is None else map(dtype.type, pixels.limits)
-        for few in self._few(len(out), dtype):
+        for few in self._sample_ranges(len(out), dtype):
             rows = out[few].reshape(len(out[few]), -1)
             values = self._held(len(rows), dtype)
             for before, slab in itertools.pairwise([None, *self.slabs, None]):
@@ -155,7 +155,7 @@ class Slabs:
                 if before is not None:
                     scatter_runs(values, before.runs, self.strides, mean, pixels is not None, low, high, rows)
 
-    def _few(self, n: int, dtype: np.dtype[Any]) -> Iterator[slice]:
+    def _sample_ranges(self, n: int, dtype: np.dtype[Any]) -> Iterator[slice]:
         """Yield the ranges of samples that are processed together."""
         most = max(1, self.held_bytes(dtype) // (self.size * dtype.itemsize))
         step = most // _UNIT * _UNIT or most

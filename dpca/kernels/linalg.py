@@ -196,7 +196,7 @@ def column_squares(x: Array) -> Array:
 
 
 def bring_to_one(x: Array, which: Array) -> Array | None:
-    """Divide matrices whose squares leave their dtype's range by a power of two, in place and exactly.
+    """Divide matrices by a power of two, in place and exactly, so that squares stay in the range of the dtype.
 
     Parameters
     ----------

@@ -176,7 +176,7 @@ class CellGrid(Partition):
         """
         n = block.shape[0]
         copies = [self._aligned(block, run[0], origin, out) for run, out in targets]
-        step = _few(target for _, target in targets) if is_numpy(block) else max(1, n)
+        step = _samples_at_a_time(target for _, target in targets) if is_numpy(block) else max(1, n)
         for begin in range(0, n, step):
             few = slice(begin, min(begin + step, n))
             for target, rows in copies:
@@ -191,7 +191,7 @@ class CellGrid(Partition):
             for run in self.runs(range(first, first + len(values))):
                 start = run[0] - first
                 copies.append(self._aligned(inside, run[0], whole, values[start : start + len(run)]))
-            step = _few([values])
+            step = _samples_at_a_time([values])
             for begin in range(0, len(inside), step):
                 few = slice(begin, begin + step)
                 for source, rows in copies:
@@ -238,7 +238,7 @@ class CellGrid(Partition):
         return xp.reshape(out, (count, n, *shape[:axis], math.prod(shape[axis:]))), xp.permute_dims(rows, order)
 
 
-def _few(stacks: Iterable[Array]) -> int:
+def _samples_at_a_time(stacks: Iterable[Array]) -> int:
     """Return the number of samples that are copied at a time, for cells (count, n_samples, n_features)."""
     row: int = sum(len(stack) * stack.shape[2] * stack.itemsize for stack in stacks)
     return max(1, _GATHER_BYTES // max(1, row))

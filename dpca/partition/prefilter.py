@@ -30,7 +30,7 @@ from dpca.partition.cells import CellGrid
 _AT_ONCE = 2**18
 # Zones with fewer values in a half are gathered as the rows of one matrix product, because separate products take at
 # least a microsecond per zone. With channels, most entries of the factors of this product are zeros.
-_FEW = 48
+_SMALL_ZONE = 48
 
 
 @dataclass(frozen=True)
@@ -169,7 +169,7 @@ def _map_zones(block: Array, axis: int, origin: int, zones: _Zones, inverse: boo
     first = zones.first + begin * period - half - origin
     before, pixel, value = lines.strides
     shape, strides = (len(lines), end - begin), (before, period * pixel)
-    if half * width < _FEW:
+    if half * width < _SMALL_ZONE:
         rows = as_strided(lines[:, first:], (*shape, 2 * half * width), (*strides, value))
         _map_rows(rows, *_factors(half, width, block.dtype, inverse))
     else:

@@ -43,7 +43,7 @@ from dpca.kernels.types import Array
 # Number of gaps in a spectrum that are tried besides the last one.
 _GAPS = 1
 # Upper bound on the number of operations in a formula of a few numbers.
-_FEW = 10
+_OPERATIONS = 10
 
 
 class Errors(NamedTuple):
@@ -154,7 +154,7 @@ def stored(k: int, dtype: DTypeLike) -> float:
 
     Even without rounding to another dtype, the rows are orthonormal only up to a few units of float64.
     """
-    return math.sqrt(k) * (unit(dtype) + gamma(_FEW, unit(np.float64)))
+    return math.sqrt(k) * (unit(dtype) + gamma(_OPERATIONS, unit(np.float64)))
 
 
 def share(captured: float, missed: float) -> float:
@@ -163,7 +163,7 @@ def share(captured: float, missed: float) -> float:
         return 1.0
     if not (captured > 0 and missed < math.inf):
         return 0.0
-    return max(captured / (captured + missed) - gamma(_FEW, unit(np.float64)), 0.0)
+    return max(captured / (captured + missed) - gamma(_OPERATIONS, unit(np.float64)), 0.0)
 
 
 def exact_share(

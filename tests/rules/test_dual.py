@@ -27,7 +27,7 @@ def test_against_the_svd(dtype: type, n: int, d: int, k: int, center: bool) -> N
     found = dual_pca(x, k, center, d // 3)
     wide = x.astype(float) - (x.mean(0, dtype=float) if center else 0)
     _, s, v = np.linalg.svd(wide, full_matrices=False)
-    # The eigensolver promises the captured variance to 1e-9 of itself.
+    # The eigensolver computes the captured variance with a relative error of at most 1e-9.
     tolerance = 1e-7 if dtype is np.float64 else 2e-5
     np.testing.assert_allclose(found["mean"], x.mean(0, dtype=float) if center else np.zeros(d), rtol=1e-6)
     np.testing.assert_allclose(found["explained_variance"], s[:k] ** 2 / (n - 1), rtol=tolerance)

@@ -61,7 +61,7 @@ def test_the_worst_bytes_stay_exact(send: Send) -> None:
     """Products of 1,024 rows reach 2**24; longer ones are not exact and must be taken again."""
     x = np.full((4096, 3), 255, np.uint8)
     x[::2, 1] = 0
-    x[:1000] = 128 + pixels(1000, 3) % 2  # so that the first products promise that longer ones will do
+    x[:1000] = 128 + pixels(1000, 3) % 2  # the first products suggest that longer ones are exact
     there, here = both(Covariance(), [x[:1000], x[1000:]], send)
     np.testing.assert_array_equal(there["covariance"], here["covariance"])
 
