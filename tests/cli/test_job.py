@@ -180,7 +180,7 @@ GOOD = {"inputs": '"a.npy"', "output": '"b.zarr"', "target": "{psnr = 36}"}
         ({"nonsense": "1"}, "unknown key: nonsense"),
         ({"overlap": "false"}, "overlap: expected one argument"),
         ({"key": "{a = 1}"}, "key is a table"),
-        ({"inputs": '["a.npy", "a.npy"]', "output": '"{name}.zarr"'}, "output is .* for .* and for"),
+        ({"inputs": '["a.npy", "a.npy"]', "output": '"{name}.zarr"'}, "output is .* for both"),
         ({"inputs": '"*.npy"', "output": '"a.npy"'}, "'.*a.npy' matches the output"),
         ({"inputs": '"*.npy"', "output": '"{name}.npy/x.zarr"'}, "next run"),
         ({"inputs": '"sub/*"', "output": '"sub/made/{name}.zarr"'}, "next run"),
