@@ -12,7 +12,7 @@ from dpca.engine.stopping import unstopped
 from dpca.explore.markup import title, triplet
 from dpca.explore.opening import Opened, open_explorer
 from dpca.explore.server import PageServer
-from dpca.explore.words import told
+from dpca.explore.words import error_text
 from dpca.storage.errors import printable
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def _first(opened: Opened) -> str:
         look = explorer.look(0, 1, explorer.middle)
         return title(look) + triplet(look)
     except Exception as error:  # reported on the page, which keeps working
-        return f'<p role="alert">{escape(told(error))}</p>'
+        return f'<p role="alert">{escape(error_text(error))}</p>'
 
 
 def _loaded(opened: Opened) -> Watched | None:

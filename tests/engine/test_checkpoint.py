@@ -99,9 +99,7 @@ def test_nothing_is_ever_pickled(checkpoints: Checkpoints) -> None:
     assert checkpoints.load("piece") is None
 
 
-def test_a_full_disk_is_told_in_one_sentence_and_leaves_nothing(
-    checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_is_reported_and_leaves_nothing(checkpoints: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(handle: int) -> None:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
