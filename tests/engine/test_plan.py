@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import re
 from collections import Counter
 from hashlib import blake2b
 from pathlib import Path
@@ -193,7 +194,8 @@ def test_plans_stay_what_they_were(problem: list[Any]) -> None:
     try:
         plan = plan_fold(source, grid, rule, budget=p["budget"], n_parallel=p["n_parallel"], threads=p["threads"])
     except PlanError as error:
-        assert str(error) == p["plan"]  # noqa: PT017 (whether it is raised depends on the problem)
+        numbers = re.findall(r"[0-9][0-9,]*", str(error).replace(", ", " "))
+        assert " ".join(numbers) == p["plan"]
     else:
         assert blake2b(text(plan).encode(), digest_size=6).hexdigest() == p["plan"]
 
