@@ -1,4 +1,4 @@
-"""What is computed from the scores of compressed stores is that of decoded samples."""
+"""Results from the scores of compressed stores agree with those of decoded samples."""
 
 from __future__ import annotations
 

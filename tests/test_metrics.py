@@ -1,4 +1,4 @@
-"""The public measures: what they return, and what they refuse."""
+"""The public measures: results and errors."""
 
 from __future__ import annotations
 

@@ -56,16 +56,16 @@ class _LazyClient:
 
 
 @contextmanager
-def run_options(options: argparse.Namespace, tell: Callable[[str], None] = say) -> Iterator[dict[str, Any]]:
+def run_options(options: argparse.Namespace, report: Callable[[str], None] = say) -> Iterator[dict[str, Any]]:
     """Yield the keywords of every job: ``client``, ``overwrite`` and ``progress``; see `cluster`."""
     with ExitStack() as stack:
-        client = _LazyClient(lambda: stack.enter_context(cluster(options, tell)))
+        client = _LazyClient(lambda: stack.enter_context(cluster(options, report)))
         yield {"client": client, "overwrite": options.overwrite, "progress": shown_progress}
 
 
 @contextmanager
-def cluster(options: argparse.Namespace, tell: Callable[[str], None] = say) -> Iterator[Any]:
-    """Open the cluster of the options, and ``tell`` its number of workers and its dashboard."""
+def cluster(options: argparse.Namespace, report: Callable[[str], None] = say) -> Iterator[Any]:
+    """Open the cluster of the options, and ``report`` its number of workers and its dashboard."""
     # Imported here, because it takes seconds and not every command needs a cluster.
     from dpca.engine.cluster import open_client
     from dpca.engine.tls import TlsFiles
@@ -78,7 +78,7 @@ def cluster(options: argparse.Namespace, tell: Callable[[str], None] = say) -> I
         given = options.scheduler or options.cluster  # a cluster that dpca starts has no dashboard
         with cluster_errors(client):
             threads, dashboard = client.nthreads(), f", dashboard {client.dashboard_link}" if given else ""
-        tell(f"{len(threads)} worker(s){dashboard}")
+        report(f"{len(threads)} worker(s){dashboard}")
         yield client
 
 

@@ -53,8 +53,8 @@ def fold(
     segment begins with the final state of the one before it.
 
     A fold in rounds, or one with a ``watch``, folds a few segments at a time, link by link, see
-    `dpca.engine.strands`. At the end of each link the states come to this process, which keeps them: what a lost worker
-    takes with it is redone from there. One that is watched comes to the same results as one that is not.
+    `dpca.engine.strands`. At the end of each link the states are transferred to this process and kept. If a worker is
+    lost, its work is repeated from there. The results do not depend on ``watch``.
 
     Parameters
     ----------

@@ -164,7 +164,7 @@ class OfScores(Decoder):
 
     @property
     def knows_distances(self) -> bool:
-        """Whether these are scores of whole samples, not too many, whose variances are known."""
+        """Whether these are scores of whole samples with known variances, and few enough."""
         model, array = self._opened.model, self._opened.array
         known = hasattr(model, "explained_variance_") and not getattr(model, "whiten", False)
         return known and array.ndim == 2 and array.shape[0] <= _MOST_SCORES

@@ -1,4 +1,4 @@
-"""Volumes and vectors through the ``dpca`` command, by cells and by bands: what the estimators say comes out."""
+"""Volumes and vectors in the ``dpca`` command, with cells and bands: results are those of the estimators."""
 
 from __future__ import annotations
 

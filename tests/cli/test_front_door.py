@@ -1,4 +1,4 @@
-"""What people try first: the version, the package as a program, completion, and the whole job as one command."""
+"""First steps of a user: the version, the package as a program, completion, and the whole job as one command."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Checkpoints are whole, absent, or known to be damaged; nothing in between."""
+"""Checkpoints are complete, absent, or detected as damaged."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_nothing_is_ever_pickled(checkpoints: Checkpoints) -> None:
     with pytest.raises(ValueError, match="allow_pickle=False"):
         checkpoints.save("piece", {"a": np.array([{}, None])}, {})
     assert os.listdir(checkpoints.folder) == []
-    # Somebody else's pickle is not opened either.
+    # A pickle from elsewhere is not opened either.
     np.savez(os.path.join(checkpoints.folder, "piece.npz"), a=np.array([print], object))
     with zipfile.ZipFile(os.path.join(checkpoints.folder, "piece.npz"), "a") as archive:
         content = np.frombuffer(json.dumps({}).encode(), np.uint8)

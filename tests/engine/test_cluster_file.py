@@ -1,4 +1,4 @@
-"""Clusters that files describe: what is understood, what is refused, and real ones that start, change and end."""
+"""Cluster files: valid and invalid ones, and real clusters that start, change and end."""
 
 from __future__ import annotations
 
@@ -305,7 +305,7 @@ dashboard_address = "127.0.0.1:0"
 
 @pytest.fixture
 def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
-    """Put commands in the place of sbatch and scancel."""
+    """Replace sbatch and scancel by test commands."""
     pytest.importorskip("dask_jobqueue")
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PATH", str(tmp_path), prepend=":")

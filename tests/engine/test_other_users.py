@@ -1,4 +1,4 @@
-"""What other users of the machine can reach: nothing of a program's own cluster or page."""
+"""Other users of the machine cannot access a program's own cluster or page."""
 
 from __future__ import annotations
 

@@ -104,7 +104,7 @@ def test_more_workers_than_groups_get_segments() -> None:
 
 
 def lfw_bands(budget: float, n_parallel: int, n: int = 13_233) -> FoldPlan:
-    """100 bands of 1,875 attributes, whose covariances take 2.8 GB."""
+    """100 bands of 1,875 attributes, with covariances of 2.8 GB."""
     bands = map_at_random((250, 250, 3), 1_875, np.random.default_rng(0), together=3)
     stored = stack((n, 250, 250, 3), (512, 50, 50, 3))
     return plan_fold(stored, bands, CovariancePCA(125), budget=int(budget), n_parallel=n_parallel)

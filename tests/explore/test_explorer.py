@@ -1,4 +1,4 @@
-"""What is shown of samples and models, against what the stores and models themselves say."""
+"""Views of samples and models, compared with the stores and models themselves."""
 
 from __future__ import annotations
 
@@ -114,7 +114,7 @@ def test_names_are_found_in_any_case_and_numbers_name_samples(stores: Path, monk
     assert [names[i] for i in (0, 3, 59, 1)] == [everything[i] for i in (0, 3, 59, 1)]
     assert names.find("PORTRAIT-02") == ([i for i, name in enumerate(everything) if "portrait-02" in name], N)
     assert names.find("portrait", first=30, most=5) == (everything_of(everything, "portrait", 30)[:5], 35)
-    assert names.find("portrait", seconds=-1)[1] == 8  # one block is always looked at
+    assert names.find("portrait", seconds=-1)[1] == 8  # at least one block is searched
     assert names.find("portrait", wanted=lambda: False)[1] == 8
     assert names.find("nobody") == ([], N)
     virtual = Names(None, 3_033_042)
@@ -142,7 +142,7 @@ def everything_of(names: list[str], text: str, first: int) -> list[int]:
 def test_samples_of_any_shape(
     tmp_path: Path, shape: tuple[int, ...], axes: tuple[str, ...], panel: tuple[int, ...]
 ) -> None:
-    """Two samples of floats without a stated range: values are shown between their own limits, no quality is told."""
+    """Two samples of floats without a stated range: values are scaled to their own limits, and there is no quality."""
     values = np.random.default_rng(0).normal(size=(2, *shape)).astype(np.float32)
     zarr.create_array(tmp_path / "a.zarr", data=values, dimension_names=("sample", *axes))
     explorer = opened(tmp_path / "a.zarr")
@@ -303,5 +303,7 @@ def test_names_are_text(stores: Path) -> None:
 
 
 def test_a_bound_is_never_rounded_up() -> None:
-    told = SimpleNamespace(n_samples_seen=5, n_samples=9, seconds=1.0, captured_variance=0.5, captured_bound=0.99996)
-    assert "at least 99.9% of what the best would" in progress_words(told)
+    progress = SimpleNamespace(
+        n_samples_seen=5, n_samples=9, seconds=1.0, captured_variance=0.5, captured_bound=0.99996
+    )
+    assert "at least 99.9% of the optimum" in progress_words(seen)

@@ -1,4 +1,4 @@
-"""Who is let in: whoever has the token, and not the pages of others."""
+"""Access to the page: with the token only, and not from pages of other sites."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures of what people have: models, stores and their paths, of which only what is shown is read."""
+"""Figures of models, stores and paths. Only the shown samples are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pictures are judged by their pixels: what is drawn is what the arrays say."""
+"""Figures are compared with the arrays, pixel by pixel."""
 
 from __future__ import annotations
 
