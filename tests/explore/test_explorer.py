@@ -303,7 +303,5 @@ def test_names_are_text(stores: Path) -> None:
 
 
 def test_a_bound_is_never_rounded_up() -> None:
-    progress = SimpleNamespace(
-        n_samples_seen=5, n_samples=9, seconds=1.0, captured_variance=0.5, captured_bound=0.99996
-    )
+    seen = SimpleNamespace(n_samples_seen=5, n_samples=9, seconds=1.0, captured_variance=0.5, captured_bound=0.99996)
     assert "at least 99.9% of the optimum" in progress_words(seen)
