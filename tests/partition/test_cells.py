@@ -75,6 +75,37 @@ def test_tiles_are_disjoint_and_share_no_chunk_where_borders_meet(grid: CellGrid
             assert owners.setdefault(corner, number) == number
 
 
+@given(grids(), st.lists(st.integers(1, 14), min_size=3, max_size=3))
+@settings(deadline=None)
+def test_a_tile_ends_where_a_border_of_cells_is_one_of_chunks(grid: CellGrid, lengths: list[int]) -> None:
+    """Along every axis by itself: cells that share a chunk, or are joined by cells that do, are one tile."""
+    group = np.zeros((grid.n_spatial, max(grid.grid_shape)), int)
+    for axis, (cell, chunk, n) in enumerate(zip(grid.cell_shape, lengths, grid.grid_shape, strict=False)):
+        for i in range(1, n):
+            group[axis, i] = group[axis, i - 1] + (i * cell % chunk == 0)
+    expected: dict[tuple[int, ...], list[int]] = {}
+    for i, place in enumerate(np.ndindex(grid.grid_shape)):
+        expected.setdefault(tuple(group[axis, j] for axis, j in enumerate(place)), []).append(i)
+    found = list(grid.tiles((*lengths[: grid.n_spatial], *grid.channel_shape)))
+    assert sorted(map(sorted, found)) == sorted(expected.values())
+
+
+@given(grids(), st.data())
+@settings(deadline=None)
+def test_runs_are_the_longest_of_equal_cells_side_by_side(grid: CellGrid, data: st.DataObject) -> None:
+    cells = data.draw(st.permutations(range(grid.n_partitions))) if data.draw(st.booleans()) else None
+    cells = list(range(grid.n_partitions)) if cells is None else cells
+    runs = list(grid.runs(cells))
+    assert list(itertools.chain(*runs)) == cells
+    starts = set(itertools.accumulate(map(len, runs)))
+    for i, (left, right) in enumerate(itertools.pairwise(cells), 1):
+        one, other = grid.box(left), grid.box(right)
+        axis = grid.n_spatial - 1
+        same_row = one[:axis] == other[:axis]
+        equal = one[axis][1] - one[axis][0] == other[axis][1] - other[axis][0]
+        assert (i in starts) == (not (same_row and equal and one[axis][1] == other[axis][0]))
+
+
 @pytest.mark.parametrize(
     ("sample", "cell", "says"),
     [((10, 10), (11, 5), "larger"), ((10, 10), (0, 5), "empty"), ((10,), (2, 2), "axes"), ((10, 10), (), "axes")],
