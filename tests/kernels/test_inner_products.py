@@ -11,8 +11,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics.pairwise import pairwise_kernels
 
+from dpca.kernels import linalg
 from dpca.kernels.inner_products import Kernel, KernelMap
 from dpca.kernels.namespace import to_numpy
+from tests.traced import traced_peak
 
 KERNELS: dict[str, dict[str, Any]] = {
     "rbf": {"gamma": 0.01},
@@ -43,6 +45,29 @@ def test_kernels_are_scikit_learns(name: str, n: int, m: int, d: int, dtype: Any
     own = pairwise_kernels(wide, metric=name, **KERNELS[name]).diagonal()
     np.testing.assert_allclose(kernel.diagonal(x), own, rtol=1e-10)
     np.testing.assert_allclose(KernelMap(kernel, z).own(), KernelMap(kernel, z).own().T)
+
+
+def test_distances_far_from_0_keep_the_precision_of_their_samples() -> None:
+    rng = np.random.default_rng(2)
+    x, z = (rng.normal(3e4, 1, (rows, 5)).astype(np.float32) for rows in (9, 7))
+    expected = pairwise_kernels(x.astype(float), z.astype(float), gamma=0.3, metric="rbf")
+    np.testing.assert_allclose(KernelMap(Kernel("rbf", 0.3), z)(x), expected, rtol=1e-4)
+
+
+@pytest.mark.parametrize("name", sorted(KERNELS))
+@pytest.mark.parametrize(("n", "m", "d"), [(500, 40, 300), (40, 500, 300), (400, 300, 10)])
+def test_kernels_take_the_memory_that_is_planned(name: str, n: int, m: int, d: int) -> None:
+    rng = np.random.default_rng(3)
+    x, z = (rng.random((rows, d)).astype(np.float32) for rows in (n, m))
+    limit = KernelMap(Kernel(name), z).scratch_bytes(n, np.float32) + 100_000
+
+    def prepared() -> KernelMap:
+        linalg.release_scratch()
+        return KernelMap(Kernel(name), z)
+
+    peak, _ = traced_peak(prepared, lambda mapped: mapped(x), limit)
+    linalg.release_scratch()
+    assert peak <= limit
 
 
 def test_a_row_of_zeros_has_no_direction() -> None:

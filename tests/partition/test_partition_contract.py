@@ -90,12 +90,16 @@ LARGE = [
 ]
 
 
-@pytest.mark.parametrize("partition", LARGE, ids=lambda partition: f"{type(partition).__name__}{partition.sample_shape}")
+@pytest.mark.parametrize(
+    "partition", LARGE, ids=lambda partition: f"{type(partition).__name__}{partition.sample_shape}"
+)
 def test_splitting_takes_the_memory_that_is_planned(partition: Partition) -> None:
     shape, numbers = partition.sample_shape, range(partition.n_partitions)
     n = 7 if math.prod(shape) > 10_000 else 700
     values = partition.split_dtype(np.float32)
-    partition.split(np.zeros((1, *shape), np.float32), numbers, everywhere(partition), np.empty(math.prod(shape), values))
+    partition.split(
+        np.zeros((1, *shape), np.float32), numbers, everywhere(partition), np.empty(math.prod(shape), values)
+    )
     places = 8 * math.prod(shape) if isinstance(partition, Bands) else 0  # of attributes, once for each call
     limit = partition.split_bytes(tuple((0, length) for length in shape), np.float32) + places + 50_000
 
@@ -116,7 +120,7 @@ def test_splitting_takes_the_memory_that_is_planned(partition: Partition) -> Non
 def test_what_planners_are_told(partition: Partition, lengths: list[int]) -> None:
     sizes = [partition.n_features(i) for i in range(partition.n_partitions)]
     assert sum(sizes) == math.prod(partition.sample_shape)
-    assert max(sizes) <= partition.max_features
+    assert max(sizes) == partition.max_features
     assert math.prod(partition.grid_shape) == partition.n_partitions
     assert len(partition.grid_axes(("z", "y", "x", "a", "b"))) == len(partition.grid_shape)
     tiles = list(partition.tiles(tuple(lengths[: len(partition.sample_shape)])))
