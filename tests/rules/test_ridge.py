@@ -104,3 +104,13 @@ def test_an_end_takes_the_memory_that_is_planned(n_classes: int, n_folds: int, d
     peak, found = traced_peak(lambda: fold(rule, x, classes, folds, 400), rule.finish, limit)
     assert peak <= limit
     assert sum(array.nbytes for array in found.values()) <= rule.result_bytes(d, x.dtype)
+
+
+def test_a_fold_that_holds_all_samples_leaves_none_to_learn_from() -> None:
+    """Nothing is known of its targets then: the decision is 0, and each squared error 1."""
+    x, classes = samples()
+    found = RidgeMoments(2, ALPHAS, n_folds=2).finish(
+        fold(RidgeMoments(2, ALPHAS, n_folds=2), x, classes, np.zeros(60, int))
+    )
+    np.testing.assert_allclose(found["errors"], 1)
+    np.testing.assert_allclose(found["coefficients"][0], expected(x, 2.0 * classes - 1, ALPHAS[0])[0], rtol=1e-9)
