@@ -76,7 +76,7 @@ def test_little_variance_is_variance() -> None:
     np.testing.assert_allclose(found["errors"], errors, rtol=1e-4)
 
 
-@pytest.mark.parametrize(("unit", "words"), [(1e160, "exceeds what float64 holds"), (1e-170, "does not hold")])
+@pytest.mark.parametrize(("unit", "words"), [(1e160, "exceeds the range of float64"), (1e-170, "underflow in float64")])
 def test_values_whose_squares_float64_does_not_hold(unit: float, words: str) -> None:
     x, classes = samples()
     rule = RidgeMoments(2, (1.0,))
