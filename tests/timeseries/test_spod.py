@@ -89,23 +89,23 @@ def test_stores_in_segments(
 
 def test_two_blocks_are_enough() -> None:
     assert timeseries.spod(FIELD[:60], 2, 40).n_blocks == 2
-    with pytest.raises(DataError, match="blocks of 40 samples, each 20 after the last, are less than 2 of the 59"):
+    with pytest.raises(DataError, match="block is 40 .* 59"):
         timeseries.spod(FIELD[:59], 2, 40)
 
 
 @pytest.mark.parametrize(
     ("how", "words"),
     [
-        ({"block": 300}, "blocks of 300 samples, each 150 after the last, are less than 2 of the 400: give shorter"),
-        ({"block": 1}, "block is 1: give an integer of at least 2"),
-        ({"overlap": 1}, "overlap is 1: give a share of the block"),
-        ({"band": (0.51, 0.6)}, "no frequency of 0 to 0.5 in steps of 0.025 lies in the band from 0.51 to 0.6"),
-        ({"center": "all"}, "center is 'all': give 'record', 'block' or None"),
-        ({"window": np.ones(39)}, r"window has shape \(39,\) for blocks of 40: give a number for each sample"),
-        ({"window": "hnn"}, "window is 'hnn' .*: give a window of scipy.signal, or its values"),
-        ({"n_modes": 0}, "n_modes is 0: give a positive integer"),
-        ({"time": np.arange(N) ** 1.1}, "the times of the 400 samples lie"),
-        ({"x": FIELD[:1]}, "blocks of 40 samples, each 20 after the last, are less than 2 of the 1"),
+        ({"block": 300}, "block is 300 .* 400"),
+        ({"block": 1}, "block is 1:"),
+        ({"overlap": 1}, "overlap is 1:"),
+        ({"band": (0.51, 0.6)}, r"band is \(0.51, 0.6\) .* 0 to 0.5 .* 0.025"),
+        ({"center": "all"}, "center is 'all'"),
+        ({"window": np.ones(39)}, r"window has shape \(39,\).* 40 "),
+        ({"window": "hnn"}, "window is 'hnn'"),
+        ({"n_modes": 0}, "n_modes is 0"),
+        ({"time": np.arange(N) ** 1.1}, "time steps of 400 samples"),
+        ({"x": FIELD[:1]}, "block is 40 .* 1:"),
     ],
 )
 def test_refused_in_one_sentence(how: dict[str, Any], words: str) -> None:
