@@ -109,7 +109,7 @@ def check_result(
     if wrong:
         dtype = found[names[0]].dtype
         raise DataError(
-            f"{what} diverged (not finite: {', '.join(wrong)}): divide the samples by a constant so that their squares "
-            f"stay in the range of {dtype}{otherwise}"
+            f"{what} diverged, as its {' and '.join(wrong)} are not finite: divide the samples by a constant so that "
+            f"their squares stay in the range of {dtype}{otherwise}"
         )
     return found

@@ -62,7 +62,7 @@ def extended_eof(
     scores : array (n, ..., K), Dask or Zarr array, DataArray, path or Scores
         See `dpca.timeseries`.
     n_modes : int
-        At most n_lags * K, and one less than there are windows.
+        At most n_lags * K, and at most the number of windows less 1.
     n_lags : int
         Samples of a window, the embedding dimension.
     lag : int

@@ -82,7 +82,7 @@ class Modes(Result):
         DataError
             If xarray is not installed.
         """
-        xarray = require("xarray", "xarray", "modes as an array with names")
+        xarray = require("xarray", "xarray", "modes with named dims")
         modes = self.modes
         labels = self._labels or Labels.of_shape(modes.shape[len(self.dims) :])
         named = xarray.DataArray(modes, dims=(*self.dims, *labels.dims), attrs=labels.attrs, name="modes")

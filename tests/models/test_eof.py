@@ -30,7 +30,7 @@ SEA = SST.notnull().all("time").values.ravel()
 
 
 def truth(anomalies: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Eigenvalues, modes and time functions of anomalies (n, d)."""
+    """Return eigenvalues, modes and PC time series of anomalies (n, d)."""
     left, values, rows = np.linalg.svd(anomalies, full_matrices=False)
     signs = np.sign(rows[np.arange(len(rows)), np.abs(rows).argmax(axis=1)])
     return values[:k] ** 2 / (len(anomalies) - 1), rows[:k] * signs[:k, None], (left * values * signs)[:, :k]
@@ -42,7 +42,7 @@ def plain(field: xr.DataArray = SST, weights: np.ndarray | None = COSLAT) -> np.
 
 
 def of(maps: xr.DataArray) -> np.ndarray:
-    """Maps at places with data; elsewhere there is nothing."""
+    """Return maps at grid points with data only."""
     rows = maps.transpose("mode", "lat", "lon").values.reshape(maps.sizes["mode"], -1)
     assert np.isnan(rows[:, ~SEA]).all()
     return rows[:, SEA]

@@ -1,4 +1,4 @@
-"""What an EOF analysis is made of, each part against what is known of it by hand."""
+"""The parts of an EOF analysis, each compared with values computed by hand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RNG = np.random.default_rng(0)
 
 @pytest.mark.parametrize("longest", [1, 3, 5])
 def test_gaps_are_filled_whichever_samples_are_read_at_once(longest: int) -> None:
-    """As numpy interpolates each place; so many samples before and behind are as many as a gap needs."""
+    """Interpolation equals numpy at each grid point, and the halo of the longest gap suffices."""
     n, times = 30, np.cumsum(RNG.random(30) + 0.1)
     x = RNG.normal(size=(n, 6))
     expected = x.copy()
@@ -93,7 +93,7 @@ def test_a_weight_that_is_nan_is_none() -> None:
 
 @pytest.mark.parametrize("detrend", [False, True])
 def test_places_of_weight_0_come_back_as_far_as_they_are_known(detrend: bool) -> None:
-    """Nothing is known of them without a level; with one, their own trend is."""
+    """Without a level they are NaN; with a level they have their own trend."""
     x = RNG.normal(size=(20, 3)) + np.arange(20)[:, None]
     field = EOF(2, weights=np.array([1.0, 0, 1]), detrend=detrend, solver="auto").fit(x).reconstruct()
     line = np.polyval(np.polyfit(np.arange(20), x[:, 1], 1), np.arange(20))

@@ -1,4 +1,4 @@
-"""EOF in stores: what comes back gives the same maps, time functions, scores and fields as what was saved."""
+"""EOF in stores: a loaded analysis yields the same maps, PC time series, scores and fields as the saved one."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_it_comes_back_as_it_was(options: dict[str, Any], field: Any, other: Any
         for name, value in vars(eof).items():
             if name.endswith("_") and name != "model_":
                 same(getattr(found, name), value)
-    # What was loaded is saved, and fitted, as what was fitted.
+    # A loaded analysis can be saved and fitted again.
     again.save(tmp_path / "again.zarr")
     same(EOF.load(tmp_path / "again.zarr").reconstruct(), eof.reconstruct())
     np.testing.assert_allclose(

@@ -1,4 +1,4 @@
-"""KernelPCA equals scikit-learn's where it takes all samples, and proves what it captures where it takes some."""
+"""KernelPCA: with all samples as landmarks it equals scikit-learn; with some, its bounds hold."""
 
 from __future__ import annotations
 
@@ -212,7 +212,7 @@ def test_duplicates_and_constant_attributes_take_fewer_landmarks() -> None:
     np.testing.assert_allclose(given.eigenvalues_, expected.eigenvalues_, rtol=1e-9)
 
 
-# -- going on
+# -- incremental fits
 
 
 def test_batches_and_merges_in_any_order_are_one_fit() -> None:
@@ -271,7 +271,7 @@ def test_from_store_to_store(tmp_path: Path, scheduler: str, capsys: pytest.Capt
     np.testing.assert_allclose(opened.scores.compute(), fitted.transform(images), atol=1e-5)
     rounded = np.clip(np.rint(fitted.inverse_transform(fitted.transform(images))), 0, 255)
     assert np.abs(opened.stack().compute() - rounded).max() <= 1
-    # Scores take the place of samples of very many attributes.
+    # Scores replace samples with very many attributes.
     again = KernelPCA(2, n_landmarks=20, random_state=0).fit(opened.scores)
     assert again.transform(opened.scores).compute().shape == (60, 2)
     done = compress(stack, tmp_path / "out.zarr", CompressionSettings(KernelPCA(3, n_landmarks=20, random_state=0)))
@@ -350,7 +350,7 @@ def test_spectral_clusters_of_all_landmarks_are_those_of_the_whole_matrix() -> N
             SpectralClustering(count, gamma=0.2).fit(np.repeat(x[:4], 5, axis=0))
 
 
-# -- what cannot be
+# -- invalid input
 
 
 @pytest.mark.parametrize(

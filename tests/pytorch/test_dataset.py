@@ -1,4 +1,4 @@
-"""Batches as tensors, by any number of workers; where PyTorch is not installed, a sentence says so."""
+"""Batches as tensors with any number of workers; without PyTorch, an error says how to install it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What analyses of time functions are given, what all results say, and what is refused."""
+"""Time series analyses: their input, the retained share of the variance, and the errors."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_scores_in_any_form_are_the_same_functions(tmp_path: Path) -> None:
     ids=["whole", "whitened", "cells", "lapped, flat"],
 )
 def test_maps_are_those_of_the_model(model: Any) -> None:
-    """The functions are coordinates in an orthonormal basis: maps of them make what the model reconstructs."""
+    """The time series are coordinates in an orthonormal basis: with their maps they yield the reconstruction."""
     scores = model.fit(FIELD).transform(FIELD)
     found = time_functions(scores, model, None)
     every = np.eye(found.values.shape[1])
@@ -78,7 +78,7 @@ def test_names_come_back(tmp_path: Path) -> None:
 
 
 def test_fields_with_gaps() -> None:
-    """The modes of weighted anomalies at places with data, put on the grid."""
+    """Return the modes of weighted anomalies at grid points with data, on the grid."""
     field = xarray.DataArray(FIELD, {"lat": np.linspace(-60, 60, 5)}, ("time", "lat", "lon")).copy()
     field[:, 1:3, 2] = np.nan
     eof = EOF(4, weights="coslat", solver="dual").fit(field)
