@@ -48,9 +48,9 @@ class ComponentModel(Estimator):
         self.n_samples_seen_, self.n_components_ = n, len(self.components_)
         self.sample_shape_, self.n_features_in_ = sample_shape, math.prod(sample_shape)
 
-    def _know_only(self, learned: Mapping[str, Any]) -> None:
+    def _know_only(self, attributes: Mapping[str, Any]) -> None:
         """Set the attributes that only some fits have; delete those that are None, as they are of an earlier fit."""
-        for name, value in learned.items():
+        for name, value in attributes.items():
             if value is not None:
                 setattr(self, name, value)
             elif hasattr(self, name):

@@ -169,11 +169,11 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
             watching.beside = {"_labels": labels, "_key": key}
         further = {} if watching is None else {"watching": watching}
 
-        def learn() -> None:
+        def run_fit() -> None:
             self._fit(X, client=client or default_client(), checkpoints=checkpoints, progress=progress, **further)
             self._labels, self._key = labels, key
 
-        return watched(self, watching, learn)
+        return watched(self, watching, run_fit)
 
     def _batch(self, X: Any, sample_dim: str | Sequence[str] | None) -> Array:
         """Return the samples of a ``partial_fit`` call in memory, after checks. The first batch sets the labels."""

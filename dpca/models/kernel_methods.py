@@ -130,7 +130,7 @@ def plan(problem: Problem, passes: Passes) -> None:
 
     held_out = no_values((min(HELD_OUT, passes.source.shape[0]), d), problem.dtype)
 
-    def refused(m: int) -> PlanError | None:
+    def plan_error(m: int) -> PlanError | None:
         points = KernelMap(Kernel(problem.kernel), no_values((m, d), problem.dtype))
         try:
             passes.plan(Whole(shape), problem.rule(points, held_out))
@@ -138,8 +138,8 @@ def plan(problem: Problem, passes: Passes) -> None:
             return error
         return None
 
-    if (error := refused(problem.n_landmarks)) is not None:
-        fits = bisect_left(range(1, problem.n_landmarks), True, key=lambda m: refused(m) is not None)
+    if (error := plan_error(problem.n_landmarks)) is not None:
+        fits = bisect_left(range(1, problem.n_landmarks), True, key=lambda m: plan_error(m) is not None)
         if fits < problem.k:
             raise error
         raise PlanError(

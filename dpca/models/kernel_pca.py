@@ -161,12 +161,12 @@ class KernelPCA(KernelModel):
         problem = self._problem(source.shape[0], tuple(source.shape[1:]), source.dtype)
         passes = Passes(source, memory_budget=self.memory_budget, **running)
 
-        def learn(model: Any, found: Found, n: int) -> None:
+        def set_results(model: Any, found: Found, n: int) -> None:
             model._settle(found, tuple(source.shape[1:]), n)
             model._states = None
 
-        passes.settle = learn
-        learn(self, guarded(METHODS[self.method], source.name)(problem, passes), source.shape[0])
+        passes.settle = set_results
+        set_results(self, guarded(METHODS[self.method], source.name)(problem, passes), source.shape[0])
         self.fit_report_ = passes.report
 
     def _problem(self, n: int | None, shape: tuple[int, ...], dtype: np.dtype[Any]) -> Problem:

@@ -132,8 +132,8 @@ def dmd(
             raise DataError("all modes of the scores vanish after one sample: give a longer record")
         rates = np.log(eigenvalues[lasting].astype(np.complex128)) / given.step
         return _sorted_modes(given, values, rates, (following @ vectors[:, lasting]).T)
-    rates, coefficients, settled = fit_exponentials(values, given.times, m)
-    if not settled:
+    rates, coefficients, converged = fit_exponentials(values, given.times, m)
+    if not converged:
         warnings.warn(
             f"the rates of {m} modes have not converged: give a smaller n_modes, or use method='exact'",
             ConvergenceWarning,

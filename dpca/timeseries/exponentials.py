@@ -51,7 +51,7 @@ def fit_exponentials(values: Array, times: Array, n_modes: int) -> tuple[Array, 
     Returns
     -------
     rates, coefficients
-    settled : bool
+    converged : bool
         Whether the iteration converged.
     """
     length = times[-1] - times[0]

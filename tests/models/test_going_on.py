@@ -108,7 +108,7 @@ def test_a_first_batch_that_is_refused_does_not_bind(model: Any, images: np.ndar
 
 
 def test_a_rule_that_diverges_in_the_middle_of_a_batch_leaves_no_trace() -> None:
-    """With batches of 20 samples, the rule takes the first 30 of the rejected samples before it detects them."""
+    """With batches of 20 samples, the rule takes the first 30 samples of the rejected call before it diverges."""
     rng = np.random.default_rng(0)
     small, large = 1e-3 * rng.normal(size=(130, 6)), rng.normal(size=(50, 6))
     good, other = (StreamingPCA(2, method=Sanger(schedule=Constant(0.1), unit=1.0), batch_size=20) for _ in range(2))
