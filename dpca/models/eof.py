@@ -87,8 +87,7 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
     Attributes
     ----------
     explained_variance_, explained_variance_ratio_ : array (n_modes,), float64
-        Eigenvalues of the covariance of the weighted anomalies (divisor n - 1), and the same divided by the total
-        variance.
+        Eigenvalues of the covariance of the weighted anomalies (divisor n - 1); the same by the total variance.
     total_variance_ : float
     captured_bound_ : float
         Certificate: the modes capture at least this share of the optimum; see `StreamingPCA` and `PCA`.
@@ -104,8 +103,7 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
     -----
     A pass costs as much as a pass of `StreamingPCA` over the values at grid points with data. One more pass computes
     statistics if ``standardize``, ``detrend`` or ``climatology`` is set, or if some values are missing. ``"iterate"``
-    takes a pass for each of some tens of fits. `save` includes the PC time series if `pcs` was called before. Samples
-    are not stored.
+    takes a pass for each of some tens of fits. `save` stores PC time series if `pcs` was called before, but no samples.
     {where}
 
     Examples
@@ -159,15 +157,12 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
             An ``xarray.DataArray`` in memory or in Dask; the variable ``key`` of a ``Dataset``, as xarray opens it from
             netCDF, Zarr or GRIB; or any input of `PCA.fit`.
         y : ignored
-        dim : str, optional
-            The parameter ``dim`` once more, for compatibility with xeofs.
-        key : str, optional
-            Name of the variable, required if there are several.
+        dim, key : str, optional
+            The parameter ``dim`` once more, as in xeofs; the name of the variable, required if there are several.
         client : distributed.Client, optional
             Default: the current one, if any.
         checkpoints : Checkpoints, optional
-            Folder of the checkpoints. The fit resumes from them if it was interrupted. Requires an integer
-            ``random_state``.
+            Folder of checkpoints. An interrupted fit resumes from them. Requires an integer ``random_state``.
         progress : Progress, optional
             Receives the number of bytes read in each pass.
         callback, max_seconds, max_samples
@@ -220,15 +215,12 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
         return on_grid(maps, self._given.labels, "eofs", self._attributes(scaling == 2))
 
     def pcs(self, scaling: int = 0) -> Any:
-        """Return the principal component time series (n_samples, n_modes) of the samples of the fit.
-
-        The first call reads the samples.
+        """Return the principal component time series (n_samples, n_modes) of the fit. The first call reads the samples.
 
         Parameters
         ----------
         scaling : int
-            0: projections on modes of unit length. 1: divided by the square root of the eigenvalue, for unit variance.
-            2: multiplied by it.
+            0: projections on modes of unit length. 1: these divided, 2: multiplied by the root of the eigenvalue.
 
         Returns
         -------
@@ -238,9 +230,7 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "model_")
         if self._pcs is None:
             if not isinstance(self._given, Field):
-                raise DataError(
-                    "this store has no PC time series, because save() was called before pcs(): project() the samples"
-                )
+                raise DataError("this store has no PC time series: call pcs() before save(), or project() the samples")
             found = self._projected(self._given)
             self._pcs = np.asarray(found.compute() if isinstance(found, da.Array) else found)
         scaled = self._pcs * self._scale(scaling).astype(self._pcs.dtype)
@@ -249,8 +239,7 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
     def project(self, X: Any, *, key: str | None = None) -> Any:
         """Return the scores (n_samples, n_modes) of any samples.
 
-        The mean or climatology, trend, standard deviation and weights are those of the fit. Grid points without data
-        in the fit are ignored.
+        Mean, climatology, trend, standard deviation, weights and grid points with data are those of the fit.
 
         Parameters
         ----------
@@ -270,10 +259,7 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "model_")
         given = Field.of(X, self.dim, key, self._given.labels if is_labelled(X) else None)
         if given.source.shape[1:] != self.sample_shape_:
-            raise DataError(
-                f"samples have shape {given.source.shape[1:]} but the fit had {self.sample_shape_}: give samples on "
-                f"that grid"
-            )
+            raise DataError(f"samples have shape {given.source.shape[1:]}: give {self.sample_shape_}, as in the fit")
         self._calendar.check(given.along, self._given.along, always=True)
         return given.series(self._projected(given), self._attributes(True))
 
