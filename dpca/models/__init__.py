@@ -1,4 +1,4 @@
-"""Estimators with scikit-learn's conventions, over arrays and stores of any size."""
+"""Estimators with the scikit-learn interface, for arrays and stores of any size."""
 
 from __future__ import annotations
 

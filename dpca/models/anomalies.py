@@ -1,4 +1,4 @@
-"""Anomalies of fields: what is left of places with data once means, seasons and trends are taken away, weighted."""
+"""Anomalies of fields at grid points with data: without mean, season and trend, and weighted."""
 
 from __future__ import annotations
 
@@ -18,27 +18,27 @@ from dpca.representation.linear import LinearRepresentation
 from dpca.rules.survey import numbered
 from dpca.storage.errors import DataError
 
-# Anomalies that are projected at once.
+# Size of the blocks of anomalies that are projected at once.
 _BLOCK_BYTES = 2**25
 
 
 class GapError(DataError):
-    """Values are missing where those of the first sample are not, or the other way round."""
+    """A sample misses values at other grid points than the first sample."""
 
 
 @dataclass(frozen=True, eq=False)
 class Anomalies:
-    """A linear map of the values x at each place with data, and its inverse: a = gain (x - level_g - slope t).
+    """A linear map of the values x at each grid point with data, and its inverse: a = gain (x - level_g - slope t).
 
     Attributes
     ----------
     places : array (d,), integer, ascending
-        Of a flat sample, those with data.
+        Indices into a flattened sample: the grid points with data.
     sample_shape : tuple of int
     gain : array (d,), float64, or None
-        Weight, by the standard deviation where that is wanted.
+        Weight, divided by the standard deviation if anomalies are standardized.
     level : array (n_groups, d), float64, or None
-        Mean of each group of samples. Where it is None, the model that is fitted subtracts the mean.
+        Mean of each group of samples. If None, the fitted model subtracts the mean.
     slope : array (d,), float64, or None
     """
 
@@ -49,12 +49,12 @@ class Anomalies:
     slope: Array | None = None
 
     def of(self, rows: Array, groups: Array, trend: Array, columns: slice) -> None:
-        """Turn values (n, m) of some places into anomalies, in place."""
+        """Convert values (n, m) of some grid points to anomalies, in place."""
         gain, slope = (_part(values, columns, rows.dtype) for values in (self.gain, self.slope))
         level = None if self.level is None else self.level[:, columns].astype(rows.dtype)
         if gain is None and level is None:
             return
-        for i, row in enumerate(rows):  # a row stays in the cache
+        for i, row in enumerate(rows):  # one row stays in the cache
             if level is not None:
                 row -= level[groups[i]]
             if slope is not None:
@@ -63,7 +63,7 @@ class Anomalies:
                 row *= gain
 
     def back(self, rows: Array, groups: Array, trend: Array) -> Array:
-        """Return the values (n, d) that anomalies stand for; NaN where the gain is 0 and nothing else is known."""
+        """Return the values (n, d) of anomalies; NaN where the gain is 0 and there is no level."""
         values = rows.copy()
         if self.gain is not None:
             lost = np.nan if self.level is None else 0.0
@@ -76,23 +76,23 @@ class Anomalies:
         return values
 
     def placed(self, rows: Array) -> Array:
-        """Return rows (n, d) on the grid (n, *sample_shape), NaN at places without data."""
+        """Return rows (n, d) on the grid (n, *sample_shape), NaN at grid points without data."""
         grid = np.full((len(rows), math.prod(self.sample_shape)), np.nan, np.result_type(rows.dtype, np.float32))
         grid[:, self.places] = rows
         return grid.reshape(len(rows), *self.sample_shape)
 
 
 class AnomalySource(ComputedSource):
-    """The anomalies of another source's samples, (n, d).
+    """The anomalies (n, d) of the samples of another source.
 
     Parameters
     ----------
     source : Source
     anomalies : Anomalies
     groups, trend : array (n,)
-        Of each sample.
+        Group and time coordinate of each sample.
     certain : bool
-        Whether the places with data are known; otherwise each batch is counted.
+        Whether the grid points with data are known. If not, the missing values of each batch are counted.
     """
 
     def __init__(self, source: Source, anomalies: Anomalies, groups: Array, trend: Array, certain: bool) -> None:
@@ -101,7 +101,7 @@ class AnomalySource(ComputedSource):
         self.anomalies, self.groups, self.trend, self.certain = anomalies, groups, trend, certain
 
     def needed(self, region: Region) -> Region:
-        """Return the box of whole rows of the grid that hold the places of a region."""
+        """Return the box of whole grid rows that contains the grid points of a region."""
         ((a, b),), (_, length, *rest) = region, self.source_shape
         step, places = math.prod(rest), self.anomalies.places
         rows = (int(places[a]) // step, int(places[b - 1]) // step + 1) if b > a else (0, length)
@@ -118,20 +118,20 @@ class AnomalySource(ComputedSource):
         if b - a == flat.shape[1]:
             np.copyto(out, flat)
         elif flat.dtype == out.dtype:
-            np.take(flat, places[a:b] - begin, axis=1, out=out, mode="clip")  # other modes buffer what they write
+            np.take(flat, places[a:b] - begin, axis=1, out=out, mode="clip")  # other modes buffer the output
         else:
             np.copyto(out, flat[:, places[a:b] - begin])
-        if not self.certain and np.isnan(out.max()):  # of places elsewhere as many have values
+        if not self.certain and np.isnan(out.max()):  # the count agrees, but the grid points differ
             raise self._gap(samples)
         here = slice(*samples)
         self.anomalies.of(out, self.groups[here], self.trend[here], slice(a, b))
 
     def _gap(self, samples: tuple[int, int]) -> GapError:
-        return GapError(f"{self.name} misses values at other places in samples {samples[0]} to {samples[1] - 1}")
+        return GapError(f"{self.name} misses values at other grid points in samples {samples[0]} to {samples[1] - 1}")
 
 
 class SurveySource(ComputedSource):
-    """Samples as `dpca.rules.survey.Survey` takes them: flat, with their numbers, and NaN where values are missing."""
+    """Input of `dpca.rules.survey.Survey`: flattened samples with their numbers, NaN where values are missing."""
 
     with_gaps = True
 
@@ -140,15 +140,17 @@ class SurveySource(ComputedSource):
         super().__init__(source, (source.shape[0], d + 2), working_dtype(source.dtype))
 
     def compute(self, values: Array, first: int, samples: tuple[int, int], region: Region, out: Array) -> None:
-        """Fill a box, which is always that of whole samples."""
+        """Fill a box. It always contains whole samples."""
         if values.dtype.kind == "f" and np.isinf(values).any():
             number = samples[0] + int(np.isinf(values).reshape(len(values), -1).any(axis=1).argmax())
-            raise DataError(f"sample {number} of {self.name} holds an infinite value: mask it, or leave the sample out")
+            raise DataError(
+                f"sample {number} of {self.name} contains an infinite value: mask the value or remove the sample"
+            )
         numbered(values.reshape(len(values), -1), first, out)
 
 
 def projected(anomalies: AnomalySource, basis: LinearRepresentation) -> Any:
-    """Return the scores (n, k) of anomalies, a Dask array of those in Dask; NaN for samples without any value."""
+    """Return the scores (n, k) of anomalies; NaN for samples without values. A Dask array yields a Dask array."""
     project, (n, d), k = _Projection(basis, anomalies.name), anomalies.shape, len(basis.components)
     dtype = basis.score_dtype(anomalies.dtype)
     if (lazy := anomalies.as_dask()) is not None:

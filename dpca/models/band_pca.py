@@ -1,4 +1,4 @@
-"""BandPCA: one principal component analysis for each band of attributes with like values."""
+"""BandPCA: one principal component analysis for each band, a group of attributes with similar statistics."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import whole_number
 from dpca.storage.layout import CHANNEL, axes_for
 
-# More of them than there are attributes mean nothing, and each takes memory.
+# Each interval takes memory, and more intervals than attributes serve no purpose.
 _MOST_INTERVALS = 10_000_000
 _OWN = ("band_size", "mapping", "n_intervals", "n_estimating", "keep_channels", "random_state")
 _KEPT_PARAMETERS = (*CHOICES, "max_components", *_OWN)
@@ -38,40 +38,42 @@ _KEPT_PARAMETERS = (*CHOICES, "max_components", *_OWN)
 @documented(**PARTITIONED, part="band", parts="bands", grid="n_bands")
 @dataclass(eq=False, repr=False, kw_only=True)
 class BandPCA(PartitionedPCA):
-    """Principal component analysis of bands, attributes that go together by their values (Alakkari 2020, section 4.4).
+    """Principal component analysis of bands, groups of attributes with similar statistics (Alakkari 2020, section 4.4).
 
-    It does not use space, so it takes any data: images and volumes, and weather stations, molecules or spectra as
-    vectors. The attributes of a sample are mapped to bands; each band gets its own mean and components from all
-    samples. Values are analyzed in the units of the input; integers are never copied whole to floating point.
+    Bands do not depend on position. BandPCA therefore supports any data: images, volumes, and vectors such as weather
+    stations, molecules or spectra. The attributes of a sample are mapped to bands, and each band has its own mean and
+    components from all samples. Values are analyzed in the units of the input. Integers are converted to floating
+    point in blocks, never as a whole.
 
     Parameters
     ----------
     {n_components}
     band_size : int
-        Largest number of attributes of a band (L in the thesis).
+        Largest number of attributes in a band (L in the thesis).
     mapping : {"mean-variance", "mean", "random", "raster"}
-        Which attributes make a band.
+        How attributes are assigned to bands.
 
-        - "mean": like means (Alakkari 2020, equation 4.2). The range of the means is divided into ``n_intervals`` of
-          equal width; the attributes of an interval are sorted by their mean and cut into bands of ``band_size``. The
-          last band of an interval takes the interval's rest, so that bands have unequal sizes and none reaches across a
-          border.
-        - "mean-variance": like means and variances (equation 4.3). The same, but sorted by their variance.
-        - "random": bands of ``band_size`` drawn by ``random_state``, the last one takes the rest (section 4.5.3). Each
-          band sees the whole sample as the holistic analysis does: its leading components, in place, resemble the
-          holistic ones (section 4.5.4).
-        - "raster": consecutive attributes, a baseline.
+        - "mean": by similar means (Alakkari 2020, equation 4.2). The range of the means is divided into ``n_intervals``
+          intervals of equal width. The attributes of an interval are sorted by their mean and cut into bands of
+          ``band_size``. The last band of an interval contains the remaining attributes, so bands have unequal sizes and
+          no band crosses an interval border.
+        - "mean-variance": by similar means and variances (equation 4.3). As "mean", but sorted by variance.
+        - "random": bands of ``band_size`` attributes, drawn by ``random_state`` (section 4.5.3). The last band contains
+          the remaining attributes. Each band covers the whole sample, as holistic PCA does: its leading components, at
+          their positions in the sample, resemble the holistic components (section 4.5.4).
+        - "raster": consecutive attributes, as a baseline.
     n_intervals : int
         Number of intervals of the mean (s in the thesis).
     n_estimating : int, optional
-        Samples that means and variances are estimated from, one at random in each of so many equal parts of the stack
-        (section 4.5.3, the estimating subset). Default all, which takes a pass of its own.
+        Number of samples for the estimate of means and variances (section 4.5.3, the estimating subset). The stack is
+        divided into this many equal parts, and one random sample is drawn from each. Default: all samples, in an
+        additional pass.
     keep_channels : bool
-        Keep the channels of a pixel in one band, so that a band has ``band_size // n_channels`` pixels. A pixel is then
-        mapped by the averages of its channels' means and variances (the thesis maps by the red channel, and recommends
-        gray values).
+        Keep the channels of a pixel in one band. A band then has ``band_size // n_channels`` pixels. A pixel is mapped
+        by the mean over its channels of their means and variances. (The thesis maps by the red channel and recommends
+        gray values.)
     random_state : int, RandomState or None
-        Seed of the random mapping, of the estimating subset, and of the samples that a target is met on.
+        Seed of the random mapping, of the estimating subset, and of the samples for a quality target.
     {choices}
     {memory_budget}
     {flatten}
@@ -82,13 +84,13 @@ class BandPCA(PartitionedPCA):
     {components}
     {attributes}
     bands_ : Bands
-        ``bands_.labels`` (*sample_shape) is the band of each attribute.
+        ``bands_.labels`` (*sample_shape) is the band number of each attribute.
 
     Notes
     -----
     {costs}
-    Means and variances take one more read of the stack where the mapping needs them; `partial_fit` maps by those of its
-    first batch.
+    If the mapping depends on means and variances, the stack is read once more. `partial_fit` maps by the statistics of
+    its first batch.
 
     Examples
     --------
@@ -111,7 +113,7 @@ class BandPCA(PartitionedPCA):
     n_estimating: int | None = None
     keep_channels: bool = True
 
-    # -- what the bands are
+    # -- the partition
 
     def _partition(self, source: Source, axes: Sequence[str] | None, **running: Any) -> Bands:
         self._check_parameters()
@@ -135,10 +137,13 @@ class BandPCA(PartitionedPCA):
     def _moments(
         self, source: Source, rng: np.random.Generator, checkpoints: Checkpoints | None = None, **running: Any
     ) -> tuple[Array, Array]:
-        """Return mean and variance of every attribute, from all samples or the estimating subset."""
+        """Return mean and variance of each attribute, from all samples or from the estimating subset."""
         shape = tuple(source.shape[1:])
         if source.shape[0] < 2:
-            raise DataError("the first batch has 1 sample, whose variance maps nothing: begin with at least 2 samples")
+            raise DataError(
+                "the first batch has 1 sample but the mapping requires at least 2: give more samples to the first call "
+                "of partial_fit"
+            )
         if self.n_estimating is None or self.n_estimating >= source.shape[0]:
             here = None if checkpoints is None else replace(checkpoints, folder=f"{checkpoints.folder}/statistics")
             budget = self.memory_budget
@@ -161,7 +166,7 @@ class BandPCA(PartitionedPCA):
             if name != "n_estimating" or self.n_estimating is not None:
                 whole_number(getattr(self, name), name, least)
         if self.n_intervals > _MOST_INTERVALS:
-            raise DataError(f"n_intervals is {self.n_intervals}: give an integer of at most {_MOST_INTERVALS:,}")
+            raise DataError(f"n_intervals is {self.n_intervals}: give at most {_MOST_INTERVALS:,}")
 
     def _most_components(self, partition: Bands) -> tuple[int, str]:
         return min(int(self.band_size), partition.labels.size), f"a band of {self.band_size}"
@@ -179,21 +184,21 @@ class BandPCA(PartitionedPCA):
         """Plan a fit; see `Estimator.plan_fit`."""
         if self.mapping in ("random", "raster"):
             return super().plan_fit(source, axes, client)
-        # Moments take a pass, and may make more bands, which are smaller.
+        # Moments require a pass, and mapping by them may give more and smaller bands.
         return clone(self).set_params(mapping="raster").plan_fit(source, axes, client)[0], False
 
-    # -- what jobs and reports ask
+    # -- jobs and reports
 
     def announced(self, axes: Sequence[str]) -> str:
-        """Say what is fitted."""
+        """Return a description of the fit for logs."""
         return f"bands of {self.band_size:,} attributes"
 
     def report_numbers(self) -> dict[str, Any]:
-        """Return what a report says of the fitted model; see `dpca.report.record`."""
+        """Return the numbers of the fitted model for a report; see `dpca.report.record`."""
         bands = {"bands": self.bands_.n_partitions, "band_size": self.bands_.max_features, "mapping": self.mapping}
         return super().report_numbers() | bands
 
-    # -- keeping
+    # -- stores
 
     def _kept(self) -> Kept:
         axes = axes_for(self.sample_shape_)
@@ -217,7 +222,7 @@ class BandPCA(PartitionedPCA):
         arrays = stored.arrays(shapes, integers=("labels",))
         bands = Bands(arrays["labels"])
         if bands.n_partitions != p:
-            raise ValueError(f"{bands.n_partitions} bands, not {p}")
+            raise ValueError(f"the labels have {bands.n_partitions} bands instead of {p}")
         model._learned_parts(bands, arrays, stored.n_samples)
         model._remember(stored)
         return model

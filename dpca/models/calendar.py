@@ -1,4 +1,4 @@
-"""Samples in time: the season that each belongs to, and its place on a line, for climatologies and trends."""
+"""Times of samples: the group of each sample for a climatology, and its time coordinate for a trend."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import numpy as np
 from dpca.kernels.types import Array
 from dpca.storage.errors import DataError
 
-#: Parts of the year or the day whose means may be subtracted, as xarray's ``.dt`` calls them.
+#: Groups for a climatology: the ``.dt`` attributes of xarray for parts of the year and the day.
 CLIMATOLOGIES = ("month", "season", "dayofyear", "hour")
 
 
 @dataclass(frozen=True, eq=False)
 class Calendar:
-    """How times become groups and places on a line.
+    """The conversion of times to groups and to a time coordinate for the trend.
 
     Attributes
     ----------
@@ -25,9 +25,9 @@ class Calendar:
         One of `CLIMATOLOGIES`.
     detrend : bool
     parts : array
-        What the groups stand for, such as the numbers of months.
+        The value of each group, such as the number of the month.
     origin, unit : float
-        Of the places on the line, which go from about -1 to 1 over the times of the fit.
+        Of the time coordinate. It runs from about -1 to 1 over the times of the fit.
     """
 
     dim: str
@@ -39,12 +39,12 @@ class Calendar:
 
     @classmethod
     def of(cls, along: Any, n: int, dim: str, climatology: str | None, detrend: bool) -> Calendar:
-        """Learn the groups and the line of ``n`` times, a coordinate of xarray, or None to count samples.
+        """Return the calendar of ``n`` times: an xarray coordinate, or None to number the samples.
 
         Raises
         ------
         DataError
-            For a climatology that is none, or one of times that are no dates.
+            If the climatology is unknown, or requires dates and there are none.
         """
         if climatology is not None and climatology not in CLIMATOLOGIES:
             raise DataError(f"climatology is {climatology!r}: choose one of {', '.join(CLIMATOLOGIES)}, or None")
@@ -59,7 +59,7 @@ class Calendar:
         Raises
         ------
         DataError
-            For a part of the year that the fit has not seen.
+            If a part of the year did not occur in the fit.
         """
         if self.climatology is None:
             return np.zeros(n, np.int64)
@@ -67,37 +67,46 @@ class Calendar:
         groups = np.searchsorted(self.parts, parts).clip(max=len(self.parts) - 1)
         if (unknown := parts[self.parts[groups] != parts]).size:
             raise DataError(
-                f"a sample belongs to {self.climatology} {unknown[0]} but the model was fitted to none of that: leave "
-                f"it out, or fit the model to all parts of the year"
+                f"a sample has {self.climatology} {unknown[0]}, which did not occur in the fit: remove the sample, or "
+                f"fit to samples of every {self.climatology}"
             )
         return groups
 
     def trend(self, along: Any, n: int) -> Array:
-        """Return the place (n,) of each time on the line."""
+        """Return the time coordinate (n,) for the trend."""
         if not self.detrend:
             return np.zeros(n)
         placed: Array = (elapsed(along, n, self.dim) - self.origin) / self.unit
         return placed
 
     def given(self, along: Any, rows: Array, fitted: Any) -> tuple[Array, Array]:
-        """Return the groups and places of time functions (m, k) that were given, and stand along this.
+        """Return the groups and time coordinates of PC time series (m, k) with this coordinate.
 
         Raises
         ------
         DataError
-            If they are on another line than those of the fit, or fewer or more where they have its times.
+            If the times are of another kind than the times of the fit, or the time series have no coordinate and
+            another length than the fit.
         """
         self.check(along, fitted)
         groups, trend = self.groups(along, len(rows)), self.trend(along, len(rows))
         if {len(groups), len(trend)} != {len(rows)}:
             raise DataError(
-                f"{len(rows)} time functions without names stand at the times of the fit, which had "
-                f"{max(len(groups), len(trend))}: give all of them, or a DataArray with the coordinate {self.dim!r}"
+                f"the PC time series have {len(rows)} samples and no coordinate, but the fit had "
+                f"{max(len(groups), len(trend))} samples: give that many, or a DataArray with the coordinate "
+                f"{self.dim!r}"
             )
         return groups, trend
 
     def check(self, along: Any, fitted: Any, *, always: bool = False) -> None:
-        """Refuse what is not on the line of the trend as ``fitted`` is; with ``always``, also numbers of samples.
+        """Check that a coordinate is of the same kind as the coordinate of the fit, if there is a trend.
+
+        Parameters
+        ----------
+        along, fitted : xarray.DataArray or None
+            The coordinates of the samples and of the fit.
+        always : bool
+            Require a coordinate, too.
 
         Raises
         ------
@@ -107,18 +116,18 @@ class Calendar:
         if self.detrend and (here != there or (always and along is None)):
             wanted = "a coordinate" if fitted is None else there
             raise DataError(
-                f"the fit subtracted a trend and these samples have {here} along {self.dim!r}, the fit {there}: fit "
-                f"and project an xarray.DataArray with {wanted} there"
+                f"these samples have {here} along {self.dim!r} but the trend was fitted to {there}: fit and project an "
+                f"xarray.DataArray with {wanted} along {self.dim!r}"
             )
 
 
 def elapsed(along: Any, n: int, dim: str) -> Array:
-    """Return times (n,), float64, dates and lengths of time in days; numbers of samples where there is no coordinate.
+    """Return times (n,), float64; dates and durations in days. Without a coordinate, samples are numbered from 0.
 
     Raises
     ------
     DataError
-        For what is neither number nor date, or not finite.
+        If the values are neither numbers nor dates, or not finite.
     """
     if along is None:
         return np.arange(float(n))
@@ -130,13 +139,13 @@ def elapsed(along: Any, n: int, dim: str) -> Array:
     elif values.dtype.kind in "iuf":
         days = values.astype(np.float64)
     elif values.dtype.kind == "O" and hasattr(values[0], "calendar"):
-        import cftime  # whose dates these are
+        import cftime  # installed, as the dates are cftime objects
 
         days = np.asarray(cftime.date2num(values, "days since 1970-01-01", calendar=values[0].calendar), np.float64)
     else:
-        raise DataError(f"the coordinate {dim!r} holds {values.dtype} values: give dates or numbers, to see a trend")
+        raise DataError(f"the coordinate {dim!r} has dtype {values.dtype}: give dates or numbers")
     if not np.isfinite(days).all():
-        raise DataError(f"the coordinate {dim!r} holds values that are not finite: leave these samples out")
+        raise DataError(f"the coordinate {dim!r} contains values that are not finite: remove these samples")
     return days
 
 
@@ -149,22 +158,22 @@ def _kind(along: Any) -> str:
         return "dates"
     if calendar:
         return f"dates of the calendar {calendar!r}"
-    return "lengths of time" if values.dtype.kind == "m" else "numbers"
+    return "durations" if values.dtype.kind == "m" else "numbers"
 
 
 def _parts(along: Any, dim: str, climatology: str) -> Array:
     if along is None:
         raise DataError(
-            f"climatology is {climatology!r} but the samples have no dates: give an xarray.DataArray with dates along "
-            f"{dim!r}"
+            f"climatology={climatology!r} requires dates, and the samples have none: give an xarray.DataArray with "
+            f"dates along {dim!r}"
         )
     try:
         found: Array = np.asarray(getattr(along.dt, climatology))
     except (AttributeError, TypeError) as error:
         raise DataError(
-            f"climatology is {climatology!r} but the coordinate {dim!r} holds {along.dtype} values: give it dates, "
-            f"or climatology=None"
+            f"climatology={climatology!r} requires dates, and the coordinate {dim!r} has dtype {along.dtype}: give "
+            f"dates, or set climatology=None"
         ) from error
     if (lacking := np.asarray(along.isnull())).any():
-        raise DataError(f"sample {int(lacking.argmax())} has no date along {dim!r}: leave it out")
+        raise DataError(f"sample {int(lacking.argmax())} has no date along {dim!r}: remove it")
     return found

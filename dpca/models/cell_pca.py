@@ -27,36 +27,36 @@ from dpca.storage.layout import axes_for
 @documented(**PARTITIONED, part="cell", parts="cells", grid="*grid_shape")
 @dataclass(eq=False, repr=False, kw_only=True)
 class CellPCA(PartitionedPCA):
-    """Principal component analysis of every cell of an image or volume stack (Alakkari 2020, section 4.3; 6.4.3).
+    """Principal component analysis of each cell of an image or volume stack (Alakkari 2020, sections 4.3 and 6.4.3).
 
-    A sample is cut into cells, blocks of neighboring pixels with all their channels; each cell of the grid gets its own
-    mean and components from all samples, in one pass: its covariance is accumulated chunk by chunk, then decomposed.
-    Edge cells have the true remaining size. Values are analyzed in the units of the input; integers are never copied
-    whole to floating point.
+    Each sample is divided into cells, blocks of neighboring pixels with all their channels. Each cell has its own mean
+    and components from all samples. One pass accumulates the covariances chunk by chunk, then they are decomposed.
+    Cells at the edges are smaller if the cell length does not divide the image. Values are analyzed in the units of the
+    input. Integers are converted to floating point in blocks, never as a whole.
 
-    With ``shared=True`` all cells of one shape share their components, and only the means are each cell's own. That
-    takes more components for the same error, but one covariance for each shape of cell (whole cells, and up to 3 shapes
-    at the edges of images, 7 of volumes) instead of one for each cell, in memory as in a store: large cells become
-    affordable.
+    With ``shared=True`` all cells of the same shape share their components; only the means differ. This requires more
+    components for the same error. In return there is one covariance for each cell shape (whole cells, and up to 3
+    shapes at the edges of images, 7 of volumes) instead of one for each cell, in memory and in a store. Use it for
+    large cells.
 
     Parameters
     ----------
     {n_components}
     cell_shape : int or tuple of int
-        Cell length along each spatial axis, one integer for all of them. A tuple also says which axes are spatial: its
-        length counts them, axes after those are channels. With an integer, a last axis of length 4 or less behind two
-        or more others is taken for channels.
+        Cell length along each spatial axis; an integer applies to all of them. The length of a tuple is the number of
+        spatial axes; the remaining axes are channels. With an integer, the last axis counts as channels if it has at
+        most 4 entries and follows at least two other axes.
     overlap : int
-        Pixels on each side of a border between cells that are mapped across it before the analysis, at least 2 and at
-        most half of a cell, against edges of cells in reconstructions; 0 for none. The map is orthogonal
-        (:class:`~dpca.partition.prefilter.Prefilter`): nothing is stored twice, and all certificates stay exact.
+        Number of pixels on each side of a border between cells that an orthogonal filter combines before the analysis
+        (:class:`~dpca.partition.prefilter.Prefilter`). It reduces visible cell borders in reconstructions. At least 2
+        and at most half of a cell; 0 for no overlap. Nothing is stored twice, and all certificates remain exact.
     shared : bool
-        Whether all cells of one shape share their components: the eigenvectors of the average of their covariances,
-        each about the cell's own mean. Of all components used in every place, these leave the least squared error. A
-        shared component counts at each of its places, and is kept in all of them or in none.
+        Whether all cells of the same shape share their components: the eigenvectors of the average of their
+        covariances, each about the mean of its cell. These leave the least squared error of all shared components. A
+        shared component is counted once for each cell, and is retained in all of these cells or in none.
     {choices}
     random_state : int, RandomState or None
-        Seed of the samples that a target is met on. An integer lets a fit that was stopped go on.
+        Seed of the samples for a quality target. Resuming an interrupted fit requires an integer.
     {memory_budget}
     {flatten}
     {keep_state}
@@ -64,26 +64,26 @@ class CellPCA(PartitionedPCA):
     Attributes
     ----------
     {components}
-        Shared components are repeated at each of their places. With an overlap all this holds for the cells of the
-        filtered components (``grid_.prefilter.apply``), whereas ``components_`` itself, like ``mean_``, is of samples:
-        components of neighbors reach into each other and are summed there. In either case ``components_[j]`` is what
-        scores of 1 for component j in every cell add to the mean.
+        Shared components are repeated in each of their cells. With an overlap, the above applies to the cells of the
+        filtered components (``grid_.prefilter.apply``). ``components_`` and ``mean_`` are in the space of samples:
+        components of neighboring cells overlap and are added there. In both cases ``components_[j]`` is the sum of
+        component j of all cells.
     {attributes}
     grid_ : CellGrid
-        A `LappedGrid` with an overlap.
+        A `LappedGrid` if there is an overlap.
 
     Notes
     -----
     {costs}
-    Shared components take one read and one covariance for each shape of cell, and are refused where these do not fit.
-    Their ``explained_variance_`` and ``total_variance_`` are averages over the cells of that shape, since the variance
-    of one cell's scores would take a second pass; the average error of these cells, and the error of the whole sample,
-    are exact.
+    Shared components require one read and one covariance for each cell shape. `PlanError` is raised if the covariances
+    do not fit into memory. Their ``explained_variance_`` and ``total_variance_`` are averages over the cells of that
+    shape, because the variances of the scores of single cells would require a second pass. The average error of these
+    cells and the error of the whole sample are exact.
 
-    For 8-bit integers the covariances are exact, so the result does not depend on chunks, order or workers at all;
-    not with an overlap, whose filtered values are floating-point numbers. Filtering costs a few multiplications a
-    pixel, and the reading and copying of the pixels around the cells that a task holds. Variances of a lapped cell are
-    those of the cell of the filtered samples; summed over all cells they are those of the samples.
+    For 8-bit integers the covariances are exact: the result does not depend on chunks, order or workers. This does not
+    hold with an overlap, because filtered values are floating-point numbers. Filtering costs a few multiplications per
+    pixel, and each task reads and copies the pixels around its cells. With an overlap, variances of a cell refer to the
+    filtered samples. Their sum over all cells is the variance of the samples.
 
     Examples
     --------
@@ -96,8 +96,8 @@ class CellPCA(PartitionedPCA):
     """
 
     store_kind: ClassVar[str] = "cell-pca"
-    # Models with an overlap or shared components: programs that know of none must not read them as without. Those
-    # without are of version 1.
+    # Version 2 has an overlap or shared components. Earlier versions of dpca would ignore both, so they must reject
+    # such a store. Models without either are stored as version 1.
     store_version: ClassVar[int] = 2
     part_name: ClassVar[str] = "cell"
     report_title: ClassVar[str] = "Cell PCA"
@@ -107,12 +107,12 @@ class CellPCA(PartitionedPCA):
     overlap: int = 0
     shared: bool = False
 
-    # -- what the cells are
+    # -- the partition
 
     def _partition(self, source: Source, axes: Sequence[str] | None, **running: Any) -> CellGrid:
         sample_shape, overlap = tuple(source.shape[1:]), self.overlap
         if not is_whole(overlap):
-            raise DataError(f"overlap is {overlap!r}: give a number of pixels, an integer")
+            raise DataError(f"overlap is {overlap!r}: give an integer number of pixels")
         cell = self.cells_for(axes or axes_for(sample_shape))
         try:
             return LappedGrid(sample_shape, cell, int(overlap)) if overlap else CellGrid(sample_shape, cell)
@@ -123,7 +123,7 @@ class CellPCA(PartitionedPCA):
         return SharedGrid(partition) if self.shared else partition
 
     def _to_compute(self, choice: RankChoice, n: int | None, partition: Any) -> int | None:
-        # With the samples of many places, shared components may be more than there are samples.
+        # Shared components have the samples of many cells, so there may be more components than samples.
         return super()._to_compute(choice, None if self.shared else n, partition)
 
     def _most_components(self, partition: CellGrid) -> tuple[int, str]:
@@ -141,43 +141,43 @@ class CellPCA(PartitionedPCA):
         grid: CellGrid = self.partition_
         return grid
 
-    # -- what jobs and reports ask
+    # -- jobs and reports
 
     def cells_for(self, axes: Sequence[str]) -> tuple[int, ...]:
-        """Return the cell length along each spatial axis of samples whose axes have these names.
+        """Return the cell length along each spatial axis, given the names of the axes of a sample.
 
         Raises
         ------
         DataError
-            If ``cell_shape`` gives none, or an axis of channels is not the last one.
+            If ``cell_shape`` does not match the axes, or the channel axis is not the last one.
         """
         return spatial_lengths(self.cell_shape, "cell_shape", axes)
 
     def announced(self, axes: Sequence[str]) -> str:
-        """Say what is fitted to samples whose axes have these names."""
+        """Return a description of the fit for logs, given the names of the axes of a sample."""
         return f"{' x '.join(map(str, self.cells_for(axes)))} cells"
 
     def report_numbers(self) -> dict[str, Any]:
-        """Return what a report says of the fitted model; see `dpca.report.record`."""
+        """Return the numbers of the fitted model for a report; see `dpca.report.record`."""
         numbers = super().report_numbers() | {"cells": self.grid_.n_partitions, "cell_shape": self.grid_.cell_shape}
         return numbers | {name: value for name in ("overlap", "shared") if (value := getattr(self, name))}
 
     def pictured_components(self, count: int) -> Array:
-        """Return the first components, those of every cell in place (count, *sample_shape)."""
+        """Return the first components (count, *sample_shape), each cell at its position."""
         rows = super().pictured_components(count).copy()
         if isinstance(self.grid_, LappedGrid):
-            # Each cell's own, whose signs are free: as samples they are summed with those of neighbors.
+            # Show the filtered components: in samples, overlapping components with arbitrary signs are added up.
             self.grid_.prefilter.apply(rows, (0,) * (rows.ndim - 1))
         return rows
 
-    # -- keeping
+    # -- stores
 
     def _kept(self) -> Kept:
         grid, axes = self.grid_, axes_for(self.sample_shape_)
         grid_axes = tuple(f"cell_{i}" for i in range(grid.n_spatial))
         components = {}
         for name, boxes in _places(grid, bool(self.shared)):
-            # Cells of a shape have lengths of their own along the axes of space, which take the number of the shape.
+            # Each cell shape has its own lengths along the spatial axes, so these dims carry the number of the shape.
             of_shape = name.removeprefix("components")
             own = (*(f"{axis}{of_shape}" for axis in axes[: grid.n_spatial]), *axes[grid.n_spatial :])
             components[name] = (self.components_[_at(boxes[0])], ("component", *own))
@@ -201,7 +201,7 @@ class CellPCA(PartitionedPCA):
         cell = tuple(map(int, facts["cell_shape"]))
         overlap, shared = (0, False) if facts["version"] == 1 else (int(facts["overlap"]), facts.get("shared", False))
         if not isinstance(shared, bool):
-            raise ValueError(f"shared is {shared!r}")
+            raise ValueError(f"shared is {shared!r}: the metadata allows true and false")
         grid = LappedGrid(shape, cell, overlap) if overlap else CellGrid(shape, cell)
         places = _places(grid, shared)
         shapes = {name: (k, *(stop - start for start, stop in boxes[0])) for name, boxes in places}
@@ -211,7 +211,7 @@ class CellPCA(PartitionedPCA):
             for name, boxes in places:
                 for box in boxes:
                     arrays["components"][_at(box)] = arrays[name]
-        # All components were asked for by None, which also fits where there are more of them than samples.
+        # n_components=None stands for all components. It is also valid if there are more components than samples.
         model = cls(None if k == grid.max_features else k, cell_shape=cell, overlap=overlap, shared=shared)
         model._learned_parts(grid, arrays, stored.n_samples)
         model._remember(stored)
@@ -219,14 +219,14 @@ class CellPCA(PartitionedPCA):
 
 
 def _at(box: Region) -> tuple[slice, ...]:
-    """Return what selects a box of all components."""
+    """Return the index of a box in the array of all components."""
     return (slice(None), *(slice(*ends) for ends in box))
 
 
 def _places(grid: CellGrid, shared: bool) -> list[tuple[str, list[Region]]]:
-    """Return the names of the arrays of components, and where in a sample each is: at several places if it is shared.
+    """Return the names of the component arrays and the boxes of a sample that each applies to, several if shared.
 
-    With an overlap components reach into each other, in ways that differ at edges, and are kept as they lie.
+    With an overlap, components overlap, differently at the edges, so there is one array of the whole sample.
     """
     if not shared or isinstance(grid, LappedGrid):
         return [("components", [tuple((0, length) for length in grid.sample_shape)])]

@@ -1,4 +1,4 @@
-"""What the estimators share that learn a mean and components, whose eigenvalues say what they leave out."""
+"""Base of the estimators with a mean and components; the eigenvalues yield their reconstruction error."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ from dpca.representation.linear import LinearRepresentation
 
 
 class ComponentModel(Estimator):
-    """Base of the estimators that learn a mean and components, whose eigenvalues say what they leave out."""
+    """Base of the estimators with a mean and components; the eigenvalues yield their reconstruction error."""
 
-    #: What one partition of the attributes is called.
+    #: Name of one part of the partition.
     part_name: ClassVar[str]
 
     n_components: Any
@@ -32,13 +32,13 @@ class ComponentModel(Estimator):
     @property
     @abstractmethod
     def basis_(self) -> LinearRepresentation:
-        """The mean and the components: what tasks are sent."""
+        """The mean and the components, as they are sent to tasks."""
 
-    _target: dict[str, Any] | None = None  # what was asked for as a target of quality, and what is reached
-    _looked_at: Array | None = None  # the components that were known before, where they are found only when asked for
+    _target: dict[str, Any] | None = None  # the quality target and the value reached
+    _looked_at: Array | None = None  # the previous components, for models that compute components on access
 
     def _learned(self, found: dict[str, Any], sample_shape: tuple[int, ...], n: int) -> None:
-        """Set what every model knows from what a store holds or a fit of n samples found."""
+        """Set the attributes of every model from a store or from the results of a fit to n samples."""
         self.components_, self.mean_ = found["components"], found["mean"]
         self.explained_variance_, self.total_variance_ = found["explained_variance"], found["total_variance"]
         share, total = np.zeros_like(self.explained_variance_), np.asarray(self.total_variance_)[..., None]
@@ -48,24 +48,24 @@ class ComponentModel(Estimator):
         self.n_samples_seen_, self.n_components_ = n, len(self.components_)
         self.sample_shape_, self.n_features_in_ = sample_shape, math.prod(sample_shape)
 
-    def _know_only(self, learned: Mapping[str, Any]) -> None:
-        """Set attributes that not every fit learns; those that are None here are forgotten, if they are of another."""
-        for name, value in learned.items():
+    def _know_only(self, attributes: Mapping[str, Any]) -> None:
+        """Set the attributes that only some fits have; delete those that are None, as they are of an earlier fit."""
+        for name, value in attributes.items():
             if value is not None:
                 setattr(self, name, value)
             elif hasattr(self, name):
                 delattr(self, name)
 
     def to_xarray(self) -> Any:
-        """Return what was learned as an ``xarray.Dataset``, with the dims and coordinates of the samples of the fit.
+        """Return the model as an ``xarray.Dataset``, with the dims and coordinates of the samples of the fit.
 
         Returns
         -------
         xarray.Dataset
-            "components" (component, ...), maps in place; "mean" (...) with the attributes of the samples;
-            "explained_variance" and "explained_variance_ratio" (..., component) and "total_variance" (...), with dims
-            of cells or bands where there are any. Where neither the samples nor their store named the dims, these are
-            called as stacks call them, "y" and "x" of images, and have no coordinates.
+            "components" (component, ...), on the grid of the samples; "mean" (...), with the metadata attributes of
+            the samples; "explained_variance" and "explained_variance_ratio" (..., component) and "total_variance"
+            (...), with dims of cells or bands if there are any. If neither the samples nor their store have names for
+            the dims, the dims have the default names of stacks, such as "y" and "x" for images, and no coordinates.
 
         Raises
         ------
@@ -76,12 +76,11 @@ class ComponentModel(Estimator):
         return as_dataset(self, self._labels or Labels.of_shape(self.sample_shape_))
 
     def score(self, X: Any, y: Any = None) -> float:
-        """Return the mean log-likelihood of samples under probabilistic PCA (Tipping & Bishop 1999): higher is better.
+        """Return the mean log-likelihood of samples under probabilistic PCA (Tipping & Bishop 1999). Higher is better.
 
-        The variance that the components leave counts as noise, equal in all other directions, as in scikit-learn's
-        ``PCA.score``. Where samples are split into cells or bands, these are independent, and the log-likelihood is the
-        sum of theirs: samples that were not fitted tell how many components to keep, as in ``GridSearchCV``. It is not
-        the mean of `score_samples`.
+        The residual variance counts as noise, equal in all other directions, as in scikit-learn's ``PCA.score``. Cells
+        and bands are independent: the log-likelihood is the sum over them. Use it on held-out samples to choose the
+        number of components, for example with ``GridSearchCV``. It is not the mean of `score_samples`.
 
         Parameters
         ----------
@@ -98,19 +97,19 @@ class ComponentModel(Estimator):
         return float(self._each_sample(X, log_likelihoods, model, (), lambda dtype: np.float64).mean())
 
     def expected_mse(self, data_range: tuple[float, float]) -> float:
-        """Return the mean squared error that the eigenvalues promise; see `Estimator.expected_mse`."""
+        """Return the mean squared error according to the eigenvalues; see `Estimator.expected_mse`."""
         lost = np.sum(self.total_variance_) - self.explained_variance_.sum()
         n, width = self.n_samples_seen_, float(data_range[1] - data_range[0])
         per_value = float(max(lost, 0.0) * (n - 1) / n / self.n_features_in_)
-        # One division after the other: the square of an extreme range is out of range itself.
+        # Two divisions, because the square of an extreme range may overflow.
         return per_value / width / width
 
     def report_numbers(self) -> dict[str, Any]:
-        """Return what a report says of the fitted model; see `dpca.report.record`."""
+        """Return the numbers of the fitted model for a report; see `dpca.report.record`."""
         share = self.explained_variance_.sum() / max(np.sum(self.total_variance_), 1e-300)
         return {"components": len(self.components_), "explained_variance_ratio": float(share)}
 
     def pictured_components(self, count: int) -> Array:
-        """Return the first components, those of every partition in place (count, *sample_shape)."""
+        """Return the first components (count, *sample_shape), each part of the partition at its position."""
         check_is_fitted(self)
         return self.components_[:count].reshape(-1, *self.sample_shape_)

@@ -1,4 +1,4 @@
-"""Whether a fit has converged, by what it knows of itself; and what to change if not."""
+"""Checks of the result of a fit: convergence, finite values, and the scale of the samples."""
 
 from __future__ import annotations
 
@@ -12,52 +12,52 @@ from numpy.typing import DTypeLike
 from dpca.kernels.types import Array
 from dpca.storage.errors import DataError
 
-#: What every fit finds.
+#: The results of every fit.
 RESULT = ("components", "explained_variance", "total_variance", "mean")
-# Share of the captured variance that the last part of a stream may move.
+# A fit counts as converged if the last part of the stream changes at most this share of the captured variance.
 MOST_MOVED = 0.02
-# Guaranteed share of the best components' variance above which movement of the default method is of no concern: in a
-# merge tree it compares halves of a stream whose order may be any.
+# Certified share of the optimum above which changes of the default method do not matter: its merge tree compares two
+# halves of a stream, and their order is arbitrary.
 SAFE_BOUND = 0.9
 
 
 class OrderWarning(UserWarning):
-    """A rule that assumes samples in random order met a store, whose order it cannot know."""
+    """A rule that assumes randomly ordered samples was fitted to a store of unknown order."""
 
 
 class ConvergenceWarning(sklearn.exceptions.ConvergenceWarning):  # type: ignore[misc]
-    """The components were still moving when the samples were used up."""
+    """The components had not converged at the end of the samples."""
 
 
 def unsettled(method: str, variance_moved: float, angle_moved: float, captured_bound: float) -> str | None:
-    """Return what to tell about a fit that has not converged; None if it has, or if nothing is known."""
+    """Return the warning about a fit that has not converged; None if it has, or if the change is unknown."""
     if not variance_moved > MOST_MOVED or captured_bound >= SAFE_BOUND:
         return None
-    known = "" if math.isnan(captured_bound) else f", with only {captured_bound:.0%} of the best guaranteed"
+    known = "" if math.isnan(captured_bound) else f", and only {captured_bound:.0%} of the optimum is certified"
     change = (
-        "a larger oversampling, or more passes (n_passes)"
+        "a larger oversampling or more passes (n_passes)"
         if method == "incremental-svd"
         else "more passes (n_passes), shuffle=True, a larger batch_size, another schedule or method='incremental-svd'"
     )
     return (
-        f"{method} has not converged: the last part of the samples moved {variance_moved:.1%} of the captured "
-        f"variance, where at most {MOST_MOVED:.0%} is expected, and turned the components by up to {angle_moved:.2f} "
+        f"{method} has not converged: the last part of the samples changed {variance_moved:.1%} of the captured "
+        f"variance (at most {MOST_MOVED:.0%} is expected) and rotated the components by up to {angle_moved:.2f} "
         f"rad{known}: try {change}"
     )
 
 
 def check_scale(results: Sequence[Mapping[str, Array]], what: str, dtype: DTypeLike | None = None) -> None:
-    """Refuse results of values whose squares leave the range of floating-point numbers, where no variance is told.
+    """Reject results if squares of the values overflow or underflow, because the variance is then lost.
 
     Parameters
     ----------
     results : sequence of dict
-        ``mean``, ``components`` and ``total_variance`` of all attributes, or of each part of them.
+        ``mean``, ``components`` and ``total_variance`` of all attributes, or of each part.
     what : str
-        What found them.
+        The method, for the error message.
     dtype : dtype, optional
-        Of arithmetic that takes the squares of samples, and in float64 those of variances. Default: variances are sums
-        of squares in float64, and nothing else is.
+        The dtype in which samples are squared; variances are then squared, too, in float64. Default: only samples are
+        squared, in float64.
 
     Raises
     ------
@@ -70,7 +70,7 @@ def check_scale(results: Sequence[Mapping[str, Array]], what: str, dtype: DTypeL
 
 
 def check_level(level: float, what: str, dtype: DTypeLike | None = None) -> None:
-    """Refuse a size of deviations, 0 but for those of zeros, as `check_scale` does."""
+    """Reject a size of deviations as `check_scale` does; 0 is the size of constant zeros and passes."""
     double = np.finfo(np.float64)
     least, most = math.sqrt(double.tiny), math.sqrt(double.max)
     if dtype is not None:
@@ -79,8 +79,8 @@ def check_level(level: float, what: str, dtype: DTypeLike | None = None) -> None
         most = min(math.sqrt(most), math.sqrt(own.max))
     if level and not least <= level <= most:
         raise DataError(
-            f"{what} does not know the variance of values of about {level:.0e}, whose squares leave the range of "
-            f"{np.dtype(dtype or np.float64)}: multiply the samples by a constant, so that they lie between "
+            f"{what} cannot compute the variance: the values are about {level:.0e}, and their squares are outside the "
+            f"range of {np.dtype(dtype or np.float64)}: multiply the samples by a constant, so that they lie between "
             f"{least:.0e} and {most:.0e}"
         )
 
@@ -88,17 +88,18 @@ def check_level(level: float, what: str, dtype: DTypeLike | None = None) -> None
 def check_result(
     found: dict[str, Array], what: str, names: Sequence[str] = RESULT, otherwise: str = ""
 ) -> dict[str, Array]:
-    """Return what was found, refusing what is not finite.
+    """Return the results, after a check for values that are not finite.
 
     Parameters
     ----------
     found : dict
+        The results.
     what : str
-        What found it.
+        The method, for the error message.
     names : sequence of str
-        What to look at.
+        The results to check.
     otherwise : str
-        Another remedy than to scale the samples, for the end of the sentence.
+        Another remedy besides scaling the samples, for the end of the message.
 
     Raises
     ------
@@ -108,7 +109,7 @@ def check_result(
     if wrong:
         dtype = found[names[0]].dtype
         raise DataError(
-            f"{what} diverged, since its {' and '.join(wrong)} are not finite: divide the samples by a constant so "
-            f"that their squares stay in the range of {dtype}{otherwise}"
+            f"{what} diverged, as its {' and '.join(wrong)} are not finite: divide the samples by a constant so that "
+            f"their squares stay in the range of {dtype}{otherwise}"
         )
     return found

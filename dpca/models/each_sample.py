@@ -1,4 +1,4 @@
-"""Functions of each sample: in memory, lazily, or of arrays with names."""
+"""Functions that apply to each sample: in memory, lazily, or on arrays with named dims."""
 
 from __future__ import annotations
 
@@ -18,15 +18,15 @@ from dpca.storage.labelled import is_labelled
 
 
 class EachSample:
-    """Base of models that compute something of each sample, lazily where samples are lazy."""
+    """Base of models that compute a result for each sample, lazily for lazy samples."""
 
     sample_shape_: tuple[int, ...]
 
-    _labels: Labels | None = None  # of the samples of the fit, where xarray named them
-    _key: str | None = None  # which array of a file they were
+    _labels: Labels | None = None  # dims and coordinates of the samples of the fit, if they had names
+    _key: str | None = None  # name of their array in the file
 
     def _in_memory(self, X: Any) -> Array:
-        """Return samples to be mapped that are held in memory, checked."""
+        """Return samples that are held in memory, after a check."""
         return dense_samples(self, X, reset=False)
 
     def _each_sample(
@@ -34,8 +34,8 @@ class EachSample:
     ) -> Any:
         """Apply ``function(basis, samples, name)`` to samples in memory, or lazily to each chunk of them.
 
-        The result has shape (n_samples, *shape), and for samples of a type the type that ``dtype_for`` returns. That of
-        a ``DataArray`` is one of a number for each sample.
+        The result has shape (n_samples, *shape). Its dtype is ``dtype_for`` of the dtype of the samples. For a
+        ``DataArray``, which must yield one number per sample, it is a ``DataArray``.
         """
         if is_labelled(X):
             samples, _ = given_to_model(X, self._labels)
@@ -49,6 +49,7 @@ class EachSample:
     def _of_this_shape(self, X: Any) -> Any:
         if tuple(X.shape[1:]) != self.sample_shape_:
             raise DataError(
-                f"samples have shape {tuple(X.shape[1:])} but this model was fitted to {self.sample_shape_}"
+                f"samples have shape {tuple(X.shape[1:])} but this model was fitted to {self.sample_shape_}: give "
+                f"samples of that shape"
             )
         return X

@@ -1,4 +1,4 @@
-"""EOF: empirical orthogonal functions of fields in time, weighted, masked, without seasons and trends, of any size."""
+"""EOF: empirical orthogonal functions of fields of any size, with weights, masks, climatologies and trends."""
 
 from __future__ import annotations
 
@@ -35,10 +35,10 @@ from dpca.storage.given_numbers import whole_number
 from dpca.storage.labelled import is_labelled
 from dpca.storage.progress import Progress, no_progress
 
-#: The solver that reads the data a few times, in any order and memory that does not grow.
+#: The solver `StreamingPCA`: a few passes in any order of the samples, in constant memory.
 STREAMING = "streaming"
-# A batch of anomalies takes about so many bytes, and no fewer rows than an update does well with: of larger ones, which
-# cost no less, several are held at a time.
+# Size of a batch of anomalies in bytes and in samples. Fewer samples make updates inefficient. More samples save
+# nothing and take memory, as several batches are held at a time.
 _BATCH_BYTES, _FEWEST_ROWS, _BATCH_ROWS = 2**25, 100, 1024
 
 
@@ -47,64 +47,63 @@ _BATCH_BYTES, _FEWEST_ROWS, _BATCH_ROWS = 2**25, 100, 1024
 class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
     """Empirical orthogonal functions of a field in time (Lorenz 1956; Hannachi, Jolliffe & Stephenson 2007).
 
-    Places without data are found and left out, the field's mean (or climatology, and trend) is subtracted, each place
-    is weighted, and the components of what is left are the modes. All of that happens where the data is read: nothing
-    is copied, and the field may be larger than memory.
+    The modes are the components of weighted anomalies. EOF finds and excludes grid points without data, subtracts the
+    mean (or climatology and trend) and multiplies by weights. These steps apply to each block when it is read: the
+    field is not copied, and may be larger than memory.
 
     Parameters
     ----------
     n_modes : int
-        Modes to find.
+        Number of modes.
     dim : str
-        The dim along which samples follow each other. Without names of dims it is the first axis.
+        The time dim, along which the samples lie. If dims have no names, it is the first axis.
     weights : None, "coslat" or array
-        What multiplies the anomalies at each place: "coslat" the root of the cosine of its latitude, so that the
-        variance counts by area; an array that numpy can broadcast to a sample, or a ``DataArray`` with some of its
-        dims.
+        Factors of the anomalies at each grid point. "coslat": the square root of the cosine of the latitude, so that
+        the variance is weighted by area. Or an array that numpy can broadcast to a sample, or a ``DataArray`` with some
+        of the dims of a sample.
     gaps : str
-        Places that never have a value are left out without a word. Of places with some values missing: "drop" leaves
-        these out, too, and says how many they are (`GapWarning`); "interpolate" fills them along ``dim``, by the
-        coordinate; "iterate" fills them by what the modes expect, and repeats the fit until both agree (Beckers &
-        Rixen 2003; Tipping & Bishop 1999). Samples without any value count nowhere, and have NaN for scores; only
-        "interpolate" fills them.
+        Treatment of grid points that miss some values. "drop" excludes them and reports their number (`GapWarning`).
+        "interpolate" fills gaps linearly along the coordinate of ``dim``. "iterate" fills gaps with the expectation
+        under the modes and repeats the fit until it converges (Beckers & Rixen 2003; Tipping & Bishop 1999). Grid
+        points without any value are always excluded. Samples without any value are ignored and have NaN scores, except
+        that "interpolate" fills them.
     standardize : bool
-        Divide the anomalies at each place by their standard deviation (divisor n).
+        Divide the anomalies at each grid point by their standard deviation (divisor n).
     detrend : bool
-        Subtract the linear trend of each place along the coordinate of ``dim``.
+        Subtract the linear trend of each grid point along the coordinate of ``dim``.
     climatology : None, "month", "season", "dayofyear" or "hour"
-        Subtract the mean of each part of the year, or of the day, in the place of that of all samples.
+        Subtract the mean of each part of the year or the day instead of the mean of all samples.
     n_passes : int
-        Passes of the solver "streaming", after which ``captured_bound_`` lacks little where there is a gap in the
-        spectrum; see `StreamingPCA`. Where it holds the covariance, one pass is exact.
+        Passes of the solver "streaming". If the spectrum has a gap, ``captured_bound_`` is close to 1 after these; see
+        `StreamingPCA`. If the covariance fits into memory, one pass is exact.
     solver : str
-        "streaming", by `StreamingPCA`; or a solver of `PCA`: "auto", "covariance", "dual", "randomized" and others.
+        "streaming" for `StreamingPCA`, or a solver of `PCA`: "auto", "covariance", "dual", "randomized" and others.
     batch_size, oversampling : int, optional
-        Of the solver "streaming"; by default a batch takes 32 MiB in float32, but has 100 to 1,024 samples.
+        Of the solver "streaming". By default a batch takes 32 MiB in float32, but has 100 to 1,024 samples.
     random_state : int, RandomState or None
-        Seed of what is drawn at random.
+        Seed of the random numbers.
     {memory_budget}
 
     Attributes
     ----------
     explained_variance_, explained_variance_ratio_ : array (n_modes,), float64
-        Eigenvalues of the covariance of the weighted anomalies (divisor n - 1), and their shares of the total variance.
+        Eigenvalues of the covariance of the weighted anomalies (divisor n - 1); the same by the total variance.
     total_variance_ : float
     captured_bound_ : float
-        Certificate: the modes capture at least this share of what the best ones would; see `StreamingPCA` and `PCA`.
+        Certificate: the modes capture at least this share of the optimum; see `StreamingPCA` and `PCA`.
     model_ : StreamingPCA or PCA
-        The components of the anomalies at places with data.
+        The model of the anomalies at grid points with data.
     n_samples_seen_ : int
-        Samples with data.
+        Number of samples with data.
     n_places_ : int
-        Places with data, which are analyzed.
+        Number of analyzed grid points.
     sample_shape_ : tuple of int
 
     Notes
     -----
-    A pass over the data costs what `StreamingPCA` does for as many values as there are at places with data. A survey
-    comes before where ``standardize``, ``detrend`` or ``climatology`` ask for statistics, or some values are missing.
-    Filling by modes takes a pass for each of some tens of fits. What `save` writes has the time functions where `pcs`
-    was called before; samples are not kept.
+    A pass costs as much as a pass of `StreamingPCA` over the values at grid points with data. One more pass computes
+    statistics if ``standardize``, ``detrend`` or ``climatology`` is set, or if some values are missing. ``"iterate"``
+    takes a pass for each of some tens of fits. `save` stores PC time series if `pcs` was called before, but no samples.
     {where}
 
     Examples
@@ -155,40 +154,40 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
         Parameters
         ----------
         X : DataArray, Dataset, array (n_samples, *sample_shape), Stack, path or Source
-            An ``xarray.DataArray`` in memory or in Dask, or the variable ``key`` of a ``Dataset``, as xarray opens it
-            from netCDF, Zarr or GRIB; or what `PCA.fit` takes.
+            An ``xarray.DataArray`` in memory or in Dask; the variable ``key`` of a ``Dataset``, as xarray opens it from
+            netCDF, Zarr or GRIB; or any input of `PCA.fit`.
         y : ignored
         dim, key : str, optional
-            The parameter ``dim`` again, as xeofs has it here; and which variable is meant, where there are several.
+            The parameter ``dim`` once more, as in xeofs; the name of the variable, required if there are several.
         client : distributed.Client, optional
             Default: the current one, if any.
         checkpoints : Checkpoints, optional
-            Folder of a fit that was stopped, to go on from; takes an integer ``random_state``.
+            Folder of checkpoints. An interrupted fit resumes from them. Requires an integer ``random_state``.
         progress : Progress, optional
-            Told the bytes read in each pass.
+            Receives the number of bytes read in each pass.
         callback, max_seconds, max_samples
-            As in `StreamingPCA.fit`: `dpca.Progress` holds the analysis of the samples so far.
+            As in `StreamingPCA.fit`. `dpca.Progress` contains the EOF analysis of the samples so far.
 
         Warns
         -----
         GapWarning
-            Where places are left out that miss some values.
+            If grid points that miss some values are excluded.
 
         Raises
         ------
         DataError
-            For data without the dim, without values, of fewer than 2 samples; for weights, latitudes and dates that
-            make no sense.
+            If the data lack the dim, have no values or fewer than 2 samples; if weights, latitudes or dates are
+            invalid.
         PlanError
-            When the state and a batch do not fit the memory budget.
+            If the state and a batch do not fit into the memory budget.
         """
         self._check()
         if dim is not None and dim != self.dim:
-            raise DataError(f"dim is {dim!r} here and {self.dim!r} in the estimator: give EOF(..., dim={dim!r})")
+            raise DataError(f"dim is {dim!r} in fit() but {self.dim!r} in the estimator: use EOF(..., dim={dim!r})")
         given = Field.of(X, self.dim, key)
         n, *shape = given.source.shape
         if n < 2:
-            raise DataError(f"{n} sample along {given.dim!r} has no variance: a fit needs at least 2")
+            raise DataError(f"there is {n} sample along {given.dim!r}: a fit requires at least 2 samples")
         calendar = Calendar.of(given.along, n, given.dim, self.climatology, bool(self.detrend))
         running = {"client": client or default_client(), "checkpoints": checkpoints, "progress": progress}
         watching = Watching.asked(self, callback, max_seconds, max_samples)
@@ -197,18 +196,18 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
         return watched(self, watching, lambda: self._learned(fitting.run(), given, calendar, n))
 
     def eofs(self, scaling: int = 0) -> Any:
-        """Return the modes as maps (n_modes, *sample_shape), NaN at places without data.
+        """Return the modes as maps (n_modes, *sample_shape), NaN at grid points without data.
 
         Parameters
         ----------
         scaling : int
-            0: of length 1 over all places; 1: divided, 2: multiplied by the root of the eigenvalue. They are modes of
-            the weighted anomalies, as those of eofs and xeofs.
+            0: unit length over all grid points. 1: divided by the square root of the eigenvalue. 2: multiplied by it.
+            The maps are modes of the weighted anomalies, as in eofs and xeofs.
 
         Returns
         -------
         xarray.DataArray (mode, ...), or array
-            With the coordinates of the field, where it had names; modes count from 1.
+            A ``DataArray`` with the coordinates of the field if its dims had names. Modes are numbered from 1.
         """
         check_is_fitted(self, "model_")
         scale = self._scale(scaling)
@@ -216,12 +215,12 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
         return on_grid(maps, self._given.labels, "eofs", self._attributes(scaling == 2))
 
     def pcs(self, scaling: int = 0) -> Any:
-        """Return the time functions (n_samples, n_modes) of the samples of the fit; the first call reads these.
+        """Return the principal component time series (n_samples, n_modes) of the fit. The first call reads the samples.
 
         Parameters
         ----------
         scaling : int
-            0: projections on modes of length 1; 1: divided by the root of the eigenvalue, of variance 1; 2: multiplied.
+            0: projections on modes of unit length. 1: these divided, 2: multiplied by the root of the eigenvalue.
 
         Returns
         -------
@@ -231,21 +230,21 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self, "model_")
         if self._pcs is None:
             if not isinstance(self._given, Field):
-                raise DataError("this store has no time functions, as save() came before pcs(): project() the samples")
+                raise DataError("this store has no PC time series: call pcs() before save(), or project() the samples")
             found = self._projected(self._given)
             self._pcs = np.asarray(found.compute() if isinstance(found, da.Array) else found)
         scaled = self._pcs * self._scale(scaling).astype(self._pcs.dtype)
         return self._given.series(scaled, self._attributes(scaling == 0))
 
     def project(self, X: Any, *, key: str | None = None) -> Any:
-        """Return the scores (n_samples, n_modes) of samples, of the fit or others.
+        """Return the scores (n_samples, n_modes) of any samples.
 
-        What was subtracted and divided by in the fit is so here. Places without data in the fit are not looked at.
+        Mean, climatology, trend, standard deviation, weights and grid points with data are those of the fit.
 
         Parameters
         ----------
         X, key
-            As in `fit`, on the same grid; with dates, where the fit used these.
+            As in `fit`, on the same grid; with dates if the fit used dates.
 
         Returns
         -------
@@ -255,29 +254,30 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
         Raises
         ------
         DataError
-            For another grid, or values missing at places with data, unless ``gaps`` says how to fill them.
+            If the grid differs, or values are missing at grid points with data and ``gaps`` is "drop".
         """
         check_is_fitted(self, "model_")
         given = Field.of(X, self.dim, key, self._given.labels if is_labelled(X) else None)
         if given.source.shape[1:] != self.sample_shape_:
-            raise DataError(f"samples have shape {given.source.shape[1:]} but the fit had {self.sample_shape_}")
+            raise DataError(f"samples have shape {given.source.shape[1:]}: give {self.sample_shape_}, as in the fit")
         self._calendar.check(given.along, self._given.along, always=True)
         return given.series(self._projected(given), self._attributes(True))
 
     def reconstruct(self, pcs: Any = None, n_modes: int | None = None) -> Any:
-        """Return the field that time functions stand for, in its own units, NaN at places without data.
+        """Return the reconstruction of the field from PC time series, in its units, NaN at grid points without data.
 
         Parameters
         ----------
         pcs : DataArray (dim, mode) or array (m, n_modes), optional
-            As `project` gives them; default those of the fit. An array has the times of the fit, all of them.
+            As returned by `project`. Default: the PC time series of the fit. An array without coordinates must have
+            all times of the fit.
         n_modes : int, optional
-            Use only so many of the first modes; default all.
+            Number of leading modes to use; default all.
 
         Returns
         -------
         xarray.DataArray (dim, ...), or array
-            In memory: choose times beforehand where the field is large. Costs 2 m d k operations.
+            In memory: if the field is large, select times beforehand. Costs 2 m d k operations.
         """
         check_is_fitted(self, "model_")
         pcs = self.pcs() if pcs is None else pcs
@@ -304,10 +304,10 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
         return rotated(self, method, k, kaiser, power)
 
     def north_test(self, *, n_eff: bool = True) -> Any:
-        """Return the standard error of each eigenvalue, and which are apart; see `dpca.models.significance.north_test`.
+        """Return standard errors and separation of the eigenvalues; see `dpca.models.significance.north_test`.
 
-        With ``n_eff``, samples count as far as the time functions make them independent, which reads the data once
-        for `pcs`.
+        With ``n_eff``, the effective number of samples follows from the autocorrelation of the PC time series. This
+        reads the data once for `pcs`.
         """
         check_is_fitted(self, "model_")
         return significance.north_test(
@@ -315,17 +315,17 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
         )
 
     def rule_n(self, *, n_trials: int = 1000, level: float = 0.95) -> Any:
-        """Return which shares of variance noise does not reach; see `dpca.models.significance.rule_n`."""
+        """Return which modes explain more variance than noise does; see `dpca.models.significance.rule_n`."""
         check_is_fitted(self, "model_")
         shares, sizes = self.explained_variance_ratio_, (self.n_samples_seen_, self.n_places_)
         return significance.rule_n(shares, *sizes, n_trials, level, self._seed())
 
     def bootstrap(self, *, n_trials: int = 1000, level: float = 0.95, block_length: int = 1) -> Any:
-        """Return how modes vary between samples drawn anew; see `dpca.models.significance.bootstrap`."""
+        """Return the variation of the modes under resampling; see `dpca.models.significance.bootstrap`."""
         check_is_fitted(self, "model_")
         return significance.bootstrap(self._used_pcs(), n_trials, level, block_length, self._seed())
 
-    # -- inside
+    # -- internals
 
     def _learned(self, found: Fitted, given: Names, calendar: Calendar, n: int, pcs: Array | None = None) -> None:
         self.model_, self._anomalies, self._expected = found.model, found.anomalies, found.expected
@@ -350,10 +350,10 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
             raise DataError(f"dim is {self.dim!r}: give the name of one dim")
 
     def _model(self, n: int, d: int, n_passes: int | None) -> LinearModel:
-        """Return an estimator for n anomalies of d places, not fitted."""
+        """Return an unfitted estimator for n samples of d grid points."""
         if self.n_modes > min(n, d):
             raise DataError(
-                f"n_modes is {self.n_modes} but there are {n:,} samples of {d:,} places with data: ask for at most "
+                f"n_modes is {self.n_modes} but there are {n:,} samples of {d:,} grid points with data: give at most "
                 f"{min(n, d):,}"
             )
         common: dict[str, Any] = {"random_state": self.random_state, "memory_budget": self.memory_budget}
@@ -372,7 +372,7 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
         return scale_of(self.explained_variance_, scaling)
 
     def _attributes(self, in_units: bool) -> dict[str, Any]:
-        """Return the attributes of the field, with its units where the values are in these."""
+        """Return the metadata attributes of the field, with its units if the values have these units."""
         known = {} if self._given.labels is None else self._given.labels.attrs
         keeps = in_units and not self.standardize
         return {name: value for name, value in known.items() if name != "units" or keeps}
@@ -385,7 +385,7 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
         if self._expected is not None:
             source = FilledSource(source, self._anomalies, *times, self._expected)
         anomalies = AnomalySource(source, self._anomalies, *times, certain=True)
-        anomalies.with_gaps = True  # of samples without values
+        anomalies.with_gaps = True  # samples without values remain NaN
         return projected(anomalies, self.model_.basis_)
 
     def _used_pcs(self) -> Array:
@@ -396,5 +396,5 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
 
 
 def batch_rows(n_places: int) -> int:
-    """Return how many samples of so many places a batch of the solver "streaming" has by default."""
+    """Return the default number of samples in a batch of the solver "streaming", given the number of grid points."""
     return min(_BATCH_ROWS, max(_FEWEST_ROWS, _BATCH_BYTES // (4 * n_places)))

@@ -1,4 +1,4 @@
-"""How `EOF` is fitted: which places have data, what is subtracted and divided by, how gaps are filled, which passes."""
+"""The fit of `EOF`: the survey of grid points with data and their statistics, the filling of gaps, and the passes."""
 
 from __future__ import annotations
 
@@ -26,31 +26,31 @@ from dpca.rules.survey import Survey
 from dpca.rules.watched import moved
 from dpca.storage.errors import DataError
 
-#: What becomes of places with some values missing.
+#: Treatments of grid points that miss some values.
 GAPS = ("drop", "interpolate", "iterate")
-# Bytes of the samples before and behind those that are interpolated.
+# Most bytes of the halo: the samples that interpolation reads before and after its own.
 _MOST_HALO = 2**28
-# Filling by modes ends when these and their variances move by no more than these shares, or after so many fits.
+# Filling by modes ends when the modes and their variances change by at most these shares, or after this many fits.
 _MOVED, _CHANGED, _MOST_FITS = 1e-7, 1e-5, 100
 
 
 class GapWarning(UserWarning):
-    """Some places of a field miss some values, and are left out."""
+    """Some grid points of a field miss some values and are excluded."""
 
 
 @dataclass
 class Fitted:
-    """What a fit found.
+    """The result of a fit.
 
     Attributes
     ----------
     model : LinearModel
-        Of the anomalies at places with data.
+        The model of the anomalies at grid points with data.
     anomalies : Anomalies
     n_used : int
-        Samples with data.
+        Number of samples with data.
     expected : Expected or None
-        What fills gaps, where modes do.
+        The expectation that fills gaps with ``gaps="iterate"``.
     n_fits : int
     """
 
@@ -68,14 +68,14 @@ class Fitting:
     Attributes
     ----------
     eof : EOF
-        Its parameters.
+        The parameters.
     given : Field
     calendar : Calendar
     weights : array (*sample_shape) or None
     running : dict
-        Client, checkpoints and progress of all passes.
+        Client, checkpoints and progress for all passes.
     watching : Watching, optional
-        Who watches.
+        The callback and the budgets.
     """
 
     eof: Any
@@ -100,7 +100,7 @@ class Fitting:
         return bool(self.eof.standardize or self.eof.detrend or self.eof.climatology is not None)
 
     def run(self) -> Fitted:
-        """Fit; places with data are first taken to be those of the first sample, which the pass itself checks."""
+        """Fit. Try the grid points with data of the first sample; the pass raises `GapError` if others differ."""
         places = np.flatnonzero(~np.isnan(self.shift))
         if not self._wants_moments and places.size:
             anomalies = Anomalies(places, self.shape, self._gain(places))
@@ -118,9 +118,9 @@ class Fitting:
         n, some = int(there.sum()), found["count"] > 0
         gappy = some & (found["count"] < (n if eof.gaps != "interpolate" else len(there)))
         if not some.any():
-            raise DataError(f"{source.name} holds no value but NaN: there is nothing to analyze")
+            raise DataError(f"all values of {source.name} are NaN: give a field with values")
         if n < 2:
-            raise DataError(f"only {n} of {len(there)} samples has values: a fit needs at least 2")
+            raise DataError(f"only {n} of {len(there)} samples has values: a fit requires at least 2")
         if gappy.any() and eof.gaps == "interpolate":
             source = interpolated(source, self.given, int(found["run"][some].max()))
             found = self._survey(source, "survey of what is filled") if self._wants_moments else found
@@ -133,15 +133,15 @@ class Fitting:
             return self._iterated(source, found, np.flatnonzero(some))
         if gappy.any():
             warnings.warn(
-                f"{int(gappy.sum()):,} of {int(some.sum()):,} places with data miss some of {n:,} values and are left "
-                f"out: fill them by gaps='interpolate' or gaps='iterate', or select times and places beforehand",
+                f"{int(gappy.sum()):,} of {int(some.sum()):,} grid points with data miss some of {n:,} values and are "
+                f"excluded: fill them with gaps='interpolate' or gaps='iterate', or select times and grid points",
                 GapWarning,
                 stacklevel=5,
             )
         if not (kept := np.flatnonzero(some & ~gappy)).size:
             raise DataError(
-                f"no place of {source.name} has all of {n:,} values: fill them by gaps='interpolate' or "
-                f"gaps='iterate', or select times and places beforehand"
+                f"no grid point of {source.name} has all {n:,} values: fill them with gaps='interpolate' or "
+                f"gaps='iterate', or select times and grid points"
             )
         return self._fitted(self._over(source, self._anomalies(found, kept)))
 
@@ -155,7 +155,7 @@ class Fitting:
         return found
 
     def _anomalies(self, found: dict[str, Array], places: Array) -> Anomalies:
-        """Return what the survey of a source without gaps says of these places."""
+        """Return the anomalies at these grid points according to the survey of a source without gaps."""
         gain = self._gain(places)
         if not self._wants_moments:
             return Anomalies(places, self.shape, gain)
@@ -183,12 +183,13 @@ class Fitting:
             raise Enough
         return Fitted(model, source.anomalies, source.shape[0])
 
-    def _show(self, source: AnomalySource, told: Progress) -> bool:
-        """Show the modes so far to who watches; return whether they are enough."""
-        self.is_over = told.finished and told.n_samples_seen < told.n_samples
-        if self.watching is not None and (self.is_over or not told.finished):
-            expected = expected_by(told.model) if self.eof.gaps == "iterate" else None
-            found, n = Fitted(told.model, source.anomalies, told.n_samples_seen, expected), self.given.source.shape[0]
+    def _show(self, source: AnomalySource, progress: Progress) -> bool:
+        """Pass the modes so far to the callback; return whether the fit ends here."""
+        self.is_over = progress.finished and progress.n_samples_seen < progress.n_samples
+        if self.watching is not None and (self.is_over or not progress.finished):
+            expected = expected_by(progress.model) if self.eof.gaps == "iterate" else None
+            found = Fitted(progress.model, source.anomalies, progress.n_samples_seen, expected)
+            n = self.given.source.shape[0]
             try:
                 self.watching.show(lambda eof: eof._learned(found, self.given, self.calendar, n), source.shape[0])
             except Enough:
@@ -196,7 +197,7 @@ class Fitting:
         return self.is_over
 
     def _iterated(self, source: Source, found: dict[str, Array], places: Array) -> Fitted:
-        """Fit and fill in turns until both agree (Beckers & Rixen 2003, with the noise of Tipping & Bishop 1999)."""
+        """Alternate fits and filling until convergence (Beckers & Rixen 2003; noise as in Tipping & Bishop 1999)."""
         slope = found["slope"][places] if self.calendar.detrend else None
         known = Anomalies(places, self.shape, None, found["level"][:, places], slope)
         fills = FilledSource(source, known, self.groups, self.trend, None)
@@ -208,14 +209,14 @@ class Fitting:
                 anomalies = replace(known, gain=self._gain(places))
             found_now = self._fitted(self._over(fills, anomalies), 1)
             model = found_now.model
-            done = before is not None and _settled(before, model)
+            done = before is not None and _converged(before, model)
             if done:
                 break
             before, fills = model, self._filled(source, found_now)
         else:
             warnings.warn(
-                f"gaps are filled by modes that still move after {_MOST_FITS} fits: ask for fewer modes, or leave out "
-                f"places and samples with few values",
+                f"gaps='iterate' has not converged after {_MOST_FITS} fits: use fewer modes, or remove grid points and "
+                f"samples with few values",
                 ConvergenceWarning,
                 stacklevel=6,
             )
@@ -227,27 +228,28 @@ class Fitting:
 
 
 def interpolated(source: Source, given: Field, longest: int) -> Source:
-    """Return a source whose gaps, of at most so many samples, are filled along time.
+    """Return a source with gaps filled by interpolation in time; ``longest`` is the longest gap in samples.
 
     Raises
     ------
     DataError
-        If a gap is too long to read over.
+        If the halo of the longest gap takes too much memory, or the times do not ascend.
     """
     halo = 2 * longest * int(np.prod(source.shape[1:])) * source.dtype.itemsize
     if halo > _MOST_HALO:
         raise DataError(
-            f"the longest gap of {source.name} lasts {longest:,} samples, and reading over it takes {halo / 1e6:,.0f} "
-            f"MB: use gaps='iterate', or leave out the places or samples with long gaps"
+            f"the longest gap of {source.name} lasts {longest:,} samples, and interpolating it takes "
+            f"{halo / 1e6:,.0f} MB, more than {_MOST_HALO / 1e6:,.0f} MB: use gaps='iterate', or remove the grid "
+            f"points or samples with long gaps"
         )
     times = elapsed(given.along, source.shape[0], given.dim)
     if not (np.diff(times) > 0).all():
-        raise DataError(f"the coordinate {given.dim!r} does not ascend: sort the samples, x.sortby({given.dim!r})")
+        raise DataError(f"the coordinate {given.dim!r} does not ascend: sort the samples with x.sortby({given.dim!r})")
     return InterpolatedSource(source, times, longest)
 
 
 def longest_gap(source: Source, n: int) -> int:
-    """Return the most missing values in a row at any place that has one, by a pass over the source."""
+    """Return the length of the longest gap at any grid point with data, from a pass over the source."""
     surveyed = SurveySource(source)
     rule = Survey(np.zeros(n, np.int64), None, np.zeros(surveyed.shape[1] - 2))
     found = Passes(surveyed, client=None, memory_budget=None).over(Whole((surveyed.shape[1],)), rule)[0]
@@ -255,14 +257,14 @@ def longest_gap(source: Source, n: int) -> int:
 
 
 def expected_by(model: LinearModel) -> Expected:
-    """Return what the modes of a model expect where values are missing."""
+    """Return the expectation of missing values under the modes of a model."""
     captured, d = float(model.explained_variance_.sum()), model.n_features_in_
     noise = max(float(model.total_variance_) - captured, 0.0) / max(d - len(model.components_), 1)
     floor = max(float(model.explained_variance_[0]), 1e-300) * 1e-12
     return Expected(model.components_, model.mean_, noise / np.maximum(model.explained_variance_, floor))
 
 
-def _settled(before: LinearModel, after: LinearModel) -> bool:
+def _converged(before: LinearModel, after: LinearModel) -> bool:
     _, share = moved(before.components_, after.components_, after.explained_variance_)
     old, new = (float(model.explained_variance_.sum()) for model in (before, after))
     return share <= _MOVED and abs(new - old) <= _CHANGED * max(new, 1e-300)

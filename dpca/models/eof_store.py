@@ -1,4 +1,4 @@
-"""EOF on disk: the model of the anomalies, and what makes anomalies of a field."""
+"""Stores of `EOF`: the model of the anomalies, and the map from a field to anomalies."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from dpca.models.streaming_pca import StreamingPCA
 from dpca.models.weights import field_weights
 from dpca.storage.labelled import coordinates_of
 
-# Beside those of the model of the anomalies, whose features are the places with data.
+# Arrays in addition to those of the model of the anomalies; the features of that model are the grid points with data.
 _ARRAYS = {
     "analyzed": ("place",),
     "gain": ("feature",),
@@ -39,7 +39,7 @@ _NOT_KEPT = ("random_state", "memory_budget", "weights")
 
 
 class StoredEOF(Storable):
-    """What stores hold of `EOF`, the subclass, and how it comes back from there."""
+    """Base of `EOF` that writes it to a store and reads it back."""
 
     climatology: str | None
     detrend: bool
@@ -54,11 +54,11 @@ class StoredEOF(Storable):
 
     @abstractmethod
     def _check(self) -> None:
-        """Refuse parameters that make no sense."""
+        """Reject invalid parameters."""
 
     @abstractmethod
     def _learned(self, found: Fitted, given: Names, calendar: Calendar, n: int, pcs: Array | None = None) -> None:
-        """Know what the fit to ``n`` samples found."""
+        """Set the attributes of a fit to ``n`` samples."""
 
     @property
     def _labels(self) -> Labels | None:
@@ -108,17 +108,17 @@ class StoredEOF(Storable):
         eof._check()
         model = {kind.store_kind: kind for kind in (PCA, StreamingPCA)}[inner.facts["kind"]]._from_store(inner)
         if stored.n_components != model.n_components_ or stored.n_samples != model.n_samples_seen_:
-            raise ValueError(f"{stored.n_components} modes of {stored.n_samples} samples are not those of its model")
+            raise ValueError(f"{stored.n_components} modes of {stored.n_samples} samples differ from the inner model")
         along, n = facts["calendar"], int(facts["n_samples"])
         if n < stored.n_samples:
-            raise ValueError(f"{stored.n_samples} of {n} samples have data")
+            raise ValueError(f"{stored.n_samples} samples with data are more than {n} samples")
         parts = np.array(along["parts"])
         lengths = {"feature": model.n_features_in_, "component": model.n_components_, "time": n}
         lengths |= {"group": len(parts), "place": math.prod(stored.sample_shape)}
         shapes = {name: tuple(lengths[axis] for axis in _ARRAYS[name]) for name in facts["kept"]}
         arrays = stored.arrays(shapes, integers=("analyzed",))
         if len(places := np.flatnonzero(arrays["analyzed"])) != model.n_features_in_:
-            raise ValueError(f"{len(places)} places are not the {model.n_features_in_} of its model")
+            raise ValueError(f"{len(places)} grid points differ from the {model.n_features_in_} of the inner model")
         if "weights" in arrays:
             eof.weights = arrays["weights"].reshape(stored.sample_shape)
         anomalies = Anomalies(places, stored.sample_shape, *(arrays.get(name) for name in ("gain", "level", "slope")))
@@ -127,7 +127,7 @@ class StoredEOF(Storable):
         )
         names, times = Names(None, None, None, calendar.dim), stored.labels("times", (n,))
         if times is not None:
-            import xarray  # whose coordinates these are
+            import xarray  # only stores with coordinates require it
 
             samples = xarray.DataArray(np.empty(n), times.coords, times.dims)
             names = replace(names, labelled=Labelled(samples, 1), along=samples.coords.get(calendar.dim))

@@ -1,4 +1,4 @@
-"""What all estimators share: fitting to any source, transforming lazily or in memory, saving and loading."""
+"""Base of all estimators: fitting any source, transforming lazily or in memory, saving and loading."""
 
 from __future__ import annotations
 
@@ -32,24 +32,24 @@ from dpca.rules.state import State
 from dpca.storage.labelled import is_labelled
 from dpca.storage.progress import Progress, no_progress
 
-#: Parameters that stores of earlier versions do not state: stores state them only where they are given.
+#: Parameters that stores of earlier versions lack. Stores contain them only if they differ from their defaults.
 LATER = ("flatten", "whiten", "keep_state", "track_scores")
 
 
 class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # type: ignore[misc]
     """Base of all estimators.
 
-    A subclass learns (`_fit`), has a ``basis_``, and is `Storable`.
+    A subclass implements `_fit` and ``basis_``, and is `Storable`.
     """
 
-    #: What a store of the scores calls itself.
+    #: Kind of the stores of scores.
     scores_kind: ClassVar[str]
-    #: Whether jobs measure SSIM where they keep no reconstructions.
+    #: Whether jobs without reconstructions measure SSIM.
     measures_ssim: ClassVar[bool] = True
-    #: What the page of a report is called, before the name of the stack.
+    #: Title of the report, before the name of the stack.
     report_title: ClassVar[str]
 
-    # Parameters of all: a subclass is a dataclass of its own, whose constructor sets them and does nothing else.
+    # Parameters of all estimators. Each subclass is a dataclass, and its constructor only sets parameters.
     random_state: Any
     memory_budget: int | None
 
@@ -58,48 +58,48 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
     sample_shape_: tuple[int, ...]
     fit_report_: FoldReport
 
-    _states: list[State] | None = None  # of what partial_fit has seen, one for each partition
+    _states: list[State] | None = None  # states of partial_fit, one for each part of the partition
 
     def __sklearn_is_fitted__(self) -> bool:
         return hasattr(self, "n_samples_seen_")
 
     @abstractmethod
     def _fit(self, X: Any, **running: Any) -> None:
-        """Learn; ``running`` are the client, the checkpoints and the progress of all folds that this takes."""
+        """Fit the samples; ``running`` are the client, the checkpoints and the progress for all folds."""
 
     @property
     @abstractmethod
     def basis_(self) -> Representation:
-        """What maps samples to scores and back: what tasks are sent."""
+        """The map from samples to scores and back, as it is sent to tasks."""
 
-    # -- learning
+    # -- fitting
 
     @abstractmethod
     def plan_fit(self, source: Source, axes: Sequence[str], client: Any | None) -> tuple[Representation, bool]:
-        """Plan a fit to a source, none of which is read; this estimator is left as it is.
+        """Plan a fit to a source without reading it. The estimator does not change.
 
         Parameters
         ----------
         source : Source
         axes : sequence of str
-            Names of a sample's axes.
+            Names of the axes of a sample.
         client : distributed.Client or None
-            Where it will run.
+            Where the fit will run.
 
         Returns
         -------
         basis : Representation
-            As large as the fit will find it; its arrays take no memory, and hold zeros.
+            Has the size of the basis that the fit will find. Its arrays are zeros and take no memory.
         known : bool
-            Whether the size is exact. Where it depends on the data, it is the smallest possible one: one component of
-            each partition, or their mean where their sum is known; the fewest bands.
+            Whether the size is exact. If the size depends on the data, it is the smallest possible one: one component
+            for each part of the partition, or the mean number if the total is given; the fewest bands.
 
         Raises
         ------
         PlanError
-            If it does not fit the memory.
+            If the fit does not fit into memory.
         DataError
-            If the parameters do not fit the source.
+            If the parameters do not match the source.
         """
 
     def fit(
@@ -116,51 +116,51 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
         max_seconds: float | None = None,
         max_samples: int | None = None,
     ) -> Self:
-        """Find the components.
+        """Fit the model to samples.
 
         Parameters
         ----------
         X : array (n_samples, *sample_shape), Stack, path or Source
-            A numpy, Dask or Zarr array; an ``xarray.DataArray`` of either; a `dpca.storage.Stack`; or the path of a
-            stack store, a Zarr array, or a file that can be read anywhere in (``.npy``, netCDF, ...). Or a source of
-            the engine, such as `dpca.engine.held_out.RemainingSource`.
+            A numpy, Dask or Zarr array; an ``xarray.DataArray`` of numpy or Dask; a `dpca.storage.Stack`; the path of a
+            stack store, a Zarr array, or a file with random access (``.npy``, netCDF, ...); or a source of the engine,
+            such as `dpca.engine.held_out.RemainingSource`.
         y : ignored
         sample_dim : str or sequence of str, optional
-            Of a ``DataArray``: the dim that counts samples, or several that do so together; default the first. The
-            others are the axes of a sample, in their order; one called "channel" or "rgb" comes last.
+            For a ``DataArray``: the sample dim, or several dims that together number the samples; default the first.
+            The other dims are the axes of a sample, in their order, except that "channel" or "rgb" comes last.
         key : str, optional
-            Which array of a file, a Zarr group or an ``xarray.Dataset`` is meant, where there are several. From other
-            paths this estimator then reads the array of this name, too.
+            Name of the array in a file, a Zarr group or an ``xarray.Dataset``, required if there are several. The
+            fitted model uses this name for other paths, too.
         client : distributed.Client, optional
             Default: the current one, if any.
         checkpoints : Checkpoints, optional
-            Folder of a fit that was stopped, to go on from; whatever is drawn at random needs an integer
-            ``random_state`` then. It may hold other fits beside: each finds its own.
+            Folder of the checkpoints. The fit resumes from them if it was interrupted. If the fit uses random numbers,
+            it requires an integer ``random_state``. Several fits may share the folder.
         progress : Progress, optional
-            Told the bytes read in each pass.
+            Receives the number of bytes read in each pass.
         callback : callable (dpca.Progress), optional
-            Is shown the model so far: after 16, 64, 256 and 1,024 samples, then each second, but rarely enough to take
-            a twentieth of the time, and in the end. Where it returns True the fit ends there, and an exception ends it,
-            too. The result does not depend on being watched. Rules whose rounding depends on their batches take these
-            whole: there the first look comes later. The solver "dual" of `PCA` has components only in the end, as
-            `PatchCascade` has its last layer; "power" in its last pass.
+            Receives the progress so far, with a fitted model: after 16, 64, 256 and 1,024 samples, then about every
+            second, with at most a twentieth of the time spent on it, and at the end. If it returns True, the fit ends
+            early. An exception ends the fit, too. The result does not depend on the callback. For rules with rounding
+            errors that depend on the batches, the first call comes after a whole batch. The solver "dual" of `PCA` has
+            components only at the end, as has the last layer of `PatchCascade`; "power" has them in its last pass.
         max_seconds, max_samples : float and int, optional
-            Budgets: when one is used up, the fit ends with a model of the samples so far, ``n_samples_seen_`` of them;
-            not before there is a model. With ``checkpoints`` the same fit goes on from there, with as much to spend
-            again.
+            Budgets. When one is used up, the fit ends with a model of the samples so far, ``n_samples_seen_`` of them,
+            but not before there is a model. With ``checkpoints``, another call of ``fit`` resumes from there with a new
+            budget.
 
         Warns
         -----
         ConvergenceWarning
-            When the components have not converged; it says what to change.
+            If the components have not converged. The message recommends what to change.
 
         Raises
         ------
         DataError
-            For values that are not finite, fewer than 2 samples, parameters that do not fit the data, or a rule that
+            If values are not finite, there are fewer than 2 samples, parameters do not match the data, or the rule
             diverges.
         PlanError
-            When the state and a batch do not fit the memory budget.
+            If the state and a batch do not fit into the memory budget.
         """
         check_parameters(self)
         X, labels = given_to_fit(X, sample_dim, key)
@@ -169,14 +169,14 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
             watching.beside = {"_labels": labels, "_key": key}
         further = {} if watching is None else {"watching": watching}
 
-        def learn() -> None:
+        def run_fit() -> None:
             self._fit(X, client=client or default_client(), checkpoints=checkpoints, progress=progress, **further)
             self._labels, self._key = labels, key
 
-        return watched(self, watching, learn)
+        return watched(self, watching, run_fit)
 
     def _batch(self, X: Any, sample_dim: str | Sequence[str] | None) -> Array:
-        """Return samples for ``partial_fit``, held in memory, checked; the first ones give the model their labels."""
+        """Return the samples of a ``partial_fit`` call in memory, after checks. The first batch sets the labels."""
         fresh = self._states is None
         labels: Labels | None
         if is_labelled(X):
@@ -190,25 +190,30 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
         return dense_samples(self, X, reset=fresh)
 
     def _seed(self) -> int:
-        """Return a seed of this fit, from what scikit-learn takes for one."""
+        """Return the seed of this fit, from ``random_state``."""
         return int(check_random_state(self.random_state).randint(2**31))
 
-    # -- using
+    # -- transforming
 
     def transform(self, X: Any) -> Any:
         """Return the scores (n_samples, *score_shape) of samples.
 
-        The shape of one sample's scores ends with ``n_components``; before it come the places of cells, or the bands,
-        unless ``flatten`` asks for a single axis. A numpy array gives a numpy array. A Dask array, a Zarr array, a
-        stack or a path gives a Dask array that computes chunk by chunk. A ``DataArray`` gives one, lazy if it is, with
-        the coordinates of samples and the dim "component"; of cells of (lat, lon) also "cell_lat" and "cell_lon", at
-        their centers. Its dims that are none of the model's count samples. After ``set_output(transform="pandas")`` or
-        ``"polars"`` it is a table in memory with a column for each score, see `get_feature_names_out`.
+        The last axis of the scores of a sample is the component. The axes before it are the grid of cells, or the band,
+        unless ``flatten`` is set. The output depends on the input:
+
+        - A numpy array yields a numpy array.
+        - A Dask array, a Zarr array, a stack or a path yields a Dask array that is computed chunk by chunk.
+        - A ``DataArray`` yields a ``DataArray``, lazy if the input is lazy, with the coordinates of the samples and the
+          dim "component". Scores of cells on (lat, lon) also have the coordinates "cell_lat" and "cell_lon" of the cell
+          centers. Dims that are not dims of the fitted samples number the samples.
+        - After ``set_output(transform="pandas")`` or ``"polars"``, the output is a table in memory with a column for
+          each score; see `get_feature_names_out`.
 
         Raises
         ------
         DataError
-            For samples of another shape than those of the fit, or, once they are computed, values that are not finite.
+            If the samples have another shape than in the fit, or values are not finite. A lazy output raises the latter
+            when it is computed.
         """
         basis, named = self.basis_, given_to_model(X, self._labels) if is_labelled(X) else None
         X = X if named is None else named[0].values
@@ -222,26 +227,26 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
         return labelled.scores(scores, basis, labels, self.get_feature_names_out() if flat else None)
 
     def inverse_transform(self, X: Any, n_components: int | None = None) -> Any:
-        """Return the samples (n_samples, *sample_shape) that scores stand for, neither rounded nor clipped.
+        """Return the reconstruction (n_samples, *sample_shape) of samples from scores, neither rounded nor clipped.
 
         Parameters
         ----------
         X : array (n_samples, *score_shape), numpy, Dask or Zarr; or the path of a Zarr array
-            Scores of all components, or of ``n_components``; in memory or in Dask also flat, as a table has them. Or a
-            ``DataArray`` as `transform` gives it.
+            Scores of all components, or of ``n_components``. In memory or in Dask, scores of a sample may also lie
+            along one axis, as in a table. Or a ``DataArray`` as returned by `transform`.
         n_components : int, optional
-            Use only so many of the first components; default all.
+            Number of leading components to use; default all.
 
         Returns
         -------
         array
-            Lazy in, lazy out, as `transform`. Of scores in a store, chunks that hold only other components are never
-            read. A ``DataArray`` has the dims, coordinates along them, name and attributes of that of the fit.
+            Lazy for lazy scores, as `transform`. Chunks of a store with only unused components are not read. A
+            ``DataArray`` has the dims, their coordinates, the name and the attributes of the samples of the fit.
 
         Raises
         ------
         DataError
-            For scores of another shape, or more components than there are.
+            If the scores have another shape, or fewer components are available than requested.
         """
         basis = self.basis_
         if not is_labelled(X):
@@ -250,51 +255,51 @@ class Estimator(ABC, EachSample, Storable, TransformerMixin, BaseEstimator):  # 
         scores = scores_given(X, basis, n_components, labels)
         return scores.samples(samples_of(basis, scores.values, n_components), labels)
 
-    # -- what jobs and reports ask
+    # -- jobs and reports
 
     @abstractmethod
     def check_before(self, n_samples: int) -> None:
-        """Refuse parameters that cannot be fitted to so many samples, as far as the parameters alone tell."""
+        """Reject parameters that are invalid for this number of samples, as far as this is known without the data."""
 
     @abstractmethod
     def announced(self, axes: Sequence[str]) -> str:
-        """Say what is fitted to samples whose axes have these names."""
+        """Return a description of the fit for logs, given the names of the axes of a sample."""
 
     @abstractmethod
     def report_numbers(self) -> dict[str, Any]:
-        """Return what a report says of the fitted model; see `dpca.report.record`."""
+        """Return the numbers of the fitted model for a report; see `dpca.report.record`."""
 
     def target_numbers(self) -> dict[str, Any]:
-        """Return what was asked for as a target of quality and what is reached, empty where nothing was."""
+        """Return the quality target and the value reached; empty without a target."""
         return {}
 
     def expected_mse(self, data_range: tuple[float, float]) -> float | None:
-        """Return the mean squared error of the samples of the fit, before rounding, or None if only a look tells.
+        """Return the mean squared error of the samples of the fit before rounding, or None if it must be measured.
 
-        Of values that are scaled so that ``data_range`` has length 1.
+        The error is of values scaled so that ``data_range`` has length 1.
         """
         return None
 
     def cells_for(self, axes: Sequence[str]) -> tuple[int, ...] | None:
-        """Return the cells that the chunks of a stack should fit, given the names of a sample's axes; None if any."""
+        """Return the cell shape that chunks of a stack should match, given the names of the axes; None for any."""
         return None
 
     def fit_settings(self) -> dict[str, Any]:
-        """Return what identifies a stored fit: all parameters, but of those that came later only what is given."""
+        """Return the parameters that identify a stored fit: all, but parameters of later versions only if given."""
         given = self._given_parameters()
         values = self.get_params(deep=False).items()
         return {name: describe_option(value) for name, value in values if name in given or name not in LATER}
 
     def job_settings(self) -> dict[str, Any]:
-        """Return what identifies a job on this estimator: the parameters that are given."""
+        """Return the parameters that identify a job on this estimator: those that are given."""
         return {"model": self._given_parameters()}
 
     def pictured_components(self, count: int) -> Array | None:
-        """Return the first components, those of every partition in place (count, *sample_shape); None if none."""
+        """Return the first components (count, *sample_shape), each part at its position; None if there are none."""
         return None
 
     def _given_parameters(self) -> dict[str, Any]:
-        """Return the parameters that differ from their defaults; ``n_components`` where nothing else chooses them."""
+        """Return the parameters that differ from their defaults, and ``n_components`` if no alternative is given."""
         parameters = signature(type(self)).parameters
         given = {n: v for n, v in self.get_params(deep=False).items() if np.any(v != parameters[n].default)}
         if "n_components" in parameters and not given.keys() & set(CHOICES):

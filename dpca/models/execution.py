@@ -1,4 +1,4 @@
-"""How a streaming rule is run: as its mathematics allows, and as the user asks."""
+"""The execution of a streaming rule: as a chain, in averaged rounds, or data-parallel."""
 
 from __future__ import annotations
 
@@ -13,9 +13,9 @@ from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import whole_number
 
 EXECUTIONS = ("auto", "chain", "averaged", "data-parallel")
-# The numbers of Amid & Warmuth (2020), section "Distributed Setting".
+# Defaults of Amid & Warmuth (2020), section "Distributed Setting".
 _STREAMS, _ROUND = 10, 1000
-# A batch worth spreading: its parts should be long beside sending a basis.
+# Default batch of data-parallel execution: computing its parts should take long compared with sending a basis.
 _LARGE_BATCH = 1000
 
 
@@ -27,22 +27,22 @@ def executed(rule: InBatches, model: Any, client: Any | None) -> tuple[Any, Sche
     rule : InBatches
         The rule, with the batches of a chain.
     model : StreamingPCA
-        Its parameters say how the rule is run.
+        Its parameters ``execution``, ``n_streams``, ``round_size`` and ``batch_size`` apply.
     client : distributed.Client or None
-        Where it will run: a batch is cut into one part for each worker's thread.
+        Where the fold will run. A batch is divided into one part for each thread of the workers.
 
     Raises
     ------
     DataError
-        For an execution that the rule does not allow, or numbers that make no sense.
+        If the rule does not support the execution, or a number is invalid.
     """
     execution, n_streams, round_size = model.execution, model.n_streams, model.round_size
     if execution not in EXECUTIONS:
         raise DataError(f"execution is {execution!r}: choose one of {', '.join(EXECUTIONS)}")
     if round_size is not None and execution != "averaged":
-        raise DataError(f"round_size is {round_size!r} but only execution='averaged' has rounds: leave it out")
+        raise DataError(f"round_size is {round_size!r} but only execution='averaged' has rounds: remove it")
     if n_streams is not None and execution not in ("averaged", "data-parallel"):
-        raise DataError(f"n_streams is {n_streams!r} but execution={execution!r} has a single stream: leave it out")
+        raise DataError(f"n_streams is {n_streams!r} but execution={execution!r} has a single stream: remove it")
     for name, value in (("n_streams", n_streams), ("round_size", round_size)):
         if value is not None:
             whole_number(value, name, 1)
@@ -55,7 +55,7 @@ def executed(rule: InBatches, model: Any, client: Any | None) -> tuple[Any, Sche
 
 def _averaging(rule: InBatches, n_streams: int | None, round_size: int | None) -> Averaging:
     if not rule.averageable:
-        raise DataError(f"{_name(rule)} cannot be averaged in rounds: use execution='auto', or a rule that can")
+        raise DataError(f"{_name(rule)} does not support averaging: use execution='auto', or another rule")
     whole = -(-_ROUND // rule.size) * rule.size
     try:
         return Averaging(int(n_streams or _STREAMS), int(round_size or whole), rule.size)
@@ -66,8 +66,8 @@ def _averaging(rule: InBatches, n_streams: int | None, round_size: int | None) -
 def _data_parallel(rule: InBatches, n_streams: int | None, batch_size: int | None, client: Any | None) -> DataParallel:
     if not rule.rule.summable:
         raise DataError(
-            f"a batch of {_name(rule)} cannot be spread over workers: use execution='auto', or a rule whose update is "
-            f"a sum over the batch"
+            f"{_name(rule)} does not support data-parallel execution: use execution='auto', or a rule with an update "
+            f"that is a sum over the batch"
         )
     workers = parallel_tasks(client, thread_count())
     return DataParallel(_LARGE_BATCH if batch_size is None else rule.size, int(n_streams or max(1, workers)))

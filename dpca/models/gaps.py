@@ -1,4 +1,4 @@
-"""Gaps in fields, filled where they are read: along time, or by the modes of all other values."""
+"""Sources that fill gaps in fields when they are read: by interpolation in time, or by modes."""
 
 from __future__ import annotations
 
@@ -14,16 +14,17 @@ from dpca.models.anomalies import Anomalies
 
 
 class InterpolatedSource(ComputedSource):
-    """Another source's samples, each missing value between the last one before it and the first one behind, by time.
+    """The samples of another source, with missing values interpolated linearly in time.
 
-    Before the first and behind the last value of a place, this one stands. Places without any value stay as they are.
+    Before the first and after the last value of a grid point, that value is repeated. Grid points without any value
+    remain NaN.
 
     Parameters
     ----------
     source : Source
     times : array (n,), ascending
     longest : int
-        Most missing values in a row at any place that has one.
+        Length of the longest gap, in samples.
     """
 
     with_gaps = True
@@ -33,7 +34,7 @@ class InterpolatedSource(ComputedSource):
         self.times = times
 
     def needed(self, region: Region) -> Region:
-        """Return the same box: places do not depend on each other."""
+        """Return the same box: grid points do not depend on each other."""
         return region
 
     def compute(self, values: Array, first: int, samples: tuple[int, int], region: Region, out: Array) -> None:
@@ -49,7 +50,7 @@ class InterpolatedSource(ComputedSource):
         before = np.maximum.accumulate(np.where(here, number, -1))[start:stop]
         behind = np.minimum.accumulate(np.where(here, number, len(x))[::-1])[::-1][start:stop]
         before, behind = np.where(before < 0, behind, before), np.where(behind == len(x), before, behind)
-        # Where there is neither, the place has no value at all.
+        # Without a value on either side, the grid point has no value at all, and any index will do.
         before, behind = (np.clip(index, 0, len(x) - 1) for index in (before, behind))
         times = self.times[first : first + len(x)]
         length = times[behind] - times[before]
@@ -61,16 +62,16 @@ class InterpolatedSource(ComputedSource):
 
 @dataclass(frozen=True, eq=False)
 class Expected:
-    """What modes expect of missing anomalies, given those that are there (Tipping & Bishop 1999, section 3.3).
+    """The expectation of missing anomalies, given the observed ones (Tipping & Bishop 1999, section 3.3).
 
-    With loadings V of variances lambda and noise of variance s everywhere, the scores of anomalies a of which those in
-    o are there have the mean y that solves (V_o V_o^T + s diag(1 / lambda)) y = V_o a_o.
+    Let V be the components with variances lambda, s the noise variance, and o the observed grid points of the anomalies
+    a. The expected scores y solve (V_o V_o^T + s diag(1 / lambda)) y = V_o a_o.
 
     Attributes
     ----------
     components : array (k, d)
     mean : array (d,)
-        Of the anomalies.
+        Mean of the anomalies.
     ridge : array (k,), float64
         s / lambda.
     """
@@ -80,7 +81,7 @@ class Expected:
     ridge: Array
 
     def fill(self, row: Array, missing: Array) -> None:
-        """Write what is expected where a row of anomalies (d,) is missing (m,), indices. Costs O(k^2 m + k d)."""
+        """Fill a row of anomalies (d,) at the indices ``missing`` (m,), in place. Costs O(k^2 m + k d)."""
         row[missing] = self.mean[missing]
         unseen = self.components[:, missing].astype(np.float64)
         inner = np.eye(len(unseen)) - unseen @ unseen.T
@@ -90,19 +91,19 @@ class Expected:
 
 
 class FilledSource(ComputedSource):
-    """Another source's samples, their missing values replaced by those that modes expect.
+    """The samples of another source, with missing values replaced by their expectation under the modes.
 
     Parameters
     ----------
     source : Source
     anomalies : Anomalies
-        Of all places with data; its ``level`` is known.
+        For all grid points with data; its ``level`` is not None.
     groups, trend : array (n,)
     expected : Expected or None
-        None expects the level.
+        None fills with the level.
     """
 
-    with_gaps = True  # places without data stay without
+    with_gaps = True  # grid points without data remain NaN
 
     def __init__(
         self, source: Source, anomalies: Anomalies, groups: Array, trend: Array, expected: Expected | None
@@ -118,7 +119,7 @@ class FilledSource(ComputedSource):
             rows, here = flat[i : i + 1, places], slice(samples[0] + i, samples[0] + i + 1)
             missing = np.flatnonzero(np.isnan(rows[0]))
             if missing.size == len(places):
-                continue  # nothing is known of this sample
+                continue  # a sample without values remains NaN
             self.anomalies.of(rows, self.groups[here], self.trend[here], slice(None))
             if self.expected is None:
                 rows[0, missing] = 0

@@ -1,4 +1,4 @@
-"""Going on with `partial_fit`: which models can, what the others say, and states in stores."""
+"""The state that `partial_fit` continues from: the error of models without it, and states in stores."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from dpca.storage.errors import DataError
 
 
 class NoStateError(DataError, AttributeError):
-    """A model was fitted or loaded without its state: it has no ``partial_fit``."""
+    """A model was fitted or loaded without its state and has no ``partial_fit``."""
 
 
 class WhereStateIsKept:
-    """A method that a fitted model lacks unless it keeps the state of its fit: ``hasattr`` is False, a call says why.
+    """A method that a fitted model has only if it keeps the state of its fit.
 
-    So scikit-learn treats methods that depend on parameters (``available_if``): what inspects an estimator does not
-    call them.
+    Without the state, access raises `NoStateError`, and ``hasattr`` is False. This corresponds to ``available_if`` of
+    scikit-learn for methods that depend on parameters: tools that inspect estimators do not call such a method.
     """
 
     def __init__(self, method: Callable[..., Any]) -> None:
@@ -30,14 +30,14 @@ class WhereStateIsKept:
     def __get__(self, model: Any, owner: type[Any]) -> Any:
         if model is not None and model._states is None and model.__sklearn_is_fitted__():
             raise NoStateError(
-                f"this {owner.__name__} was fitted by fit() or read by load() and keeps no state to go on from: give "
-                f"all samples to fit(), or begin with a new estimator, sklearn.base.clone(model), and keep_state=True"
+                f"this {owner.__name__} keeps no state to continue from: give all samples to fit(), or start again "
+                f"from sklearn.base.clone(model) with keep_state=True"
             )
         return self._method.__get__(model, owner)
 
 
 def stored_arrays(states: Sequence[State]) -> dict[str, tuple[Array, tuple[str, ...]]]:
-    """Return states as arrays for a store, with the names of their axes: the values of all states in a row."""
+    """Return states as arrays for a store, with the names of their axes. The values of all states are concatenated."""
     arrays: dict[str, tuple[Array, tuple[str, ...]]] = {}
     for name in states[0].arrays:
         values = np.concatenate([state.arrays[name].ravel() for state in states])
@@ -48,20 +48,26 @@ def stored_arrays(states: Sequence[State]) -> dict[str, tuple[Array, tuple[str, 
 
 
 def stated_dtype(facts: Mapping[str, Any]) -> np.dtype[Any]:
-    """Return the type of the samples that a stored state has taken in; ValueError where it is that of no samples."""
+    """Return the dtype of the samples of a stored state.
+
+    Raises
+    ------
+    ValueError
+        If samples cannot have this dtype.
+    """
     dtype: np.dtype[Any] = np.dtype(facts["dtype"])
     if dtype.kind not in "buif":
-        raise ValueError(f"its state is of {dtype} samples")
+        raise ValueError(f"its state has dtype {dtype}")
     return dtype
 
 
 def read_states(stored: StoredModel, states: Sequence[State]) -> None:
-    """Fill states, which have their shapes and types, with what `stored_arrays` put into a store.
+    """Fill states in place with the arrays that `stored_arrays` created; shapes and dtypes are those of the states.
 
     Raises
     ------
     StoreError
-        If something else is there.
+        If the stored arrays differ in shape or dtype.
     """
     sizes = {name: sum(state.arrays[name].size for state in states) for name in states[0].arrays}
     shapes: dict[str, tuple[int, ...]] = {f"state_{name}": (size,) for name, size in sizes.items() if size}

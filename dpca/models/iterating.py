@@ -1,4 +1,4 @@
-"""Taking in a stack link by link: the generator behind `StreamingPCA.iter_fit`."""
+"""The generator behind `StreamingPCA.iter_fit`."""
 
 from __future__ import annotations
 
@@ -20,36 +20,36 @@ from dpca.storage.progress import Progress as Told
 
 @dataclass
 class _Links(Watch):
-    """Links as long as the pace says."""
+    """Stops of the fold according to the pace."""
 
     pace: Pace
     most: int | None
 
     def until(self, n_samples: int) -> int:
-        """Return when to stop next."""
+        """Return the number of samples at the next stop."""
         return self.pace.until(n_samples)
 
     @property
     def exact(self) -> bool:
-        """Whether the next link may end inside a chunk: there is to be something to see at once."""
+        """Whether the next stop may lie inside a chunk, so that the first progress comes early."""
         return self.pace.is_early
 
     def look(self, look: Look) -> None:
-        """Do nothing: the caller of `iterate` looks."""
+        """Do nothing: `iterate` handles each stop."""
 
 
 def iterate(
     model: Any, source: Source, *, client: Any | None, progress: Told, pace: Pace, max_samples: int | None
 ) -> Iterator[Progress]:
-    """Yield the progress of a `StreamedModel` that takes in the samples of a source that it has not seen.
+    """Fit a `StreamedModel` to the remaining samples of a source, and yield the progress so far.
 
-    Its rule, and its state if it has one, are there. Whenever this generator stands still, and after it was closed or
-    left by an exception, the model is one of whole links, and nothing runs.
+    The model has a rule, and a state if samples were fitted before. Whenever the generator is suspended, closed or left
+    by an exception, the model is consistent and nothing runs.
     """
     n, whole = source.shape[0], Whole(tuple(source.shape[1:]))
     seen = int(model.n_samples_seen_) if model._states else 0
     if seen > n:
-        raise DataError(f"this model has seen {seen:,} samples and {source.name} has {n:,}: give the same stack again")
+        raise DataError(f"this model has seen {seen:,} samples but {source.name} has {n:,}: give the same stack again")
     rule: Any = Keeping(replace(model._stream_rule, chain=True))
     plan = plan_for(rule, source, whole, client=client, budget=model.memory_budget)
     left = tuple((max(start, seen), stop) for start, stop in plan.segments if stop > seen)
@@ -75,12 +75,12 @@ def iterate(
     finally:
         folding.close()
         if model._states:
-            # A copy: models that were yielded hold the same state.
+            # Copy the state, because yielded models share it.
             model._states = [model._states[0].copy()]
 
 
 def _snapshot(model: Any, pace: Pace) -> Any:
-    """Return a copy of a model that knows its components, None where there are none yet."""
+    """Return a copy of a model with its components, None if there are none yet."""
     began, found = time.perf_counter(), copy.copy(model)
     try:
         model._looked_at = found.components_

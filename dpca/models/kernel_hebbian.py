@@ -1,4 +1,4 @@
-"""The iterative method of `KernelPCA`: Hebbian steps in the span of landmarks."""
+"""The method "kha" of `KernelPCA`: Hebbian steps in the span of landmarks."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from dpca.rules.state import State
 
 # The step falls to a twentieth over a pass (Günter, Schraudolph & Vishwanathan 2007, section 5.2).
 _DECAY = 0.05
-# Steps within which too large a gain diverges, and what they may take in the type of the samples.
+# Number of steps in which too large a gain diverges, and the most bytes of their samples.
 _TUNED_STEPS, _TUNED_BYTES = 1280, 2**26
 
 
 @dataclass(frozen=True)
 class InFeatures(Mapped):
-    """A rule on features: kernels with landmarks times ``coefficients`` (m, q), minus ``offset`` (q,)."""
+    """A rule on kernel features: kernels with landmarks times ``coefficients`` (m, q), minus ``offset`` (q,)."""
 
     coefficients: Array
     offset: Array
 
     def update(self, state: State, batch: Array) -> State:
-        """Take in a batch of shape (n_samples, n_features)."""
+        """Update the state with a batch of shape (n_samples, n_features)."""
         if batch.shape[0]:
             self.rule.update(state, self.features(batch))
         return state
@@ -53,15 +53,15 @@ class InFeatures(Mapped):
 
 
 def hebbian(problem: Problem, passes: Passes) -> Found:
-    """Take Hebbian steps in the span of landmarks: a pass for its features, and one or more of steps, in random order.
+    """Find components by Hebbian steps: one pass for the features, and one or more passes of steps in random order.
 
-    Features are the scores of all components of the span, so that they are uncorrelated. What the steps come to is
-    orthonormalized, and turned so that scores are uncorrelated.
+    The features are the scores along all components in the span of the landmarks, so they are uncorrelated. The result
+    of the steps is orthonormalized and rotated so that its scores are uncorrelated.
     """
     to_landmarks, rng = look(problem, passes)
     (m, d), k, n = to_landmarks.points.shape, problem.k, passes.source.shape[0]
     order = np.arange(n)
-    # Planned before the first pass, which takes as long.
+    # Plan the steps before the first pass: a plan that fails later would waste that pass.
     sizes = begin(no_values((k, n), np.float64), no_values((k, m), np.float64))
     planned = KernelHebbian(Gains(Constant(1.0)), order, sizes, no_values((m,), np.float64), each_step=True)
     nothing = no_values((m, m), np.float64), no_values((m,), np.float64)
@@ -69,7 +69,7 @@ def hebbian(problem: Problem, passes: Passes) -> Found:
     found = passes(replace(problem.rule(to_landmarks), n_components=m))
     check_found({**found, "eigenvalues": found["eigenvalues"][:k]}, k)
     values = found["eigenvalues"]
-    # Of the distribution that A_1 Phi' has; their product would be another pass.
+    # Draw A_1 Phi' from its distribution: computing the product would take another pass.
     rows = rng.normal(0, np.sqrt(values / (k * n)), (k, len(values)))
     start = begin(rng.normal(0, 1 / np.sqrt(k * n), (k, n)), rows)
     passes.source = shuffle(passes.source, problem.seed)

@@ -22,16 +22,16 @@ from dpca.rules.gains import Gains
 from dpca.rules.kernel_covariance import KernelComponents, degree_weights, degrees
 from dpca.storage.errors import DataError
 
-# Asymmetry of a kernel matrix, and negative eigenvalues of the kernels of landmarks, that are more than rounding, as
-# shares of the largest entry or eigenvalue.
+# Limits of rounding errors, relative to the largest entry or eigenvalue: the asymmetry of a kernel matrix, and negative
+# eigenvalues of the kernels of landmarks.
 _ASYMMETRY, _NEGATIVE = 1e-5, 1e-4
-# Rounding of kernels, as a share of what samples differ in, that leaves two digits of an eigenvalue.
+# Limit of the rounding error of kernels, relative to their variation: eigenvalues then have two digits.
 _ROUNDED = 1e-3
 
 
 @dataclass(frozen=True)
 class Problem:
-    """What is to be found, checked against the data."""
+    """The parameters of a fit, checked against the data."""
 
     k: int
     n_landmarks: int
@@ -41,22 +41,22 @@ class Problem:
     degree: int
     coef0: float
     landmarks: str | Array
-    """How they are chosen, or they themselves (m, d)."""
+    """The method of choice, or the landmarks (m, d)."""
     dtype: np.dtype[Any]
-    """Of the landmarks."""
+    """The dtype of the landmarks."""
     seed: int
     center: bool = True
     gains: Gains | None = None
-    """Of Hebbian steps; None for KHA/et*, its first step tuned."""
+    """The gains of Hebbian steps; None for KHA/et* with a tuned first step."""
     n_passes: int = 1
 
     def kernel_on(self, x: Array) -> Kernel:
-        """Return the kernel, whose gamma follows from rows where it is not given."""
+        """Return the kernel; the default of gamma is computed from the rows."""
         default = self.gamma is None and self.kernel in ("rbf", "poly")
         return Kernel(self.kernel, default_gamma(x) if default else float(self.gamma or 1), self.degree, self.coef0)
 
     def landmarks_of(self, pool: Array, rng: np.random.Generator) -> KernelMap:
-        """Return the map to the landmarks that are given, or to some of a pool (n, d)."""
+        """Return the map to the given landmarks, or to landmarks chosen from a pool (n, d)."""
         pool = pool.astype(self.dtype, copy=False)
         kernel = self.kernel_on(pool)
         if not isinstance(self.landmarks, str):
@@ -69,21 +69,21 @@ class Problem:
 
 
 class Found(NamedTuple):
-    """Where components were found, and what `KernelComponents` returned."""
+    """The map to the landmarks, and the results of `KernelComponents`."""
 
     to_landmarks: KernelMap
     results: dict[str, Array]
 
 
 def nystrom(problem: Problem, passes: Passes) -> Found:
-    """Fold the kernels with some samples: one pass, after a look at the samples that these are chosen from."""
+    """Fold the kernels with landmarks in one pass, after the landmarks are chosen."""
     to_landmarks, rng = look(problem, passes)
     held_out = draw(passes.source, HELD_OUT, rng).astype(problem.dtype, copy=False)
     return fold_kernels(problem, passes, to_landmarks, held_out)
 
 
 def about_degrees(problem: Problem, passes: Passes) -> Found:
-    """Find components of the kernels divided by the roots of degrees: a pass for these, and the same again."""
+    """Find components of the kernels divided by the square roots of the degrees, which take an additional pass."""
     to_landmarks, _ = look(problem, passes)
     mean = passes(degrees(to_landmarks))["mean"]
     weights = degree_weights(to_landmarks, mean, passes.source.shape[0])
@@ -92,13 +92,13 @@ def about_degrees(problem: Problem, passes: Passes) -> Found:
 
 
 def fold_kernels(problem: Problem, passes: Passes, to_landmarks: KernelMap, held_out: Array | None = None) -> Found:
-    """Find the components in the span of landmarks in a pass."""
+    """Find the components in the span of landmarks, in one pass."""
     rule = problem.rule(to_landmarks, held_out)
     return Found(to_landmarks, passes(rule, look=lambda states: Found(to_landmarks, rule.finish(states[0]))))
 
 
 def look(problem: Problem, passes: Passes) -> tuple[KernelMap, np.random.Generator]:
-    """Choose landmarks, once the pass is known to fit memory; return the generator for what is drawn beside."""
+    """Plan the pass, then choose landmarks; return these and the random generator."""
     plan(problem, passes)
     source, rng = passes.source, np.random.default_rng(problem.seed)
     pool = draw(source, pool_size(source, problem.n_landmarks, problem.dtype.itemsize, passes.budget), rng)
@@ -106,7 +106,7 @@ def look(problem: Problem, passes: Passes) -> tuple[KernelMap, np.random.Generat
 
 
 def exact(problem: Problem, passes: Passes) -> Found:
-    """Fold the kernels with all samples: kernel PCA itself, for as many as fit memory, in float64."""
+    """Fold the kernels with all samples in float64: exact kernel PCA, if all samples fit into memory."""
     plan(problem, passes)
     x = np.concatenate(list(read_samples(passes.source, np.arange(passes.source.shape[0]))))
     x = x.reshape(len(x), -1).astype(np.float64)
@@ -118,19 +118,19 @@ def exact(problem: Problem, passes: Passes) -> Found:
 
 
 def plan(problem: Problem, passes: Passes) -> None:
-    """Plan the pass, of which nothing is read.
+    """Plan the pass without reading samples.
 
     Raises
     ------
     PlanError
-        If it does not fit; it names the most landmarks that do.
+        If the pass does not fit into memory. The message states the largest number of landmarks that does.
     """
     shape = tuple(passes.source.shape[1:])
     d = math.prod(shape)
 
     held_out = no_values((min(HELD_OUT, passes.source.shape[0]), d), problem.dtype)
 
-    def refused(m: int) -> PlanError | None:
+    def plan_error(m: int) -> PlanError | None:
         points = KernelMap(Kernel(problem.kernel), no_values((m, d), problem.dtype))
         try:
             passes.plan(Whole(shape), problem.rule(points, held_out))
@@ -138,50 +138,52 @@ def plan(problem: Problem, passes: Passes) -> None:
             return error
         return None
 
-    if (error := refused(problem.n_landmarks)) is not None:
-        fits = bisect_left(range(1, problem.n_landmarks), True, key=lambda m: refused(m) is not None)
+    if (error := plan_error(problem.n_landmarks)) is not None:
+        fits = bisect_left(range(1, problem.n_landmarks), True, key=lambda m: plan_error(m) is not None)
         if fits < problem.k:
             raise error
         raise PlanError(
-            f"{problem.n_landmarks:,} landmarks do not fit the {passes.budget / 1e6:,.0f} MB of a task, and {fits:,} "
-            f"do: use method='nystrom' with n_landmarks={fits}, or allow more memory"
+            f"{problem.n_landmarks:,} landmarks do not fit into the {passes.budget / 1e6:,.0f} MB of a task: use "
+            f"method='nystrom' with n_landmarks={fits}, which fits, or a larger memory_budget"
         ) from error
 
 
 def check_found(results: dict[str, Array], k: int) -> None:
-    """Refuse what `KernelComponents` returned of kernels that are none, or of samples without k components.
+    """Check the results of `KernelComponents`.
 
     Raises
     ------
     DataError
+        If the kernels are not positive semi-definite, results are not finite or lost to rounding, or there are fewer
+        than k components.
     """
     if (least := float(results["least"])) < -_NEGATIVE:
         raise DataError(
-            f"the kernel matrix has an eigenvalue of {least:.3g} of its largest: give a positive semi-definite one, "
-            f"which inner products make"
+            f"the kernel matrix has an eigenvalue of {least:.3g} times its largest: give a positive semi-definite "
+            f"matrix, such as a matrix of inner products"
         )
     if not all(np.isfinite(array).all() for array in results.values()):
         raise DataError(OUT_OF_RANGE)
     if float(results["eigenvalues"][0]) > 0 and (rounded := float(results["rounding"])) > _ROUNDED:
         raise DataError(
-            f"rounding is {rounded:.1e} of what the kernels of these samples differ in: subtract the mean of all "
-            f"samples, or give them as float64"
+            f"the rounding error is {rounded:.1e} times the variation of the kernels: subtract the mean of all "
+            f"samples, or give samples in float64"
         )
     rank = int(np.count_nonzero(results["eigenvalues"] > float(np.finfo(np.float32).eps) * float(results["total"])))
     if rank < k:
         raise DataError(
-            f"n_components is {k} but the samples vary along {rank} directions of feature space only: ask for at most "
-            f"that many, or give samples that differ"
+            f"n_components is {k} but the samples vary along only {rank} directions of feature space: give at most "
+            f"that many components, or samples that differ more"
         )
 
 
 def _check_kernels(kernels: Array) -> None:
     largest = float(np.abs(kernels).max())
     if len(kernels) != kernels.shape[1]:
-        raise DataError(f"the kernel matrix is {kernels.shape}: give a square one, of all samples with each other")
+        raise DataError(f"the kernel matrix has shape {kernels.shape}: give a square matrix, (n_samples, n_samples)")
     if not float(np.abs(kernels - kernels.T).max()) <= _ASYMMETRY * largest:
         i, j = np.unravel_index(np.abs(kernels - kernels.T).argmax(), kernels.shape)
         raise DataError(
-            f"the kernel matrix holds {kernels[i, j]:g} at ({i}, {j}) and {kernels[j, i]:g} at ({j}, {i}): give a "
-            f"symmetric one"
+            f"the kernel matrix has {kernels[i, j]:g} at ({i}, {j}) and {kernels[j, i]:g} at ({j}, {i}): give a "
+            f"symmetric matrix"
         )

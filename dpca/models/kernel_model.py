@@ -1,4 +1,4 @@
-"""What a kernel model does with the components that were found: going on, scores and samples, stores."""
+"""Base of `KernelPCA`: its attributes, incremental fits, and stores."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from dpca.models.streaming_methods import describe_option, restore_option
 from dpca.representation.kernel import KernelRepresentation
 from dpca.storage.errors import DataError
 
-# What a fit finds and a store keeps: arrays with the names of their axes, and numbers.
+# Results of a fit, which are also stored: arrays with the names of their axes, and numbers.
 _ARRAYS: dict[str, tuple[str, ...]] = {
     "landmarks": ("landmark", "feature"),
     "coefficients": ("landmark", "component"),
@@ -39,22 +39,22 @@ _FOUND = {"_basis", *(f"{name}_" for name in (*_ARRAYS, *_NUMBERS, "n_components
 
 
 class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[misc]
-    """Base of `KernelPCA`, which has the parameters and says by ``_problem`` what is to be found."""
+    """Base of `KernelPCA`, the subclass with the parameters and ``_problem``."""
 
     scores_kind: ClassVar[str] = KernelRepresentation.scores_kind
     measures_ssim: ClassVar[bool] = False
     report_title: ClassVar[str] = "Kernel components"
 
-    # -- learning
+    # -- fitting
 
     def _settle(self, found: Found, sample_shape: tuple[int, ...], n: int) -> None:
-        """Learn what was found."""
+        """Set the attributes from the results of a fit."""
         kernel, results = found.to_landmarks.kernel, found.results
         check_found(results, int(self.n_components))
         for name in _ARRAYS.keys() - {"landmarks"}:
             setattr(self, f"{name}_", results[name])
         self.landmarks_, self.gamma_ = found.to_landmarks.points, kernel.gamma
-        # A single landmark has no width of its own: that of two samples at the root of the variance does for it.
+        # The scores of a single landmark have no width. Two scores at plus and minus one standard deviation replace it.
         spread = np.sqrt(self.eigenvalues_ / n) * [[-1], [1]]
         scores = self.landmark_scores_ if len(self.landmark_scores_) > 1 else spread
         self.inverse_gamma_ = float(self.inverse_gamma or default_gamma(scores, "inverse_gamma"))
@@ -78,30 +78,32 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
             float(self.alpha),
         )
 
-    # -- going on
+    # -- incremental fits
 
     @WhereStateIsKept
     def partial_fit(self, X: Any, y: Any = None, *, sample_dim: str | Sequence[str] | None = None) -> Self:
-        """Take in further samples, held in memory; method "nystrom".
+        """Update the model with further samples in memory. Requires method "nystrom".
 
         Parameters
         ----------
         X : array (n_samples, *sample_shape)
-            Landmarks that are not given are chosen of the first batch, which must have as many samples. Costs what the
-            pass of `fit` does; components are found when they are asked for.
+            Unless landmarks are given, they are chosen from the first batch, which must have at least as many samples.
+            Costs as much as the pass of `fit`. Components are computed on access.
         sample_dim : str or sequence of str, optional
             Of the first ``DataArray``, see `fit`.
 
         Raises
         ------
         DataError
-            After `fit` or `load`, for another method, and for samples that do not go with those before.
+            After `fit` or `load`, for another method, and for samples that do not match the earlier ones.
         """
         fresh = self._states is None
         if fresh:
             check_parameters(self)
             if self.method != "nystrom":
-                raise DataError(f"method is {self.method!r}, which needs all samples at once: use method='nystrom'")
+                raise DataError(
+                    f"method is {self.method!r}, and partial_fit requires method='nystrom': use that, or fit()"
+                )
         x = self._batch(X, sample_dim)
         rows = np.ascontiguousarray(x.reshape(len(x), -1))
         if fresh:
@@ -112,34 +114,37 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
             check_states_fit(self._rule, [rows.shape[1]], rows.dtype)
         if tuple(x.shape[1:]) != self.sample_shape_:
             raise DataError(
-                f"this batch has samples of {tuple(x.shape[1:])} but the first one had {self.sample_shape_}"
+                f"this batch has samples of shape {tuple(x.shape[1:])} but the first batch had {self.sample_shape_}: "
+                f"give samples of that shape"
             )
         state = self._states[0] if self._states else self._rule.init(rows.shape[1], rows.dtype)
         self._go_on(guarded(self._rule.update, "X")(state, rows))
         return self
 
     def merge(self, other: KernelModel) -> Self:
-        """Take in all that another estimator, given the same landmarks and gamma, has seen through `partial_fit`.
+        """Merge another estimator with the same landmarks and gamma, as if this one had seen its samples, too.
 
         Raises
         ------
         DataError
-            If one of them keeps no state, or the two are not alike.
+            If one of the two keeps no state, or their kernels, landmarks or sample shapes differ.
         """
         check_is_fitted(self)
         if not isinstance(other, KernelModel):
-            raise DataError(f"merge takes in another KernelPCA, not one of type {type(other).__name__}: give one")
+            raise DataError(f"merge requires another KernelPCA: {type(other).__name__} was given")
         check_is_fitted(other)
         if self._states is None or other._states is None:
-            raise DataError("merge joins what partial_fit has seen, and one of these keeps no state: use partial_fit")
+            raise DataError("merge requires the states of both estimators, and one has none: fit both by partial_fit")
         a, b = self._rule.to_landmarks, other._rule.to_landmarks
         if a.kernel != b.kernel or not np.array_equal(a.points, b.points) or self.sample_shape_ != other.sample_shape_:
-            raise DataError("the two estimators differ in their kernel or their landmarks: give both as parameters")
+            raise DataError(
+                "the two estimators differ in kernel, landmarks or sample shape: give both the same landmarks and gamma"
+            )
         self._go_on(guarded(self._rule.merge, "the other estimator")(self._states[0].copy(), other._states[0]))
         return self
 
     def _go_on(self, state: Any) -> None:
-        """Keep a state, from which `__getattr__` finds what is asked for."""
+        """Set the state. `__getattr__` computes the attributes from it on access."""
         self._states, self.n_samples_seen_ = [state], state.counts["n_samples"]
         for name in _FOUND:
             self.__dict__.pop(name, None)
@@ -147,25 +152,25 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
     def __getattr__(self, name: str) -> Any:
         if name in _FOUND and self._states:
             if self.n_samples_seen_ < 2:
-                raise DataError("1 sample has no variance: give at least 2 to partial_fit")
+                raise DataError("the model has seen 1 sample: give at least 2 samples to partial_fit")
             found = Found(self._rule.to_landmarks, guarded(self._rule.finish, "X")(self._states[0].copy()))
             self._settle(found, self.sample_shape_, self.n_samples_seen_)
         return object.__getattribute__(self, name)
 
-    # -- using
+    # -- representation
 
     @property
     def basis_(self) -> KernelRepresentation:
-        """The landmarks and the coefficients: what tasks are sent."""
+        """The landmarks and the coefficients, as they are sent to tasks."""
         check_is_fitted(self)
         basis: KernelRepresentation = self._basis
         return basis
 
     @property
     def eigenvectors_(self) -> Array:
-        """Eigenvectors (n_samples, n_components), float64, of the centered kernel matrix, of method "exact"."""
+        """Eigenvectors (n_samples, n_components), float64, of the centered kernel matrix. Only for method "exact"."""
         if self.method != "exact":
-            raise AttributeError("only method='exact' knows the scores of all samples: use transform")
+            raise AttributeError(f"eigenvectors_ requires method='exact', not {self.method!r}: use transform")
         vectors: Array = self.landmark_scores_ / np.sqrt(self.eigenvalues_)
         return vectors
 
@@ -174,7 +179,7 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
         return int(self.n_components_)
 
     def report_numbers(self) -> dict[str, Any]:
-        """Return what a report says of the fitted model; see `dpca.report.record`."""
+        """Return the numbers of the fitted model for a report; see `dpca.report.record`."""
         return {
             "components": self.n_components_,
             "explained_variance_ratio": float(self.eigenvalues_.sum() / self.total_),
@@ -186,7 +191,7 @@ class KernelModel(ClassNamePrefixFeaturesOutMixin, Estimator):  # type: ignore[m
             "captured_bound": self.captured_bound_,
         }
 
-    # -- keeping
+    # -- stores
 
     def _kept(self) -> Kept:
         kept = {n: v for n, v in self.get_params(deep=False).items() if n not in ("random_state", "memory_budget")}

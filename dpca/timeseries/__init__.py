@@ -1,12 +1,12 @@
-"""What time functions tell: spectra, propagating and extended modes, dynamics, and how many samples are independent.
+"""Time series analysis of scores: spectra, propagating and extended modes, dynamics, effective sample sizes.
 
-Operators in time commute with the projection on components: they act on the K scores of a fitted model instead of on
-the field, and what they find is that of the field up to the share of its variance that the model does not keep. Every
-result states the share that it stands on, in ``share``: fields of many scales keep less of it than their leading maps
-suggest.
+Operators in time commute with the projection on components. The analyses therefore act on the K scores of a fitted
+model instead of on the field. Their results hold for the field, up to the variance that the model discards. The
+attribute ``share`` of every result is the share of the variance that the model retains. In fields with many scales it
+is smaller than the leading maps suggest.
 
-Time functions are scores (n_samples, ..., n_components) in the order of time: what ``transform`` returns, in memory or
-in Dask, with or without xarray; a Zarr array of them; or the path of a store of scores, which holds its model itself.
+The input is scores (n_samples, ..., n_components) in the order of time: the output of ``transform``, in memory or in
+Dask, with or without xarray; a Zarr array of scores; or the path of a store of scores, which contains its model.
 """
 
 from __future__ import annotations

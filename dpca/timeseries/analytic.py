@@ -1,4 +1,4 @@
-"""Hilbert EOF analysis: modes that propagate, from the analytic signal of time functions."""
+"""Hilbert EOF analysis: propagating modes from the analytic signal of scores."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ class HilbertModes(Modes):
     Attributes
     ----------
     share : float
-        Of the field's variance, see `dpca.timeseries.results.Result`.
+        Share of the variance of the field; see `dpca.timeseries.results.Result`.
     coefficients : array (n_modes, K), complex128
         Orthonormal. The modulus of `modes` is the amplitude of a wave, the angle its phase.
     scores : array (n, n_modes), complex128
-        Time functions: the analytic field is the sum of scores times modes.
+        Complex time series of the modes. The analytic field is the sum of scores times modes.
     explained_variance : array (n_modes,), float64
-        Of the analytic field, divisor n - 1, descending.
+        Variance of the analytic field along each mode, divisor n - 1, descending.
     explained_variance_ratio : array (n_modes,), float64
-        Of all the variance of the analytic field, what was not kept included as ``share`` has it.
+        The same divided by the total variance of the analytic field, including the part that the model discards.
     """
 
     scores: Array
@@ -48,10 +48,10 @@ def hilbert_eof(
     padding: str | None = "exponential",
     decay: float = 0.2,
 ) -> HilbertModes:
-    """Return the complex modes of the analytic signal of a field, which tell standing from propagating patterns.
+    """Return the complex modes of the analytic signal of a field. They separate standing from propagating patterns.
 
-    The Hilbert transform in time commutes with the projection on components, so it is taken of the time functions
-    (Rasmusson, Arkin, Chen & Jalickee 1981; Barnett 1983).
+    The Hilbert transform in time commutes with the projection on components, so it applies to the scores (Rasmusson,
+    Arkin, Chen & Jalickee 1981; Barnett 1983).
 
     Parameters
     ----------
@@ -60,14 +60,14 @@ def hilbert_eof(
     n_modes : int
         At most K, and at most n.
     model : fitted estimator, optional
-        Of the scores.
+        The model of the scores.
     time : float or array (n,), optional
-        Only to refuse steps that vary; see `dpca.timeseries.spectrum`.
+        Used only to check that steps are even; see `dpca.timeseries.spectrum`.
     padding : {"exponential", None}
-        What continues the record on both sides, for its own length, so that its ends leak less: an exponential decay
-        towards its linear trend; or nothing, which takes it for periodic.
+        Extension of the record on both sides, by its own length, to reduce leakage at its ends. "exponential": an
+        exponential decay towards the linear trend. None: no extension; the record counts as periodic.
     decay : float
-        Length of the decay as a share of the record.
+        Decay length relative to the length of the record.
 
     Returns
     -------
@@ -77,16 +77,16 @@ def hilbert_eof(
     Raises
     ------
     DataError
-        For fewer than 3 samples, steps that vary, or modes that there are not.
+        If there are fewer than 3 samples, steps vary, or n_modes is out of range.
     """
     given = time_functions(scores, model, time, least=3)
     n, k = given.values.shape
-    m = checked_modes(n_modes, min(n, k), f"{k} time functions of {n} samples")
-    given.step  # noqa: B018 - refuses steps that vary
+    m = checked_modes(n_modes, min(n, k), f"{k} time series of {n} samples")
+    given.step  # noqa: B018 - raises DataError if steps vary
     signal = given.centered
     if padding == "exponential":
         try:
-            check_number("decay", decay, "a share of the record above 0", above=0)
+            check_number("decay", decay, "a positive share of the record", above=0)
         except ValueError as error:
             raise DataError(str(error)) from error
         signal = scipy.signal.hilbert(_padded(signal, decay), axis=0)[n : 2 * n]
@@ -94,7 +94,7 @@ def hilbert_eof(
         signal = scipy.signal.hilbert(signal, axis=0)
     else:
         raise DataError(f"padding is {padding!r}: give 'exponential' or None")
-    # What continues the record moves the mean of the imaginary part.
+    # The padding shifts the mean of the imaginary part.
     signal -= signal.mean(axis=0)
     left, sizes, right = scipy.linalg.svd(signal, full_matrices=False)
     variances = sizes**2 / (n - 1)
@@ -111,7 +111,7 @@ def hilbert_eof(
 
 
 def _padded(values: Array, decay: float) -> Array:
-    """Return values (3 n, K): n before and n behind fall from the ends to the linear trend, exponentially."""
+    """Return values (3 n, K): n values on each side decay exponentially from the ends to the linear trend."""
     n = len(values)
     trend = values - scipy.signal.detrend(values, axis=0)
     slope, rest = (trend[-1] - trend[0]) / (n - 1), values - trend

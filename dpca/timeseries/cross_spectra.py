@@ -1,4 +1,4 @@
-"""Spectral proper orthogonal decomposition: for each frequency, the patterns that hold most of its variance."""
+"""Spectral proper orthogonal decomposition: for each frequency, the modes with the most variance."""
 
 from __future__ import annotations
 
@@ -29,21 +29,22 @@ _CENTERS = ("record", "block", None)
 
 @dataclass(frozen=True, eq=False)
 class SpectralModes(Modes):
-    """Modes of every frequency; see `spod`.
+    """Modes of each frequency; see `spod`.
 
     Attributes
     ----------
     share : float
-        Of the field's variance, see `dpca.timeseries.results.Result`.
+        Share of the variance of the field; see `dpca.timeseries.results.Result`.
     coefficients : array (F, n_modes, K), complex
-        Orthonormal at each frequency; K attributes where the field itself was given.
+        Orthonormal at each frequency. For a field, K is the number of attributes.
     frequencies : array (F,), float64
         Cycles per unit of time.
     energy : array (F, n_modes), float64
-        Density of the variance along each mode, one-sided, descending: as `spectrum` has it of all together.
+        One-sided power spectral density of the variance along each mode, descending, with the units of `spectrum`.
     total : array (F,), float64
-        Density of all variance.
+        One-sided power spectral density of the total variance.
     n_blocks : int
+        Number of blocks.
     """
 
     frequencies: Array
@@ -71,47 +72,49 @@ def spod(
     oversampling: int = 10,
     client: Any | None = None,
 ) -> SpectralModes:
-    """Return the modes that hold most of the variance at each frequency (Towne, Schmidt & Colonius 2018).
+    """Return the modes with the most variance at each frequency (Towne, Schmidt & Colonius 2018).
 
-    Of the time functions of a model, or, without one, of the field itself, in one pass over its store: one incremental
-    singular value decomposition for each frequency, on any number of workers.
+    The input is scores of a model, or a field. One pass over the input computes an incremental singular value
+    decomposition for each frequency, on any number of workers.
 
     Parameters
     ----------
     x : as in `dpca.timeseries`; or array (n, *sample_shape), Dask or Zarr array, Stack or path
-        Scores with their ``model``, or a store of scores; or a field.
+        Scores with their ``model``, a store of scores, or a field.
     n_modes : int
-        Of each frequency; there are no more than blocks.
+        Modes of each frequency, at most the number of blocks.
     block : int
-        Samples of a block: frequencies lie 1 / (block * step) apart. More and shorter blocks settle better.
+        Samples of a block. The frequency resolution is 1 / (block * step). More and shorter blocks reduce the variance
+        of the estimate.
     model : fitted estimator, optional
-        Of the scores.
+        The model of the scores.
     time : float or array (n,), optional
         See `dpca.timeseries.spectrum`.
     overlap : float
-        Share of a block that is in the next one as well, from 0 to less than 1, rounded up to whole samples.
+        Overlap of successive blocks relative to their length, from 0 to less than 1, rounded up to whole samples.
     window : str or array (block,)
         Name of a window of `scipy.signal.get_window`, or its values.
     band : (low, high), optional
-        Frequencies to look at: memory and time are proportional to their number.
+        Range of frequencies. Memory and time are proportional to their number. Default: all.
     center : {"record", "block", None}
-        What is subtracted: the mean of the record, which takes another pass over a field; of each block; or nothing.
+        The mean to subtract: of the record, in another pass over a field; of each block; or None.
     oversampling : int
-        Directions that are kept of each frequency beyond ``n_modes``: exact where all of these are as many as blocks.
+        Additional directions per frequency. The result is exact if ``n_modes + oversampling`` is at least the number of
+        blocks.
     client : distributed.Client, optional
         For a field; default the current one, if any.
 
     Returns
     -------
     SpectralModes
-        The field itself takes 8 F (n_modes + oversampling) d bytes in float32, beside some blocks.
+        A field with d attributes takes 8 F (n_modes + oversampling) d bytes in float32, and some blocks.
 
     Raises
     ------
     DataError
-        For steps that vary, fewer than 2 blocks, or a band without frequencies.
+        If steps vary, there are fewer than 2 blocks, or the band contains no frequency.
     PlanError
-        If what is kept of all frequencies does not fit the memory.
+        If the states of all frequencies do not fit into memory.
     """
     known: dict[str, Any]
     if model is not None or isinstance(x, Scores) or _holds_scores(x):
@@ -126,12 +129,12 @@ def spod(
     block = whole_number(block, "block", 2)
     if not 0 <= overlap < 1:
         raise DataError(f"overlap is {overlap!r}: give a share of the block, from 0 to less than 1")
-    # What is a whole number but for the rounding of a share is one.
+    # Round before the ceiling, as a product such as .07 * 100 exceeds the whole number by a rounding error.
     n, stride = source.shape[0], max(1, block - math.ceil(round(block * overlap, 6)))
     if n < block + stride:
         raise DataError(
-            f"blocks of {block:,} samples, each {stride:,} after the last, are less than 2 of the {n:,}: give shorter "
-            f"blocks"
+            f"block is {block:,} samples in steps of {stride:,}, but 2 blocks require {block + stride:,} samples and "
+            f"there are {n:,}: give shorter blocks"
         )
     if center not in _CENTERS:
         raise DataError(f"center is {center!r}: give 'record', 'block' or None")
@@ -140,8 +143,8 @@ def spod(
     chosen = np.flatnonzero((low <= frequencies) & (frequencies <= high))
     if not len(chosen):
         raise DataError(
-            f"no frequency of 0 to {frequencies[-1]:g} in steps of {frequencies[1]:g} lies in the band from {low:g} to "
-            f"{high:g}: give a wider one, or longer blocks"
+            f"band is ({low:g}, {high:g}) but the frequencies are 0 to {frequencies[-1]:g} in steps of "
+            f"{frequencies[1]:g}: give a wider band, or longer blocks"
         )
     blocks = LaggedSource(source, block, stride=stride)
     how: dict[str, Any] = {"client": client or default_client(), "memory_budget": None}
@@ -167,7 +170,7 @@ def spod(
 
 
 def _holds_scores(x: Any) -> bool:
-    """Say whether this is the path of a store of scores."""
+    """Return whether this is the path of a store of scores."""
     if not isinstance(x, str | os.PathLike):
         return False
     try:
@@ -183,7 +186,7 @@ def _window(window: Any, block: int) -> Array:
             scipy.signal.get_window(window, block) if isinstance(window, str | tuple) else np.asarray(window, float)
         )
     except ValueError as error:
-        raise DataError(f"window is {window!r} ({error}): give a window of scipy.signal, or its values") from error
+        raise DataError(f"window is {window!r} ({error}): give a window of scipy.signal, or values") from error
     if values.shape != (block,) or not np.isfinite(values).all() or not values.any():
-        raise DataError(f"window has shape {values.shape} for blocks of {block}: give a number for each sample")
+        raise DataError(f"window has shape {values.shape}: give {block} finite values that are not all 0")
     return values

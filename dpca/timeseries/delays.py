@@ -25,17 +25,17 @@ class ExtendedModes(Modes):
     Attributes
     ----------
     share : float
-        Of the field's variance, see `dpca.timeseries.results.Result`.
+        Share of the variance of the field; see `dpca.timeseries.results.Result`.
     coefficients : array (n_modes, n_lags, K), float64
-        Orthonormal over lags and K together; largest entry positive.
+        Orthonormal over lags and K together. The largest entry is positive.
     lags : array (n_lags,), float64
-        Time of each map of a mode after its first one.
+        Time from the first map of a mode to each of its maps.
     scores : array (n - (n_lags - 1) * lag, n_modes), float64
-        Time functions, at the times of the first map.
+        Time series of the modes, at the times of the first map.
     explained_variance : array (n_modes,), float64
-        Divisor their number less 1, descending.
+        Variance of the scores (divisor: number of windows less 1), descending.
     explained_variance_ratio : array (n_modes,), float64
-        Of all the variance, what was not kept included as ``share`` has it.
+        The same divided by the total variance, including the part that the model discards.
     """
 
     lags: Array
@@ -52,35 +52,35 @@ class ExtendedModes(Modes):
 def extended_eof(
     scores: Any, n_modes: int, n_lags: int, *, lag: int = 1, model: Any = None, time: Any = None
 ) -> ExtendedModes:
-    """Return the modes of a field and its next samples together: patterns that move, and oscillations.
+    """Return extended EOFs: modes of windows of successive samples, for propagating patterns and oscillations.
 
-    Principal components of windows of ``n_lags`` samples, ``lag`` apart (Weare & Nasstrom 1982; Broomhead & King 1986),
-    of the time functions in the place of the field. For those of the field itself, fit an estimator to `lagged`.
+    They are the principal components of windows of ``n_lags`` samples, ``lag`` apart (Weare & Nasstrom 1982; Broomhead
+    & King 1986), computed from the scores. For extended EOFs of the field itself, fit an estimator to `lagged`.
 
     Parameters
     ----------
     scores : array (n, ..., K), Dask or Zarr array, DataArray, path or Scores
         See `dpca.timeseries`.
     n_modes : int
-        At most n_lags * K, and one less than there are windows.
+        At most n_lags * K, and at most the number of windows less 1.
     n_lags : int
         Samples of a window, the embedding dimension.
     lag : int
-        Steps between them.
+        Steps between the samples of a window.
     model : fitted estimator, optional
-        Of the scores.
+        The model of the scores.
     time : float or array (n,), optional
         See `dpca.timeseries.spectrum`.
 
     Returns
     -------
     ExtendedModes
-        Each lag is centered by its own mean. Costs that of `dpca.PCA` for n samples of n_lags * K attributes.
+        Each lag is centered by its own mean. Costs as much as `dpca.PCA` for n samples of n_lags * K attributes.
 
     Raises
     ------
     DataError
-        For steps that vary, a window longer than the record, or modes that there are not.
+        If steps vary, a window is longer than the record, or n_modes is out of range.
     """
     given = time_functions(scores, model, time)
     n, k = given.values.shape
@@ -88,8 +88,8 @@ def extended_eof(
     span = (n_lags - 1) * lag + 1
     if span >= n:
         raise DataError(
-            f"a window of {n_lags} lags of {lag} takes {span:,} samples but the record has {n:,}: give fewer or "
-            f"shorter lags"
+            f"n_lags is {n_lags} and lag is {lag}, a window of {span:,} samples, but the record has {n:,}: give fewer "
+            f"or shorter lags"
         )
     m = checked_modes(n_modes, min(n - span, n_lags * k), f"{n - span + 1:,} windows of {n_lags} x {k} values")
     windows = np.lib.stride_tricks.sliding_window_view(given.values, span, axis=0)[..., ::lag].swapaxes(1, 2)
@@ -106,24 +106,24 @@ def extended_eof(
 
 
 def lagged(x: Any, n_lags: int, *, lag: int = 1) -> LaggedSource:
-    """Return the windows of a stack as samples for any ``fit``: its exact extended EOFs, without a copy of it.
+    """Return the windows of a stack as samples for any ``fit``. This yields exact extended EOFs without a copy.
 
     Parameters
     ----------
     x : array (n, *sample_shape), Stack, path or DataArray
-        What ``fit`` takes, samples in the order of time.
+        Any input of ``fit``, with samples in the order of time.
     n_lags, lag : int
         As for `extended_eof`.
 
     Returns
     -------
     Source
-        Of shape (n - (n_lags - 1) * lag, n_lags, *sample_shape): windows that are made where tasks read them.
+        Of shape (n - (n_lags - 1) * lag, n_lags, *sample_shape). Each task creates its windows when it reads them.
 
     Raises
     ------
     DataError
-        For a window longer than the record.
+        If a window is longer than the record.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Dynamic mode decomposition: modes that each grow or decay, and oscillate, at a rate of their own."""
+"""Dynamic mode decomposition: each mode grows or decays and oscillates at one complex rate."""
 
 from __future__ import annotations
 
@@ -20,23 +20,23 @@ from dpca.timeseries.results import Modes, turned, with_share
 
 @dataclass(frozen=True, eq=False)
 class Dynamics(Modes):
-    """Modes with an exponential in time each; see `dmd`.
+    """Modes with exponential time dependence; see `dmd`.
 
     Attributes
     ----------
     share : float
-        Of the field's variance, see `dpca.timeseries.results.Result`.
+        Share of the variance of the field; see `dpca.timeseries.results.Result`.
     coefficients : array (m, K), complex128
-        In general not orthogonal. Of length 1 together with that of the constant, if there is one, which only the mode
-        has at which the dynamics rest; largest entry real and positive.
+        In general not orthogonal. Unit length, including the coefficient of the constant function if there is one; only
+        the mode of the equilibrium has such a coefficient. The largest entry is real and positive.
     rates : array (m,), complex128
-        Growth and 2 pi i times frequency, per unit of time. Modes are in the order of their part in the record; real
-        fields have pairs.
+        Growth rate plus 2 pi i times frequency, per unit of time. Modes are sorted by the norm of their contribution.
+        Real fields have conjugate pairs.
     amplitudes : array (m,), complex128
-        At the time of the first sample, ``start``.
+        Amplitudes at the time of the first sample, ``start``.
     start : float
     residual : float
-        Norm of what the modes leave of the time functions, relative to these.
+        Norm of the residual of the scores, relative to the norm of the scores.
     """
 
     rates: Array
@@ -46,20 +46,20 @@ class Dynamics(Modes):
 
     @property
     def frequencies(self) -> Array:
-        """Cycles per unit of time (m,), negative in one of each pair."""
+        """Cycles per unit of time (m,), negative for one mode of each pair."""
         frequencies: Array = self.rates.imag / (2 * math.pi)
         return frequencies
 
     @property
     def growth(self) -> Array:
-        """Growth rates per unit of time (m,), negative where a mode decays."""
+        """Growth rates per unit of time (m,), negative for modes that decay."""
         growth: Array = self.rates.real
         return growth
 
     def scores(self, times: Any) -> Array:
-        """Return the time functions (len(times), K), float64, that the modes make, also at times to come.
+        """Return the scores (len(times), K), float64, of the dynamics at any times, also as a forecast.
 
-        In the order of the functions that `dmd` was given: what ``inverse_transform`` of an unwhitened model takes.
+        They have the order of the input of `dmd`. ``inverse_transform`` of a model without whitening supports them.
         """
         since = np.atleast_1d(np.asarray(times, np.float64))[:, None] - self.start
         functions: Array = ((np.exp(since * self.rates) * self.amplitudes) @ self.coefficients).real
@@ -75,27 +75,27 @@ def dmd(
     method: str = "exact",
     constant: bool | None = None,
 ) -> Dynamics:
-    """Return the modes of the linear dynamics that fit time functions best.
+    """Return the modes of the linear dynamics that best fit the scores.
 
     Parameters
     ----------
     scores : array (n, ..., K), Dask or Zarr array, DataArray, path or Scores
         See `dpca.timeseries`.
     n_modes : int, optional
-        At most K, and for "exact" at most n - 1; default the rank of the functions.
+        At most K, and for "exact" at most n - 1. Default: the rank of the scores.
     model : fitted estimator, optional
-        Of the scores.
+        The model of the scores.
     time : float or array (n,), optional
         See `dpca.timeseries.spectrum`.
     method : {"exact", "optimized"}
-        "exact": the eigenvectors of the map from a sample to the next, in the leading singular vectors (Schmid 2010;
-        Tu, Rowley, Luchtenburg, Brunton & Kutz 2014, algorithm 2), with amplitudes that fit all samples. Noise damps
-        its rates. "optimized": the exponentials that fit all samples best, by variable projection (Askham & Kutz 2018,
-        algorithm 2); unbiased, and at any times.
+        "exact": the eigenvectors of the map from each sample to the next, in the leading singular vectors (Schmid 2010;
+        Tu, Rowley, Luchtenburg, Brunton & Kutz 2014, algorithm 2), with amplitudes that fit all samples. Noise biases
+        its rates towards decay. "optimized": the exponentials that best fit all samples, by variable projection (Askham
+        & Kutz 2018, algorithm 2). It is unbiased, and supports uneven times.
     constant : bool, optional
-        Whether a constant counts as one more function, so that the dynamics may rest elsewhere than at 0 (Hirsh,
-        Harris, Kutz & Brunton 2020). Default where there is a model: its scores are those of the field less the mean,
-        at which the dynamics hardly rest.
+        Whether to add a constant function, so that the equilibrium of the dynamics may differ from 0 (Hirsh, Harris,
+        Kutz & Brunton 2020). Default: True if there is a model. Scores of a model are relative to the mean of the
+        field, which is hardly ever the equilibrium.
 
     Returns
     -------
@@ -105,12 +105,12 @@ def dmd(
     Raises
     ------
     DataError
-        For fewer than 3 samples, steps that vary with "exact", more modes than there are, or functions that are 0.
+        If there are fewer than 3 samples, steps vary with "exact", n_modes is out of range, or all scores are 0.
 
     Warns
     -----
     ConvergenceWarning
-        When the rates of "optimized" still move after 100 steps.
+        If the rates of "optimized" have not converged after 100 steps.
     """
     given = time_functions(scores, model, time, least=3)
     n, k = given.values.shape
@@ -122,35 +122,35 @@ def dmd(
     left, sizes, right = scipy.linalg.svd(values[:-1].T, full_matrices=False)
     rank = int((sizes > max(n, k) * np.finfo(np.float64).eps * sizes[0]).sum())
     if size == 0:
-        raise DataError(f"all {n} samples of the scores are 0: they have no dynamics")
-    m = rank if n_modes is None else checked_modes(n_modes, rank, f"{k} time functions of {n} samples, of rank {rank},")
+        raise DataError(f"all {n} samples of the scores are 0: give scores that vary")
+    m = rank if n_modes is None else checked_modes(n_modes, rank, f"{k} time series of {n} samples, of rank {rank},")
     if method == "exact":
         following = values[1:].T @ right[:m].T / sizes[:m]
         eigenvalues, vectors = np.linalg.eig(left[:, :m].T @ following)
-        lasting = np.abs(eigenvalues) > np.finfo(np.float64).eps  # others are gone after a step
+        lasting = np.abs(eigenvalues) > np.finfo(np.float64).eps  # other modes vanish after one step
         if not lasting.any():
-            raise DataError("what the scores hold is gone after a sample, so nothing lasts: give a longer record")
+            raise DataError("all modes of the scores vanish after one sample: give a longer record")
         rates = np.log(eigenvalues[lasting].astype(np.complex128)) / given.step
-        return _settled(given, values, rates, (following @ vectors[:, lasting]).T)
-    rates, coefficients, settled = fit_exponentials(values, given.times, m)
-    if not settled:
+        return _sorted_modes(given, values, rates, (following @ vectors[:, lasting]).T)
+    rates, coefficients, converged = fit_exponentials(values, given.times, m)
+    if not converged:
         warnings.warn(
-            f"the rates of {m} modes have not settled: ask for fewer of them (n_modes), or take method='exact'",
+            f"the rates of {m} modes have not converged: give a smaller n_modes, or use method='exact'",
             ConvergenceWarning,
             stacklevel=2,
         )
-    return _settled(given, values, rates, coefficients)
+    return _sorted_modes(given, values, rates, coefficients)
 
 
-def _settled(given: TimeFunctions, values: Array, rates: Array, coefficients: Array) -> Dynamics:
-    """Return modes in the order of their part in the record, with amplitudes that fit all values (n, K or K + 1)."""
+def _sorted_modes(given: TimeFunctions, values: Array, rates: Array, coefficients: Array) -> Dynamics:
+    """Return the modes sorted by the norm of their contribution; amplitudes fit all values (n, K or K + 1)."""
     coefficients = coefficients / np.linalg.norm(coefficients, axis=1, keepdims=True)
     coefficients = coefficients * turned(coefficients)
     since = given.times - given.times[0]
     amplitudes, courses = amplitudes_of(values, since, rates, coefficients)
     coefficients = coefficients[:, : given.values.shape[1]]
     part = np.linalg.norm(courses, axis=0)
-    # Those of a pair are equal but for rounding.
+    # Contributions are rounded, because those of a conjugate pair are equal up to rounding error.
     order = np.lexsort((-rates.imag, -np.round(part / part.max(), 6)))
     left = np.linalg.norm(given.values - (courses @ coefficients).real) / np.linalg.norm(given.values)
     return Dynamics(

@@ -1,4 +1,4 @@
-"""Sums of exponentials that fit functions of time best: variable projection."""
+"""Fits of sums of exponentials to time series by variable projection."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ import scipy.optimize
 from dpca.kernels.types import Array
 
 _STEPS = 100
-# Exponents over the whole record that a first guess may have: more would leave the range of numbers.
+# Largest exponent of an initial guess over the whole record; larger ones overflow.
 _MOST_GROWTH = 20.0
-# Values of a window in the second guess.
+# Number of values in a window of the second initial guess.
 _WINDOW = 600
 
 
 def amplitudes_of(values: Array, since: Array, rates: Array, coefficients: Array) -> tuple[Array, Array]:
-    """Return the amplitudes (m,) of modes that fit values (n, K) best, and the courses (n, m) of modes times them.
+    """Return the amplitudes (m,) of modes that best fit values (n, K), and the exponentials (n, m) times these.
 
     The least-squares problem of n K equations has normal equations of size m (Jovanovic, Schmid & Nichols 2014,
     equation 10).
     """
-    # Courses of length 1, so that neither growth nor decay spoils the equations.
+    # Exponentials are scaled to unit length, so that growth and decay do not degrade the conditioning.
     courses = _courses(since, rates)
     scale = np.linalg.norm(courses, axis=0)
     courses /= scale
@@ -35,11 +35,11 @@ def amplitudes_of(values: Array, since: Array, rates: Array, coefficients: Array
 
 
 def fit_exponentials(values: Array, times: Array, n_modes: int) -> tuple[Array, Array, bool]:
-    """Return the rates (m,) and coefficients (m, K), complex128, of exponentials that fit values (n, K) best.
+    """Return the rates (m,) and coefficients (m, K), complex128, of exponentials that best fit values (n, K).
 
-    What is minimized is the residual of the best coefficients as a function of the rates, by Gauss-Newton steps in a
-    trust region with its exact Jacobian (Golub & Pereyra 1973, equation 4.11; Askham & Kutz 2018, section 3), from each
-    of two first guesses.
+    The residual of the best coefficients is minimized as a function of the rates, by Gauss-Newton steps in a trust
+    region with the exact Jacobian (Golub & Pereyra 1973, equation 4.11; Askham & Kutz 2018, section 3), from each of
+    two initial guesses.
 
     Parameters
     ----------
@@ -51,8 +51,8 @@ def fit_exponentials(values: Array, times: Array, n_modes: int) -> tuple[Array, 
     Returns
     -------
     rates, coefficients
-    settled : bool
-        Whether the steps became small.
+    converged : bool
+        Whether the iteration converged.
     """
     length = times[-1] - times[0]
     since = (times - times[0]) / length
@@ -75,7 +75,7 @@ def fit_exponentials(values: Array, times: Array, n_modes: int) -> tuple[Array, 
 
 
 class _Fit:
-    """The best coefficients for given rates, per length of the record, and what they leave."""
+    """The best coefficients for given rates, in units of 1 / length of the record, and their residual."""
 
     def __init__(self, values: Array, since: Array, x: Array) -> None:
         m = len(x) // 2
@@ -89,8 +89,8 @@ class _Fit:
         self.residual: Array = values - self.left @ (self.left.conj().T @ values)
 
     def jacobian(self) -> Array:
-        """Return the derivatives (2 n K, 2 m) of the residual, by parts, by those of the rates."""
-        # Of scaled courses those of the plain ones will do: what differs lies along the courses.
+        """Return the derivatives (2 n K, 2 m) of the real and imaginary residual by the real and imaginary rates."""
+        # The derivative of the scaling is left out: it lies along the exponentials, and the projection removes it.
         slopes = self.since[:, None] * self.courses
         across = slopes - self.left @ (self.left.conj().T @ slopes)
         straight = across[:, None, :] * self.weights.T
@@ -106,20 +106,21 @@ def _parts(x: Array) -> Array:
 
 
 def _courses(since: Array, rates: Array) -> Array:
-    """Return exponentials (n, m), each scaled to be 1 at most in absolute value."""
+    """Return exponentials (n, m), each scaled to at most 1 in absolute value."""
     courses: Array = np.exp(since[:, None] * rates - np.maximum(rates.real, 0) * since[-1])
     return courses
 
 
 def _first_guesses(values: Array, since: Array, n_modes: int) -> Iterator[Array]:
-    """Yield rates (m,), complex, near those that fit."""
+    """Yield initial guesses of the rates (m,), complex."""
     _, _, right = scipy.linalg.svd(values, full_matrices=False)
     leading = values @ right[:n_modes].T
     steps = np.diff(since)
-    # The map from values to slopes by the trapezoidal rule (Askham & Kutz 2018, section 3.4).
+    # First guess: the map from values to slopes by the trapezoidal rule (Askham & Kutz 2018, section 3.4).
     middles, slopes = (leading[1:] + leading[:-1]) / 2, np.diff(leading, axis=0) / steps[:, None]
     yield np.linalg.eigvals(np.linalg.lstsq(middles, slopes, rcond=None)[0]).astype(np.complex128)
-    # The same from windows, which noise spoils far less (matrix pencil, Hua & Sarkar 1990): steps count as even here.
+    # Second guess: from windows (matrix pencil, Hua & Sarkar 1990). It is far less sensitive to noise, and treats steps
+    # as even.
     n, k = values.shape
     span = min(n // 3, 1 + _WINDOW // k)
     if n - span > n_modes:

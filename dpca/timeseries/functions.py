@@ -1,4 +1,4 @@
-"""The time functions that an analysis is given: scores of a model in the order of time, and when they were taken."""
+"""Input of time series analyses: scores of a model in the order of time, and their times."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from dpca.storage.errors import DataError
 from dpca.storage.given_numbers import is_whole
 from dpca.storage.labelled import is_labelled, labelled_array
 
-# Steps that differ by less than this share of their mean are rounding, not a gap.
+# Steps that differ by less than this share of their mean count as equal.
 _UNEVEN = 1e-3
 _DAY = timedelta(days=1)
 
 
 @dataclass(frozen=True, eq=False)
 class TimeFunctions:
-    """K functions of time, which are coordinates of a field in an orthonormal basis.
+    """K time series: the coordinates of a field in an orthonormal basis.
 
     Attributes
     ----------
@@ -38,14 +38,15 @@ class TimeFunctions:
     times : array (n,), float64
         Ascending.
     share : float
-        Share of the field's variance that they hold, by the eigenvalues of the model; 1 without a model, where the
-        functions are the field.
+        Share of the variance of the field that the basis retains, from the eigenvalues of the model. 1 without a model,
+        as the time series are then the field.
     shape : tuple of int
-        Of a map.
+        Shape of a map.
     basis : LinearRepresentation or None
-        What makes maps of them: its scores are the functions, its mean is 0. None where they are the field.
+        The basis with mean 0; it converts coefficients to maps. None without a model.
     placed : callable or None
-        What puts maps (n, d) of places with data on the grid of the field (n, *shape), where these are fewer.
+        Function that puts maps (n, d) of grid points with data on the grid of the field (n, *shape). None if all grid
+        points have data.
     labels : Labels or None
         Names of the dims of a map.
     """
@@ -60,7 +61,7 @@ class TimeFunctions:
 
     @property
     def centered(self) -> Array:
-        """The functions less their means (n, K)."""
+        """The values minus their means (n, K)."""
         centered: Array = self.values - self.values.mean(axis=0)
         return centered
 
@@ -76,25 +77,25 @@ def even_step(times: Array) -> float:
     Raises
     ------
     DataError
-        If it varies.
+        If the step varies.
     """
     steps = np.diff(times)
     if np.ptp(steps) > _UNEVEN * steps.mean():
         raise DataError(
-            f"the times of the {len(times):,} samples lie {steps.min():g} to {steps.max():g} apart: interpolate the "
-            f"field to even steps, or give time=STEP where the difference does not matter"
+            f"the time steps of {len(times):,} samples vary from {steps.min():g} to {steps.max():g}: interpolate the "
+            f"field to even steps, or give time=STEP to ignore the difference"
         )
     return float(steps.mean())
 
 
 def time_functions(scores: Any, model: Any, time: Any, *, least: int = 2) -> TimeFunctions:
-    """Return the functions that an analysis is given, of at least so many samples; see `dpca.timeseries`.
+    """Return the time series of an analysis that requires at least ``least`` samples; see `dpca.timeseries`.
 
     Raises
     ------
     DataError
-        For values that are not finite, too few samples, scores of another shape than the model's, a model without
-        components in the space of samples, or times that do not ascend.
+        If values are not finite, there are too few samples, the scores do not match the model, the model has no
+        components in the space of samples, or times do not ascend.
     """
     if isinstance(scores, str | os.PathLike):
         scores = open_scores(scores, model=model)
@@ -124,14 +125,14 @@ def time_functions(scores: Any, model: Any, time: Any, *, least: int = 2) -> Tim
 
 
 def checked_modes(n_modes: Any, most: int, of: str) -> int:
-    """Return a number of modes, of which there are at most so many.
+    """Return the number of modes as an int, after a check that it is from 1 to ``most``.
 
     Raises
     ------
     DataError
     """
     if not is_whole(n_modes) or not 1 <= n_modes <= most:
-        raise DataError(f"n_modes is {n_modes!r} but {of} have 1 to {most} modes: ask for so many")
+        raise DataError(f"n_modes is {n_modes!r} but {of} have at most {most} modes: give an integer from 1 to {most}")
     return int(n_modes)
 
 
@@ -139,14 +140,16 @@ def _in_basis(values: Array, model: Any) -> tuple[Array, LinearRepresentation]:
     """Return scores (n, K) in the orthonormal basis of a model, and that basis without a mean."""
     if not isinstance(model, ComponentModel):
         raise DataError(
-            f"{type(model).__name__} has no components in the space of samples: give the scores of EOF, PCA, "
-            f"StreamingPCA, CellPCA or BandPCA"
+            f"{type(model).__name__} has no components in the space of samples: give scores of EOF, PCA, StreamingPCA, "
+            f"CellPCA or BandPCA"
         )
     basis = model.basis_
     grid, size = basis.score_shape[:-1], math.prod(values.shape[1:])
     k = size // math.prod(grid)
     if size % math.prod(grid) or not 1 <= k <= basis.score_shape[-1] or values.shape[1:] not in ((*grid, k), (size,)):
-        raise DataError(f"the scores have shape {values.shape} but this model makes (n_samples, *{basis.score_shape})")
+        raise DataError(
+            f"the scores have shape {values.shape}: this model requires shape (n_samples, *{basis.score_shape})"
+        )
     used = basis.leading(k)
     values = values.reshape(len(values), *grid, k)
     if isinstance(used, Whitened):
@@ -155,18 +158,18 @@ def _in_basis(values: Array, model: Any) -> tuple[Array, LinearRepresentation]:
 
 
 def times_along(x: Any) -> Array | None:
-    """Return what stands along the samples of a ``DataArray``, None where nothing does."""
+    """Return the coordinate of the samples of a ``DataArray``, None if there is none."""
     found = labelled_array(x).coords.get(x.dims[0]) if is_labelled(x) else None
     return None if found is None else np.asarray(found.values)
 
 
 def times_of(given: Any, n: int, along: Array | None) -> Array:
-    """Return the times of n samples (n,), float64, from what was given or stands along them; else their numbers.
+    """Return the times of n samples (n,), float64: the given ones, else their coordinate, else their numbers.
 
     Raises
     ------
     DataError
-        If what was given is no step, or no ascending times.
+        If the given time is neither a positive step nor ascending times.
     """
     found = None if along is None else _numbers(along)
     if given is None:
@@ -174,25 +177,25 @@ def times_of(given: Any, n: int, along: Array | None) -> Array:
     times = _numbers(np.asarray(given))
     if times is None:
         raise DataError(
-            f"time holds {np.asarray(given).dtype} values: give the step between two samples, or their times or dates"
+            f"time has dtype {np.asarray(given).dtype}: give the step between two samples, or their times or dates"
         )
     if times.ndim == 0:
         if not 0 < times < math.inf:
             raise DataError(f"time is {given!r}: give the step between two samples, a positive number")
         return np.arange(n) * float(times)
     if times.shape != (n,) or not _ascending(times):
-        raise DataError(f"time has shape {times.shape} for {n:,} samples: give the step, or an ascending time for each")
+        raise DataError(f"time has shape {times.shape} for {n:,} samples: give the step, or {n:,} ascending times")
     return times
 
 
 def _numbers(times: Array) -> Array | None:
-    """Return times as float64, dates in days since the first one; None for what is neither number nor time."""
+    """Return times as float64, dates in days since the first one; None if they are neither numbers nor times."""
     if times.dtype.kind == "M" and times.ndim:
         return np.asarray((times - times[:1]) / np.timedelta64(1, "D"))
     if times.dtype.kind == "m":
         since = times - times[:1] if times.ndim else times
         return np.asarray(since / np.timedelta64(1, "D"))
-    if times.dtype.kind == "O":  # a length of time, or dates of a calendar of cftime
+    if times.dtype.kind == "O":  # a timedelta, or dates of cftime
         try:
             apart = [time - times[0] for time in times] if times.ndim else [times.item()]
             return np.array([length / _DAY for length in apart], np.float64).reshape(times.shape)

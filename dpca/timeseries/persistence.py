@@ -1,4 +1,4 @@
-"""How much time functions say: cosines that a random walk leaves, and how many of the samples are independent."""
+"""Significance of time series: the cosine content of random walks, and the effective number of samples."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from dpca.timeseries.results import Result
 
 @dataclass(frozen=True, eq=False)
 class CosineContent(Result):
-    """How much of each time function is a cosine; see `cosine_content`.
+    """Cosine content of each time series; see `cosine_content`.
 
     Attributes
     ----------
     share : float
-        Of the field's variance, see `dpca.timeseries.results.Result`.
+        Share of the variance of the field; see `dpca.timeseries.results.Result`.
     content : array (K,), float64
         From 0 to 1.
     """
@@ -32,12 +32,12 @@ class CosineContent(Result):
 
 @dataclass(frozen=True, eq=False)
 class EffectiveSamples(Result):
-    """How many samples are independent; see `effective_samples`.
+    """Effective number of independent samples; see `effective_samples`.
 
     Attributes
     ----------
     share : float
-        Of the field's variance, see `dpca.timeseries.results.Result`.
+        Share of the variance of the field; see `dpca.timeseries.results.Result`.
     count : array (K,), float64
         From 1 to n.
     """
@@ -46,66 +46,66 @@ class EffectiveSamples(Result):
 
 
 def cosine_content(scores: Any, *, model: Any = None) -> CosineContent:
-    """Return how much of time function i is the cosine of i half periods, as a random walk leaves it.
+    """Return the cosine content of each time series: the share of series i that is a cosine of i half periods.
 
-    The components of diffusion in many dimensions have cosines for time functions, whatever the forces: content near 1
-    in the first ones says that the record is too short for a motion to be told from diffusion (Hess 2000; Hess 2002,
-    equation 12).
+    The scores of a random walk in many dimensions are cosines. A content near 1 in the first series shows that the
+    record is too short to distinguish motion from diffusion (Hess 2000; Hess 2002, equation 12).
 
     Parameters
     ----------
     scores : array (n, ..., K), Dask or Zarr array, DataArray, path or Scores
-        In the order of time, and of components by variance; see `dpca.timeseries`. K <= n - 1.
+        In the order of time, with components sorted by variance; see `dpca.timeseries`. K <= n - 1.
     model : fitted estimator, optional
-        Of the scores, which says what share of the variance they hold.
+        The model of the scores, for ``share``.
 
     Returns
     -------
     CosineContent
-        The squared coefficient of the cosine by the sum of squares, in the orthonormal basis of the discrete cosine
-        transform: 1 for a cosine, 0 for a function of mean 0 without it, and for one that is 0. Costs O(K n log n).
+        The squared coefficient of the cosine divided by the sum of squares, in the orthonormal basis of the discrete
+        cosine transform. 1 for a cosine; 0 for a series of mean 0 without this cosine, and for a series of zeros.
+        Costs O(K n log n).
 
     Raises
     ------
     DataError
-        For fewer than 2 samples, or no more samples than functions.
+        If there are fewer than 2 samples, or not more samples than series.
     """
     given = time_functions(scores, model, None)
     n, k = given.values.shape
     if k >= n:
-        raise DataError(f"{k} time functions of {n} samples: the cosine of {k} half periods takes at least {k + 1}")
+        raise DataError(f"{k} time series require at least {k + 1} samples: {n} were given, use fewer components")
     squares = scipy.fft.dct(given.values, norm="ortho", axis=0) ** 2
     own, all_of_it = squares[np.arange(1, k + 1), np.arange(k)], squares.sum(axis=0)
     return CosineContent(given.share, np.divide(own, all_of_it, out=np.zeros(k), where=all_of_it > 0))
 
 
 def effective_samples(scores: Any, *, model: Any = None, of: str = "mean") -> EffectiveSamples:
-    """Return how many of the samples count as independent in each time function.
+    """Return the effective number of independent samples of each time series.
 
-    The error of a mean of n samples is that of a mean of n_eff independent ones, n_eff = n / (1 + 2 sum_j (1 - j / n)
-    r_j), r_j being the autocorrelation; that of a variance has its square in the place of r_j (Bayley & Hammersley
-    1946; Bretherton, Widmann, Dymnikov, Wallace & Blade 1999, equations 30 and 31). The sum ends before the first r_j +
-    r_(j + 1) that is not positive, in even j: beyond, it holds nothing but noise (Geyer 1992, section 3.3).
+    The mean of n samples has the error of the mean of n_eff independent samples, n_eff = n / (1 + 2 sum_j (1 - j / n)
+    r_j), where r_j is the autocorrelation. For the variance, r_j^2 replaces r_j (Bayley & Hammersley 1946; Bretherton,
+    Widmann, Dymnikov, Wallace & Blade 1999, equations 30 and 31). The sum ends before the first even j for which r_j +
+    r_(j + 1) is not positive, because the rest is noise (Geyer 1992, section 3.3).
 
     Parameters
     ----------
     scores : array (n, ..., K), Dask or Zarr array, DataArray, path or Scores
         In the order of time, at even steps; see `dpca.timeseries`.
     model : fitted estimator, optional
-        Of the scores, which says what share of the variance they hold.
+        The model of the scores, for ``share``.
     of : {"mean", "variance"}
-        What the samples are to tell.
+        The statistic to estimate from the samples.
 
     Returns
     -------
     EffectiveSamples
-        For an autoregressive process of first order with coefficient r, n (1 - r) / (1 + r) of a mean, and n (1 - r^2)
-        / (1 + r^2) of a variance, for large n. Costs O(K n log n).
+        For a first-order autoregressive process with coefficient r and large n, the number is n (1 - r) / (1 + r) for
+        the mean, and n (1 - r^2) / (1 + r^2) for the variance. Costs O(K n log n).
 
     Raises
     ------
     DataError
-        For fewer than 4 samples.
+        If there are fewer than 4 samples.
     """
     given = time_functions(scores, model, None, least=4)
     if of not in ("mean", "variance"):

@@ -1,4 +1,4 @@
-"""What all results say: the share of variance that they stand on; and maps of modes, made when they are asked for."""
+"""Base classes of results: the retained share of the variance, and lazy maps of modes."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from dpca.timeseries.functions import TimeFunctions
 
 @dataclass(frozen=True, eq=False)
 class Result:
-    """A result of time functions.
+    """A result of a time series analysis.
 
     Attributes
     ----------
     share : float
-        Share of the field's variance that the time functions hold, which bounds what the result can say of the field:
-        its error stays below the share that is not kept, ``1 - share``.
+        Share of the variance of the field that the scores retain. For the field, the error of the result is at most the
+        discarded share, ``1 - share``.
     """
 
     share: float
@@ -34,12 +34,12 @@ class Result:
 
 @dataclass(frozen=True, eq=False)
 class Modes(Result):
-    """Modes of a field, as combinations of the components of a model.
+    """Modes of a field, as linear combinations of the components of a model.
 
     Attributes
     ----------
     coefficients : array (..., K)
-        Of each mode in the K components, orthonormal as these are.
+        Coefficients of each mode in the K orthonormal components.
     """
 
     coefficients: Array
@@ -48,17 +48,15 @@ class Modes(Result):
     _placed: Callable[[Array], Array] | None = field(repr=False)
     _labels: Labels | None = field(repr=False)
 
-    #: What the axes before those of a map are called.
+    #: Names of the axes before the axes of a map.
     dims: ClassVar[tuple[str, ...]] = ("mode",)
 
     @property
     def modes(self) -> da.Array:
-        """Maps (..., *sample_shape), a Dask array with a mode a chunk: computed, as floats, when somebody looks.
+        """Maps (..., *sample_shape), a Dask array of floats with one mode per chunk.
 
-        Of an `EOF` they are maps of weighted anomalies, as its ``eofs`` are, NaN where there is no data.
-
-        Without a model, the K functions are the field, and these are the ``coefficients``. A map costs 2 K d
-        operations, twice that where it is complex.
+        For an `EOF` they are maps of weighted anomalies, as its ``eofs``, with NaN where there is no data. Without a
+        model, they are the ``coefficients``. A map costs 2 K d operations, twice that if it is complex.
         """
         flat = self.coefficients.reshape(-1, self.coefficients.shape[-1])
         if self._basis is None:
@@ -77,14 +75,14 @@ class Modes(Result):
         return modes
 
     def to_xarray(self) -> Any:
-        """Return the maps as an ``xarray.DataArray`` on the grid of the samples of the fit, lazy as `modes`.
+        """Return the maps as a lazy ``xarray.DataArray`` on the grid of the samples of the fit.
 
         Raises
         ------
         DataError
             If xarray is not installed.
         """
-        xarray = require("xarray", "xarray", "modes as an array with names")
+        xarray = require("xarray", "xarray", "modes with named dims")
         modes = self.modes
         labels = self._labels or Labels.of_shape(modes.shape[len(self.dims) :])
         named = xarray.DataArray(modes, dims=(*self.dims, *labels.dims), attrs=labels.attrs, name="modes")
@@ -92,12 +90,12 @@ class Modes(Result):
         return named if labels.coords is None else named.assign_coords(labels.coords)
 
     def _coords(self) -> dict[str, Any]:
-        """Return what stands along the axes before those of a map."""
+        """Return the coordinates of the axes before the axes of a map."""
         return {}
 
 
 def with_share(given: TimeFunctions) -> dict[str, Any]:
-    """Return the fields of `Modes` that follow from the functions."""
+    """Return the attributes of `Modes` that follow from the input."""
     return {
         "share": given.share,
         "_shape": given.shape,
@@ -108,9 +106,9 @@ def with_share(given: TimeFunctions) -> dict[str, Any]:
 
 
 def turned(coefficients: Array) -> Array:
-    """Return the phases (m, 1), or signs, by which the largest entry of each mode becomes real and positive."""
+    """Return the phase factors (m, 1), or signs, that make the largest entry of each mode real and positive."""
     flat = coefficients.reshape(len(coefficients), math.prod(coefficients.shape[1:]))
-    # The first of those that are as large but for rounding.
+    # Entries that are equal up to rounding error count as ties, and the first one is used.
     size = np.abs(flat)
     largest = np.argmax(size >= (1 - 1e-6) * size.max(axis=1, keepdims=True), axis=1)
     entry = flat[np.arange(len(flat)), largest]

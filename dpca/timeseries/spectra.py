@@ -1,4 +1,4 @@
-"""Power spectra of time functions."""
+"""Power spectra of scores."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Spectrum(Result):
     Attributes
     ----------
     share : float
-        Of the field's variance, see `dpca.timeseries.results.Result`.
+        Share of the variance of the field; see `dpca.timeseries.results.Result`.
     frequencies : array (m,), float64
         Cycles per unit of time, from 0.
     power : array (m, K), float64
-        Density of the variance of each function: its sum times the distance of frequencies is the variance.
+        Power spectral density of each time series. Its sum times the frequency resolution is the variance.
     """
 
     frequencies: Array
@@ -34,13 +34,13 @@ class Spectrum(Result):
 
     @property
     def total(self) -> Array:
-        """Density of the variance of all functions together (m,): the spectrum of the field, up to ``1 - share``."""
+        """Sum of the power spectral densities (m,): the spectrum of the field, except for the share ``1 - share``."""
         total: Array = self.power.sum(axis=1)
         return total
 
     @property
     def peaks(self) -> Array:
-        """Frequency (K,) with the most power of each function, 0 left out."""
+        """Frequency (K,) with the most power for each time series, except 0."""
         peaks: Array = self.frequencies[1 + np.argmax(self.power[1:], axis=0)]
         return peaks
 
@@ -54,24 +54,25 @@ def spectrum(
     window: str = "hann",
     detrend: str | bool = "constant",
 ) -> Spectrum:
-    """Return the power spectra of time functions.
+    """Return the power spectra of scores.
 
     Parameters
     ----------
     scores : array (n, ..., K), Dask or Zarr array, DataArray, path or Scores
         See `dpca.timeseries`.
     model : fitted estimator, optional
-        Of the scores, which says what share of the variance they hold.
+        The model of the scores, for ``share``.
     time : float or array (n,), optional
-        Step between two samples, or the time of each one; dates count in days. Default what stands along the samples,
-        else 1.
+        Step between two samples, or the time of each sample; dates are in days. Default: the coordinate of the samples
+        if there is one, otherwise 1.
     segment : int, optional
-        Samples of a segment of Welch's method: means over segments that overlap by half, of resolution 1 / (segment *
-        step) (Welch 1967). Default all samples: the periodogram, which does not settle however long the record is.
+        Samples of a segment of Welch's method: the mean over segments that overlap by half, with resolution 1 /
+        (segment * step) (Welch 1967). Default: all samples. That is the periodogram, which does not converge with the
+        length of the record.
     window : str
-        Of `scipy.signal.get_window`.
+        Name of a window of `scipy.signal.get_window`.
     detrend : {"constant", "linear"} or False
-        What is taken off each segment first.
+        The mean or the linear trend to subtract from each segment.
 
     Returns
     -------
@@ -81,13 +82,13 @@ def spectrum(
     Raises
     ------
     DataError
-        For fewer than 4 samples, steps that vary, or a segment longer than the record.
+        If there are fewer than 4 samples, steps vary, or a segment is longer than the record.
     """
     given = time_functions(scores, model, time, least=4)
     n = len(given.values)
     length = n if segment is None else whole_number(segment, "segment", 4)
     if length > n:
-        raise DataError(f"segment is {length:,} samples but the record has only {n:,}: give at most that")
+        raise DataError(f"segment is {length:,} samples but the record has only {n:,}: give at most {n:,}")
     rate = 1 / given.step
     try:
         frequencies, power = scipy.signal.welch(given.values, rate, window, nperseg=length, detrend=detrend, axis=0)

@@ -1,4 +1,4 @@
-"""For PyTorch, which is an extra: ``pip install "dask-dpca[torch]"``. Imported on first use."""
+"""PyTorch data sets and networks. They require ``pip install "dask-dpca[torch]"`` and are imported on first use."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def __getattr__(name: str) -> Any:
         import_module("torch")
     except ImportError:
         raise DataError(
-            f'dpca.torch.{name} needs PyTorch, which is not installed: pip install "dask-dpca[torch]"'
+            f'dpca.torch.{name} requires PyTorch, which is not installed: pip install "dask-dpca[torch]"'
         ) from None
     globals()[name] = found = getattr(import_module(f"dpca.torch.{_MODULES[name]}"), name)
     return found

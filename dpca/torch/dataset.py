@@ -1,4 +1,4 @@
-"""Batches of scores or of samples for PyTorch's ``DataLoader``."""
+"""Batches of scores or of samples for the ``DataLoader`` of PyTorch."""
 
 from __future__ import annotations
 
@@ -14,27 +14,27 @@ from dpca.storage.errors import DataError
 
 
 class ScoresDataset(IterableDataset):  # type: ignore[misc]
-    """The batches of a store as tensors, the same ones in the same order for any number of workers.
+    """The batches of a store as tensors, in the same order for any number of workers.
 
-    Each item is a whole batch: give the loader ``batch_size=None``. Worker w of W takes every W-th batch. It opens the
-    store itself, whether it was forked or spawned, and reads the windows that its batches touch: of samples as large
-    as photographs no more than its share, of small ones all of them. Batches are read ahead without any worker, too:
-    workers pay where something beside reading takes time.
+    Each item is a whole batch, so the loader requires ``batch_size=None``. Worker w of W yields every W-th batch. A
+    worker opens the store itself, whether it is forked or spawned, and reads the shuffle windows of its batches. For
+    samples as large as photographs it reads only its share; for small samples, all of them. Batches are read ahead
+    even without workers. Use workers if other steps than reading take time.
 
     Parameters
     ----------
     batches : Batches
-        What ``dpca.open_scores(path).batches(...)`` or ``dpca.storage.open_stack(path).batches(...)`` returns.
+        The result of ``dpca.open_scores(path).batches(...)`` or ``dpca.storage.open_stack(path).batches(...)``.
 
     Raises
     ------
     DataError
-        For labels that make no tensor, or what are no batches.
+        If labels cannot be converted to a tensor, or ``batches`` is not a `Batches`.
 
     Notes
     -----
-    Scores of cells and stacks with channels come as (m, channels, rows, columns), a view of what is stored channels
-    last (``torch.channels_last``); everything else as it is stored. Labels must be numbers.
+    Scores of cells and stacks with channels have shape (m, channels, rows, columns), as a view in the memory format
+    ``torch.channels_last``. Other samples keep their stored shape. Labels must be numbers.
 
     Examples
     --------
@@ -54,35 +54,36 @@ class ScoresDataset(IterableDataset):  # type: ignore[misc]
         super().__init__()
         if not isinstance(batches, Batches):
             raise DataError(
-                f"a dataset is made of batches, not of a {type(batches).__name__}: give "
+                f"batches is of type {type(batches).__name__}: give a Batches, such as "
                 f"dpca.open_scores(path).batches(128)"
             )
         labels = batches.labels
         if labels is not None and (labels.dtype.kind not in "buif" or labels.dtype.itemsize > 8):
             raise DataError(
-                f"labels of type {labels.dtype} make no tensor: number them, np.unique(labels, return_inverse=True)[1]"
+                f"labels of dtype {labels.dtype} cannot be converted to a tensor: number them with "
+                f"np.unique(labels, return_inverse=True)[1]"
             )
         self.batches = batches
-        # In shared memory: workers that outlive an epoch are told of the next one.
+        # In shared memory, so that persistent workers receive the number of the next epoch.
         self._at = torch.tensor([batches.epoch, batches.start]).share_memory_()
 
     def set_epoch(self, epoch: int, start: int = 0) -> None:
-        """Give the batches of another epoch from now on, from number ``start`` on.
+        """Set the epoch and the number of its first batch for the following iterations.
 
         Raises
         ------
         DataError
-            If they are no numbers of an epoch and a batch.
+            If ``epoch`` or ``start`` is not a valid number.
         """
         self.batches.but(epoch=epoch, start=start)
         self._at[0], self._at[1] = epoch, start
 
     def __len__(self) -> int:
-        """Return how many batches come, for all workers together."""
+        """Return the number of batches of all workers together."""
         return len(self._now())
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield tensors ``x``, or ``(x, y)``; in a worker its share of them."""
+        """Yield tensors ``x`` or ``(x, y)``; in a worker, only the batches of this worker."""
         batches, worker = self._now(), get_worker_info()
         if worker is not None:
             batches = batches.but(start=batches.start + worker.id, every=worker.num_workers)

@@ -1,4 +1,4 @@
-"""RedNet: the convolutional network for small inputs and few examples of Alakkari 2020, section 5.5."""
+"""RedNet: the convolutional network of Alakkari 2020, section 5.5, for small inputs and few examples."""
 
 from __future__ import annotations
 
@@ -10,19 +10,19 @@ from dpca.torch.rednet_layers import CONVOLUTIONS, FULL, SIDE, figure
 
 
 class CrossChannelNormalization(nn.Module):  # type: ignore[misc]
-    """Divide each value by what its neighbors among the channels come to (Alakkari 2020, section 5.5.1).
+    """Normalize each value by its neighboring channels (Alakkari 2020, section 5.5.1).
 
     ::
 
         x_i / (1 + alpha / w sum_{j = i - w/2 + 1}^{i + w/2} x_j^2)^beta
 
-    Channels that are not there count as 0. ``torch.nn.LocalResponseNorm`` with an even window takes one more channel
-    before i than behind it; here it is one more behind, as in MATLAB.
+    Channels outside of the range count as 0. With an even window, there is one more channel after i than before it, as
+    in MATLAB. ``torch.nn.LocalResponseNorm`` has one more before.
 
     Parameters
     ----------
     window : int
-        Channels w.
+        Number of channels w.
     alpha, beta : float
     """
 
@@ -40,31 +40,31 @@ class CrossChannelNormalization(nn.Module):  # type: ignore[misc]
 
 
 class RedNet(nn.Module):  # type: ignore[misc]
-    """The network of figure 5.2: seven convolutions and three full layers, 86.67 million parameters.
+    """The network of figure 5.2: seven convolutions and three fully connected layers, 86.67 million parameters.
 
-    Each convolution is followed by a ReLU and a normalization across channels; with ``normalization="batch"`` by a
-    batch normalization and a ReLU. The figure lists neither; behind the first two full layers, where the text is
-    silent, there is a ReLU before the dropout, as in the AlexNet that the network is modeled on. Weights are drawn by
-    Glorot & Bengio 2010, each group of filters by itself; biases are 0.
+    Each convolution is followed by a ReLU and a cross-channel normalization, or, with ``normalization="batch"``, by a
+    batch normalization and a ReLU. The figure does not list these layers. The source does not state the activation of
+    the first two fully connected layers. Here they have a ReLU before the dropout, as AlexNet does, the model of this
+    network. Weights are initialized as in Glorot & Bengio 2010, each group of filters separately; biases are 0.
 
     Parameters
     ----------
     channels : int
-        Of the input: components of cells, or colors.
+        Channels of the input: components of cells, or colors.
     classes : int
     normalization : {"cross-channel", "batch"}
     side : int
-        Of the input, 25 in the source.
+        Side of the input in pixels, 25 in the source.
 
     Raises
     ------
     DataError
-        For another normalization, and for inputs that are too small.
+        If the normalization is unknown, or the input is too small.
 
     Notes
     -----
-    Takes inputs (n, channels, side, side), and returns logits (n, classes). Costs 347 MB of parameters in float32, and
-    about three times that in training.
+    Inputs have shape (n, channels, side, side), and outputs are logits (n, classes). The parameters take 347 MB in
+    float32, and training about three times that.
     """
 
     def __init__(
@@ -76,7 +76,7 @@ class RedNet(nn.Module):  # type: ignore[misc]
         try:
             figure(channels, classes, side)
         except ValueError as error:
-            raise DataError(f"inputs have a side of {side}, and {error}") from error
+            raise DataError(f"side is {side}: {error}") from error
         layers: list[nn.Module] = []
         for layer in CONVOLUTIONS:
             before, behind = layer.padding(side)

@@ -1,4 +1,4 @@
-"""RedNet as a table (Alakkari 2020, figure 5.2), and what follows from it by arithmetic: sizes and parameters."""
+"""The layers of RedNet as a table (Alakkari 2020, figure 5.2), and their sizes and numbers of parameters."""
 
 from __future__ import annotations
 
@@ -9,15 +9,15 @@ class Convolution(NamedTuple):
     """A convolution of the table."""
 
     channels: int
-    """Of its output."""
+    """Channels of the output."""
     kernel: int
     stride: int = 1
     groups: int = 1
     same: bool = False
-    """Whether the input is padded so that its side is divided by the stride and rounded up; otherwise it is not."""
+    """Whether the input is padded, so that the output side is the input side divided by the stride, rounded up."""
 
     def padding(self, side: int) -> tuple[int, int]:
-        """Return how many zeros stand before and behind an input of this side; of an odd number one more behind."""
+        """Return the number of zeros before and after an input of this side; an odd number has one more after."""
         if not self.same:
             return 0, 0
         total = max(0, (self.side(side) - 1) * self.stride + self.kernel - side)
@@ -33,7 +33,7 @@ class Row(NamedTuple):
 
     name: str
     shape: tuple[int, int, int]
-    """Of its output: two sides and channels, as the figure states them."""
+    """Shape of the output: two sides and channels, as in the figure."""
     n_parameters: int
 
 
@@ -46,24 +46,24 @@ CONVOLUTIONS = (
     Convolution(4096, 2, stride=2, groups=2, same=True),
     Convolution(4096, 2, stride=2, same=True),
 )
-#: Units of the full layers before the last one, whose units are the classes.
+#: Units of the fully connected layers except the last one, which has one unit for each class.
 FULL = (1024, 512)
 SIDE = 25
 
 
 def figure(channels: int = 3, classes: int = 14, side: int = SIDE) -> list[Row]:
-    """Return the layers that hold parameters.
+    """Return the layers with parameters.
 
     Raises
     ------
     ValueError
-        If the input is so small that a convolution has no output.
+        If the input is too small, so that a convolution has no output.
     """
     rows: list[Row] = []
     for number, layer in enumerate(CONVOLUTIONS, 1):
         side = layer.side(side)
         if side < 1:
-            raise ValueError(f"convolution {number} has no output: give larger inputs, of {SIDE} x {SIDE}")
+            raise ValueError(f"convolution {number} has no output: give larger inputs, such as {SIDE} x {SIDE}")
         weights = layer.kernel**2 * channels // layer.groups * layer.channels
         name = f"{'Grouped_' if layer.groups > 1 else ''}Conv_{number}"
         rows.append(Row(name, (side, side, layer.channels), weights + layer.channels))

@@ -35,7 +35,7 @@ def slow_down(seconds: float) -> None:
 
 
 def fit(store: str, method: str, output: str, **where: Any) -> StreamingPCA:
-    """Fit a model and keep what it found."""
+    """Fit a model and save its results."""
     model = StreamingPCA(3, method=method, batch_size=10, shuffle=True, random_state=1, n_passes=2)
     model.fit(store, **where)
     np.savez(

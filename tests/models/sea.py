@@ -1,4 +1,4 @@
-"""Sea surface temperatures of which tests know everything; needs nothing of dpca."""
+"""Synthetic sea surface temperatures with known modes; does not import dpca."""
 
 from __future__ import annotations
 

@@ -62,7 +62,7 @@ def test_the_bands_are_those_of_the_images_own_moments(images: np.ndarray, fitte
     x = images.astype(float)
     expected = map_by_moments(x.mean(0), x.var(0, ddof=1), 300, 6, together=3)
     np.testing.assert_array_equal(fitted.bands_.labels, expected.labels)
-    # All channels of a pixel in one band, unless told otherwise.
+    # All channels of a pixel are in one band unless keep_channels is False.
     assert (fitted.bands_.labels == fitted.bands_.labels[..., :1]).all()
     apart = BandPCA(5, band_size=300, n_intervals=6, keep_channels=False).fit(images)
     np.testing.assert_array_equal(apart.bands_.labels, map_by_moments(x.mean(0), x.var(0, ddof=1), 300, 6).labels)
@@ -119,7 +119,7 @@ def test_all_components_give_the_input_back(
 
 
 def test_random_bands_explain_what_the_holistic_analysis_explains() -> None:
-    """T 4.5.4: each band sees the whole image, so that its components in place resemble the holistic ones."""
+    """Alakkari 2020, section 4.5.4: random bands cover the whole image; their components resemble holistic ones."""
     x = smooth_images(400, (30, 32))
     rows = x.reshape(400, -1).astype(float)
     holistic = PCA(6).fit(rows)
@@ -138,7 +138,7 @@ def test_random_bands_explain_what_the_holistic_analysis_explains() -> None:
     )
     cosine = (first.ravel() @ holistic.components_[0]) / np.linalg.norm(first)
     assert cosine > 0.95
-    # Bands of consecutive rows do not see the whole image.
+    # Bands of consecutive rows do not cover the whole image.
     raster = BandPCA(6, band_size=120, mapping="raster").fit(x)
     assert raster.explained_variance_[:, :2].sum() > 1.05 * model.explained_variance_[:, :2].sum()
 

@@ -25,7 +25,7 @@ from tests.conftest import smooth_images
 
 
 def test_two_samples() -> None:
-    """One direction: their difference, half of whose square is the variance."""
+    """There is one direction, the difference of the samples; its variance is half of the squared difference."""
     x = np.array([[[1, 2], [3, 4]], [[4, 6], [3, 4]]], np.uint8)
     model = CellPCA(1, cell_shape=2).fit(x)
     np.testing.assert_allclose(model.explained_variance_, [[[12.5]]])
@@ -64,7 +64,7 @@ def test_float32_samples_with_a_large_mean(shape: tuple[int, ...]) -> None:
 
 
 def test_wide_integers_are_not_squeezed_into_float32() -> None:
-    """Around 1e9 float32 knows only every 64th integer."""
+    """Near 1e9, float32 represents only every 64th integer."""
     x = (10**9 + np.random.default_rng(0).integers(-20, 20, (60, 6, 6))).astype(np.int32)
     model = CellPCA(4, cell_shape=3).fit(x)
     assert model.components_.dtype == np.float64
@@ -134,7 +134,7 @@ def test_batches_one_sample_at_a_time() -> None:
         model.partial_fit(x[i : i + 1])
         assert model.n_samples_seen_ == i + 1
     np.testing.assert_array_equal(model.components_, CellPCA(3, cell_shape=4).fit(x).components_)
-    # A batch that does not belong is refused and changes nothing.
+    # A batch of another shape or dtype is rejected and changes nothing.
     for other, says in ((x[:, :7], "first one had"), (x.astype(np.int16), "first one had")):
         with pytest.raises(DataError, match=says):
             model.partial_fit(other)

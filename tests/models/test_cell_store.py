@@ -1,4 +1,4 @@
-"""Stored models: whole, recognized, and refused in one sentence where they are not what they should be."""
+"""Stored models: they load completely, their kind is recognized, and invalid stores raise an error of one sentence."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ SEA = SST.notnull().all("time").values.ravel()
 
 
 def truth(anomalies: np.ndarray, k: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Eigenvalues, modes and time functions of anomalies (n, d)."""
+    """Return eigenvalues, modes and PC time series of anomalies (n, d)."""
     left, values, rows = np.linalg.svd(anomalies, full_matrices=False)
     signs = np.sign(rows[np.arange(len(rows)), np.abs(rows).argmax(axis=1)])
     return values[:k] ** 2 / (len(anomalies) - 1), rows[:k] * signs[:k, None], (left * values * signs)[:, :k]
@@ -42,7 +42,7 @@ def plain(field: xr.DataArray = SST, weights: np.ndarray | None = COSLAT) -> np.
 
 
 def of(maps: xr.DataArray) -> np.ndarray:
-    """Maps at places with data; elsewhere there is nothing."""
+    """Return maps at grid points with data only."""
     rows = maps.transpose("mode", "lat", "lon").values.reshape(maps.sizes["mode"], -1)
     assert np.isnan(rows[:, ~SEA]).all()
     return rows[:, SEA]
@@ -172,7 +172,7 @@ def test_places_with_gaps_are_left_out_and_counted() -> None:
     x[5:9, 3, 4] = np.nan
     x[30] = np.nan  # a step without any value
     sea = x[np.arange(N) != 30].notnull().all("time").values.ravel()
-    with pytest.warns(GapWarning, match=r"1 of \d+ places with data miss some of 71 values"):
+    with pytest.warns(GapWarning, match="1 of .* miss"):
         eof = EOF(4, solver="auto").fit(x)
     rows = np.delete(x.values.reshape(N, -1), 30, axis=0)[:, sea]
     values, _, series = truth(rows - rows.mean(axis=0), 4)
@@ -195,7 +195,7 @@ def test_a_gap_beside_a_value_over_land_is_still_a_gap() -> None:
 def test_a_source_of_ones_own_takes_gaps_from_eof_only() -> None:
     source = lagged(SST.values, 2)
     EOF(2).fit(source)
-    with pytest.raises(DataError, match="sample 0 of the array holds a value that is not finite"):
+    with pytest.raises(DataError, match="sample 0 .* not finite"):
         PCA(2).fit(source)
 
 
@@ -282,10 +282,10 @@ def relabelled(**changes: Any) -> xr.DataArray:
 @pytest.mark.parametrize(
     ("x", "options", "sentence"),
     [
-        (SST.rename(time="t"), {}, "dim is 'time' but the DataArray 'sst' has the dims"),
-        (SST * np.nan, {}, "holds no value but NaN"),
-        (SST[:1], {}, "1 sample along 'time' has no variance"),
-        (SST.where(SST.time == SST.time[3]), {}, "only 1 of 72 samples has values"),
+        (SST.rename(time="t"), {}, "dim is 'time'"),
+        (SST * np.nan, {}, "NaN"),
+        (SST[:1], {}, "1 sample along 'time'"),
+        (SST.where(SST.time == SST.time[3]), {}, "1 of 72 samples"),
         (relabelled(lat=np.deg2rad(SST.lat.values)), {"weights": "coslat"}, "in degrees"),
         (relabelled(lat=np.linspace(0, 700, LAT)), {"weights": "coslat"}, "latitudes 'lat' go to 700"),
         (SST.drop_vars("lat"), {"weights": "coslat"}, "no latitudes"),
@@ -294,7 +294,7 @@ def relabelled(**changes: Any) -> xr.DataArray:
         (SST, {"weights": COSLAT[:3, :2]}, r"weights have shape \(3, 2\)"),
         (SST, {"weights": [1, [2, 3]]}, "weights are no array"),
         (SST, {"weights": 1j * COSLAT}, "weights hold complex128 values"),
-        (relabelled(time=SST.time.where(SST.time != SST.time[3])), {"climatology": "season"}, "sample 3 has no date"),
+        (relabelled(time=SST.time.where(SST.time != SST.time[3])), {"climatology": "season"}, "sample 3 .* date"),
         (SST, {"weights": 0 * COSLAT}, "0 everywhere"),
         (SST, {"weights": "area"}, "weights are 'area'"),
         (SST, {"weights": SST.lat.rename(lat="y")}, r"dims \('y',\)"),
@@ -302,22 +302,22 @@ def relabelled(**changes: Any) -> xr.DataArray:
         (
             SST.where((SST.time != SST.time[3]) | SST.isnull(), np.inf),
             {},
-            "sample 3 of the DataArray 'sst' holds a value that is not finite",
+            "sample 3 of the DataArray 'sst' .* not finite",
         ),
         (
             SST.where(SST.time != SST.time[3], np.inf),
             {"detrend": True},
-            "sample 3 of the DataArray 'sst' holds an infinite",
+            "sample 3 of the DataArray 'sst' .* infinite",
         ),
-        (SST, {"gaps": "guess"}, "gaps is 'guess': choose one of drop, interpolate, iterate"),
+        (SST, {"gaps": "guess"}, "gaps is 'guess'"),
         (SST, {"solver": "best"}, "solver is 'best'"),
         (SST, {"climatology": "moon"}, "climatology is 'moon'"),
-        (SST.values, {"climatology": "month"}, "no dates"),
-        (relabelled(time=np.arange(N)), {"climatology": "month"}, "holds int64 values"),
+        (SST.values, {"climatology": "month"}, "requires dates"),
+        (relabelled(time=np.arange(N)), {"climatology": "month"}, "int64"),
         (SST, {"detrend": "linear"}, "detrend is 'linear'"),
         (SST, {"n_modes": 0}, "n_modes is 0"),
-        (SST, {"n_modes": 1000, "solver": "auto"}, "n_modes is 1000 but there are 72 samples"),
-        (SST.where(np.random.default_rng(0).random(SST.shape) < 0.5), {}, "no place of"),
+        (SST, {"n_modes": 1000, "solver": "auto"}, "n_modes is 1000"),
+        (SST.where(np.random.default_rng(0).random(SST.shape) < 0.5), {}, "no grid point"),
     ],
 )
 def test_what_makes_no_sense_is_one_sentence(x: Any, options: dict[str, Any], sentence: str) -> None:
@@ -335,20 +335,20 @@ def test_trends_along_lengths_of_time() -> None:
 
 def test_what_does_not_go_with_a_fit_is_refused() -> None:
     eof = EOF(2, detrend=True, climatology="month").fit(SST[:11])
-    with pytest.raises(DataError, match="belongs to month 12"):
+    with pytest.raises(DataError, match="month 12"):
         eof.project(SST)
     with pytest.raises(DataError, match="other coordinates along 'lat'"):
         eof.project(SST[:5].isel(lat=slice(0, 5)))
-    with pytest.raises(DataError, match="subtracted a trend"):
+    with pytest.raises(DataError, match="trend"):
         EOF(2, detrend=True).fit(SST.values).project(SST.values)
     with pytest.raises(DataError, match="samples have shape"):
         EOF(2).fit(SST.values).project(SST.values[:, :3])
     numbered = relabelled(time=np.arange(N))
     for fitted, other, sentence in (
-        (SST.values, SST, "samples have dates along 'time', the fit no coordinate"),
-        (numbered, SST, "samples have dates along 'time', the fit numbers"),
-        (SST, numbered, "samples have numbers along 'time', the fit dates"),
-        (SST, SST.convert_calendar("noleap"), "dates of the calendar 'noleap' along 'time', the fit dates"),
+        (SST.values, SST, "have dates .* fitted to no coordinate"),
+        (numbered, SST, "have dates .* fitted to numbers"),
+        (SST, numbered, "have numbers .* fitted to dates"),
+        (SST, SST.convert_calendar("noleap"), "'noleap' .* fitted to dates"),
     ):
         with pytest.raises(DataError, match=sentence):
             EOF(2, detrend=True).fit(fitted).project(other)
@@ -362,10 +362,10 @@ def test_what_does_not_go_with_a_fit_is_refused() -> None:
         (lambda: eof.rotate(n_modes=3), "there are 2"),
         (lambda: eof.rule_n(level=95), "level is 95"),
         (lambda: eof.bootstrap(block_length=100), "block_length is 100"),
-        (lambda: eof.reconstruct(np.zeros((3, 1))), "at least 2 modes"),
-        (lambda: eof.reconstruct(np.zeros((3, 2))), "the times of the fit, which had 11"),
-        (lambda: eof.reconstruct(eof.pcs()[3]), r"dims \('mode',\): give \('time', 'mode'\)"),
-        (lambda: eof.reconstruct(eof.pcs()[:, ::-1]), "modes 2, 1: give 1 to 2, in this order"),
+        (lambda: eof.reconstruct(np.zeros((3, 1))), "2 modes"),
+        (lambda: eof.reconstruct(np.zeros((3, 2))), "11 samples"),
+        (lambda: eof.reconstruct(eof.pcs()[3]), r"dims \('mode',\)"),
+        (lambda: eof.reconstruct(eof.pcs()[:, ::-1]), "modes 2, 1"),
         (lambda: eof.reconstruct(eof.pcs().to_dataset()), "a Dataset was given"),
     ):
         with pytest.raises(DataError, match=sentence):

@@ -1,4 +1,4 @@
-"""What an EOF analysis is made of, each part against what is known of it by hand."""
+"""The parts of an EOF analysis, each compared with values computed by hand."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ RNG = np.random.default_rng(0)
 
 @pytest.mark.parametrize("longest", [1, 3, 5])
 def test_gaps_are_filled_whichever_samples_are_read_at_once(longest: int) -> None:
-    """As numpy interpolates each place; so many samples before and behind are as many as a gap needs."""
+    """Interpolation equals numpy at each grid point, and the halo of the longest gap suffices."""
     n, times = 30, np.cumsum(RNG.random(30) + 0.1)
     x = RNG.normal(size=(n, 6))
     expected = x.copy()
@@ -93,7 +93,7 @@ def test_a_weight_that_is_nan_is_none() -> None:
 
 @pytest.mark.parametrize("detrend", [False, True])
 def test_places_of_weight_0_come_back_as_far_as_they_are_known(detrend: bool) -> None:
-    """Nothing is known of them without a level; with one, their own trend is."""
+    """Without a level they are NaN; with a level they have their own trend."""
     x = RNG.normal(size=(20, 3)) + np.arange(20)[:, None]
     field = EOF(2, weights=np.array([1.0, 0, 1]), detrend=detrend, solver="auto").fit(x).reconstruct()
     line = np.polyval(np.polyfit(np.arange(20), x[:, 1], 1), np.arange(20))
@@ -106,7 +106,7 @@ def test_an_infinite_value_is_named_by_its_number_in_the_field() -> None:
     x[7, 2] = np.inf
     read = SurveySource(as_source(x)).reader()
     read((0, 5), ((0, 6),), np.empty((5, 6)))
-    with pytest.raises(DataError, match="sample 7 of the array holds an infinite value"):
+    with pytest.raises(DataError, match="sample 7 .* infinite"):
         read((5, 9), ((0, 6),), np.empty((4, 6)))
 
 
@@ -114,7 +114,7 @@ def test_a_gap_too_long_to_read_over_is_refused() -> None:
     field = np.broadcast_to(np.float32(0), (60, 2**20))
     given = Field.of(field, "time", None)
     interpolated(given.source, given, 32)  # 2 * 32 samples of 4 MiB
-    with pytest.raises(DataError, match="the longest gap of the array lasts 33 samples, .* takes 277 MB"):
+    with pytest.raises(DataError, match="gap .* 33 samples.* 277 MB"):
         interpolated(given.source, given, 33)
 
 
@@ -124,7 +124,7 @@ def test_times_that_stand_still() -> None:
     still = xr.where(
         np.isnan(still) & (np.random.default_rng(0).random(still.shape) < 0.5), 280.0, still, keep_attrs=True
     )
-    with pytest.raises(DataError, match="the coordinate 'time' does not ascend"):
+    with pytest.raises(DataError, match="'time' .* ascend"):
         EOF(2, gaps="interpolate").fit(still)
     same = SST.assign_coords(time=SST.time.where(SST.time == SST.time[0], SST.time[0]))
     found, known = EOF(2, detrend=True).fit(same), EOF(2).fit(SST)
@@ -135,7 +135,7 @@ def test_times_that_stand_still() -> None:
 def test_no_more_modes_than_places_or_samples(solver: str) -> None:
     sea = int(SST.notnull().all("time").sum())
     assert sea < len(SST)
-    with pytest.raises(DataError, match=f"n_modes is {sea + 1} but there are 72 samples of {sea} places .* {sea}$"):
+    with pytest.raises(DataError, match=f"n_modes is {sea + 1} .* {sea}$"):
         EOF(sea + 1, solver=solver).fit(SST)
     assert EOF(sea, solver=solver).fit(SST).eofs().sizes["mode"] == sea
 

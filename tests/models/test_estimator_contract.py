@@ -1,4 +1,4 @@
-"""What every estimator promises, whatever it makes components of."""
+"""The contract of all estimators."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ MODELS: dict[str, Any] = {
     "a gradient rule": StreamingPCA(3, method="oja", random_state=0),
     "a rule with a state": StreamingPCA(3, method="ccipca", random_state=0, keep_state=True),
 }
-#: Those whose components are no samples.
+#: Estimators with components in another space than samples.
 KERNELS: dict[str, Any] = {
     "a kernel": KernelPCA(3, n_landmarks=20, random_state=0),
     "a kernel of all samples": KernelPCA(3, kernel="poly", method="exact"),
@@ -84,14 +84,14 @@ def samples(dtype: Any = np.uint8, n: int = 30) -> np.ndarray:
 
 
 def learned(model: Any) -> dict[str, Any]:
-    """What a model knows, but for the report of its fit and what it keeps for `partial_fit`."""
+    """Return the fitted attributes of a model, except the report and the state of `partial_fit`."""
     names = {name for name in vars(model) if name.endswith("_") and not name.startswith("_")}
     return {name: getattr(model, name) for name in names - {"fit_report_"}}
 
 
 @functools.cache
 def fitted_once(model: Any) -> Any:
-    """The model fitted to `samples()`, for tests that only look at it."""
+    """The model fitted to `samples()`, for tests that do not change it."""
     return clone(model).fit(samples())
 
 
@@ -304,7 +304,7 @@ def test_what_is_saved_is_loaded(model: Any, tmp_path: Path) -> None:
     fitted.save(path)
     for again in (type(model).load(path), type(model).load(str(path)), load_any(path)):
         assert type(again) is type(model)
-        # Neither a fit by incremental SVD nor what a target reached is part of what components say of samples.
+        # The log-likelihood depends on the components only, not on incremental SVD or the value of a target.
         assert {n for n in learned(fitted) if n not in learned(again)} <= {
             "target_reached_",
             "target_standard_error_",

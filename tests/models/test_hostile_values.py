@@ -36,7 +36,7 @@ MODELS: dict[str, Callable[[], Any]] = {
     ),
     "data-parallel": lambda: StreamingPCA(1, method="oja", execution="data-parallel", batch_size=4, random_state=0),
     **{solver: lambda s=solver: PCA(1, solver=s, random_state=0) for solver in ("covariance", "dual")},
-    # A few passes: warnings that there should be more are not what is tested.
+    # A few passes: this test does not check warnings that recommend more.
     **{s: lambda s=s: PCA(1, solver=s, n_iter=4, random_state=0) for s in SOLVERS if s not in ("covariance", "dual")},
     "least": lambda: PCA(1, solver="covariance", n_least=1),
     "cells": lambda: CellPCA(1, cell_shape=2),
@@ -88,7 +88,7 @@ def stacks(draw: st.DrawFn) -> np.ndarray:
 
 
 def finite_or_refused(function: Callable[[], Any]) -> Any:
-    """The result; None where it was refused as it should be."""
+    """Return the result, or None if the expected error was raised."""
     try:
         return function()
     except (DataError, PlanError) as refusal:
@@ -145,7 +145,7 @@ def test_finite_and_orthonormal_or_one_sentence(name: str, x: np.ndarray, in_bat
 @pytest.mark.parametrize("dtype", [np.float32, np.float64])
 @pytest.mark.parametrize("power", [-0.45, -0.2, 0.2, 0.45, 0.6, 0.95])
 def test_what_is_answered_is_right(solver: str, dtype: type, power: float) -> None:
-    """Values far from 1 are either refused or analyzed as they would be near 1."""
+    """Values far from 1 are either rejected, or the result is that of the same values near 1."""
     x = np.random.default_rng(0).normal(size=(40, 4, 4)) * np.linspace(1, 3, 16).reshape(4, 4)
     scale = float(np.finfo(dtype).max) ** power
     model = {

@@ -1,4 +1,4 @@
-"""`StreamingPCA.iter_fit`: the model so far, budgets, and going on behind what was seen."""
+"""`StreamingPCA.iter_fit`: the progress so far, budgets, and resuming after the samples that were seen."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_a_model_that_was_stopped_and_stored_goes_on_to_the_same_bytes(
     assert again.n_samples_seen_ == N
     for name in ("components_", "mean_", "explained_variance_"):
         np.testing.assert_array_equal(getattr(again, name), getattr(whole, name))
-    last(again, path)  # nothing is left
+    last(again, path)  # no samples remain
     np.testing.assert_array_equal(again.components_, whole.components_)
 
 

@@ -57,9 +57,9 @@ def test_gains_are_kept(x: np.ndarray, tmp_path: Path) -> None:
 
 def test_wrong_calls(x: np.ndarray) -> None:
     wrong: list[tuple[dict[str, Any], str]] = [
-        ({"method": "kha", "gains": 0.1}, "gains is 0.1: give gains of dpca.rules.gains_of"),
-        ({"gains": gains_of("t", 1.0, 1.0)}, "method='nystrom' takes no steps: leave gains and n_passes out"),
-        ({"n_passes": 2}, "method='nystrom' takes no steps"),
+        ({"method": "kha", "gains": 0.1}, "gains is 0.1"),
+        ({"gains": gains_of("t", 1.0, 1.0)}, "gains .* method='nystrom'"),
+        ({"n_passes": 2}, "n_passes .* method='nystrom'"),
         ({"method": "kha", "n_passes": 0}, "n_passes"),
         (
             {"method": "kha", "gains": gains_of("constant", 1e6, 1.0)},

@@ -1,4 +1,4 @@
-"""KernelPCA equals scikit-learn's where it takes all samples, and proves what it captures where it takes some."""
+"""KernelPCA: with all samples as landmarks it equals scikit-learn; with some, its bounds hold."""
 
 from __future__ import annotations
 
@@ -23,7 +23,6 @@ from dpca.cli import main
 from dpca.engine.plan import PlanError
 from dpca.jobs import CompressionSettings, compress, fit_store
 from dpca.metrics import variation_of_information
-from dpca.models.kernel_pca import METHODS
 from dpca.models.store import load_any
 from dpca.storage import DataError, StoreError, open_stack
 from tests.resealing import edit_facts
@@ -70,7 +69,7 @@ def test_all_samples_as_landmarks_are_scikit_learns_kernel_pca(kernel: str, how:
         np.testing.assert_allclose(aligned(ours.eigenvectors_, theirs.eigenvectors_), theirs.eigenvectors_, atol=1e-9)
         assert ours.residual_ == pytest.approx(0, abs=1e-5 * ours.total_)
     else:
-        with pytest.raises(AttributeError, match="use transform"):
+        with pytest.raises(AttributeError, match="eigenvectors_"):
             _ = ours.eigenvectors_
     np.testing.assert_allclose(ours.transform(ours.landmarks_), ours.landmark_scores_, atol=1e-9)
     assert ours.total_ == pytest.approx(
@@ -104,7 +103,7 @@ def test_samples_far_from_0_lose_nothing(kernel: str, how: dict[str, Any]) -> No
     whole = centered(pairwise_kernels(far, metric=kernel, **KERNELS[kernel])).trace()
     np.testing.assert_allclose(model.total_, whole, rtol=1e-5)
     if kernel != "rbf" and "n_landmarks" in how:
-        with pytest.raises(DataError, match="subtract the mean of all samples, or give them as float64"):
+        with pytest.raises(DataError, match="rounding"):
             KernelPCA(2, kernel=kernel, random_state=0, **how, **KERNELS[kernel]).fit(far.astype(np.float32))
 
 
@@ -156,7 +155,7 @@ def test_any_shape_and_type_is_at_most_the_best(n: int, d: int, dtype: Any, kern
     x = (np.random.default_rng(seed).normal(size=(n, d)) * 20 + 100).astype(dtype)
     model = KernelPCA(1, kernel=kernel, degree=2, n_landmarks=max(2, n // 2), random_state=0)
     if d == 1 and kernel == "cosine" and len(np.unique(np.sign(x))) == 1:
-        with pytest.raises(DataError, match="vary along 0 directions"):
+        with pytest.raises(DataError, match="0 directions"):
             model.fit(x)
         return
     model.fit(x)
@@ -213,7 +212,7 @@ def test_duplicates_and_constant_attributes_take_fewer_landmarks() -> None:
     np.testing.assert_allclose(given.eigenvalues_, expected.eigenvalues_, rtol=1e-9)
 
 
-# -- going on
+# -- incremental fits
 
 
 def test_batches_and_merges_in_any_order_are_one_fit() -> None:
@@ -233,11 +232,11 @@ def test_batches_and_merges_in_any_order_are_one_fit() -> None:
     first = KernelPCA(2, n_landmarks=10, random_state=0).partial_fit(X[:40]).partial_fit(X[40:])
     assert first.landmarks_.shape == (10, 8)
     for refused, says in (
-        (lambda: fitted.partial_fit(X), "keeps no state"),
-        (lambda: a.merge(fitted), "keeps no state"),
-        (lambda: a.merge(first), "differ in their kernel or their landmarks"),
+        (lambda: fitted.partial_fit(X), "state"),
+        (lambda: a.merge(fitted), "state"),
+        (lambda: a.merge(first), "differ in kernel, landmarks"),
         (lambda: a.partial_fit(X[:, :3]), "features"),
-        (lambda: KernelPCA(2, method="exact").partial_fit(X), "needs all samples at once"),
+        (lambda: KernelPCA(2, method="exact").partial_fit(X), "method is 'exact'"),
         (lambda: KernelPCA(2, n_landmarks=50).partial_fit(X[:40]), "only 40 samples"),
         (lambda: a.merge(PCA(2).fit(X)), "another KernelPCA"),
     ):
@@ -272,7 +271,7 @@ def test_from_store_to_store(tmp_path: Path, scheduler: str, capsys: pytest.Capt
     np.testing.assert_allclose(opened.scores.compute(), fitted.transform(images), atol=1e-5)
     rounded = np.clip(np.rint(fitted.inverse_transform(fitted.transform(images))), 0, 255)
     assert np.abs(opened.stack().compute() - rounded).max() <= 1
-    # Scores take the place of samples of very many attributes.
+    # Scores replace samples with very many attributes.
     again = KernelPCA(2, n_landmarks=20, random_state=0).fit(opened.scores)
     assert again.transform(opened.scores).compute().shape == (60, 2)
     done = compress(stack, tmp_path / "out.zarr", CompressionSettings(KernelPCA(3, n_landmarks=20, random_state=0)))
@@ -351,32 +350,32 @@ def test_spectral_clusters_of_all_landmarks_are_those_of_the_whole_matrix() -> N
             SpectralClustering(count, gamma=0.2).fit(np.repeat(x[:4], 5, axis=0))
 
 
-# -- what cannot be
+# -- invalid input
 
 
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"kernel": "gauss"}, "kernel is 'gauss': choose one of rbf, poly"),
-        ({"gamma": 0}, "gamma is 0: give a positive number, or None"),
+        ({"kernel": "gauss"}, "kernel is 'gauss'"),
+        ({"gamma": 0}, "gamma is 0"),
         ({"gamma": np.nan}, "gamma is nan"),
         ({"alpha": 0.0}, "alpha is 0.0"),
-        ({"coef0": -1}, "coef0 is -1: give a number of at least 0"),
+        ({"coef0": -1}, "coef0 is -1"),
         ({"kernel": "poly", "degree": 2.5}, "degree is 2.5"),
-        ({"method": "magic"}, f"method is 'magic': choose one of {', '.join(METHODS)}"),
-        ({"landmarks": "all"}, "landmarks is 'all': choose one of cholesky, uniform, or give an array"),
-        ({"landmarks": X[:5, :3]}, "landmarks are float64 of"),
-        ({"landmarks": X[:5], "n_landmarks": 5}, "n_landmarks is 5 but the landmarks are given"),
-        ({"landmarks": X[:5] * np.inf}, "landmarks hold NaN"),
-        ({"n_landmarks": 91}, "n_landmarks is 91 but there are only 90 samples"),
-        ({"n_landmarks": 2}, "n_components is 3 but there are only 2 landmarks"),
-        ({"n_landmarks": 5, "method": "exact"}, "takes all samples as landmarks"),
+        ({"method": "magic"}, "method is 'magic'"),
+        ({"landmarks": "all"}, "landmarks is 'all'"),
+        ({"landmarks": X[:5, :3]}, "landmarks have dtype float64 and shape"),
+        ({"landmarks": X[:5], "n_landmarks": 5}, "n_landmarks is 5"),
+        ({"landmarks": X[:5] * np.inf}, "landmarks contain NaN"),
+        ({"n_landmarks": 91}, "n_landmarks is 91 .* 90 samples"),
+        ({"n_landmarks": 2}, "n_components is 3 .* 2 landmarks"),
+        ({"n_landmarks": 5, "method": "exact"}, "method='exact' .* landmarks"),
         ({"pre_image": "none"}, "pre_image is 'none'"),
-        ({"pre_image": "fixed-point", "kernel": "linear"}, "the kernel is linear"),
-        ({"kernel": "precomputed"}, "use method='exact'"),
-        ({"kernel": "precomputed", "method": "exact"}, "give a square one"),
+        ({"pre_image": "fixed-point", "kernel": "linear"}, "kernel is 'linear'"),
+        ({"kernel": "precomputed"}, "precomputed"),
+        ({"kernel": "precomputed", "method": "exact"}, "square matrix"),
         ({"n_components": 91}, "only 90 samples"),
-        ({"kernel": "linear", "n_components": 20}, "vary along 8 directions"),
+        ({"kernel": "linear", "n_components": 20}, "8 directions"),
     ],
     ids=str,
 )
@@ -387,10 +386,10 @@ def test_parameters_that_cannot_be(options: dict[str, Any], says: str) -> None:
 
 
 def test_samples_that_cannot_be() -> None:
-    with pytest.raises(DataError, match="give at least 2 to partial_fit"):
+    with pytest.raises(DataError, match="1 sample"):
         KernelPCA(1, landmarks=X[:5], gamma=1.0).partial_fit(X[:1]).transform(X)
     for landmarks in ([[1, 2], [3]], X[:0]):
-        with pytest.raises(DataError, match="give numbers of"):
+        with pytest.raises(DataError, match="give numbers"):
             KernelPCA(1, landmarks=landmarks).fit(X)
     with pytest.raises(DataError, match="n_init is 0"):
         SpectralClustering(2, n_init=0).fit(X)
@@ -399,17 +398,17 @@ def test_samples_that_cannot_be() -> None:
     odd[3, 4] += 1
     for x, options, says in (
         (np.ones((20, 3)), {}, "give samples that differ, or gamma"),
-        (np.ones((20, 3)), {"gamma": 1.0}, "vary along 0 directions"),
+        (np.ones((20, 3)), {"gamma": 1.0}, "0 directions"),
         (np.zeros((20, 3)), {"kernel": "linear"}, "differ from 0"),
         (odd, {"kernel": "precomputed", "method": "exact"}, r"\(3, 4\).*symmetric"),
-        (-k, {"kernel": "precomputed", "method": "exact"}, "eigenvalue of -1 of its largest.*positive semi-definite"),
-        (0 * k, {"kernel": "precomputed", "method": "exact"}, "vary along 0 directions"),
-        (np.ones((20, 3)), {"gamma": 1.0, "method": "kha"}, "vary along 0 directions"),
+        (-k, {"kernel": "precomputed", "method": "exact"}, "eigenvalue of -1 .*positive semi-definite"),
+        (0 * k, {"kernel": "precomputed", "method": "exact"}, "0 directions"),
+        (np.ones((20, 3)), {"gamma": 1.0, "method": "kha"}, "0 directions"),
         (X * 1e80, {"kernel": "poly", "degree": 9, "gamma": 1.0}, "leave the range of numbers"),
     ):
         with pytest.raises(DataError, match=says):
             KernelPCA(1, **options).fit(x)
-    with pytest.raises(PlanError, match=r"400 landmarks do not fit .* use method='nystrom' with n_landmarks=\d+"):
+    with pytest.raises(PlanError, match=r"400 landmarks .* n_landmarks=\d+"):
         KernelPCA(3, method="exact", memory_budget=40 * 2**20).fit(np.zeros((400, 3)))
     fits = KernelPCA(3, n_landmarks=400, memory_budget=40 * 2**20)
     with pytest.raises(PlanError) as told:

@@ -82,7 +82,7 @@ def test_a_target_is_met_exactly(images: np.ndarray) -> None:
     measured = ((rebuilt - images) ** 2).mean() / 255**2
     assert measured == pytest.approx(model.expected_mse((0, 255)), rel=1e-5)
     assert 1.9e-4 < measured <= 2e-4
-    # The number of components of each cell is known although those of neighbors reach into it.
+    # Each cell has its own number of components, although components of neighbors overlap it.
     kept = model.ranks_
     np.testing.assert_array_equal(kept, (model.explained_variance_ > 0).sum(axis=-1))
     assert kept.min() < kept.max() == model.n_components_

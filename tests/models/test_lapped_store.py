@@ -1,4 +1,4 @@
-"""Stored cell PCA with an overlap: whole, and never taken for one without."""
+"""Stored cell PCA with an overlap: it loads completely, and is never read as one without overlap."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_what_is_saved_is_loaded(
 
 
 def test_other_overlaps_have_other_fingerprints(stored: Path, tmp_path: Path) -> None:
-    constant = np.zeros((20, 16, 18, 3), np.uint8)  # whose arrays are the same with any overlap
+    constant = np.zeros((20, 16, 18, 3), np.uint8)  # its arrays are the same with any overlap
     for overlap in (0, 2, 3):
         CellPCA(3, cell_shape=8, overlap=overlap).fit(constant).save(tmp_path / f"{overlap}.zarr")
     assert len({model_fingerprint(tmp_path / f"{overlap}.zarr") for overlap in (0, 2, 3)}) == 3

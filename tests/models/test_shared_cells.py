@@ -67,7 +67,7 @@ def test_cells_of_each_shape_share_the_eigenvectors_of_their_average_covariance(
             np.testing.assert_allclose(fitted.total_variance_[place], values.sum(), rtol=1e-12)
             np.testing.assert_allclose(scores[:, *place], (cell - cell.mean(0)) @ found.T, atol=3e-3)
         variances = np.mean([((cell - cell.mean(0)) @ rows.T).var(0, ddof=1) for cell in cells], axis=0)
-        np.testing.assert_allclose(expected, variances, rtol=1e-9)  # what the average is an average of
+        np.testing.assert_allclose(expected, variances, rtol=1e-9)  # the variances that are averaged
 
 
 def test_the_eigenvalues_tell_the_error_and_each_cells_own_components_leave_less(
@@ -117,7 +117,7 @@ def test_a_grid_of_one_cell_is_plain_cell_pca(images: np.ndarray, dtype: type) -
 
 
 def test_equal_cells_lose_nothing_by_sharing() -> None:
-    """The same picture in every cell, of another brightness: what the cells share is all there is."""
+    """All cells have the same picture with another brightness, so shared components represent it completely."""
     one = smooth_images(60, (8, 9, 3)).astype(np.float32)
     x = np.concatenate([one, one + 1000], axis=2)
     own, shared = (CellPCA(6, cell_shape=(8, 9), shared=shared).fit(x) for shared in (False, True))
@@ -228,7 +228,7 @@ def test_targets_on_samples_that_are_read(asked: dict[str, Any], images: np.ndar
 
 def test_what_is_shared_is_counted_in_whole_steps() -> None:
     variances = np.array([[9.0, 5, 1], [8, 6, 0], [9, 5, 1], [9, 5, 1]])
-    # In order: 9 at three places, 8, 6, 5 at three, 1 at three.
+    # In order: 9 in three cells, 8, 6, 5 in three cells, 1 in three cells.
     np.testing.assert_array_equal(whole_counts(variances, True), [0, 3, 4, 5, 8, 11])
     np.testing.assert_array_equal(whole_counts(variances, False), np.arange(12))
     np.testing.assert_array_equal(whole_counts(np.zeros((2, 3)), True), [0])
@@ -236,7 +236,7 @@ def test_what_is_shared_is_counted_in_whole_steps() -> None:
 
 
 def test_noise_is_judged_by_the_samples_of_all_places() -> None:
-    """Two patterns under noise: in 60 samples of one cell they drown, in those of 64 cells they stand out."""
+    """Two patterns in noise are not significant in 60 samples of one cell, but they are in those of 64 cells."""
     rng = np.random.default_rng(0)
     patterns = np.linalg.qr(rng.normal(size=(64, 2)))[0].T
     cells = rng.normal(size=(60, 64, 64)) + (rng.normal(size=(60, 64, 2)) * [1.5, 1.2]) @ patterns
@@ -245,7 +245,7 @@ def test_noise_is_judged_by_the_samples_of_all_places() -> None:
     assert set(shared.ranks_.flat) <= {2, 3}
     own = CellPCA("marchenko-pastur", cell_shape=8).fit(x)
     assert own.ranks_.mean() < 2
-    # Degrees of freedom are those of white noise, whose rank is 0 or nearly.
+    # The degrees of freedom are those of white noise, so the rank is 0 or nearly 0.
     noise = np.linalg.eigvalsh(np.mean([np.cov(rng.normal(size=(60, 40)), rowvar=False) for _ in range(50)], 0))[::-1]
     assert ranks_by_noise(noise[None], np.array([40]), 60, np.array([50]))[0] <= 1
 

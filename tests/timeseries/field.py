@@ -1,4 +1,4 @@
-"""A field of waves, and a linear system, small, of which tests know everything; needs nothing of dpca."""
+"""A small field of waves and a linear system with known properties; does not import dpca."""
 
 from __future__ import annotations
 

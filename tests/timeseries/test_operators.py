@@ -1,4 +1,4 @@
-"""Operators on time functions do to the field what they do to it directly, and what other libraries do."""
+"""Operators in time: their results on scores equal those on the field, and those of other libraries."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def test_spectra_are_those_of_the_field() -> None:
         frequencies, power = scipy.signal.welch(FLAT, 2.0, window, nperseg=segment or N, axis=0)
         np.testing.assert_allclose(found.frequencies, frequencies)
         np.testing.assert_allclose(found.total, power.sum(axis=1), rtol=1e-10, atol=1e-20)
-    # The variance is what a periodogram adds up to.
+    # The sum of a periodogram is the variance.
     plain = timeseries.spectrum(FULL.transform(FIELD), model=FULL, time=0.5, window="boxcar")
     assert plain.total.sum() * plain.frequencies[1] == pytest.approx(FLAT.var(axis=0).sum(), rel=1e-10)
     few = timeseries.spectrum(FEW.transform(FIELD), model=FEW, time=0.5, segment=40)
@@ -74,13 +74,13 @@ def test_phases_say_where_a_wave_travels(padding: str | None, direction: int) ->
     np.testing.assert_allclose(along - along[0], -direction * x, atol=0.05)
     in_time = np.unwrap(np.angle(found.scores[:, 0]))
     np.testing.assert_allclose(np.diff(in_time)[20:-20], np.pi / 10, rtol=0.15)
-    # The real part of what the modes make is the field less its mean, whatever continues the record.
+    # The real part of the reconstruction is the field minus its mean, for any padding.
     back = (found.scores @ found.modes.compute()).real
     np.testing.assert_allclose(back, field - field.mean(axis=0), atol=1e-9)
 
 
 def test_what_continues_a_record() -> None:
-    """The trend goes on, and what is beside it at an end decays to 1/e within a share of the record."""
+    """The trend continues, and the deviation from it at an end decays to 1/e within a share of the record."""
     n, decay = 40, 0.25
     line = 3 + 0.5 * np.arange(-n, 2 * n)[:, None]
     np.testing.assert_allclose(_padded(line[n : 2 * n], decay), line, atol=1e-10)
@@ -144,7 +144,7 @@ def test_noise_damps_exact_rates_and_uneven_times_do_not_matter_to_optimized_one
 
 
 def test_the_better_of_two_first_guesses_counts() -> None:
-    """No worse than the true rates with their best coefficients: from the first guess alone a quarter more is left."""
+    """The residual is at most that of the true rates; from the first guess alone it is a quarter larger."""
     times, samples = linear(60)
     samples = samples + np.random.default_rng(4).normal(size=samples.shape)
     courses = np.exp(times[:, None] * np.concatenate([RATES, RATES.conj()]))
@@ -172,7 +172,7 @@ def test_modes_that_do_not_settle_are_told(monkeypatch: pytest.MonkeyPatch) -> N
     times, samples = noisy()
     timeseries.dmd(samples, 4, time=times, method="optimized")  # these do, and warnings are errors
     monkeypatch.setattr("dpca.timeseries.exponentials._STEPS", 1)
-    with pytest.warns(ConvergenceWarning, match="the rates of 4 modes have not settled"):
+    with pytest.warns(ConvergenceWarning, match="4 modes .* converged"):
         timeseries.dmd(samples, 4, time=times, method="optimized")
 
 
@@ -190,7 +190,7 @@ def test_derivatives_of_the_residual() -> None:
 
 
 def test_phases_by_which_the_largest_entry_is_positive() -> None:
-    """The first of those that are as large but for rounding."""
+    """Entries that are equal up to rounding error are ties, and the first one counts."""
     given = np.array([[0.95, -1], [1 - 1e-9, -1], [-2, 1]])
     np.testing.assert_array_equal(turned(given), [[-1], [1], [-1]])
     np.testing.assert_allclose(turned(np.array([[1j, 3 + 4j]])) * (3 + 4j), 5)
@@ -234,7 +234,7 @@ def test_cosines() -> None:
 
 
 def test_independent_samples() -> None:
-    """Of an autoregressive process of first order, whose numbers are known."""
+    """Effective numbers of a first-order autoregressive process, for which they are known."""
     r, n = np.array([0.0, 0.5, 0.9]), 40_000
     noise = np.random.default_rng(0).normal(size=(n, 3))
     functions = np.stack([scipy.signal.lfilter([1], [1, -a], x) for a, x in zip(r, noise.T, strict=True)], axis=1)
@@ -248,7 +248,7 @@ def test_independent_samples() -> None:
 @pytest.mark.parametrize("n", [4, 9, 30])
 @pytest.mark.parametrize("of", ["mean", "variance"])
 def test_independent_samples_by_hand(n: int, of: str) -> None:
-    """The sum of Geyer's pairs as it is written, in loops."""
+    """The sum over pairs of Geyer 1992, in loops."""
     values = np.random.default_rng(n).normal(size=(n, 20)).cumsum(axis=0)
     values[:, 0] = (-1) ** np.arange(n)  # counts as more than n
     values[:, 1] = np.arange(n)
