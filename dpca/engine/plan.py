@@ -70,6 +70,8 @@ class FoldPlan:
     """Bytes that all tasks copy out of chunks; more than the stack if the boxes of groups overlap."""
     result_bytes: int
     """Bytes of all results in the calling process."""
+    held_bytes: int = 0
+    """Bytes of arrays of one entry a sample in the calling process."""
     threads: int = 1
     """Threads of one task. They share the samples that it reads."""
     checkpoint_rows: int = 2**62
@@ -133,6 +135,7 @@ def plan_fold(
         task_bytes=max(planner.task_bytes(size, rows, len(cuts)) for _, size in pieces),
         read_bytes=sum(planner.box_bytes(size) for _, size in pieces) * source.shape[0],
         result_bytes=sum(size.results for _, size in pieces),
+        held_bytes=sum({id(array): array.nbytes for array in source.held()}.values()),
         threads=threads,
         checkpoint_rows=max(1, CHECKPOINT_BYTES // max(planner.box_bytes(size) for _, size in pieces) // rows) * rows,
     )

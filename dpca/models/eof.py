@@ -103,8 +103,8 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
     -----
     A pass over the data costs what `StreamingPCA` does for as many values as there are at places with data. A survey
     comes before where ``standardize``, ``detrend`` or ``climatology`` ask for statistics, or some values are missing.
-    Filling by modes takes a pass for each of some tens of fits. What `save` writes has the time functions where `pcs`
-    was called before; samples are not kept.
+    Filling by modes takes a pass for each of some tens of fits. Memory: that of `StreamingPCA`, 2 bytes a sample, and 8
+    more with ``detrend``. What `save` writes has the time functions where `pcs` was called before; no samples are kept.
     {where}
 
     Examples
