@@ -357,8 +357,8 @@ class _Planner:
             raise PlanError(
                 f"one partition of {size.n_features:,} attributes, read {rows:,} samples at a time, needs "
                 f"{need / 1e6:,.0f} MB but a task may use {self.budget / 1e6:,.0f} MB: allow at least "
-                f"{math.ceil(need / 1e6):,} MB in addition to the memory of the process itself, or choose smaller "
-                f"cells or bands{self.remark}"
+                f"{math.ceil(need / 1e6):,} MB in addition to the memory of the process itself, or "
+                f"{self.partition.remedy}{self.remark}"
             )
         return [part for half in self.halves(piece) for part in self.split(half, rows, n_segments)]
 

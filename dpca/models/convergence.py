@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import sklearn.exceptions
@@ -46,7 +46,12 @@ def unsettled(method: str, variance_moved: float, angle_moved: float, captured_b
     )
 
 
-def check_scale(results: Sequence[Mapping[str, Array]], what: str, dtype: DTypeLike | None = None) -> None:
+def check_scale(
+    results: Sequence[Mapping[str, Array]],
+    what: str,
+    dtype: DTypeLike | None = None,
+    values: Callable[[], float] = lambda: 0.0,
+) -> None:
     """Refuse results of values whose squares leave the range of floating-point numbers, where no variance is told.
 
     Parameters
@@ -58,6 +63,9 @@ def check_scale(results: Sequence[Mapping[str, Array]], what: str, dtype: DTypeL
     dtype : dtype, optional
         Of arithmetic that takes the squares of samples, and in float64 those of variances. Default: variances are sums
         of squares in float64, and nothing else is.
+    values : callable, optional
+        Returns the magnitude of the samples. Asked only where variance and mean are 0, as those of zeros are: without
+        centering there is no mean that tells tiny values from these.
 
     Raises
     ------
@@ -66,7 +74,7 @@ def check_scale(results: Sequence[Mapping[str, Array]], what: str, dtype: DTypeL
     d = sum(found["components"].shape[-1] for found in results)
     variance = sum(float(found["total_variance"]) for found in results) / d
     largest = max(float(np.abs(found["mean"]).max()) for found in results)
-    check_level(math.sqrt(variance) or largest, what, dtype)
+    check_level(math.sqrt(variance) or largest or values(), what, dtype)
 
 
 def check_level(level: float, what: str, dtype: DTypeLike | None = None) -> None:
