@@ -82,9 +82,10 @@ class PCA(LinearModel):
         Extra directions that "randomized" and "orthogonal-iteration" work with; default 10.
     tol : float, optional
         Of solvers that iterate: largest error of the captured variance, as a share of it, that needs no warning;
-        default 1e-4, and 1e-2 for "randomized", whose passes are fixed. The error is measured in the last pass: the captured variance
-        differs by at most that from the sum of as many eigenvalues (the singular values of the residuals; Kahan
-        1967). On 10,000 images of MNIST with 50 components, the true loss was a sixth to a hundredth of it.
+        default 1e-4, and 1e-2 for "randomized", whose passes are fixed. The error is measured in the last pass: the
+        captured variance differs by at most that from the sum of as many eigenvalues (the singular values of the
+        residuals; Kahan 1967). On 10,000 images of MNIST with 50 components, the true loss was a sixth to a hundredth
+        of it.
     random_state : int, RandomState or None
         Seed of the random start of the iterations.
     {memory_budget}
