@@ -355,9 +355,8 @@ def batches(source: Source, samples: tuple[int, int], region: Region, rows: int)
     DataError
         At a value that is not finite. The message names the array and the first such sample.
     """
-    start, stop = samples
+    (start, stop), n_buffers = samples, 1 if samples[1] - samples[0] <= rows else 2
     read, box = source.reader(), tuple(b - a for a, b in region)
-    n_buffers = 1 if stop - start <= rows else 2
     buffers = [np.empty((min(rows, stop - start), *box), source.dtype) for _ in range(n_buffers)]
 
     def load(turn: int, first: int) -> Array:
