@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import copy
-from typing import Any
-
 import numpy as np
 
 from dpca.engine.derived import ComputedSource
@@ -26,23 +23,19 @@ class CodedSource(ComputedSource):
         See `dpca.rules.codes`.
     """
 
+    per_sample = ("codes",)
+
     def __init__(self, source: Source, codes: Array) -> None:
         n, *sample_shape = source.shape
         dtype = np.dtype(np.uint8) if source.dtype == bool else source.dtype
         dtype = dtype if dtype.itemsize == 1 else np.dtype(np.float64)
         super().__init__(source, (n, int(np.prod(sample_shape)) + DIGITS), dtype)
-        self.codes, self.origin = codes, 0
+        self.codes = codes
 
     def compute(self, values: Array, first: int, samples: tuple[int, int], region: Region, out: Array) -> None:
         """Write attributes and digits side by side."""
         (a, b), d = region[0], self.shape[1] - DIGITS
         kept = max(0, min(b, d) - a)
         out[:, :kept] = values.reshape(len(values), d)[:, a : min(b, d)]
-        digits = written_codes(self.codes[samples[0] - self.origin : samples[1] - self.origin], out.dtype)
+        digits = written_codes(self.entries_of("codes", samples), out.dtype)
         out[:, kept:] = digits[:, max(0, a - d) : max(0, b - d)]
-
-    def piece(self, samples: tuple[int, int], region: Region) -> Any:
-        """Return this source with the codes of these samples only, over a piece of the other source."""
-        cut = copy.copy(self)
-        cut.codes, cut.origin = self.codes[slice(*samples)], samples[0]
-        return super(CodedSource, cut).piece(samples, region)

@@ -6,7 +6,7 @@ import copy
 import itertools
 import math
 from abc import abstractmethod
-from typing import Any, Self
+from typing import Any, ClassVar, Self
 
 import dask.array as da
 import numpy as np
@@ -43,6 +43,10 @@ class DerivedSource(Source):
         """Return the bytes of one reader in addition to the requested samples and their chunks."""
         return self.source.further_bytes(region)
 
+    def held(self) -> tuple[Array, ...]:
+        """Return the arrays of one entry a sample that this source, or the other one, holds."""
+        return self.source.held()
+
     def read_rows(self, region: Region) -> int:
         """Return the number of samples of one read."""
         return self.source.read_rows(region)
@@ -67,7 +71,8 @@ class ComputedSource(DerivedSource):
     far as they exist, whole or in the box that `needed` returns. Some whole chunks are read at a time, and ``before`` +
     ``behind`` samples are read again at their borders.
     A subclass implements `compute`. The parameters of `compute` are attributes of the subclass. They must be small and
-    plain, because they are sent to tasks and identify the source in checkpoints.
+    plain, because they are sent to tasks and identify the source in checkpoints. Arrays of one entry a sample are named
+    in `per_sample` and read by `entries_of`: a task is sent the entries of its own samples.
 
     Memory of a reader, in addition to that of the other source: the values that `compute` receives at once, about
     16 MiB and ``before`` + ``behind`` samples.
@@ -84,6 +89,11 @@ class ComputedSource(DerivedSource):
     stride : int
         Samples of the other source from one sample to the next.
     """
+
+    per_sample: ClassVar[tuple[str, ...]] = ()
+    """Attributes that hold an array (n,) of one entry a sample of the other source, or None."""
+    first_held: int = 0
+    """Number of the sample that their first entries belong to."""
 
     def __init__(
         self,
@@ -119,6 +129,16 @@ class ComputedSource(DerivedSource):
         out : array (stop - start, *lengths of the box)
         """
 
+    def entries_of(self, name: str, samples: tuple[int, int]) -> Any:
+        """Return the entries (m,) of these samples of an attribute in `per_sample`; None where it is None."""
+        values: Array | None = getattr(self, name)
+        return None if values is None else values[samples[0] - self.first_held : samples[1] - self.first_held]
+
+    def held(self) -> tuple[Array, ...]:
+        """Return the arrays of one entry a sample that this source, or the other one, holds."""
+        own = (getattr(self, name) for name in self.per_sample)
+        return (*self.source.held(), *(values for values in own if values is not None))
+
     def needed(self, region: Region) -> Region:
         """Return the box of the other source's samples that a box depends on; the default is the whole sample."""
         return tuple((0, length) for length in self.source_shape[1:])
@@ -147,8 +167,12 @@ class ComputedSource(DerivedSource):
 
     def piece(self, samples: tuple[int, int], region: Region) -> Any:
         """Return this source over a piece of the other one. It is delayed if that piece is."""
-        piece = self.source.piece(self._span(samples), self.needed(region))
-        return self if piece is self.source else delayed(self._bare()._over, pure=False)(piece)
+        span, cut = self._span(samples), self
+        piece = self.source.piece(span, self.needed(region))
+        if self.per_sample:
+            cut = copy.copy(self)
+            vars(cut).update({name: self.entries_of(name, span) for name in self.per_sample}, first_held=span[0])
+        return cut if piece is self.source else delayed(cut._bare()._over, pure=False)(piece)
 
     def as_dask(self) -> da.Array | None:
         """Return the samples as a Dask array, if the other source is one. They are computed next to its chunks."""

@@ -137,7 +137,7 @@ def _pieces(rule: Rule, source: Source, partition: Partition, rows: int, room: i
         if need > room:
             raise PlanError(
                 f"one partition of {d:,} attributes needs {need / 1e6:,.0f} MB of the accelerator's memory, and "
-                f"{room / 1e6:,.0f} MB are available: choose smaller cells or bands"
+                f"{room / 1e6:,.0f} MB are available: {partition.remedy}"
             )
         members, most = list(same), room // need if rule.stackable else 1
         for start in range(0, len(members), most):

@@ -107,6 +107,10 @@ class RemainingSource(DerivedSource):
         super().__init__(source, window_rows=min(together * chunk, n))
         self.left_out, self.shape = left_out, (n - len(left_out), *source.shape[1:])
 
+    def held(self) -> tuple[Array, ...]:
+        """Return the arrays that grow with the samples: the numbers of those left out are some, too."""
+        return (*super().held(), self.left_out)
+
     def reader(self) -> Reader:
         """Open the source in the calling process."""
         edges = edges_of(self.source)

@@ -70,6 +70,8 @@ class FoldPlan:
     """Bytes that all tasks copy out of chunks; more than the stack if the boxes of groups overlap."""
     result_bytes: int
     """Bytes of all results in the calling process."""
+    held_bytes: int = 0
+    """Bytes of arrays of one entry a sample in the calling process."""
     threads: int = 1
     """Threads of one task. They share the samples that it reads."""
     checkpoint_rows: int = 2**62
@@ -133,6 +135,7 @@ def plan_fold(
         task_bytes=max(planner.task_bytes(size, rows, len(cuts)) for _, size in pieces),
         read_bytes=sum(planner.box_bytes(size) for _, size in pieces) * source.shape[0],
         result_bytes=sum(size.results for _, size in pieces),
+        held_bytes=sum({id(array): array.nbytes for array in source.held()}.values()),
         threads=threads,
         checkpoint_rows=max(1, CHECKPOINT_BYTES // max(planner.box_bytes(size) for _, size in pieces) // rows) * rows,
     )
@@ -354,8 +357,8 @@ class _Planner:
             raise PlanError(
                 f"one partition of {size.n_features:,} attributes, read {rows:,} samples at a time, needs "
                 f"{need / 1e6:,.0f} MB but a task may use {self.budget / 1e6:,.0f} MB: allow at least "
-                f"{math.ceil(need / 1e6):,} MB in addition to the memory of the process itself, or choose smaller "
-                f"cells or bands{self.remark}"
+                f"{math.ceil(need / 1e6):,} MB in addition to the memory of the process itself, or "
+                f"{self.partition.remedy}{self.remark}"
             )
         return [part for half in self.halves(piece) for part in self.split(half, rows, n_segments)]
 

@@ -99,6 +99,10 @@ class Source(ABC):
         """Return the bytes of one reader in addition to the requested samples and their chunks."""
         return self.making_bytes
 
+    def held(self) -> tuple[Array, ...]:
+        """Return the arrays of one entry a sample that this source holds in memory for as long as it is read."""
+        return ()
+
     def read_rows(self, region: Region) -> int:
         """Return the number of samples of one read: whole chunks with a decoded size of about 16 MiB."""
         return max(1, _READ_BYTES // (self.chunks[0] * self.decoded_bytes(region))) * self.chunks[0]
@@ -210,8 +214,7 @@ class DaskSource(Source):
         return self.array
 
     def _box(self, samples: tuple[int, int], region: Region) -> da.Array:
-        box: da.Array = self.array[tuple(slice(a, b) for a, b in (samples, *region))]
-        return box
+        return cast(da.Array, self.array[tuple(slice(a, b) for a, b in (samples, *region))])
 
 
 def as_source(x: Any) -> Source:
@@ -352,16 +355,13 @@ def batches(source: Source, samples: tuple[int, int], region: Region, rows: int)
     DataError
         At a value that is not finite. The message names the array and the first such sample.
     """
-    start, stop = samples
-    box = tuple(b - a for a, b in region)
-    read = source.reader()
-    n_buffers = 1 if stop - start <= rows else 2
+    (start, stop), n_buffers = samples, 1 if samples[1] - samples[0] <= rows else 2
+    read, box = source.reader(), tuple(b - a for a, b in region)
     buffers = [np.empty((min(rows, stop - start), *box), source.dtype) for _ in range(n_buffers)]
 
     def load(turn: int, first: int) -> Array:
-        last = min(first + rows, stop)
-        out = buffers[turn % n_buffers][: last - first]
-        read((first, last), region, out)
+        out = buffers[turn % n_buffers][: min(rows, stop - first)]
+        read((first, first + len(out)), region, out)
         return out
 
     with ThreadPoolExecutor(1, thread_name_prefix="read-ahead") as ahead:

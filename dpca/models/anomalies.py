@@ -48,7 +48,7 @@ class Anomalies:
     level: Array | None = None
     slope: Array | None = None
 
-    def of(self, rows: Array, groups: Array, trend: Array, columns: slice) -> None:
+    def of(self, rows: Array, groups: Array, trend: Array | None, columns: slice) -> None:
         """Convert values (n, m) of some grid points to anomalies, in place."""
         gain, slope = (_part(values, columns, rows.dtype) for values in (self.gain, self.slope))
         level = None if self.level is None else self.level[:, columns].astype(rows.dtype)
@@ -57,12 +57,12 @@ class Anomalies:
         for i, row in enumerate(rows):  # one row stays in the cache
             if level is not None:
                 row -= level[groups[i]]
-            if slope is not None:
+            if slope is not None and trend is not None:
                 row -= slope * rows.dtype.type(trend[i])
             if gain is not None:
                 row *= gain
 
-    def back(self, rows: Array, groups: Array, trend: Array) -> Array:
+    def back(self, rows: Array, groups: Array, trend: Array | None) -> Array:
         """Return the values (n, d) of anomalies; NaN where the gain is 0 and there is no level."""
         values = rows.copy()
         if self.gain is not None:
@@ -71,7 +71,7 @@ class Anomalies:
             values[:, self.gain == 0] = lost
         if self.level is not None:
             values += self.level[groups].astype(values.dtype)
-        if self.slope is not None:
+        if self.slope is not None and trend is not None:
             values += np.outer(trend, self.slope).astype(values.dtype)
         return values
 
@@ -89,13 +89,17 @@ class AnomalySource(ComputedSource):
     ----------
     source : Source
     anomalies : Anomalies
-    groups, trend : array (n,)
-        Group and time coordinate of each sample.
+    groups : array (n,), integer
+        Group of each sample.
+    trend : array (n,), float64, or None
+        Time coordinate of each sample, if there is a slope.
     certain : bool
         Whether the grid points with data are known. If not, the missing values of each batch are counted.
     """
 
-    def __init__(self, source: Source, anomalies: Anomalies, groups: Array, trend: Array, certain: bool) -> None:
+    per_sample = ("groups", "trend")
+
+    def __init__(self, source: Source, anomalies: Anomalies, groups: Array, trend: Array | None, certain: bool) -> None:
         shape = (source.shape[0], len(anomalies.places))
         super().__init__(source, shape, working_dtype(source.dtype))
         self.anomalies, self.groups, self.trend, self.certain = anomalies, groups, trend, certain
@@ -123,8 +127,7 @@ class AnomalySource(ComputedSource):
             np.copyto(out, flat[:, places[a:b] - begin])
         if not self.certain and np.isnan(out.max()):  # the count agrees, but the grid points differ
             raise self._gap(samples)
-        here = slice(*samples)
-        self.anomalies.of(out, self.groups[here], self.trend[here], slice(a, b))
+        self.anomalies.of(out, self.entries_of("groups", samples), self.entries_of("trend", samples), slice(a, b))
 
     def _gap(self, samples: tuple[int, int]) -> GapError:
         return GapError(f"{self.name} misses values at other grid points in samples {samples[0]} to {samples[1] - 1}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,8 @@ from dpca.storage.errors import DataError
 
 #: Groups for a climatology: the ``.dt`` attributes of xarray for parts of the year and the day.
 CLIMATOLOGIES = ("month", "season", "dayofyear", "hour")
+# Times that are looked at together, so that temporary arrays stay small however many there are.
+_AT_ONCE = 2**18
 
 
 @dataclass(frozen=True, eq=False)
@@ -48,13 +51,17 @@ class Calendar:
         """
         if climatology is not None and climatology not in CLIMATOLOGIES:
             raise DataError(f"climatology is {climatology!r}: choose one of {', '.join(CLIMATOLOGIES)}, or None")
-        parts = np.unique(_parts(along, dim, climatology)) if climatology is not None else np.zeros(1)
-        times = elapsed(along, n, dim) if detrend else np.zeros(n)
-        origin = float(times.mean())
-        return cls(dim, climatology, detrend, parts, origin, float(np.abs(times - origin).max()) or 1.0)
+        parts, origin, unit = np.zeros(1), 0.0, 1.0
+        if climatology is not None:
+            parts = np.unique(np.concatenate([np.unique(some) for _, some in _parts(along, dim, climatology)]))
+        if detrend:
+            times = elapsed(along, n, dim)
+            origin = float(times.mean())
+            unit = max(float(times.max()) - origin, origin - float(times.min())) or 1.0
+        return cls(dim, climatology, detrend, parts, origin, unit)
 
     def groups(self, along: Any, n: int) -> Array:
-        """Return the group (n,) of each time.
+        """Return the group (n,), uint16, of each time.
 
         Raises
         ------
@@ -62,24 +69,28 @@ class Calendar:
             If a part of the year did not occur in the fit.
         """
         if self.climatology is None:
-            return np.zeros(n, np.int64)
-        parts = _parts(along, self.dim, self.climatology)
-        groups = np.searchsorted(self.parts, parts).clip(max=len(self.parts) - 1)
-        if (unknown := parts[self.parts[groups] != parts]).size:
-            raise DataError(
-                f"a sample has {self.climatology} {unknown[0]}, which did not occur in the fit: remove the sample, or "
-                f"fit to samples of every {self.climatology}"
-            )
+            return np.zeros(n, np.uint16)
+        groups = np.empty(n if along is None else len(along), np.uint16)
+        for start, parts in _parts(along, self.dim, self.climatology):
+            found = np.searchsorted(self.parts, parts).clip(max=len(self.parts) - 1)
+            if (unknown := parts[self.parts[found] != parts]).size:
+                raise DataError(
+                    f"a sample has {self.climatology} {unknown[0]}, which did not occur in the fit: remove the sample, "
+                    f"or fit to samples of every {self.climatology}"
+                )
+            groups[start : start + len(parts)] = found
         return groups
 
-    def trend(self, along: Any, n: int) -> Array:
-        """Return the time coordinate (n,) for the trend."""
+    def trend(self, along: Any, n: int) -> Array | None:
+        """Return the time coordinate (n,) for the trend; None without a trend."""
         if not self.detrend:
-            return np.zeros(n)
-        placed: Array = (elapsed(along, n, self.dim) - self.origin) / self.unit
+            return None
+        placed = elapsed(along, n, self.dim)
+        placed -= self.origin
+        placed /= self.unit
         return placed
 
-    def given(self, along: Any, rows: Array, fitted: Any) -> tuple[Array, Array]:
+    def given(self, along: Any, rows: Array, fitted: Any) -> tuple[Array, Array | None]:
         """Return the groups and time coordinates of PC time series (m, k) with this coordinate.
 
         Raises
@@ -90,11 +101,11 @@ class Calendar:
         """
         self.check(along, fitted)
         groups, trend = self.groups(along, len(rows)), self.trend(along, len(rows))
-        if {len(groups), len(trend)} != {len(rows)}:
+        lengths = {len(groups), len(groups if trend is None else trend)}
+        if lengths != {len(rows)}:
             raise DataError(
                 f"the PC time series have {len(rows)} samples and no coordinate, but the fit had "
-                f"{max(len(groups), len(trend))} samples: give that many, or a DataArray with the coordinate "
-                f"{self.dim!r}"
+                f"{max(lengths)} samples: give that many, or a DataArray with the coordinate {self.dim!r}"
             )
         return groups, trend
 
@@ -132,6 +143,13 @@ def elapsed(along: Any, n: int, dim: str) -> Array:
     if along is None:
         return np.arange(float(n))
     values = np.asarray(along)
+    days = np.empty(len(values))
+    for start in range(0, len(values), _AT_ONCE):
+        days[start : start + _AT_ONCE] = _elapsed(values[start : start + _AT_ONCE], dim)
+    return days
+
+
+def _elapsed(values: Array, dim: str) -> Array:
     if values.dtype.kind == "M":
         days: Array = (values - np.datetime64(0, "s")) / np.timedelta64(1, "D")
     elif values.dtype.kind == "m":
@@ -161,19 +179,22 @@ def _kind(along: Any) -> str:
     return "durations" if values.dtype.kind == "m" else "numbers"
 
 
-def _parts(along: Any, dim: str, climatology: str) -> Array:
+def _parts(along: Any, dim: str, climatology: str) -> Iterator[tuple[int, Array]]:
+    """Yield the parts of the year of some times after others, with the number of the first."""
     if along is None:
         raise DataError(
             f"climatology={climatology!r} requires dates, and the samples have none: give an xarray.DataArray with "
             f"dates along {dim!r}"
         )
-    try:
-        found: Array = np.asarray(getattr(along.dt, climatology))
-    except (AttributeError, TypeError) as error:
-        raise DataError(
-            f"climatology={climatology!r} requires dates, and the coordinate {dim!r} has dtype {along.dtype}: give "
-            f"dates, or set climatology=None"
-        ) from error
-    if (lacking := np.asarray(along.isnull())).any():
-        raise DataError(f"sample {int(lacking.argmax())} has no date along {dim!r}: remove it")
-    return found
+    for start in range(0, len(along), _AT_ONCE):
+        some = along[start : start + _AT_ONCE]
+        try:
+            found: Array = np.asarray(getattr(some.dt, climatology))
+        except (AttributeError, TypeError) as error:
+            raise DataError(
+                f"climatology={climatology!r} requires dates, and the coordinate {dim!r} has dtype {along.dtype}: give "
+                f"dates, or set climatology=None"
+            ) from error
+        if (lacking := np.asarray(some.isnull())).any():
+            raise DataError(f"sample {start + int(lacking.argmax())} has no date along {dim!r}: remove it")
+        yield start, found

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import sklearn.exceptions
@@ -46,7 +46,12 @@ def unsettled(method: str, variance_moved: float, angle_moved: float, captured_b
     )
 
 
-def check_scale(results: Sequence[Mapping[str, Array]], what: str, dtype: DTypeLike | None = None) -> None:
+def check_scale(
+    results: Sequence[Mapping[str, Array]],
+    what: str,
+    dtype: DTypeLike | None = None,
+    values: Callable[[], float] = lambda: 0.0,
+) -> None:
     """Reject results if squares of the values overflow or underflow, because the variance is then lost.
 
     Parameters
@@ -58,6 +63,9 @@ def check_scale(results: Sequence[Mapping[str, Array]], what: str, dtype: DTypeL
     dtype : dtype, optional
         The dtype in which samples are squared; variances are then squared, too, in float64. Default: only samples are
         squared, in float64.
+    values : callable, optional
+        Returns the magnitude of the samples. It is called only if variance and mean are 0: without centering no mean
+        distinguishes tiny values from zeros.
 
     Raises
     ------
@@ -66,7 +74,7 @@ def check_scale(results: Sequence[Mapping[str, Array]], what: str, dtype: DTypeL
     d = sum(found["components"].shape[-1] for found in results)
     variance = sum(float(found["total_variance"]) for found in results) / d
     largest = max(float(np.abs(found["mean"]).max()) for found in results)
-    check_level(math.sqrt(variance) or largest, what, dtype)
+    check_level(math.sqrt(variance) or largest or values(), what, dtype)
 
 
 def check_level(level: float, what: str, dtype: DTypeLike | None = None) -> None:

@@ -101,9 +101,9 @@ class EOF(StoredEOF, BaseEstimator):  # type: ignore[misc]
 
     Notes
     -----
-    A pass costs as much as a pass of `StreamingPCA` over the values at grid points with data. One more pass computes
-    statistics if ``standardize``, ``detrend`` or ``climatology`` is set, or if some values are missing. ``"iterate"``
-    takes a pass for each of some tens of fits. `save` stores PC time series if `pcs` was called before, but no samples.
+    A pass costs that of `StreamingPCA` over the values at grid points with data. Missing values, ``standardize``,
+    ``detrend`` and ``climatology`` take one more, ``"iterate"`` one for each of a few dozen fits. Memory: that of
+    `StreamingPCA`, 2 bytes a sample, and 8 with ``detrend``. `save` stores no samples; it stores `pcs` if computed.
     {where}
 
     Examples

@@ -128,7 +128,8 @@ class Fitting:
         if not there.all():
             source = without(source, np.flatnonzero(~there))
             source.with_gaps = True
-            self.groups, self.trend = self.groups[there], self.trend[there]
+            self.groups = self.groups[there]
+            self.trend = None if self.trend is None else self.trend[there]
         if gappy.any() and eof.gaps == "iterate":
             return self._iterated(source, found, np.flatnonzero(some))
         if gappy.any():
@@ -147,7 +148,7 @@ class Fitting:
 
     def _survey(self, source: Source, stage: str) -> dict[str, Array]:
         surveyed = SurveySource(source)
-        rule = Survey(self.groups, self.trend if self.calendar.detrend else None, np.nan_to_num(self.shift))
+        rule = Survey(self.groups, self.trend, np.nan_to_num(self.shift))
         passes = Passes(surveyed, memory_budget=self.eof.memory_budget, **self.running)
         found = passes.over(Whole(tuple(surveyed.shape[1:])), rule, stage=stage)[0]
         largest = np.abs(found["level"]).max(where=np.isfinite(found["level"]), initial=0)
@@ -251,7 +252,7 @@ def interpolated(source: Source, given: Field, longest: int) -> Source:
 def longest_gap(source: Source, n: int) -> int:
     """Return the length of the longest gap at any grid point with data, from a pass over the source."""
     surveyed = SurveySource(source)
-    rule = Survey(np.zeros(n, np.int64), None, np.zeros(surveyed.shape[1] - 2))
+    rule = Survey(np.zeros(n, np.uint16), None, np.zeros(surveyed.shape[1] - 2))
     found = Passes(surveyed, client=None, memory_budget=None).over(Whole((surveyed.shape[1],)), rule)[0]
     return int(found["run"][found["count"] > 0].max(initial=0))
 

@@ -28,6 +28,7 @@ class InterpolatedSource(ComputedSource):
     """
 
     with_gaps = True
+    per_sample = ("times",)
 
     def __init__(self, source: Source, times: Array, longest: int) -> None:
         super().__init__(source, source.shape, working_dtype(source.dtype), before=longest, behind=longest)
@@ -52,7 +53,7 @@ class InterpolatedSource(ComputedSource):
         before, behind = np.where(before < 0, behind, before), np.where(behind == len(x), before, behind)
         # Without a value on either side, the grid point has no value at all, and any index will do.
         before, behind = (np.clip(index, 0, len(x) - 1) for index in (before, behind))
-        times = self.times[first : first + len(x)]
+        times = self.entries_of("times", (first, first + len(x)))
         length = times[behind] - times[before]
         share = np.divide(times[start:stop, None] - times[before], length, out=np.zeros(length.shape), where=length > 0)
         low, high = (np.take_along_axis(x, index, axis=0) for index in (before, behind))
@@ -99,14 +100,16 @@ class FilledSource(ComputedSource):
     anomalies : Anomalies
         For all grid points with data; its ``level`` is not None.
     groups, trend : array (n,)
+        See `dpca.models.anomalies.AnomalySource`.
     expected : Expected or None
         None fills with the level.
     """
 
     with_gaps = True  # grid points without data remain NaN
+    per_sample = ("groups", "trend")
 
     def __init__(
-        self, source: Source, anomalies: Anomalies, groups: Array, trend: Array, expected: Expected | None
+        self, source: Source, anomalies: Anomalies, groups: Array, trend: Array | None, expected: Expected | None
     ) -> None:
         super().__init__(source, source.shape, working_dtype(source.dtype))
         self.anomalies, self.groups, self.trend, self.expected = anomalies, groups, trend, expected
@@ -115,17 +118,18 @@ class FilledSource(ComputedSource):
         """Fill a box of samples."""
         places = self.anomalies.places
         flat = values.reshape(len(values), -1).astype(self.dtype, copy=False)
-        for i in np.flatnonzero(np.isnan(flat).sum(axis=1) > flat.shape[1] - len(places)):
-            rows, here = flat[i : i + 1, places], slice(samples[0] + i, samples[0] + i + 1)
+        for i in np.flatnonzero(np.isnan(flat).sum(axis=1) > flat.shape[1] - len(places)).tolist():
+            rows, here = flat[i : i + 1, places], (samples[0] + i, samples[0] + i + 1)
             missing = np.flatnonzero(np.isnan(rows[0]))
             if missing.size == len(places):
                 continue  # a sample without values remains NaN
-            self.anomalies.of(rows, self.groups[here], self.trend[here], slice(None))
+            groups, trend = self.entries_of("groups", here), self.entries_of("trend", here)
+            self.anomalies.of(rows, groups, trend, slice(None))
             if self.expected is None:
                 rows[0, missing] = 0
             else:
                 self.expected.fill(rows[0], missing)
-            back = self.anomalies.back(rows, self.groups[here], self.trend[here])
+            back = self.anomalies.back(rows, groups, trend)
             flat[i, places[missing]] = back[0, missing]
         filled = flat.reshape(values.shape)
         np.copyto(out, filled[(slice(None), *(slice(a, b) for a, b in region))])

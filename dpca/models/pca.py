@@ -7,6 +7,7 @@ import sys
 import warnings
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
@@ -30,7 +31,7 @@ from dpca.models.pca_solvers import (
     choose_solver,
     plan_first_pass,
 )
-from dpca.models.samples import varied_source
+from dpca.models.samples import first_magnitude, varied_source
 from dpca.models.store import Kept, StoredModel
 from dpca.representation.base import Representation
 from dpca.storage.errors import DataError
@@ -80,10 +81,11 @@ class PCA(LinearModel):
     oversampling : int, optional
         Extra directions that "randomized" and "orthogonal-iteration" work with; default 10.
     tol : float, optional
-        Largest error of the captured variance, as a share of it, that needs no warning; default 1e-4, and 1e-2 for
-        "randomized", whose passes are fixed. The error is measured in the last pass: the captured variance
-        differs by at most that from the sum of as many eigenvalues (the singular values of the residuals; Kahan
-        1967). On 10,000 images of MNIST with 50 components, the true loss was a sixth to a hundredth of it.
+        Of solvers that iterate: largest error of the captured variance, as a share of it, that needs no warning;
+        default 1e-4, and 1e-2 for "randomized", whose passes are fixed. The error is measured in the last pass: the
+        captured variance differs by at most that from the sum of as many eigenvalues (the singular values of the
+        residuals; Kahan 1967). On 10,000 images of MNIST with 50 components, the true loss was a sixth to a hundredth
+        of it.
     random_state : int, RandomState or None
         Seed of the random start of the iterations.
     {memory_budget}
@@ -162,7 +164,8 @@ class PCA(LinearModel):
         def learn(model: Any, found: dict[str, Array], n: int) -> None:
             found = model._kept_of(found)
             check_result(found, solver, (*RESULT, "residual_norms", "least_components", "least_variance"))
-            check_scale([found], solver, None if solver == "covariance" else problem.dtype)
+            dtype = None if solver == "covariance" else problem.dtype
+            check_scale([found], solver, dtype, partial(first_magnitude, source, n))
             model.solver_, model.solver_reason_, model.n_passes_ = solver, reason, passes.count
             found["components"] = found["components"].astype(problem.dtype, copy=False)
             model._learned(found, tuple(source.shape[1:]), n)
@@ -198,6 +201,8 @@ class PCA(LinearModel):
             raise DataError(f"oversampling has no meaning for {solver}: leave it out")
         elif self.n_iter is not None and solver not in DEFAULT_ITERATIONS:
             raise DataError(f"n_iter has no meaning for {solver}, which does not iterate: leave it out")
+        elif self.tol is not None and solver not in DEFAULT_TOLERANCE:
+            raise DataError(f"tol has no meaning for {solver}, which is exact: leave it out")
         if n_least and solver != "covariance":
             raise DataError(f"n_least is {n_least} but {solver} finds no least components: use solver='covariance'")
         if complete and solver not in _COMPLETE:

@@ -41,6 +41,8 @@ from dpca.storage.progress import Progress, no_progress
 
 # Samples whose decision is computed at once.
 _ROWS = 1024
+# Labels that are looked at together, at least, so that temporary arrays stay small however many there are.
+_LABELS_AT_ONCE = 2**18
 # What stores hold of labels: truth values, integers, floats, strings.
 _LABELS = "biufUO"
 
@@ -88,7 +90,8 @@ class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstima
     Notes
     -----
     Costs n d^2 operations for n samples with d attributes, and d^3 / 3 for each penalty and fold; memory 8 d^2 bytes
-    (``cv`` + 3) times, and as often again for each further segment that is folded at once. One penalty needs no folds.
+    (``cv`` + 3) times, and as often again for each further segment that is folded at once; and 4 bytes a sample, for
+    its class and fold. One penalty needs no folds.
     For 8-bit integers the moments are exact, so nothing depends on chunks, order or workers; other types agree to
     rounding. Products of anything but 8-bit integers are float64, at half the speed of float32: a small penalty
     magnifies their errors.
@@ -158,25 +161,22 @@ class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstima
         n_folds = cv if len(alphas) > 1 else 1
         X, labels = given_to_fit(_plain(X), sample_dim, key)
         _, source = fitted_source(self, X)
-        classes, codes = self._coded(y, source.shape[0])
-        if n_folds > len(codes):
-            raise DataError(f"cv is {cv} but there are only {len(codes)} samples: give fewer folds, or one alpha")
+        classes, y = self._classes(y, n := source.shape[0])
+        if n_folds > n:
+            raise DataError(f"cv is {cv} but there are only {n} samples: give fewer folds, or one alpha")
         if n_folds * len(classes) > MOST_CODES:
             raise DataError(
                 f"{len(classes):,} classes in {n_folds} folds are more than {MOST_CODES:,}: numbers are labels only "
                 f"where they are classes"
             )
-        # Deals the samples of each class to the folds in turn; the sizes of folds differ by one at most.
-        folds = np.empty(len(codes), np.int32)
-        folds[np.argsort(codes, kind="stable")] = np.arange(len(codes)) % n_folds
         rule = RidgeMoments(len(classes), alphas, n_folds=n_folds, standardize=bool(self.standardize))
-        coded = CodedSource(source, (folds * len(classes) + codes).astype(np.int32))
+        coded = CodedSource(source, _dealt(y, classes, n_folds))
         client = client or default_client()
         plan = self._planned(rule, coded, None if source.in_process else client)
         watching = Watching.asked(self, callback, max_seconds, max_samples)
 
         def settle(model: Self, found: dict[str, Array], n: int) -> None:
-            model.classes_, model.folds_ = classes, folds
+            model.classes_, model._codes = classes, coded.codes
             model.coef_, model.intercept_ = found["coefficients"], found["intercept"]
             model.alpha_, model.cv_errors_ = float(found["alpha"]), found["errors"]
             model.sample_shape_, model.n_samples_seen_ = tuple(source.shape[1:]), n
@@ -210,8 +210,17 @@ class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstima
             raise DataError(f"alphas is {self.alphas!r}: give one or several numbers above 0")
         return alphas
 
-    def _coded(self, y: Any, n: int) -> tuple[Array, Array]:
-        """Return the classes, and the number of each sample's."""
+    @property
+    def folds_(self) -> Array:
+        """Which fold each sample was left out in (n_samples,), int32."""
+        check_is_fitted(self)
+        if not hasattr(self, "_codes"):
+            raise AttributeError("folds_ is not stored: fit the classifier")
+        folds: Array = self._codes // np.int32(len(self.classes_))
+        return folds
+
+    def _classes(self, y: Any, n: int) -> tuple[Array, Array]:
+        """Return the classes, and the labels (n,) as an array."""
         if y is None:
             raise DataError(
                 f"{type(self).__name__} requires y to be passed, but the target y is None: give the class of each "
@@ -222,10 +231,13 @@ class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstima
                 raise ValueError("some labels are masked")
             labels = column_or_1d(np.asarray(y), warn=True)
             labels = labels.astype(object) if labels.dtype.kind == "T" else labels  # strings of any length
-            if labels.dtype.kind == "f" and not np.isfinite(labels).all():
-                raise ValueError("Input y contains NaN or infinity")
-            check_classification_targets(labels)
-            classes, codes = np.unique(labels, return_inverse=True)
+            found = []
+            for some in np.array_split(labels, max(1, len(labels) // _LABELS_AT_ONCE)):
+                if labels.dtype.kind == "f" and not np.isfinite(some).all():
+                    raise ValueError("Input y contains NaN or infinity")
+                check_classification_targets(some)
+                found.append(np.unique(some))
+            classes = np.unique(np.concatenate(found))
         except (TypeError, ValueError) as error:
             raise DataError(
                 f"y holds no classes ({one_line(error)}): give strings, integers or truth values"
@@ -238,7 +250,7 @@ class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstima
             )
         if classes.dtype.kind not in _LABELS or (classes.dtype == object and not all(type(c) is str for c in classes)):
             raise DataError(f"y holds labels of type {classes.dtype}: give strings, integers or truth values")
-        return classes, codes
+        return classes, labels
 
     def _planned(self, rule: RidgeMoments, coded: CodedSource, client: Any | None) -> FoldPlan:
         """Plan the fold; refuse what does not fit, saying how many attributes would."""
@@ -337,6 +349,30 @@ class StreamingRidgeClassifier(EachSample, Storable, ClassifierMixin, BaseEstima
 
 def _plain(X: Any) -> Any:
     return X.scores if isinstance(X, Scores) else X
+
+
+def _dealt(labels: Array, classes: Array, n_folds: int) -> Array:
+    """Return the code (n,), int32, of each sample: its fold times the number of classes, plus its class.
+
+    Samples sorted by class are dealt to the folds in turn, so that the sizes of folds differ by one at most, of each
+    class and of all.
+    """
+    codes = np.empty(len(labels), np.int32)
+    runs = [slice(start, start + _LABELS_AT_ONCE) for start in range(0, len(labels), _LABELS_AT_ONCE)]
+    counts = np.zeros(len(classes), np.int64)
+    for run in runs:
+        codes[run] = np.searchsorted(classes, labels[run])
+        counts += np.bincount(codes[run], minlength=len(classes))
+    place = np.cumsum(counts) - counts  # of the next sample of each class among all that are sorted
+    for run in runs:
+        own = codes[run]
+        order = np.argsort(own, kind="stable")
+        counts = np.bincount(own, minlength=len(classes))
+        # The j-th place of a class in this run follows those of the runs before.
+        ranks = np.arange(len(own)) + np.repeat(place - np.cumsum(counts) + counts, counts)
+        own[order] += (ranks % n_folds * len(classes)).astype(np.int32)
+        place += counts
+    return codes
 
 
 def _decisions(decider: tuple[Array, Array], samples: Array, name: str = "a chunk") -> Array:

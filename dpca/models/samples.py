@@ -10,7 +10,7 @@ import zarr
 from sklearn.utils import check_array
 from sklearn.utils.validation import validate_data
 
-from dpca.engine.source import Source, as_dense, as_source, check_finite, check_numeric, opened
+from dpca.engine.source import Source, as_dense, as_source, batches, check_finite, check_numeric, opened
 from dpca.kernels.types import Array
 from dpca.representation.lazy import is_lazy
 from dpca.storage.errors import DataError
@@ -37,6 +37,20 @@ def varied_source(model: Any, X: Any) -> Source:
     if source.shape[0] < 2:
         raise DataError(f"{source.shape[0]} sample has no variance: a fit needs at least 2 samples")
     return source
+
+
+def first_magnitude(source: Source, n: int) -> float:
+    """Return the largest magnitude of the first samples, of ``n``, that are not all 0; 0 if there are none."""
+    region = tuple((0, length) for length in source.shape[1:])
+    for _, batch in batches(source, (0, n), region, source.read_rows(region)):
+        if batch.any():
+            return magnitude(batch)
+    return 0.0
+
+
+def magnitude(samples: Array) -> float:
+    """Return the largest magnitude of samples."""
+    return float(max(samples.max(initial=0), -float(samples.min(initial=0))))
 
 
 def dense_samples(model: Any, X: Any, *, reset: bool) -> Array:

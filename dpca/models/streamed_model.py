@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from abc import abstractmethod
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Self
 
@@ -24,7 +24,7 @@ from dpca.models.labelled import Labels, given_to_fit
 from dpca.models.linear_model import LinearModel
 from dpca.models.parameters import are_ordinary, check_parameters, check_states_fit
 from dpca.models.passes import Passes
-from dpca.models.samples import varied_source
+from dpca.models.samples import magnitude, varied_source
 from dpca.models.store import Kept, StoredModel
 from dpca.models.streaming_methods import AUTO, method_name
 from dpca.models.tracked import TRACKED, TrackedScores
@@ -53,6 +53,7 @@ class StreamedModel(LinearModel):
     shuffle: bool
     keep_state: bool
     track_scores: bool
+    _magnitude: float = 0.0  # of the first batch of `partial_fit` that is not all 0
     _tracked: TrackedScores  # where scores are tracked, those of all samples so far but those that wait for a batch
 
     @abstractmethod
@@ -65,9 +66,18 @@ class StreamedModel(LinearModel):
 
     @abstractmethod
     def _settle(
-        self, found: dict[str, Array], what: str, sample_shape: tuple[int, ...], n: int, before: Array | None = None
+        self,
+        found: dict[str, Array],
+        what: str,
+        sample_shape: tuple[int, ...],
+        n: int,
+        values: Callable[[], float],
+        before: Array | None = None,
     ) -> None:
-        """Learn what was found, unless it is not finite; ``before`` are the components until then, if any."""
+        """Learn what was found, unless it is not finite.
+
+        ``values`` returns the magnitude of the samples; ``before`` are the components until then, if any.
+        """
 
     @WhereStateIsKept
     def partial_fit(self, X: Any, y: Any = None, *, sample_dim: str | Sequence[str] | None = None) -> Self:
@@ -98,13 +108,14 @@ class StreamedModel(LinearModel):
         if fresh:
             method = self._method(rows.shape[1])
             self._begin(method, rows.shape[1], rows.dtype, self._seed())
-            self.method_, self.sample_shape_ = method_name(method), tuple(X.shape[1:])
+            self.method_, self.sample_shape_, self._magnitude = method_name(method), tuple(X.shape[1:]), 0.0
         if rows.dtype != self._stream_dtype or tuple(X.shape[1:]) != self.sample_shape_:
             raise DataError(
                 f"this batch has samples of {tuple(X.shape[1:])} {rows.dtype} but the first one had "
                 f"{self.sample_shape_} {self._stream_dtype}: all batches must agree"
             )
         state = self._states[0] if self._states else guarded(self._stream_rule.init, "X")(rows.shape[1], rows.dtype)
+        self._magnitude = self._magnitude or magnitude(rows)
         if are_ordinary(rows):
             self._go_on(self._taken(state, rows))
         else:
@@ -240,6 +251,7 @@ class StreamedModel(LinearModel):
         alike = other._stream_rule == rule and other._stream_dtype == self._stream_dtype
         if not alike or other.sample_shape_ != self.sample_shape_:
             raise DataError("the two estimators differ in parameters, sample shape or dtype: they must be alike")
+        self._magnitude = self._magnitude or other._magnitude
         self._find(guarded(rule.merge, "the other estimator")(self._states[0].copy(), other._states[0]))
         return self
 
@@ -349,7 +361,9 @@ class StreamedModel(LinearModel):
     def _know(self, found: dict[str, Array], state: State) -> None:
         """Learn what was found in a state."""
         n, before = state.counts["n_samples"] + state.counts["n_held"], vars(self).get("components_", self._looked_at)
-        guarded(self._settle, "X")(self._kept_of(found), self.method_, self.sample_shape_, n, before)
+        guarded(self._settle, "X")(
+            self._kept_of(found), self.method_, self.sample_shape_, n, lambda: self._magnitude, before
+        )
         self._states = [state]
 
 

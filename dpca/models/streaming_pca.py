@@ -5,14 +5,16 @@ from __future__ import annotations
 import math
 import sys
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import KW_ONLY, dataclass, replace
+from functools import partial
 from typing import Any, ClassVar
 
 import numpy as np
 
 from dpca.engine.boundary import guarded
 from dpca.engine.fold import plan_for
+from dpca.engine.plan import PlanError
 from dpca.engine.shuffled import shuffle
 from dpca.engine.source import Source
 from dpca.kernels.types import Array
@@ -22,7 +24,7 @@ from dpca.models.execution import executed
 from dpca.models.linear_model import LinearModel
 from dpca.models.parameters import checked_rank, explained_share
 from dpca.models.passes import Passes
-from dpca.models.samples import varied_source
+from dpca.models.samples import first_magnitude, varied_source
 from dpca.models.streamed_model import CERTIFICATE, StreamedModel
 from dpca.models.streaming_methods import (
     AUTO,
@@ -196,17 +198,22 @@ class StreamingPCA(StreamedModel):
                 OrderWarning,
                 stacklevel=3,
             )
-        settle = guarded(self._settle, source.name)
+        values, settle = partial(first_magnitude, stream), guarded(self._settle, source.name)
 
         def learn(model: Any, found: dict[str, Array], n: int) -> None:
             state, found = taken_state(found), model._kept_of(found)
-            guarded(model._settle, source.name)(found, self.method_, shape, n)
+            guarded(model._settle, source.name)(found, self.method_, shape, n, partial(values, n))
             model._states = model._looked_at = None
             if self.keep_state:
                 model._go_on_from(state, method, math.prod(shape), source.dtype, seed)
 
         first.settle = learn
-        (found,) = first.over(whole, work, scheme=scheme, stage="fit", look=lambda states: work.finish(states[0]))
+        try:
+            (found,) = first.over(whole, work, scheme=scheme, stage="fit", look=lambda states: work.finish(states[0]))
+        except PlanError as error:
+            if self.method_ == "covariance":
+                raise
+            raise PlanError(f"{error}, or a smaller batch_size") from error
         learn(self, found, source.shape[0])
         self.fit_report_ = first.report
         for turn in range(1, n_passes):
@@ -217,17 +224,27 @@ class StreamingPCA(StreamedModel):
             further.show(None)
             (found,) = further.over(whole, refine, stage=stage)
             found = refined(found, before)
-            settle(found, stage, shape, source.shape[0], before)
+            settle(found, stage, shape, source.shape[0], partial(values, source.shape[0]), before)
         if advice := unsettled(self.method_, self.variance_moved_, self.angle_moved_, self.captured_bound_):
             warnings.warn(advice, ConvergenceWarning, stacklevel=3)
 
     def _settle(
-        self, found: dict[str, Array], what: str, sample_shape: tuple[int, ...], n: int, before: Array | None = None
+        self,
+        found: dict[str, Array],
+        what: str,
+        sample_shape: tuple[int, ...],
+        n: int,
+        values: Callable[[], float],
+        before: Array | None = None,
     ) -> None:
-        """Learn what was found, unless it is not finite; ``before`` are the components until then, if any."""
+        """Learn what was found, unless it is not finite.
+
+        ``values`` returns the magnitude of the samples; ``before`` are the components until then, if any.
+        """
         exact = self.method_ in ("incremental-svd", "covariance")
         remedy = "" if exact else ", or use method='incremental-svd'"
-        check_scale([check_result(found, what, otherwise=remedy)], what, None if exact else found["components"].dtype)
+        dtype = None if exact else found["components"].dtype
+        check_scale([check_result(found, what, otherwise=remedy)], what, dtype, values)
         self._learned(found, sample_shape, n)
         if before is not None:
             self.angle_moved_, self.variance_moved_ = moved(before, self.components_, self.explained_variance_)

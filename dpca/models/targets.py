@@ -87,8 +87,9 @@ def check_for(
         shape = tuple(source.shape[1:])
         remedy = "give --target-psnr DB (target_psnr) or --target-mse MSE (target_mse) instead"
         check_ssim(f"target_ssim is {choice.value:g}", shape, n_spatial, remedy)
-        candidates = np.arange(source.shape[0]) if left_out is None else left_out
-        samples = candidates[spread_samples(len(candidates), min(SSIM_SAMPLES, len(candidates)), rng)]
+        n = source.shape[0] if left_out is None else len(left_out)
+        samples = spread_samples(n, min(SSIM_SAMPLES, n), rng)
+        samples = samples if left_out is None else left_out[samples]
     if samples is None:
         return None
     room = usable_bytes() if memory_budget is None else memory_budget

@@ -23,6 +23,8 @@ class Partition(ABC):
 
     #: Kind of a store of scores of this partition. It ends in "scores".
     scores_kind: ClassVar[str] = "scores"
+    #: What an error advises where one of them does not fit into memory.
+    remedy: ClassVar[str] = "choose smaller cells or bands"
 
     if TYPE_CHECKING:  # a dataclass would use a property of its base class as the default of its field
 

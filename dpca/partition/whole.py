@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import ClassVar
 
 import numpy as np
 
@@ -24,6 +25,8 @@ class Whole(Partition):
     """
 
     sample_shape: tuple[int, ...]
+
+    remedy: ClassVar[str] = "use fewer components, or CellPCA, which analyzes the parts of a sample one by one"
 
     def split(self, block: Array, parts: Sequence[int], origin: tuple[int, ...], buffer: Array) -> list[Array]:
         """Return the samples as rows, a view without a copy."""

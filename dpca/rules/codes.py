@@ -16,10 +16,15 @@ MOST_CODES = _BASE**DIGITS
 
 def written_codes(codes: Array, dtype: DTypeLike) -> Array:
     """Return the digits (n, DIGITS) of codes (n,) in a dtype."""
-    return (codes[:, None] // _BASE ** np.arange(DIGITS) % _BASE).astype(dtype)
+    digits = np.empty((len(codes), DIGITS), dtype)
+    for i in range(DIGITS):  # one after the other: no temporary array is wider than the codes
+        digits[:, i] = codes // _BASE**i % _BASE
+    return digits
 
 
 def read_codes(digits: Array) -> Array:
     """Return the codes (n,) of digits (n, DIGITS)."""
-    codes: Array = digits.astype(np.int64) @ _BASE ** np.arange(DIGITS)
+    codes = np.zeros(len(digits), np.int64)
+    for i in range(DIGITS):
+        codes += digits[:, i].astype(np.int64) * _BASE**i
     return codes

@@ -134,8 +134,12 @@ class Survey(Rule):
         }
 
     def work_bytes(self, n_rows: int, n_features: int, dtype: DTypeLike) -> int:
-        """Return the bytes of temporary arrays: a block of samples, its mask, and sums of the result."""
-        return (13 * min(n_rows, _BLOCK_ROWS) + 32 * (self._n_groups + 2)) * n_features
+        """Return the bytes of temporary arrays: a block of samples, its mask, and sums of the result.
+
+        Groups and trend are counted, too, and the copies of them at the end.
+        """
+        own = len(self.groups) * (10 + self.groups.itemsize * 2 + (16 if self.trend is not None else 0))
+        return (13 * min(n_rows, _BLOCK_ROWS) + 32 * (self._n_groups + 2)) * n_features + own
 
 
 def numbered(values: Array, first: int, out: Array) -> None:

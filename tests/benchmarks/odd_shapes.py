@@ -3,9 +3,9 @@
     python tests/benchmarks/odd_shapes.py --budget 2000
 
 prints a line for each estimator and shape: what a new process took for the fit beyond what it held before, what was
-planned for the task and the results of its largest pass, or the sentence that refused it. Ends with 1 where more was
-taken than was planned, or something else than a sentence of ours ended a fit. Linux only: there a process can forget
-its peak.
+planned for the task, the results and the arrays of one entry a sample of its largest pass, or the sentence that
+refused it. Ends with 1 where more was taken than was planned, or something else than a sentence of ours ended a fit.
+Linux only: there a process can forget its peak.
 """
 
 from __future__ import annotations
@@ -77,7 +77,7 @@ def fitted(path: str, name: str, estimator: str, room: int) -> dict[str, Any]:
 
     def noted(*given: Any, **named: Any) -> Any:
         made = run(*given, **named)
-        planned.append(made.plan.task_bytes + made.plan.result_bytes)
+        planned.append(made.plan.task_bytes + made.plan.result_bytes + made.plan.held_bytes)
         return made
 
     engine.thread_count = lambda: 1  # what is planned is one task
@@ -87,8 +87,9 @@ def fitted(path: str, name: str, estimator: str, room: int) -> dict[str, Any]:
     def fit(given: Any, shape: tuple[int, ...], k: int, side: int) -> None:
         n, d = shape[0], int(np.prod(shape[1:]))
         model = ESTIMATORS[estimator](side, k, n, d, room)
-        labels = (np.resize(np.asarray([0, 1], np.uint8), n),) if isinstance(model, StreamingRidgeClassifier) else ()
-        model.fit(given, *labels)
+        labels = np.zeros(n, np.uint8)
+        labels[::2] = 1
+        model.fit(given, *([labels] if isinstance(model, StreamingRidgeClassifier) else []))
 
     small = np.random.default_rng(0).integers(0, 256, (64, *(12,) * (len(shape) - 1)), dtype=np.uint8)
     fit(small, small.shape, 2, 3 if len(shape) > 2 else 2)

@@ -4,20 +4,23 @@ from __future__ import annotations
 
 from typing import Any
 
+import dask.array as da
 import numpy as np
 import pytest
 import xarray as xr
 
 from dpca import EOF, PCA
 from dpca.engine.source import as_source
-from dpca.models.anomalies import SurveySource
+from dpca.models.anomalies import Anomalies, AnomalySource, SurveySource
+from dpca.models.calendar import _AT_ONCE, Calendar
 from dpca.models.eof_fit import expected_by, interpolated
 from dpca.models.fields import Field
-from dpca.models.gaps import Expected, InterpolatedSource
+from dpca.models.gaps import Expected, FilledSource, InterpolatedSource
 from dpca.models.labelled import Labels
 from dpca.models.weights import field_weights
 from dpca.storage import DataError
 from tests.models.sea import COSLAT, SST
+from tests.traced import traced_peak
 
 RNG = np.random.default_rng(0)
 
@@ -155,3 +158,67 @@ def test_rotated_shares_are_of_all_variance() -> None:
     assert turned.explained_variance_ratio_.sum() == pytest.approx(eof.explained_variance_ratio_[:3].sum())
     with pytest.raises(DataError, match="1 modes are to be rotated and there are 1: give 2 to that many"):
         EOF(1, solver="auto").fit(SST).rotate()
+
+
+def test_a_task_is_given_the_times_of_its_own_samples() -> None:
+    """Also where sources that each hold times read through each other, and one reads beyond the samples of a task."""
+    n, x = 60, RNG.normal(size=(60, 4))
+    x[RNG.random((n, 4)) < 0.2] = np.nan
+    times, groups, trend = (
+        np.cumsum(RNG.random(n) + 0.1),
+        RNG.integers(0, 3, n).astype(np.uint16),
+        np.linspace(-1, 1, n),
+    )
+    known = Anomalies(np.arange(4), (4,), np.full(4, 2.0), RNG.normal(size=(3, 4)), RNG.normal(size=4))
+
+    def made(given: Any) -> AnomalySource:
+        filled = FilledSource(InterpolatedSource(as_source(given), times, 3), known, groups, trend, None)
+        return AnomalySource(filled, known, groups, trend, certain=True)
+
+    whole, region = np.empty((n, 4)), ((0, 4),)
+    made(x).reader()((0, n), region, whole)
+    assert sum({id(values): values.nbytes for values in made(x).held()}.values()) == n * (8 + 2 + 8)
+    for given in (x, da.from_array(x, chunks=(7, 4))):
+        for start, stop in ((0, 20), (20, 45), (45, 60)):
+            (piece,) = da.compute(made(given).piece((start, stop), region), scheduler="sync")
+            assert [len(values) for values in piece.held()][1:] == [stop - start] * 4
+            piece.reader()((start, stop), region, found := np.empty((stop - start, 4)))
+            np.testing.assert_array_equal(found, whole[start:stop])
+
+
+@pytest.mark.parametrize("climatology", ["month", "season", "dayofyear", "hour"])
+def test_times_are_looked_at_some_at_a_time(monkeypatch: pytest.MonkeyPatch, climatology: str) -> None:
+    times = xr.DataArray(np.datetime64("2001-03-01", "ns") + np.arange(0, 16_000, 31).astype("m8[h]"), dims="time")
+    whole = Calendar.of(times, len(times), "time", climatology, True)
+    groups, trend = whole.groups(times, len(times)), whole.trend(times, len(times))
+    parts = np.asarray(getattr(times.dt, climatology))
+    np.testing.assert_array_equal(whole.parts[groups], parts)
+    days = np.asarray(times.astype(np.int64)) / 864e11
+    np.testing.assert_allclose(trend, (days - days.mean()) / np.abs(days - days.mean()).max(), atol=1e-12)
+    monkeypatch.setattr("dpca.models.calendar._AT_ONCE", 5)
+    again = Calendar.of(times, len(times), "time", climatology, True)
+    assert (again.origin, again.unit) == (whole.origin, whole.unit)
+    np.testing.assert_array_equal(again.parts, whole.parts)
+    np.testing.assert_array_equal(again.groups(times, len(times)), groups)
+    np.testing.assert_array_equal(again.trend(times, len(times)), trend)
+    times[12] = np.datetime64("NaT", "ns")
+    with pytest.raises(DataError, match="sample 12 has no date"):
+        again.groups(times, len(times))
+
+
+@pytest.mark.parametrize(("climatology", "detrend", "each"), [(None, False, 2), ("month", False, 2), (None, True, 10)])
+def test_times_take_what_is_planned(climatology: str | None, detrend: bool, each: int) -> None:
+    n = 3_000_000
+    times = xr.DataArray(np.datetime64("1990-01-01", "ns") + np.arange(n).astype("m8[m]"), dims="time")
+
+    def learned(times: Any) -> Any:
+        calendar = Calendar.of(times, n, "time", climatology, detrend)
+        return calendar.groups(times, n), calendar.trend(times, n)
+
+    peak, found = traced_peak(lambda: times, learned, each * n)
+    assert sum(values.nbytes for values in found if values is not None) == each * n
+    # Temporary arrays do not grow with the times.
+    assert peak < each * n + 80 * _AT_ONCE
+    eof = EOF(1, climatology=climatology, detrend=detrend)
+    x = xr.DataArray(np.random.default_rng(0).normal(size=(50, 3)), {"time": times[:50]}, ("time", "place"))
+    assert eof.fit(x).model_.fit_report_.plan.held_bytes == each * 50

@@ -205,6 +205,8 @@ def test_a_stopped_fit_goes_on(images: np.ndarray, tmp_path: Path, monkeypatch: 
         ({"n_components": 2, "solver": "randomized", "n_iter": -1}, "at least 0"),
         ({"n_components": 2, "solver": "randomized", "oversampling": -1}, "oversampling"),
         ({"n_components": 2, "solver": "power", "oversampling": 5}, "no meaning"),
+        ({"n_components": 2, "solver": "dual", "tol": 1e-3}, "no meaning"),
+        ({"n_components": 2, "solver": "power", "tol": float("nan")}, "positive"),
         ({"n_components": 2, "solver": "dual", "n_iter": 5}, "does not iterate"),
         ({"n_components": 2, "tol": 0}, "positive number"),
     ],

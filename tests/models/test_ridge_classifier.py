@@ -22,8 +22,10 @@ import dpca
 from dpca import CellPCA, StreamingRidgeClassifier
 from dpca.engine.plan import PlanError
 from dpca.jobs import transform_store
+from dpca.models.ridge_classifier import _LABELS_AT_ONCE, _dealt
 from dpca.models.store import load_any
 from dpca.storage import DataError, StoreError, open_stack
+from tests.traced import traced_peak
 
 ALPHAS = (0.01, 1.0, 30.0, 1e3)
 
@@ -130,6 +132,31 @@ def test_each_class_is_dealt_to_the_folds_in_turn() -> None:
     assert np.ptp(np.bincount(folds)) <= 1
     for c in range(4):
         assert np.ptp(np.bincount(folds[y == c], minlength=4)) <= 1
+
+
+@pytest.mark.parametrize("kind", [np.int64, np.str_, object])
+def test_labels_are_looked_at_some_at_a_time(monkeypatch: pytest.MonkeyPatch, kind: Any) -> None:
+    x, y = labelled(83, (5,), 4)
+    labels = y if kind is np.int64 else np.array(["ann", "bo", "cy", "dee"])[y].astype(kind)
+    whole = StreamingRidgeClassifier(ALPHAS, cv=4).fit(x, labels)
+    expected = np.empty(83, np.int32)
+    expected[np.argsort(y, kind="stable")] = np.arange(83) % 4
+    np.testing.assert_array_equal(whole.folds_, expected)
+    monkeypatch.setattr("dpca.models.ridge_classifier._LABELS_AT_ONCE", 7)
+    parts = StreamingRidgeClassifier(ALPHAS, cv=4).fit(x, labels)
+    np.testing.assert_array_equal(parts.folds_, whole.folds_)
+    np.testing.assert_array_equal(parts.classes_, whole.classes_)
+    np.testing.assert_array_equal(parts.coef_, whole.coef_)
+
+
+def test_labels_take_four_bytes_a_sample_which_are_planned() -> None:
+    n = 2_000_000
+    x, y = np.zeros((n, 1), np.uint8), np.zeros(n, np.uint8)
+    x[1::2], y[::3] = 1, 1
+    one = StreamingRidgeClassifier(1.0)
+    peak, _ = traced_peak(lambda: np.unique(y), lambda classes: _dealt(y, classes, 5), 4 * n)
+    assert peak < 4 * n + 40 * _LABELS_AT_ONCE + 2**20
+    assert one.fit(x, y).fit_report_.plan.held_bytes == 4 * n
 
 
 def test_stores_scores_workers_and_names(tmp_path: Path, scheduler: str) -> None:

@@ -98,3 +98,33 @@ def test_batches_of_tiny_values_are_refused() -> None:
     model = dpca.StreamingPCA(2, random_state=0)
     with pytest.raises(DataError, match="multiply"):
         model.partial_fit(1e-200 * samples()).components_  # noqa: B018
+
+
+@pytest.mark.parametrize("center", [True, False])
+@pytest.mark.parametrize("name", ["covariance", "dual", "randomized", "orthogonal-iteration", "power", "vr-pca"])
+def test_tiny_values_are_not_taken_for_zeros(name: str, center: bool) -> None:
+    """Nor where neither a mean nor a variance tells them from these, without centering or of samples and opposites."""
+    tiny = 1e-200 * samples()
+    for x in (tiny, np.concatenate([tiny, -tiny])):
+        with pytest.raises(DataError, match="multiply"):
+            dpca.PCA(2, solver=name, center=center, random_state=0).fit(x)
+    late = np.concatenate([np.zeros((40, *tiny.shape[1:])), tiny])
+    with pytest.raises(DataError, match="multiply"):
+        dpca.PCA(2, solver=name, center=center, random_state=0).fit(late)
+    if name in ("covariance", "dual"):
+        assert not dpca.PCA(2, solver=name, center=center).fit(np.zeros_like(tiny)).explained_variance_.any()
+
+
+@pytest.mark.parametrize("method", ["covariance", "incremental-svd", "oja"])
+def test_tiny_batches_are_not_taken_for_zeros(method: str) -> None:
+    tiny, model = 1e-200 * samples(), dpca.StreamingPCA(2, method=method, center=False, random_state=0)
+    with pytest.raises(DataError, match="multiply"):
+        clone(model).fit(tiny)
+    with pytest.raises(DataError, match="multiply"):
+        clone(model).partial_fit(np.zeros_like(tiny)).partial_fit(tiny).components_  # noqa: B018
+    one, other = clone(model).partial_fit(tiny), clone(model).partial_fit(tiny)
+    if method != "oja":
+        with pytest.raises(DataError, match="multiply"):
+            one.merge(other)
+    # Beside values that count, tiny ones are as good as 0.
+    assert clone(model).partial_fit(tiny).partial_fit(samples()).total_variance_ > 0

@@ -17,6 +17,7 @@ from sklearn.base import clone
 
 from dpca import StreamingPCA
 from dpca.engine.checkpoint import Checkpoints
+from dpca.engine.plan import PlanError
 from dpca.engine.shuffled import shuffle
 from dpca.engine.source import as_source
 from dpca.models import OrderWarning
@@ -318,3 +319,13 @@ def test_few_samples_take_no_room_for_more_directions_than_they_span(tmp_path: P
     both = np.vstack([x[:, :90], more]).astype(float)
     exact = np.linalg.eigvalsh(np.cov(both.T))[::-1]
     np.testing.assert_allclose(longer.partial_fit(more).explained_variance_, exact[:2], rtol=1e-5)
+
+
+@pytest.mark.parametrize(("method", "batches"), [("covariance", False), ("oja", True)])
+def test_a_plan_that_does_not_fit_advises_what_the_estimator_can_do(method: str, batches: bool) -> None:
+    x = np.zeros((4000, 2000), np.uint8)
+    model = StreamingPCA(50, method=method, memory_budget=30_000_000)
+    with pytest.raises(PlanError, match="fewer components, or CellPCA") as error:
+        model.fit(x)
+    assert "smaller cells" not in str(error.value)
+    assert ("batch_size" in str(error.value)) is batches
