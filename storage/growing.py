@@ -75,7 +75,7 @@ class Growing(Protocol):
         """Return whether unfinished jobs contain only an inner store that the new job can use."""
 
     def begin(self, inherited: Inherited | None, journal: bytes, *, replaces: bool) -> None:
-        """Start a new store: keep the inherited store and write the journal. ``replaces``: a finished store is replaced."""
+        """Start a new store: keep the inherited store and write the journal. ``replaces``: one exists already."""
 
     def resume(self, inherited: Inherited | None) -> None:
         """Prepare the partial store of an interrupted run of the same job."""
