@@ -212,8 +212,8 @@ def _sentence(error: Exception, client: Any, where: str) -> str | None:
         return _lost[client.id]
     if isinstance(error, KilledWorker):
         return (
-            f"{error.allowed_failures + 1} workers of {where.removeprefix('the ')} died running the same task, which "
-            f"usually means too little memory: increase --memory, or --memory-limit of 'dask worker', and {_RESUME}"
+            f"{error.allowed_failures + 1} workers of {where} died running the same task, which usually means too "
+            f"little memory: increase --memory, or --memory-limit of 'dask worker', and {_RESUME}"
         )
     if isinstance(error, NoWorkerError | NoValidWorkerError):
         return f"{where} has no workers left: start workers, and {_RESUME}"
@@ -222,7 +222,7 @@ def _sentence(error: Exception, client: Any, where: str) -> str | None:
     foreign |= type(error) is Exception and str(error).startswith(("ModuleNotFoundError(", "ImportError("))
     if foreign and client.status == "running":
         return (
-            f"a process of {where.removeprefix('the ')} cannot import dpca ({first_cause(error)}): "
+            f"a process of {where} cannot import dpca ({first_cause(error)}): "
             f"install the same version of dpca for the scheduler and every worker"
         )
     lost = isinstance(error, CommClosedError | ClosedClientError) or client.status != "running"

@@ -201,7 +201,7 @@ def choose_layout(
     if len(axes) != len(shape) or len(shape) < 2 or axes[0] != SAMPLE:
         raise ValueError(
             f"axes {tuple(axes)} do not match the shape {tuple(shape)}: "
-            f"give one name for each axis, {SAMPLE!r} and at least one more"
+            f"give one name for each axis, {SAMPLE!r} first and at least one more"
         )
     if itemsize < 1 or min(shape[1:]) < 1 or shape[0] < 0:
         raise ValueError(

@@ -72,7 +72,7 @@ def test_the_commands_on_a_constant(scheduler: str, tmp_path: Path, capsys: pyte
 def test_a_found_range_holds_the_values_and_has_a_width(a: float, b: float) -> None:
     low, high = min(a, b), max(a, b)
     if not math.isfinite(high - low):
-        with pytest.raises(DataError, match="difference is not a finite number"):
+        with pytest.raises(DataError, match="difference"):
             found_range(low, high)
         return
     found = found_range(low, high)
@@ -85,7 +85,7 @@ def test_a_found_range_holds_the_values_and_has_a_width(a: float, b: float) -> N
 
 @pytest.mark.parametrize("stated", [(1, 1), (2, 1), (0, math.inf), (math.nan, 1), (-1e308, 1e308), "ab", 3, None, (1,)])
 def test_a_stated_range_that_is_none(stated: object) -> None:
-    with pytest.raises(DataError, match="give two finite numbers, the lower first|difference is not a finite") as told:
+    with pytest.raises(DataError, match="data_range|difference") as told:
         checked_range(stated)
     assert "\n" not in str(told.value)
 

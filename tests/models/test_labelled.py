@@ -282,7 +282,7 @@ def test_a_stored_model_knows_the_names(model: Any, tmp_path: Path) -> None:
     again = pickle.loads(pickle.dumps(fitted))
     xr.testing.assert_identical(again.transform(x), fitted.transform(x))
     renamed = clone(model).fit(x.rename(lat="latitude"), sample_dim="time")
-    with pytest.raises(StoreError, match="made from other input"):
+    with pytest.raises(StoreError, match="other input"):
         renamed.save(tmp_path / "m.zarr")
 
 

@@ -133,7 +133,7 @@ def test_a_land_mask_says_what_to_do(value: float, attributes: dict[str, Any], t
     for model in (PCA(n_components=3), CellPCA(n_components=3, cell_shape=4)):
         with pytest.raises(
             DataError,
-            match=r"sample 0 of '?x\.nc/sst'? holds a .*: every value .* fill it \(numpy.nan_to_num, or x.where\(",
+            match=r"sample 0 of '?x\.nc/sst'? .*finite",
         ):
             model.fit(path)
     # what it says is true

@@ -38,5 +38,5 @@ def test_root_metadata_of_another_file_is_no_other_store(trial: Trial, tmp_path:
         shutil.copytree(whole, here)
         if name != "zarr.json":
             shutil.copyfile(whole / name, here / "zarr.json")
-            with pytest.raises(StoreError, match="belongs to a store whose metadata is missing or damaged"):
+            with pytest.raises(StoreError, match="metadata"):
                 open_stack(here)

@@ -60,5 +60,5 @@ def test_a_store_that_stays_away_is_told(stores: Path, monkeypatch: pytest.Monke
     work = stores / "stack.zarr.partial"
     work.mkdir()
     (stores / "stack.zarr").rename(work / "replaced")
-    with pytest.raises(ReplacedError, match="run that command again"):
+    with pytest.raises(ReplacedError, match="being replaced"):
         open_stack(stores / "stack.zarr" / "samples")
