@@ -1,4 +1,4 @@
-"""Stacks that grow sample by sample: what a follower sees, and what is left at the end."""
+"""Stacks that grow sample by sample: the samples that a follower reads, and the finished store."""
 
 from __future__ import annotations
 

@@ -43,14 +43,14 @@ def field(n: int = 30, start: str = "2001-01-01") -> xr.DataArray:
 
 
 def opened(path: Path) -> xr.Dataset:
-    """What xarray finds, without a warning, without being told anything."""
+    """xarray finds the coordinates without options and without a warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         return xr.open_zarr(path, consolidated=False).load()
 
 
 def check(found: xr.DataArray, expected: xr.DataArray) -> None:
-    """The same values under the same names, and what they are."""
+    """Values, names and attributes are equal."""
     xr.testing.assert_equal(found, expected)
     assert {name: found.attrs[name] for name in ATTRIBUTES} == ATTRIBUTES
     for name in found.coords:
@@ -269,7 +269,7 @@ def test_what_differs_between_parts_is_left_out() -> None:
 
 
 class Unread:
-    """Values that nobody may read."""
+    """Values that must not be read."""
 
     def __init__(self, *shape: int) -> None:
         self.shape, self.dtype = shape, np.dtype("f8")

@@ -64,7 +64,7 @@ def test_folders_are_swapped_in_one_step_or_not_at_all(tmp_path: Path) -> None:
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """What is flushed to the disk and what is renamed to what, in order; tests flush nothing else (`conftest.py`)."""
+    """The flushes and renames in order; other tests do not flush (`conftest.py`)."""
     steps: list[tuple[str, str]] = []
     flush = os.fsync
 

@@ -366,7 +366,7 @@ def test_any_jpeg_has_the_pixels_that_pillow_gives_or_is_refused_as_there(
     changes: list[tuple[float, int]],
     kept: float,
 ) -> None:
-    """Whole or damaged: two decoders take turns, and nobody can tell which."""
+    """The two decoders return the same pixels for intact and for damaged images."""
     shape = size if mode == "L" else (*size, len(mode))
     noise = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
     payload = bytearray(encoded(Image.fromarray(noise, mode), "JPEG", **options))

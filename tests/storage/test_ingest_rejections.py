@@ -123,7 +123,7 @@ def test_a_skipping_run_that_was_interrupted_remembers(tmp_path: Path, monkeypat
     ingest(source, tmp_path / "whole.zarr", on_error="skip")
     with pytest.raises(Interrupted):
         ingest(Breaking(open_reader(source), 25), tmp_path / "out.zarr", on_error="skip", threads=1)
-    # what is known to be bad is not found again, but is an error once more for a strict run
+    # Recorded rejections are not searched again, and are errors for a run that stops at errors.
     with pytest.raises(DataError, match=r"'img/000006.jpg' is broken"):
         ingest(Breaking(open_reader(source), 99), tmp_path / "out.zarr")
     ingest(Breaking(open_reader(source), 99), tmp_path / "out.zarr", on_error="skip")
@@ -155,7 +155,7 @@ def test_rejections_and_interruptions_in_any_order(
     ingest(open_reader(tmp_path / "a.npz"), tmp_path / "out", on_error="skip")
     resumed = open_stack(tmp_path / "out")
     assert resumed.rejected == whole.rejected
-    # the reader that broke told another name of its source, and nothing else
+    # The interrupted reader differs only in the name of its source.
     mine, theirs = contents(tmp_path / "out"), contents(tmp_path / "whole")
     del mine["zarr.json"], theirs["zarr.json"]
     assert mine == theirs

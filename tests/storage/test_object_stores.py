@@ -84,7 +84,7 @@ def test_objects_are_written_listed_and_removed(protocol, bucket):
     assert not root.exists()
 
 
-# -- what is written
+# -- writing
 
 shapes = npst.array_shapes(min_dims=2, max_dims=4, min_side=1, max_side=9)
 dtypes = st.sampled_from(["u1", "i2", "f4", "f8", "?"])
@@ -319,7 +319,7 @@ class _Stopped:
                 self.left -= 1
                 if self.left < 0:
                     self.left, late = None, 1000.0
-                    with monkeypatch.context() as patch:  # another process asks nobody here
+                    with monkeypatch.context() as patch:  # another process does not call this fence
                         patch.setattr(network, "fences", [])
                         patch.setattr(leases, "fences", network.fences)
                         meanwhile()

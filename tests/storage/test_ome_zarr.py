@@ -19,7 +19,7 @@ from dpca.storage.readers import open_reader
 
 
 def write(path: Path, values: Any, axes: str | None, version: str = "0.4", dataset: str = "0") -> Path:
-    """Write two resolutions, of which the first counts."""
+    """Write two resolutions; the first one is read."""
     group = zarr.create_group(path, zarr_format=3 if version == "0.5" else 2, overwrite=True)
     for i, one in enumerate((values, values[..., ::2, ::2])):
         group.create_array(f"{i}", data=one, chunks=(1,) * (values.ndim - 2) + one.shape[-2:])

@@ -269,7 +269,7 @@ def test_fingerprint_tells_foreign_arrays_apart(tmp_path):
         assert (again.fingerprint, array_identity(again.samples)) == (first, identity)
 
 
-# -- what is not there
+# -- missing stores
 
 
 def test_nothing_there(tmp_path):

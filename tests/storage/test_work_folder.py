@@ -1,4 +1,4 @@
-"""Whose a work folder is: one that is not marked as ours is left as it is, and no link in one is followed."""
+"""Work folders not created by dpca are not changed, and links in work folders are not followed."""
 
 from __future__ import annotations
 
