@@ -91,7 +91,7 @@ def library_versions() -> dict[str, str]:
 
 
 def growing_store(where: str) -> Store:
-    """Return a Zarr store for writing below a path or URL. In an object store, the root metadata lies beside it."""
+    """Return a Zarr store for writing below a path or URL. In a bucket, the root metadata is stored beside it."""
     return written_store(where, f"{where}{WORK_SUFFIX}")
 
 

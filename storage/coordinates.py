@@ -25,7 +25,7 @@ from dpca.storage.layout import SAMPLE, Layout, named_axes
 from dpca.storage.reading import array_in
 
 # Names of arrays and groups in dpca stores.
-_OURS = frozenset(
+_RESERVED = frozenset(
     (
         "samples",
         "name",
@@ -111,12 +111,12 @@ class Coordinates:
         Coordinates with a name that dpca stores reserve are left out.
         """
         called = [self.dims[i] for i in order]
-        first = called[0] if called[0] not in (*axes, *_OURS) else SAMPLE
+        first = called[0] if called[0] not in (*axes, *_RESERVED) else SAMPLE
         names = dict(zip(called, (first, *axes), strict=True))
         arrays = {
             names.get(name, name): replace(found, dims=tuple(names[dim] for dim in found.dims))
             for name, found in self.arrays.items()
-            if (name in names or name not in names.values()) and names.get(name, name) not in _OURS
+            if (name in names or name not in names.values()) and names.get(name, name) not in _RESERVED
         }
         return Coordinates(tuple(names.values()), arrays, self.attributes)
 

@@ -118,8 +118,8 @@ class OnDisk:
     def foreign(self) -> str | None:
         """Return the first name that was not created by dpca."""
         names = sorted(entry.name for entry in self.folder.iterdir())
-        ours = (*_OF_A_JOB, f".{JOURNAL}.", ".nfs")
-        return next((n for n in names if n not in (*_PARTS, LOCK, JOURNAL) and not n.startswith(ours)), None)
+        known = (*_OF_A_JOB, f".{JOURNAL}.", ".nfs")
+        return next((n for n in names if n not in (*_PARTS, LOCK, JOURNAL) and not n.startswith(known)), None)
 
     def repair(self) -> None:
         """Restore the old store if the run was killed between two renames; else remove it."""
@@ -203,9 +203,9 @@ class InBucket:
 
     def foreign(self) -> str | None:
         """Return the first name that was not created by dpca."""
-        ours = (JOURNAL, CLEARING, METADATA)
+        known = (JOURNAL, CLEARING, METADATA)
         names = (n for n, _ in self.folder.entries())
-        return next((n for n in names if n not in ours and not n.startswith((LOCK, _DONE, _SCRATCH))), None)
+        return next((n for n in names if n not in known and not n.startswith((LOCK, _DONE, _SCRATCH))), None)
 
     def repair(self) -> None:
         """Do nothing, since publication is atomic."""

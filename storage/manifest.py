@@ -130,12 +130,12 @@ def read_manifest(content: bytes, where: str) -> Manifest | None:
         return None
     try:
         checksum, files, stores = manifest["checksum"], manifest["files"], manifest["stores"]
-        whole = content.count(checksum.encode()) == 1
-        whole = whole and digest_of(content.replace(checksum.encode(), _BLANK.encode())) == checksum
-        whole = whole and all(isinstance(value, str) for part in (files, stores) for value in part.values())
+        valid = content.count(checksum.encode()) == 1
+        valid = valid and digest_of(content.replace(checksum.encode(), _BLANK.encode())) == checksum
+        valid = valid and all(isinstance(value, str) for part in (files, stores) for value in part.values())
     except (KeyError, TypeError, AttributeError):
-        whole = False
-    if not whole:
+        valid = False
+    if not valid:
         raise StoreError(f"the metadata of '{where}' was changed after it was written: create the store again")
     return Manifest(files, stores, digest_of(content), facts.get(VIRTUAL_KEY))
 
