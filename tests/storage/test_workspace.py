@@ -184,10 +184,10 @@ def make_foreign(path):
     ("make", "match"),
     [
         (make_file, "is a file"),
-        (make_folder, "is a folder that is not a Zarr store"),
-        (make_foreign, "is a Zarr store, but not a stack store"),
-        (lambda path: finish(path, kind="scores"), "is a store of kind 'scores', not 'stack'"),
-        (lambda path: finish(path, fingerprint="g"), "a stack store made from other input or with other settings"),
+        (make_folder, "not a Zarr store"),
+        (make_foreign, "not a stack store"),
+        (lambda path: finish(path, kind="scores"), "kind 'scores', not 'stack'"),
+        (lambda path: finish(path, fingerprint="g"), "other settings"),
     ],
 )
 def test_a_target_that_is_something_else_is_refused_untouched(tmp_path, make, match):
