@@ -94,7 +94,7 @@ def test_values_whose_difference_is_infinite_are_refused(tmp_path: Path) -> None
     x = np.zeros(SHAPE)
     x[0, 0, 0], x[1, 0, 0] = -1e308, 1e308
     np.save(tmp_path / "x.npy", x)
-    with pytest.raises(DataError, match="-1e\\+308 to 1e\\+308, whose difference is not a finite number"):
+    with pytest.raises(DataError, match=r"-1e\+308 .*difference"):
         ingest(tmp_path / "x.npy", tmp_path / "s", threads=1)
     assert not (tmp_path / "s").exists()
 

@@ -313,11 +313,11 @@ def test_models_of_plain_samples_take_arrays_of_xarray() -> None:
 WRONG: dict[str, tuple[Any, str]] = {
     "a data set": (
         lambda m: m.fit(FIELD.to_dataset()),
-        "a Dataset was given, which holds 'tas': give one variable, such",
+        "a Dataset .*'tas'",
     ),
     "no such dim": (
         lambda m: m.fit(FIELD, sample_dim="year"),
-        r"sample_dim is 'year' but the DataArray 'tas' has the dims",
+        "sample_dim is 'year'",
     ),
     "dims of numpy": (lambda m: m.fit(FIELD.values, sample_dim="time"), "only arrays of xarray have dims with names"),
     "only samples": (

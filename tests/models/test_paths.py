@@ -155,7 +155,7 @@ def test_an_empty_find_is_told_before_a_cluster_starts(
     for name in ("a.txt", "b.txt", "c.csv", "d"):
         (tmp_path / "t" / name).write_text("x")
     source, output = str(tmp_path / "t"), str(tmp_path / "out.zarr")
-    words = "4 other files were seen (2 with .txt, 1 with .csv, 1 with no suffix): looked for JPEG, PNG, "
+    words = "(2 with .txt, 1 with .csv, 1 with no suffix)"
     for command in (["ingest", source, output], ["fit", source, output, "--cell", "4", "--components", "2"]):
         assert main(command) == 3
         assert words in capsys.readouterr().err
