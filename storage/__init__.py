@@ -1,11 +1,11 @@
 """Stacks of samples in Zarr: ingest, the stack store, and how every store is written.
 
-This room knows no PCA. Its parts: `readers`, `images` and `ingest` (what people have, decoded by stated rules),
-`stack` (opening), `coordinates` (names of axes, and what stands
-along them), `verify`, and what every store is made with: `layout` (how a stack is cut), `arrays` (sharded, checksummed
-Zarr), `workspace` (jobs that survive being killed), `appending` and `arrivals` (stacks that grow while others read
-them), `virtual_stack` and `virtual` (stacks whose samples are made when they are read), `tasks` (calls in order on
-Dask or threads), `clusters` (what a cluster says when it fails, as errors of ours).
+This package is independent of PCA. `readers`, `images` and `ingest` decode files by documented rules. `stack` opens
+stacks, `coordinates` handles the names and the coordinates of axes, and `verify` checks stores. Every store is written
+with `layout` (chunks and shards), `arrays` (sharded Zarr with checksums) and `workspace` (jobs that resume after they
+are killed). `appending` and `arrivals` write and follow stacks that grow. `virtual_stack` and `virtual` compute the
+samples of synthetic stacks when they are read. `tasks` runs calls in order on Dask or threads, and `clusters` converts
+the failures of a Dask cluster to `ClusterError`.
 """
 
 from dpca.storage.appending import Appender

@@ -1,15 +1,15 @@
-"""A stack that grows while others read it: a simulation appends its steps, and a follower takes in what is there.
+"""A stack that grows while others read it: a simulation appends its steps, and followers read the committed samples.
 
 ::
 
     run.zarr.partial/                            see `dpca.storage.workspace`
         done-<hash>/<hash>.json                  {"record": {"n_samples": 512, "low": ..., "high": ...}}
-        store-<hash>/samples/c/0/..., c/1/...    chunks of samples, each of them whole
-    run.zarr/                                    once the writer has closed it: an ordinary stack store
+        store-<hash>/samples/c/0/..., c/1/...    complete chunks of samples
+    run.zarr/                                    an ordinary stack store, once the writer has closed it
 
-A chunk is written first, and the number of samples afterwards: whoever reads no more than that number never meets a
-chunk that is missing or torn, which Zarr would read as zeros. A writer that was killed goes on behind the last chunk
-that counts, and its store is byte for byte that of one that was not.
+The writer writes a chunk first and the number of samples afterwards. A reader that stays below this number never reads
+a missing or torn chunk, which Zarr would decode as zeros. A writer that was killed resumes after the last committed
+chunk. Its store is bit-identical to that of an uninterrupted run.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from dpca.storage.ranges import checked_range, found_range, type_range
 from dpca.storage.stack import APPENDED, STACK_KIND, STACK_VERSION, open_stack
 from dpca.storage.workspace import Workspace, fingerprint_of
 
-#: The array that grows, and the unit of work whose record says how far.
+#: The name of the array that grows. The record of the unit of work with this name holds the number of samples.
 UNIT = "samples"
-# The layout is that of a long stack, as nobody knows how long it will be, but in chunks of which each counts at once.
+# The final length is unknown, so the layout is that of a long stack. Chunks are small, since each is committed alone.
 _LONG, _CHUNK_BYTES = 1 << 20, 4 << 20
 
 
 class Appender:
-    """Writes a stack store of which nobody knows yet how many samples it will have.
+    """Writes a stack store sample by sample; the number of samples need not be known in advance.
 
     Parameters
     ----------
@@ -54,39 +54,39 @@ class Appender:
     sample_shape : sequence of int
         Shape of one sample.
     dtype : dtype
-        Any integer, truth-value or float type.
+        Any integer, boolean or float type.
     axes : sequence of str, optional
-        Names of the axes of one sample, by default those of `dpca.storage.layout.axes_for`.
+        Names of the axes of one sample. The default is `dpca.storage.layout.axes_for`.
     data_range : tuple of float, optional
-        Lowest and highest value a sample can hold; by default that of ``bool`` and ``uint8``, and for other
-        types the lowest and highest value found.
+        Lowest and highest possible value of a sample. The default is the range of the type for ``bool`` and ``uint8``,
+        and the lowest and highest value found for other types.
     chunk_samples : int, optional
-        Samples that are written, and counted, at once; by default those of some 4 MB.
+        Samples that are committed at once. The default is the number of samples in about 4 MB.
     parameters : mapping, optional
-        What the samples follow from, JSON-able, such as the parameters of a simulation: a run with others does not go
-        on with this store. The finished store states them.
+        JSON-able parameters that determine the samples, such as those of a simulation. A run with other parameters does
+        not resume this store. The finished store records them.
     overwrite : bool
-        Whether to replace another Zarr store, or an unfinished one of other settings. A finished one of the same
-        settings is kept, with ``n_samples`` as it ended.
+        Whether to replace another Zarr store, or an unfinished one with other settings. A finished store with the same
+        settings is kept, and ``n_samples`` is its length.
 
     Attributes
     ----------
     n_samples : int
-        Samples so far. After a run that was killed: those that it committed, so that a simulation goes on from there.
+        Samples so far. After an interrupted run, the number of samples that it committed: a simulation resumes there.
     n_committed : int
-        Samples that a follower sees.
+        Samples that a follower can read.
 
     Raises
     ------
     DataError
-        If an argument does not fit.
+        If an argument is invalid.
     StoreError
-        If the target is something else, or another run writes it, or from any call: if it cannot be written.
+        If the target is not such a store, or another run writes it. Any call raises it if the target cannot be written.
 
     Notes
     -----
-    Holds the samples of one chunk. A full one is written by the call of `append` that fills it, which takes the time of
-    writing these bytes and of one flush of the disk. Samples that wait for their chunk are lost with the process.
+    Memory: the samples of one chunk. The call of `append` that fills a chunk writes it and flushes the disk. Samples in
+    an incomplete chunk are lost if the process is killed.
 
     Examples
     --------
@@ -112,12 +112,14 @@ class Appender:
         self._target, self.sample_shape, self.dtype = target, tuple(map(int, sample_shape)), np.dtype(dtype)
         if self.dtype.kind not in "buif" or min(self.sample_shape, default=0) < 1:
             raise DataError(
-                f"samples of {self.sample_shape} {self.dtype} cannot be kept: give lengths of at least 1 and a type of "
-                f"integers, truth values or floats"
+                f"sample shape {self.sample_shape} and dtype {self.dtype} cannot be stored: give lengths of at least 1 "
+                f"and an integer, boolean or float type"
             )
         names = axes_for(self.sample_shape) if axes is None else tuple(map(str, axes))
         if len(names) != len(self.sample_shape) or len({SAMPLE, *names}) != 1 + len(names):
-            raise DataError(f"axes {names} do not name the axes of a sample of {self.sample_shape}: give one name each")
+            raise DataError(
+                f"axes {names} do not match the sample shape {self.sample_shape}: give one distinct name for each axis"
+            )
         if chunk_samples is not None and not (isinstance(chunk_samples, int) and chunk_samples > 0):
             raise DataError(f"chunk_samples is {chunk_samples!r}: give a whole number of at least 1")
         self._axes = (SAMPLE, *names)
@@ -134,7 +136,7 @@ class Appender:
             fingerprint = fingerprint_of(STACK_KIND, STACK_VERSION, settings)
         except (TypeError, ValueError) as error:
             raise DataError(
-                f"parameters cannot be kept as JSON ({error}): give finite numbers, text and lists"
+                f"parameters cannot be stored as JSON ({error}): give finite numbers, text and lists"
             ) from error
         check_output(target)
         self._work = Workspace(
@@ -159,16 +161,16 @@ class Appender:
 
     @property
     def n_samples(self) -> int:
-        """Samples so far, those that wait for their chunk included."""
+        """Samples so far, including those in an incomplete chunk."""
         return self.n_committed + self._n_waiting
 
     def append(self, samples: ArrayLike) -> None:
-        """Add one sample, of ``sample_shape``, or several, one behind the other.
+        """Append one sample of ``sample_shape``, or several along a first axis.
 
         Raises
         ------
         DataError
-            If they have another shape or type, or hold a value that is not finite; none of them is added then.
+            If the samples have another shape or type, or a value that is not finite. No sample is added in this case.
         StoreError
             If the store is closed.
         """
@@ -177,13 +179,16 @@ class Appender:
         if values.shape == self.sample_shape:
             values = values[None]
         if values.shape[1:] != self.sample_shape or values.ndim != 1 + len(self.sample_shape):
-            raise DataError(f"samples of {values.shape} were appended to some of {self.sample_shape}: give that shape")
+            raise DataError(
+                f"samples have the shape {values.shape}, but the store has {self.sample_shape}: give this shape, or "
+                f"several samples along a first axis"
+            )
         if values.dtype.newbyteorder("=") != self._waiting.dtype:
-            raise DataError(f"samples of {values.dtype} were appended to some of {self.dtype}: convert them")
+            raise DataError(f"samples have the dtype {values.dtype}, but the store has {self.dtype}: convert them")
         bad = ~np.isfinite(values).all(axis=tuple(range(1, values.ndim)))
         if bad.any():
             first = self.n_samples + int(bad.argmax())
-            raise DataError(f"sample {first:,} of '{self._target}' holds a value that is not finite: leave it out")
+            raise DataError(f"sample {first:,} of '{self._target}' has a value that is not finite: leave it out")
         if len(values) and not self._open:
             raise StoreError(
                 f"'{self._target}' is closed, with {self.n_samples:,} samples: give another target, or remove it"
@@ -197,17 +202,17 @@ class Appender:
                 self._commit()
 
     def close(self) -> None:
-        """Write the samples that wait, and let the store appear under its name; a closed one stays as it is.
+        """Write the remaining samples and move the store to its name. Closing again has no effect.
 
         Raises
         ------
         DataError
-            If there is no sample.
+            If no sample was appended.
         """
         if not self._open:
             return
         if not self.n_samples:
-            raise DataError(f"no sample was appended to '{self._target}': append at least one, or leave by an error")
+            raise DataError(f"no sample was appended to '{self._target}': append at least one before close()")
         with writing_errors(self._target):
             self._write()
             low, high = self._range or found_range(self._low, self._high)
@@ -237,7 +242,7 @@ class Appender:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Close the store; after an error leave it unfinished, so that a later run goes on behind its last chunk."""
+        """Close the store. After an error, leave it unfinished; a later run resumes after its last chunk."""
         try:
             if error is None:
                 self.close()
@@ -254,7 +259,7 @@ class Appender:
         self.n_committed, self._n_waiting = n, 0
 
     def _write(self) -> None:
-        """Write the samples that wait as one shard, which does not count yet."""
+        """Write the buffered samples as one shard, which is not committed yet."""
         shape = (self.n_committed + self._n_waiting, *self.sample_shape)
         array = create_array(self._group, UNIT, shape, self.dtype, self._layout, self._axes)
         if self._n_waiting:

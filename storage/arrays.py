@@ -1,9 +1,9 @@
-"""Zarr arrays as this package makes them: sharded, checksummed, and written one whole shard at a time.
+"""Zarr arrays as dpca writes them: sharded, with checksums, and one complete shard at a time.
 
-Inner chunks are raw little-endian values, or lz4 behind a bit shuffle, or integers packed by pcodec, and always end
-in a CRC-32C, as does the index of every shard: a flipped bit or a torn file is an error on reading, never a wrong
-pixel. Empty chunks are written too: that is three times faster (no comparison with the fill value) and lets
-`read_into` tell a missing shard, which Zarr itself reads as zeros.
+Inner chunks are raw little-endian values, values compressed by lz4 after a bit shuffle, or integers packed by pcodec.
+Each chunk and each shard index ends in a CRC-32C. A flipped bit or a torn file is therefore an error on reading, never
+a wrong pixel. Empty chunks are written, too. This is three times faster, since no chunk is compared with the fill
+value, and it lets `read_into` detect a missing shard, which Zarr itself decodes as zeros.
 """
 
 from __future__ import annotations
@@ -43,12 +43,12 @@ if TYPE_CHECKING:
 
 Codec = Literal["raw", "blosc", "sparse", "packed", "zstd", "shuffled", "bzip2"]
 
-# Blosc pays on reading only where there is much less to read: photographs shrink by 1.25 and then decode at
-# a third of the speed of raw values.
+# Blosc speeds up reading only at high compression ratios: photographs have a ratio of 1.25 and decode at a third of
+# the speed of raw values.
 _WORTHWHILE = 1.5
 _SAMPLE_BYTES = 4 << 20
 _STRING_CHUNK = 65536
-# The level is pcodec's default: higher ones gain nothing. Values are integers, without common factors to look for.
+# Level 8 is the default of pcodec, and higher levels gain nothing. The values are integers without common factors.
 _PACKING: dict[str, Any] = {"level": 8, "mode_spec": "classic", "delta_spec": "auto"}
 _ZSTD, _BZIP2 = 5, 9
 _DENSE: ArrayConfigParams = {"write_empty_chunks": True}
@@ -57,45 +57,46 @@ _DENSE: ArrayConfigParams = {"write_empty_chunks": True}
 def create_root(
     path: str | os.PathLike[str], *, kind: str, fingerprint: str, version: int = 1, **facts: Any
 ) -> zarr.Group:
-    """Create the root group of a store, or open it to continue, and state what it is.
+    """Create the root group of a store, or open that of an interrupted run, and write its attributes.
 
     Parameters
     ----------
     path : path-like or URL
         Folder of the store, usually ``Workspace.store``.
     kind, fingerprint : str
-        What the store is and the settings it was made with; `Workspace` recognizes a finished store by them.
+        Kind of the store, and a digest of its settings. `Workspace` recognizes a finished store by both.
     version : int
-        Version of the store's form.
+        Version of the store format.
     **facts
         Further JSON-able attributes (axes, data range, source, settings, ...).
 
     Returns
     -------
     zarr.Group
-        Its attributes are ``{"dpca": {"kind": ..., "version": ..., "fingerprint": ..., **facts, "made_with": ...}}``
-        and nothing else; the last are `library_versions`.
+        Its only attributes are
+        ``{"dpca": {"kind": ..., "version": ..., "fingerprint": ..., **facts, "made_with": ...}}``, with
+        `library_versions` as the last entry.
     """
     group = zarr.open_group(growing_store(os.fspath(path)), mode="a", zarr_format=3)
     stated = {"kind": kind, "version": version, "fingerprint": fingerprint, **facts, "made_with": library_versions()}
-    # through JSON, so that what this process sees is what a later one reads
+    # A round trip through JSON gives this process the same values that a later process reads.
     group.attrs.put({ROOT_KEY: json.loads(json.dumps(stated, allow_nan=False))})
     return group
 
 
 @cache
 def library_versions() -> dict[str, str]:
-    """Return the versions of this package and of the libraries that numbers and bytes depend on."""
+    """Return the versions of dpca and of the libraries that affect the stored values and bytes."""
     return {"dpca": __version__, **{name: installed(name) for name in ("dask", "numpy", "scipy", "zarr")}}
 
 
 def growing_store(where: str) -> Store:
-    """Return Zarr's store for writing below a path or URL; of an object store, the root itself lies beside it."""
+    """Return a Zarr store for writing below a path or URL. In a bucket, the root metadata is stored beside it."""
     return written_store(where, f"{where}{WORK_SUFFIX}")
 
 
 def open_written(path: str | os.PathLike[str]) -> zarr.Group:
-    """Open the group of a store that is whole, be it not under its name yet, for reading."""
+    """Open the group of a complete store for reading, even if it is not published under its name yet."""
     place = place_of(path)
     if isinstance(place, ObjectPath) and not (place / METADATA).is_file():
         return zarr.open_group(growing_store(os.fspath(place)), mode="r", zarr_format=3)
@@ -113,10 +114,10 @@ def create_array(
     codec: Codec = "raw",
     attributes: Mapping[str, Any] | None = None,
 ) -> zarr.Array[Any]:
-    """Create a sharded, checksummed array in a group, or return the one an interrupted run created.
+    """Create a sharded array with checksums in a group, or return the array of an interrupted run.
 
-    The array of an interrupted run may have another number of samples (bad samples were found since): it is
-    resized and keeps the shards that still lie inside.
+    The array of an interrupted run may have another number of samples, if bad samples were found since. It is then
+    resized and keeps the shards inside its new shape.
 
     Parameters
     ----------
@@ -133,30 +134,29 @@ def create_array(
     axes : sequence of str
         Stored as ``dimension_names``.
     codec : {"raw", "blosc", "sparse", "packed", "zstd", "shuffled", "bzip2"}
-        Inner codec: none; lz4 (level 5) behind a bit shuffle; or without one, for noise among many zeros, of which it
-        leaves little (a shuffle would mix them: a third more bytes); pcodec for integers of 16 bits or more, which
-        takes little more than the entropy of a chunk's values, or of their differences where these are smaller; zstd
-        for small tables that repeat themselves, and behind a shuffle of bytes for values that do; bzip2 behind such a
-        shuffle for small integers, mostly zeros, whose neighbors tell of them.
+        Inner codec. "raw": none. "blosc": lz4 (level 5) after a bit shuffle. "sparse": lz4 without a shuffle, for noise
+        among many zeros (a shuffle costs a third more bytes). "packed": pcodec, for integers of 16 bits or more; its
+        size is close to the entropy of the values or of their differences, whichever is smaller. "zstd": for small
+        repetitive tables. "shuffled": zstd after a byte shuffle, for repetitive values. "bzip2": after a byte shuffle,
+        for small, correlated integers that are mostly zero.
     attributes : mapping, optional
-        JSON-able attributes of the array. ``{"may_be_infinite": True}`` tells `dpca.storage.verify` that an
-        infinity is no fault here.
+        JSON-able attributes of the array. With ``{"may_be_infinite": True}``, `dpca.storage.verify` accepts infinities.
 
     Returns
     -------
     zarr.Array
-        Writes every chunk, also empty ones.
+        Configured to write every chunk, including empty ones.
 
     Raises
     ------
     ValueError
-        If the lengths of `shape`, `layout` and `axes` differ or `codec` is unknown.
+        If the lengths of `shape`, `layout` and `axes` differ, or `codec` is unknown.
     StoreError
-        If the group holds something else under that name.
+        If the group has another node of this name.
     """
     if not len(shape) == len(axes) == len(layout.chunks) == len(layout.shards):
         raise ValueError(
-            f"shape {tuple(shape)}, axes {tuple(axes)} and {layout} differ in length: give one entry an axis"
+            f"shape {tuple(shape)}, axes {tuple(axes)} and {layout} differ in length: give one entry for each axis"
         )
     dtype = np.dtype(dtype).newbyteorder("=")
     if codec not in get_args(Codec):
@@ -176,8 +176,8 @@ def create_array(
             or (found.chunks, found.shards) != (layout.chunks, layout.shards)
         ):
             raise StoreError(
-                f"'{group.store_path}' already holds {name!r}, which is not {tuple(shape)} {dtype} in "
-                f"{layout}: remove the store or choose another output"
+                f"'{group.store_path}' has another array {name!r}, expected {tuple(shape)} {dtype} in {layout}: remove "
+                f"the store or choose another output"
             )
         if found.shape != tuple(shape):
             found.resize(tuple(shape))
@@ -189,7 +189,7 @@ def create_array(
         chunks=layout.chunks,
         shards=layout.shards,
         filters=None,
-        # The default of Zarr for what is not packed.
+        # "auto" is the default of Zarr.
         serializer=PACKED(**_PACKING) if packed else "auto",
         compressors=(*compressor, Crc32cCodec()),
         fill_value=dtype.type(0),
@@ -215,7 +215,7 @@ def write_strings(
     name : str
         Name of the array.
     values : sequence of str
-        One text an entry.
+        The texts.
     axis : str
         Name of the only axis.
     attributes : mapping, optional
@@ -224,7 +224,7 @@ def write_strings(
     Returns
     -------
     zarr.Array
-        Chunks of 65536 texts, zstd and CRC-32C, not sharded: whole chunks are read at once anyway.
+        Chunks of 65536 texts, with zstd and CRC-32C. It is not sharded, since texts are read in complete chunks.
     """
     array = group.create_array(
         name,
@@ -239,7 +239,7 @@ def write_strings(
         config=_DENSE,
     )
     for start in range(0, len(values), _STRING_CHUNK):
-        # a surrogate (an undecodable byte of a file name) has no UTF-8: it is written as its escape
+        # A surrogate, from an undecodable byte of a file name, has no UTF-8 encoding and is stored as its escape.
         part = [
             text.encode("utf-8", "backslashreplace").decode("utf-8") for text in values[start : start + _STRING_CHUNK]
         ]
@@ -248,17 +248,17 @@ def write_strings(
 
 
 def choose_codec(sample: np.ndarray[Any, Any]) -> Codec:
-    """Choose the inner codec by trying it on some samples.
+    """Choose the inner codec by compressing some samples.
 
     Parameters
     ----------
     sample : ndarray
-        A few samples of the stack; the first 4 MiB are compressed.
+        A few samples of the stack. The first 4 MiB are compressed.
 
     Returns
     -------
     {"raw", "blosc"}
-        ``"blosc"`` where it shrinks the values by 1.5 or more, else ``"raw"``.
+        ``"blosc"`` if its compression ratio is at least 1.5, else ``"raw"``.
     """
     flat = sample.reshape(-1)[: max(1, _SAMPLE_BYTES // sample.dtype.itemsize)]
     values = np.ascontiguousarray(flat).view(np.uint8)
@@ -269,9 +269,9 @@ def choose_codec(sample: np.ndarray[Any, Any]) -> Codec:
 
 
 def packed_bytes(values: np.ndarray[Any, Any], chunks: Sequence[int], codec: str = "packed") -> int:
-    """Return the bytes of integers in an array of `create_array` with "packed", "shuffled" or "bzip2" and these chunks.
+    """Return the stored bytes of integers with these chunks and the codec "packed", "shuffled" or "bzip2".
 
-    Those of the metadata and of the names of files are left out.
+    Metadata and file names are not counted.
     """
     values = np.asarray(values, np.uint32 if values.dtype.kind == "u" else np.int32)
     pack: Callable[[Any], bytes] = {
@@ -284,14 +284,14 @@ def packed_bytes(values: np.ndarray[Any, Any], chunks: Sequence[int], codec: str
         chunk = values[tuple(slice(i, i + c) for i, c in zip(corner, chunks, strict=True))]
         size += (
             len(pack(np.ascontiguousarray(chunk))) + PLACE_BYTES + 3 * CRC_BYTES
-        )  # in the manifest, too: hexadecimal
+        )  # one CRC-32C in the chunk, and one as hexadecimal text in the manifest
     return size
 
 
 def write_shard(
     array: zarr.Array[Any], start: int | np.integer[Any] | Sequence[int], values: np.ndarray[Any, Any]
 ) -> None:
-    """Write one whole shard (or the clipped one at an end) in one go.
+    """Write one complete shard, or the clipped shard at an end, in one call.
 
     Parameters
     ----------
@@ -300,19 +300,20 @@ def write_shard(
     start : int or sequence of int
         Index of the shard's first value: one integer for the sample axis, or one for each axis.
     values : ndarray
-        Exactly what the shard holds inside the array, in the array's dtype.
+        All values of the shard inside the array, in the dtype of the array.
 
     Raises
     ------
     ValueError
-        If `start` does not lie on a shard's edge, or `values` are not exactly one shard: a part of a shard
-        would be read, changed and written back, and two tasks doing so lose data.
+        If `start` is not on the edge of a shard, or `values` are not exactly one shard. Two tasks that update parts of
+        the same shard would lose data.
 
     Notes
     -----
-    A full shard that holds these very values already is left alone: a task that outlived its program, or ran twice,
-    must not touch what another one finished. Any other that exists is removed first: Zarr would read it to update
-    it, and fail for ever on a torn one. (Of a clipped one, values do not tell what its unused rows hold.)
+    A full shard that already has these values is left unchanged: a task that outlives its program, or runs twice, must
+    not touch the finished work of another task. Any other existing shard is removed first, since Zarr would read it to
+    update it, and would fail on a torn shard each time. A clipped shard is always rewritten, since its unused rows are
+    unknown.
     """
     edges = array.shards or array.chunks
     first = (int(start),) if isinstance(start, (int, np.integer)) else tuple(start)
@@ -321,12 +322,12 @@ def write_shard(
     inside = all(0 <= s < n for s, n in zip(first, array.shape, strict=True))
     if not inside or any(s % edge for s, edge in zip(first, edges, strict=True)):
         raise ValueError(
-            f"a write at {first} of '{array.store_path}' does not start a shard of {edges} in {array.shape}"
+            f"a write at {first} of '{array.store_path}' is not at the start of a shard of {edges} in {array.shape}"
         )
     if values.shape != whole or values.dtype.newbyteorder("=") != array.dtype:
         raise ValueError(
-            f"a write of {values.shape} {values.dtype} at {first} of '{array.store_path}' is not the "
-            f"whole shard: give {whole} {array.dtype}"
+            f"a write of {values.shape} {values.dtype} at {first} of '{array.store_path}' is not a complete shard: "
+            f"give {whole} {array.dtype}"
         )
     shard = tuple(s // edge for s, edge in zip(first, edges, strict=True))
     key = array.metadata.encode_chunk_key(shard)

@@ -21,18 +21,18 @@ from dpca.storage.workspace import unfinished_work
 
 
 class Growth(NamedTuple):
-    """How far a stack has come.
+    """The progress of a stack that grows.
 
     Attributes
     ----------
     array_path : str
         Path or URL of the samples.
     n_samples : int
-        Samples that can be read there; what lies behind them does not count yet.
+        Committed samples. Later samples are incomplete.
     closed : bool
-        Whether there will be no more.
+        Whether no more samples will follow.
     run : str or None
-        Tells the run that writes it from a run with other settings; None for an array of somebody else.
+        Fingerprint of the settings of the run that writes the stack; None for an array not created by dpca.
     """
 
     array_path: str
@@ -42,14 +42,14 @@ class Growth(NamedTuple):
 
 
 def growth_of(path: str | os.PathLike[str]) -> Growth | None:
-    """Return how far a stack has come that a `dpca.storage.Appender` writes; None where no sample counts yet.
+    """Return the progress of a stack that a `dpca.storage.Appender` writes; None before the first committed sample.
 
-    A finished stack, or anybody's Zarr array, is one that is closed.
+    A finished stack, and any other Zarr array, counts as closed.
 
     Raises
     ------
     DataError, StoreError
-        If something else is there, as `dpca.storage.open_stack`.
+        If the path is not a stack, as `dpca.storage.open_stack`.
     """
     if (work := unfinished_work(path, STACK_KIND)) is not None:
         samples = work.store / UNIT
@@ -64,39 +64,45 @@ def growth_of(path: str | os.PathLike[str]) -> Growth | None:
 def arrivals(
     path: str | os.PathLike[str], start: int = 0, *, poll: float = 1.0, patience: float = math.inf
 ) -> Iterator[NDArray[Any]]:
-    """Yield the samples of a stack that grows, in order, each once, until its writer closes it.
+    """Yield each sample of a growing stack once, in order, until its writer closes it.
 
     Parameters
     ----------
     path : path-like or URL
-        Target of the `dpca.storage.Appender`; nothing need be there yet.
+        Target of the `dpca.storage.Appender`. It need not exist yet.
     start : int
         First sample to yield.
     poll : float
-        Seconds between two looks while there is nothing new.
+        Seconds between two checks while there is nothing new.
     patience : float
-        Seconds without a new sample after which the writer counts as lost; by default it may take for ever, be killed
-        and come back.
+        Seconds without a new sample after which the writer counts as lost. The default is no limit: the writer may be
+        killed and resume.
 
     Yields
     ------
     ndarray (n, *sample_shape)
-        The samples of one chunk, whenever they are read: what is computed of them does not depend on the moment.
+        The samples of one chunk. The division into chunks does not depend on when they are read, so results computed
+        from them are reproducible.
 
     Raises
     ------
     DataError
-        If the stack has fewer samples than ``start``, or another run began it again.
+        If the stack has fewer samples than ``start``, or another run restarted it.
     StoreError
-        If a sample cannot be read, or no new one comes within ``patience``.
+        If a sample cannot be read, or no new sample arrives within ``patience``.
     """
     n, run, silent = start, None, time.monotonic()
     while True:
         found = growth_of(path)
         if found is not None and found.n_samples < n:
-            raise DataError(f"'{path}' has {found.n_samples:,} samples and {n:,} were taken in: it was begun again")
+            raise DataError(
+                f"'{path}' has {found.n_samples:,} samples, but {n:,} were read before: its writer started again; "
+                f"follow it from 0"
+            )
         if found is not None and found.run != run is not None:
-            raise DataError(f"'{path}' was begun again with other settings after {n:,} samples: follow it from 0")
+            raise DataError(
+                f"the writer of '{path}' started again with other settings after {n:,} samples: follow it from 0"
+            )
         if found is not None and found.n_samples > n:
             run = found.run
             for samples in _chunks(path, found, n):
@@ -106,15 +112,15 @@ def arrivals(
             return
         elif time.monotonic() - silent > patience:
             raise StoreError(
-                f"'{path}' had no new sample for {patience:g} seconds: its writer may have stopped, follow it again "
-                f"when it goes on"
+                f"'{path}' had no new sample for {patience:g} seconds: check its writer, and follow it again when the "
+                f"writer resumes"
             )
         else:
             time.sleep(poll)
 
 
 def _chunks(path: str | os.PathLike[str], found: Growth, start: int) -> Iterator[NDArray[Any]]:
-    """Yield the samples that count from ``start`` on, chunk by chunk; fewer where the stack is closed meanwhile."""
+    """Yield the committed samples from ``start`` on, chunk by chunk; fewer if the stack is closed meanwhile."""
     try:
         array = open_array(found.array_path)
         while start < found.n_samples:
@@ -126,4 +132,4 @@ def _chunks(path: str | os.PathLike[str], found: Growth, start: int) -> Iterator
     except StoreError:
         if growth_of(path) == found:
             raise
-        # Else it was moved to its name in this moment, where the rest is.
+        # Otherwise the writer just moved the store to its final name, and the caller reads the remaining samples there.

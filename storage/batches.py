@@ -1,14 +1,14 @@
-"""Batches of the samples of a stored array for something that trains on them: mixed, cut into parts, resumable.
+"""Batches of the samples of a stored array for training: shuffled, divided among processes, resumable.
 
 ::
 
-    chunks      0 1 2 3 4 5 6 7 8             the order of an epoch, see `dpca.storage.windows`: whole chunks drawn at
-    windows     7 2 5 | 0 8 3 | 6 1 4         random, a window of them read at once, its samples mixed
-    part 0, 1   ----------|----------         each part takes a run of that order, and reads only its own windows
-    batches      0 1 2 3 ...                  the order is the same whoever takes which batch
+    chunks      0 1 2 3 4 5 6 7 8             the order of an epoch, see `dpca.storage.windows`: chunks in random
+    windows     7 2 5 | 0 8 3 | 6 1 4         order, one window read at once, its samples shuffled
+    part 0, 1   ----------|----------         each part is a run of this order and reads only its own windows
+    batches      0 1 2 3 ...                  the order does not depend on the number of workers
 
-The order depends on the array's chunks, the seed and the epoch alone. A reader that takes every fourth batch only, one
-of four workers, skips the windows that its batches do not touch, and reads those that they do.
+The order depends only on the chunks of the array, the seed and the epoch. A reader of every fourth batch, such as one
+of four workers, reads only the windows of its own batches.
 """
 
 from __future__ import annotations
@@ -36,30 +36,30 @@ from dpca.storage.windows import (
     windows_in_order,
 )
 
-# Zarr holds the encoded bytes and a copy of all that it is asked for at once.
+# Zarr holds the encoded bytes and a copy of everything that one call reads.
 _READ_BYTES = 4 * 2**20
-# What differs from one epoch, process or worker to another.
+# The attributes that differ between epochs, processes or workers.
 _CHANGED = ("epoch", "part", "start", "shuffle", "every")
 
 
 @dataclass(frozen=True, eq=False)
 class Batches:
-    """Batches of samples, in an order that can be repeated; iterate over it as often as you like.
+    """Batches of samples in a reproducible order; can be iterated any number of times.
 
-    Nothing is open before the first batch is asked for: an object is small (but for its labels) and can be sent to
-    other processes. One thread reads ahead by one batch. Memory: the window (32 MiB, but at least 4 chunks of the
-    array), the batch that is used and the one ahead. Each batch is an array of its own.
+    The array is opened when the first batch is read. An object is small, except for its labels, and can be pickled. One
+    thread reads ahead by one batch. Memory: the window (32 MiB, but at least 4 chunks of the array), the current batch
+    and the next one. Each batch is a separate array.
 
     Attributes
     ----------
     path : str
-        The array.
+        Path or URL of the array.
     shape : tuple of int
-        Of all samples together, as batches give them: without the components that are left out.
+        Shape of all batches together, without the components that are left out.
     dtype : numpy.dtype
-        Of the batches.
+        Type of the batches.
     channels_last : bool
-        Whether the last axis of a sample counts channels or components, beside others of space.
+        Whether the last axis of a sample holds channels or components, after axes of space.
     """
 
     path: str
@@ -79,7 +79,7 @@ class Batches:
     _identity: str
 
     def __len__(self) -> int:
-        """Return how many batches there are, from ``start`` on."""
+        """Return the number of batches from ``start`` on."""
         return len(self._numbers())
 
     @property
@@ -89,28 +89,31 @@ class Batches:
         return last - first
 
     def but(self, **changes: Any) -> Self:
-        """Return the same batches but for these: ``epoch``, ``part``, ``start``, ``shuffle``, ``every``.
+        """Return a copy with other values of ``epoch``, ``part``, ``start``, ``shuffle`` or ``every``.
 
-        ``every`` is the step from one batch to the next: ``but(start=w, every=4)`` are those of worker w of four.
+        ``every`` is the step from one batch to the next: ``but(start=w, every=4)`` returns the batches of worker w of
+        four.
 
         Raises
         ------
         DataError
-            For anything else, and for values that are none of these.
+            For any other name, and for invalid values.
         """
         if others := sorted(changes.keys() - _CHANGED):
-            raise DataError(f"{others[0]} is none of {', '.join(_CHANGED)}: ask the store for other batches")
+            raise DataError(
+                f"{others[0]} cannot be changed: give {', '.join(_CHANGED)}, or call batches() of the store again"
+            )
         changed = replace(self, **changes)
         _check(changed)
         return changed
 
     def __iter__(self) -> Iterator[Any]:
-        """Yield batches (m, *sample_shape), with their labels (m,) where there are some: ``x``, or ``(x, y)``.
+        """Yield batches ``x`` (m, *sample_shape), or ``(x, y)`` with labels ``y`` (m,) if there are labels.
 
         Raises
         ------
         StoreError
-            If the array is damaged, or was replaced.
+            If the array is damaged or was replaced.
         """
         numbers = self._numbers()
         if not numbers:
@@ -123,7 +126,7 @@ class Batches:
                 if following is not None:
                     coming = ahead.submit(self._batch, take, following)
                 yield batch
-                del batch  # or this would hold it beside the next one
+                del batch  # a reference here would keep two batches in memory
 
     def _run(self) -> tuple[int, int]:
         rank, world = self.part
@@ -177,16 +180,16 @@ def batches_of(
     start: int = 0,
     standardize: tuple[Any, Any] | None = None,
 ) -> Batches:
-    """Return the batches of a stored array, samples first; see `dpca.storage.Stack.batches`.
+    """Return the batches of a stored array with samples along its first axis; see `dpca.storage.Stack.batches`.
 
     Raises
     ------
     DataError
-        For arguments that do not fit the array.
+        For arguments that do not match the array.
     """
     path = path_of(array)
     if path is None:
-        raise DataError("an array in memory has no path to be opened by: index it")
+        raise DataError("an array in memory has no path, and batches() requires a stored array: index the array")
     shape = (*array.shape[:-1], array.shape[-1] if n_components is None else n_components)
     stored = dtype = np.dtype(array.dtype)
     moments = None
@@ -217,8 +220,8 @@ def batches_of(
 def _labels(given: Any) -> Array:
     try:
         return np.asarray(given)
-    except ValueError as error:  # rows of several lengths
-        raise DataError(f"labels make no array ({error}): give one label for each sample") from error
+    except ValueError as error:  # rows of different lengths
+        raise DataError(f"labels are not an array ({error}): give one label for each sample") from error
 
 
 def _moments(given: Any, sample_shape: tuple[int, ...], dtype: np.dtype[Any]) -> tuple[Array, Array]:
@@ -226,17 +229,17 @@ def _moments(given: Any, sample_shape: tuple[int, ...], dtype: np.dtype[Any]) ->
         mean, deviation = (np.broadcast_to(np.asarray(values, dtype), sample_shape) for values in given)
     except (TypeError, ValueError) as error:
         raise DataError(
-            f"standardize is no pair of a mean and a standard deviation for samples of {sample_shape}: give two "
-            f"numbers, or two arrays of that shape"
+            f"standardize is not a pair of a mean and a standard deviation for samples of {sample_shape}: give two "
+            f"numbers, or two arrays of this shape"
         ) from error
     if not (np.isfinite(mean).all() and np.isfinite(deviation).all() and (deviation >= 0).all()):
-        raise DataError("standardize has values that are not finite, or a negative deviation: compute them again")
-    # What does not vary is left where it is, as scikit-learn does.
+        raise DataError("standardize has a value that is not finite, or a negative deviation: compute them again")
+    # A deviation of 0 is replaced by 1, as in scikit-learn.
     return mean, np.where(deviation > 0, deviation, 1).astype(dtype)
 
 
 def _check(batches: Batches) -> None:
-    """Refuse what no batches could be made of."""
+    """Raise `DataError` for invalid attributes."""
     for name, least in (("batch_size", 1), ("epoch", 0), ("start", 0), ("every", 1)):
         whole_number(getattr(batches, name), name, least)
     if batches.shuffle is not None:
@@ -244,7 +247,7 @@ def _check(batches: Batches) -> None:
     try:
         rank, world = map(operator.index, batches.part)
     except (TypeError, ValueError) as error:
-        raise DataError(f"part is {batches.part!r}: give a pair, which part and of how many") from error
+        raise DataError(f"part is {batches.part!r}: give a pair (rank, number of parts)") from error
     if not 0 <= rank < world:
         world = max(world, 1)
         raise DataError(
@@ -252,5 +255,6 @@ def _check(batches: Batches) -> None:
         )
     if batches.labels is not None and batches.labels.shape[:1] != batches.shape[:1]:
         raise DataError(
-            f"labels have shape {batches.labels.shape} but there are {batches.shape[0]} samples: give one label each"
+            f"labels have the shape {batches.labels.shape}, but there are {batches.shape[0]} samples: give one label "
+            f"for each sample"
         )

@@ -1,16 +1,16 @@
-"""The conventions of netCDF for stored values: unpack scaled values, and mask or refuse missing ones.
+"""The netCDF conventions for stored values: unpack scaled values, and mask or reject missing ones.
 
-These attributes count, as the CF conventions (sections 2.5 and 8.1) and the netCDF users' guide define them:
+The CF conventions (sections 2.5 and 8.1) and the netCDF users' guide define these attributes:
 
-* ``_FillValue``, ``missing_value``, ``valid_min``, ``valid_max``, ``valid_range``: what they leave out is missing. A
-  valid range is about stored values, except where those are packed integers and the range is of floats.
-* ``scale_factor``, ``add_offset``: value = stored value * factor + offset, float32 or float64 as the attributes are,
-  float64 wherever float32 could lose something.
-* ``_Unsigned``: whether integers are meant without or with a sign, whatever their type says.
+* ``_FillValue``, ``missing_value``, ``valid_min``, ``valid_max``, ``valid_range`` define missing values. A valid range
+  refers to the stored values. A range of floats for packed integers refers to the unpacked values.
+* ``scale_factor``, ``add_offset``: value = stored value * factor + offset. The result has the type of the attributes,
+  float32 or float64, and is float64 if float32 could lose precision.
+* ``_Unsigned``: whether integers are unsigned or signed, regardless of their stored type.
 
-The fill value that a file format keeps beside them counts, too: netCDF-4 and xarray keep their own there, and what was
-never written reads as it. Zero does not, which formats state when nobody chose; nor do NaN and infinities, which are
-refused wherever they stand.
+The fill value of the file format marks missing values, too: netCDF-4 and xarray store theirs there, and values that
+were never written are decoded as it. A fill value of zero is ignored, since formats use it as their default. NaN and
+infinities are ignored here, since they are rejected everywhere.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ ATTRIBUTES = (
     *("scale_factor", "add_offset", "_Unsigned"),
 )
 
-#: What to do about values that are missing or not finite: a phrase to follow where one is.
+#: The last part of error messages about values that are missing or not finite.
 REMEDY = (
-    'every value must be finite, so fill it (numpy.nan_to_num, or x.where(x.notnull().all("time"), 0) of xarray): a '
-    "place that no sample has, such as land, then changes no component; or leave such places out, "
-    'x.stack(place=("lat", "lon")).dropna("place")'
+    'every value must be finite, so fill missing values (numpy.nan_to_num, or x.where(x.notnull().all("time"), 0) in '
+    'xarray), or leave out attributes with missing values (x.stack(place=("lat", "lon")).dropna("place")); an '
+    "attribute that is constant, such as land, changes no component"
 )
 
 Number = int | float
@@ -48,22 +48,22 @@ _SPELLED = ("NaN", "Infinity", "-Infinity")
 
 @dataclass(frozen=True)
 class Coding:
-    """How stored values become data; small and picklable.
+    """The decoding of stored values; small and picklable.
 
     Attributes
     ----------
     stored : numpy dtype
-        Native type of the stored values, of the sign that is meant.
+        Native type of the stored values, with the sign that ``_Unsigned`` states.
     dtype : numpy dtype
-        Type of the data.
+        Type of the decoded values.
     missing : tuple of int or float
-        Stored values that stand for nothing.
+        Stored values that mean missing.
     low, high : int, float or None
-        Valid range, of the data where `decoded_range`, else of the stored values.
+        Valid range, of the decoded values if `decoded_range`, else of the stored values.
     decoded_range : bool
         See `low`.
     scale, offset : float
-        What the data are made with.
+        Decoded value = stored value * scale + offset.
     """
 
     stored: np.dtype[Any]
@@ -77,22 +77,22 @@ class Coding:
 
     @property
     def packed(self) -> bool:
-        """Whether the data are computed from the stored values."""
+        """Whether decoding scales or shifts the stored values."""
         return (self.scale, self.offset) != (1.0, 0.0)
 
     def decode(self, values: NDArray[Any]) -> NDArray[Any]:
-        """Return the data; a masked array where values are missing.
+        """Return the decoded values; a masked array if values are missing.
 
         Parameters
         ----------
         values : ndarray
-            As stored, in native byte order.
+            Stored values, in native byte order.
         """
         values = values.view(self.stored)
         data = values
         if self.packed:
             data = values.astype(self.dtype)
-            with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is refused by name
+            with np.errstate(over="ignore", invalid="ignore"):  # the caller rejects values that are not finite
                 data *= self.dtype.type(self.scale)
                 data += self.dtype.type(self.offset)
         absent = np.zeros(values.shape, bool)
@@ -107,28 +107,28 @@ class Coding:
 
 
 def coding_of(attributes: Mapping[str, Any], dtype: np.dtype[Any], what: str, *, fill: Any = None) -> Coding | None:
-    """Find out whether stored values are the data, and how to decode them if not.
+    """Return the decoding of stored values according to their attributes.
 
     Parameters
     ----------
     attributes : mapping
-        Those of the variable; only `ATTRIBUTES` are looked at.
+        Attributes of the variable. Only `ATTRIBUTES` are used.
     dtype : numpy dtype
-        Of the stored values.
+        Type of the stored values.
     what : str
-        The variable, for messages.
+        Name of the variable, for error messages.
     fill : number, optional
-        Fill value that the file format itself keeps for the variable, where somebody chose it.
+        Fill value of the file format for this variable, if it was set explicitly.
 
     Returns
     -------
     Coding or None
-        None if values are what they seem.
+        None if the stored values need no decoding.
 
     Raises
     ------
     DataError
-        If an attribute is no number, or scales to nothing.
+        If an attribute is not a number, or the scale factor is 0.
     """
     if dtype.kind not in "iuf" or dtype.itemsize > 8:
         return None
@@ -137,7 +137,7 @@ def coding_of(attributes: Mapping[str, Any], dtype: np.dtype[Any], what: str, *,
     scale, scale_type = _factor(stated.get("scale_factor"), 1.0, "scale_factor", what)
     offset, offset_type = _factor(stated.get("add_offset"), 0.0, "add_offset", what)
     if scale == 0:
-        raise DataError(f"{what} states scale_factor 0, by which all values are equal: correct the attribute")
+        raise DataError(f"{what} has scale_factor 0, which makes all values equal: correct the attribute")
     packed = (scale, offset) != (1.0, 0.0)
     of_format = [] if fill is None or not np.any(fill) else [np.asarray(fill).ravel()]
     missing = [*stated.get("_FillValue", ()), *stated.get("missing_value", ()), *(n for a in of_format for n in a)]
@@ -161,12 +161,12 @@ def coding_of(attributes: Mapping[str, Any], dtype: np.dtype[Any], what: str, *,
 
 
 def coding_of_zarr(array: zarr.Array[Any], what: str) -> Coding | None:
-    """Find out how a Zarr array is decoded, see `coding_of`.
+    """Return the decoding of a Zarr array, see `coding_of`.
 
     Notes
     -----
-    xarray keeps a variable's ``_FillValue`` as the array's own fill value in version 2 of the format and nowhere else;
-    others set that of single bytes to anything.
+    In Zarr version 2, xarray stores ``_FillValue`` only as the fill value of the array. Other programs set the fill
+    value of single bytes arbitrarily, so it is ignored.
     """
     dtype, attributes = np.dtype(array.dtype), array.attrs.asdict()
     chosen = dtype.itemsize > 1 or (array.metadata.zarr_format == 2 and "_ARRAY_DIMENSIONS" in attributes)
@@ -175,19 +175,19 @@ def coding_of_zarr(array: zarr.Array[Any], what: str) -> Coding | None:
 
 
 def require_plain(where: str, array: zarr.Array[Any]) -> None:
-    """Refuse a Zarr array that is to be read as it is, if its values are not the data.
+    """Reject a Zarr array whose values require decoding.
 
     Parameters
     ----------
     where : str
-        Path of the array, for the message.
+        Path of the array, for the error message.
     array : zarr.Array
-        Of anyone.
+        Any array.
 
     Raises
     ------
     DataError
-        Naming what its attributes state.
+        If attributes of the array state a scale, an offset, missing values or a valid range.
     """
     coding = coding_of_zarr(array, f"'{where}'")
     if coding is None:
@@ -195,14 +195,14 @@ def require_plain(where: str, array: zarr.Array[Any]) -> None:
     if coding.packed or coding.stored != np.dtype(array.dtype).newbyteorder("="):
         facts = "packed values (scale_factor, add_offset or _Unsigned)"
     elif coding.missing:
-        facts = f"a value that means missing ({coding.missing[0]:g})"
+        facts = f"a missing value ({coding.missing[0]:g})"
     else:
-        facts = "a valid range outside of which values mean missing"
-    raise DataError(f"'{where}' states {facts}, which only ingest decodes: make a stack of it with `dpca ingest`")
+        facts = "a valid range, outside of which values are missing"
+    raise DataError(f"'{where}' has {facts}, which only ingest decodes: convert it with `dpca ingest`")
 
 
 def _meant(dtype: np.dtype[Any], unsigned: Any) -> np.dtype[Any]:
-    """Return the type of the sign that ``_Unsigned`` asks for."""
+    """Return the type with the sign that ``_Unsigned`` states."""
     text = unsigned.decode("ascii", "replace") if isinstance(unsigned, bytes) else str(unsigned)
     if text.lower() == "true" and dtype.kind == "i":
         return np.dtype(f"u{dtype.itemsize}")
@@ -214,7 +214,7 @@ def _meant(dtype: np.dtype[Any], unsigned: Any) -> np.dtype[Any]:
 def _numbers(attributes: Mapping[str, Any], name: str, dtype: np.dtype[Any], what: str) -> NDArray[Any]:
     value = attributes[name]
     if isinstance(value, str) and dtype.kind == "f":
-        # JSON has no such numbers; and xarray writes fill values to Zarr, version 3, in base64
+        # JSON has no NaN or infinity, and xarray writes fill values to Zarr version 3 in base64.
         with suppress(ValueError, struct.error):
             value = (
                 float(value) if value in _SPELLED else struct.unpack("<d", base64.b64decode(value, validate=True))[0]
@@ -225,7 +225,7 @@ def _numbers(attributes: Mapping[str, Any], name: str, dtype: np.dtype[Any], wha
         numbers = np.empty(0, object)
     if numbers.dtype.kind not in "iuf" or not len(numbers):
         raise DataError(
-            f"{what} states {name} {str(attributes[name])[:40]!r}, which is no number: correct that attribute"
+            f"{what} has {name} {str(attributes[name])[:40]!r}, which is not a number: correct the attribute"
         )
     return numbers
 
@@ -234,24 +234,21 @@ def _factor(stated: NDArray[Any] | None, default: float, name: str, what: str) -
     if stated is None:
         return default, None
     if len(stated) != 1 or not math.isfinite(float(stated[0])):
-        raise DataError(
-            f"{what} states {name} {stated.tolist()}, where one finite number belongs: correct the attribute"
-        )
+        raise DataError(f"{what} has {name} {stated.tolist()}, which must be one finite number: correct the attribute")
     return float(stated[0]), stated.dtype
 
 
 def _data_type(stored: np.dtype[Any], scale: np.dtype[Any] | None, offset: np.dtype[Any] | None) -> np.dtype[Any]:
-    """Return the type of unpacked values: float32 only where attributes say so and nothing is lost."""
+    """Return the type of unpacked values: float32 only if the attributes have this type and no precision is lost."""
     single = np.dtype(np.float32)
     narrow = stored.itemsize <= 2 or stored == single
-    # an offset of another type than the factor may be a large integer
-    # (numpy holds None to be equal to float64)
+    # An offset of another type than the factor may be a large integer. NumPy treats None as equal to float64.
     agreed = scale is not None and scale == single and (offset is None or offset == single)
     return single if narrow and agreed else np.dtype(np.float64)
 
 
 def _as_stored(number: Any, dtype: np.dtype[Any], stored: np.dtype[Any]) -> Number:
-    """Return a number of the file's own type as one of the type that is meant."""
+    """Convert a number of the stored type to the type with the sign that ``_Unsigned`` states."""
     value: Number = number.item() if isinstance(number, np.generic) else number
     if dtype.kind in "iu" and stored.kind != dtype.kind and float(value).is_integer():
         limits, bits = np.iinfo(stored), 8 * stored.itemsize
@@ -261,7 +258,7 @@ def _as_stored(number: Any, dtype: np.dtype[Any], stored: np.dtype[Any]) -> Numb
 
 
 def _representable(numbers: list[Any], dtype: np.dtype[Any], stored: np.dtype[Any]) -> Iterator[Number]:
-    """Yield those numbers that a stored value can be equal to, as such."""
+    """Yield the numbers that a stored value can equal, converted to its type."""
     for number in numbers:
         if not np.isfinite(number):
             continue
@@ -279,7 +276,7 @@ def _valid_range(
     least: NDArray[Any] | None, most: NDArray[Any] | None, both: NDArray[Any] | None, *, what: str
 ) -> tuple[Any, Any]:
     if both is not None and len(both) != 2:
-        raise DataError(f"{what} states valid_range {both.tolist()}, where two numbers belong: correct the attribute")
+        raise DataError(f"{what} has valid_range {both.tolist()}, which must be two numbers: correct the attribute")
     if both is not None:
         return both[0], both[1]
     return (None if least is None else least[0]), (None if most is None else most[0])

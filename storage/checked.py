@@ -1,9 +1,9 @@
-"""A read-only Zarr store that compares what it reads with the manifest and allows known codecs only.
+"""A read-only Zarr store that verifies every read against the integrity manifest and allows only known codecs.
 
-Zarr itself reads a missing chunk as fill values, likewise a chunk with a directory in its place, and it reads a chunk
-of another place or of another store as it is. A `CheckedStore` stands between Zarr and the bytes: whoever reads through
-it, eagerly or lazily, gets the values that were written, or an error that names the file. It compares the CRC-32C at
-the end of each chunk, which Zarr has compared with the chunk's bytes: that costs nothing beside the reading.
+Zarr decodes a missing chunk as fill values, also if a directory is at its path. It accepts a chunk from another place
+or another store. A `CheckedStore` wraps the store that Zarr reads from. Each read, eager or lazy, returns the values
+that were written, or raises an error with the name of the file. It compares the CRC-32C at the end of each chunk with
+the manifest. Zarr compares the same CRC-32C with the bytes of the chunk, so the comparison costs almost nothing.
 """
 
 from __future__ import annotations
@@ -33,33 +33,33 @@ from dpca.storage.unchecked import content_of, missing_file, plain_store, requir
 from dpca.storage.virtual.store import with_samples
 
 _METADATA = (METADATA, ".zarray", ".zmetadata", ".zgroup")
-# How Zarr's version 3 names chunks, behind the path of their array.
+# The keys of chunks in Zarr version 3, after the path of their array.
 _CHUNK = re.compile(r"(?:^|/)c(?:/[0-9]+)*$")
-#: Stated in the attributes of every array that this package makes, because Zarr reads a missing shard as fill values.
+#: Attribute of every array that dpca writes. It makes a missing shard an error; Zarr would decode it as fill values.
 DENSE_KEY = "every_shard_is_stored"
-# Indexes of shards, and checksums of arrays, that are remembered between reads.
-_REMEMBERED = 64
+# Number of shard indexes, and of files of checksums, that are cached between reads.
+_CACHED = 64
 
 
 class CheckedStore(Store):
-    """Wraps a store for reading and compares its content with its manifest.
+    """Wraps a store for reading and compares its content with its integrity manifest.
 
     Parameters
     ----------
     store : zarr.abc.store.Store
-        Where the bytes are; its root is that of the manifest, where there is one.
+        The wrapped store. Its root is the root of the manifest, if there is one.
     where : str
-        Path or URL of that root.
+        Path or URL of this root.
     manifest : Manifest, optional
-        Without one, only codecs are checked, and that arrays of this package lack no shard.
+        Without a manifest, each read checks only the codecs, and that arrays created by dpca have all shards.
 
     Raises
     ------
     StoreError
-        From any read: at a file that is missing, torn, a link or no file, or not the one that was written at its place;
-        at a codec of another name than those of numcodecs and Zarr, or one that executes what it decodes.
+        From any read: if a file is missing, torn, a link, not a regular file, or not the file that was written at its
+        place; if a codec is unknown to numcodecs and Zarr, or executes code when it decodes.
     ReplacedError
-        From any read that would raise StoreError, if another store stands there by now, or none.
+        From any read, instead of StoreError, if the store was replaced or removed since it was opened.
     """
 
     supports_writes = False
@@ -74,7 +74,7 @@ class CheckedStore(Store):
 
     @property
     def root(self) -> Path | None:
-        """Folder of the store; None where it is no local one."""
+        """Folder of the store; None if it is not local."""
         return self.held.root if isinstance(self.held, LocalStore) else None
 
     @property
@@ -99,14 +99,14 @@ class CheckedStore(Store):
     async def get(
         self, key: str, prototype: BufferPrototype | None = None, byte_range: ByteRequest | None = None
     ) -> Buffer | None:
-        """Return the content of a key after checking that it belongs there."""
+        """Return the content of a key after comparing it with the manifest."""
         try:
             return await self._checked(key, prototype or default_buffer_prototype(), byte_range)
         except (StoreError, FileNotFoundError) as error:
             if self.manifest is not None:
                 try:
                     content = await self.held.get(METADATA, default_buffer_prototype())
-                except FileNotFoundError:  # of the whole folder
+                except FileNotFoundError:  # the whole folder was removed
                     content = None
                 self._require_same(None if content is None else content.to_bytes(), error)
             raise
@@ -139,11 +139,11 @@ class CheckedStore(Store):
     async def get_partial_values(
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
     ) -> list[Buffer | None]:
-        """Return several keys, one after the other."""
+        """Return the content of several keys, one after the other."""
         return [await self.get(key, prototype, byte_range) for key, byte_range in key_ranges]
 
     async def exists(self, key: str) -> bool:
-        """Say whether a key is there."""
+        """Return whether a key exists."""
         return await self.held.exists(key)
 
     def list(self) -> AsyncIterator[str]:
@@ -159,17 +159,17 @@ class CheckedStore(Store):
         return self.held.list_dir(prefix)
 
     async def set(self, key: str, value: Buffer) -> None:
-        """Raise: this store is read only."""
+        """Raise an error, since this store is read-only."""
         self._check_writable()
 
     async def delete(self, key: str) -> None:
-        """Raise: this store is read only."""
+        """Raise an error, since this store is read-only."""
         self._check_writable()
 
     # -- checking
 
     def require_same(self, error: Exception | None = None) -> None:
-        """Raise `ReplacedError` if another store stands here by now; ``error`` is what was found wrong."""
+        """Raise `ReplacedError` from ``error`` if the store was replaced or removed since it was opened."""
         if self.manifest is not None:
             self._require_same(self.content(METADATA), error)
 
@@ -179,7 +179,7 @@ class CheckedStore(Store):
             raise ReplacedError(f"'{self.where}' was replaced since it was opened: open it again") from error
 
     def prepare(self) -> None:
-        """Fetch all checksums of a remote store now: a read cannot wait for another read."""
+        """Fetch all checksums of a remote store in advance, since one asynchronous read cannot wait for another."""
         if self.root is None and self.manifest is not None:
             for array in self.manifest.arrays:
                 self.entries(array)
@@ -187,23 +187,23 @@ class CheckedStore(Store):
                 self.home(f"{name}/")
 
     def vouches_for(self, array: str) -> bool:
-        """Tell whether the manifest holds the checksums of the array at a path."""
+        """Return whether the manifest has the checksums of the array at a path."""
         home, inner = self.home(f"{array}/")
         return home.manifest is not None and inner[:-1] in home.manifest.arrays
 
     def checksums(self, key: str) -> ShardChecksums | None:
-        """Return the expected size and checksums of a file of chunks; None where there is no manifest.
+        """Return the expected size and checksums of a file of chunks; None without a manifest.
 
         Raises
         ------
         StoreError
-            If the manifest knows the array and no such file in it, or the file of checksums is damaged.
+            If the manifest lists the array without this file, or the file of checksums is damaged.
         """
         home, inner = self.home(key)
         return home._entry(inner)
 
     def inner(self, name: str, manifest: Manifest | None) -> CheckedStore:
-        """Return the store at a path inside this one with its own manifest, which is not checked here."""
+        """Return the store at a path inside this one, with its own manifest. The manifest is not checked here."""
         where = f"{self.where}/{name}"
         return CheckedStore(plain_store(where), where, manifest)
 
@@ -217,7 +217,7 @@ class CheckedStore(Store):
                 where = f"{self.where}/{name}"
                 content = content_of(plain_store(where), where, METADATA) or b""
                 if digest_of(content) != self.manifest.stores[name]:
-                    raise StoreError(f"'{where}' is not the store that was written there: make '{self.where}' again")
+                    raise StoreError(f"'{where}' is not the store that was written there: create '{self.where}' again")
                 self._inside[name] = self.inner(name, read_manifest(content, where))
                 self._inside[name].prepare()
             return self._inside[name], key[len(name) + 1 :]
@@ -232,7 +232,7 @@ class CheckedStore(Store):
         entries = self.entries(array)
         name = key[chunk.start() :].lstrip("/")
         if name not in entries:
-            raise StoreError(f"{key} of '{self.where}' is not among the files that were written: make the store again")
+            raise StoreError(f"{key} of '{self.where}' is not in the integrity manifest: create the store again")
         return ShardChecksums.from_entry(entries[name])
 
     def entries(self, array: str) -> Mapping[str, Entry]:
@@ -241,7 +241,7 @@ class CheckedStore(Store):
         Raises
         ------
         StoreError
-            If the file that holds them is not the one that the manifest vouches for.
+            If the file of checksums does not match the manifest.
         """
         assert self.manifest is not None
         name = f"{array}/{CHECKSUMS}"
@@ -256,12 +256,12 @@ class CheckedStore(Store):
         entries: Mapping[str, Entry] = json.loads(content)
         with _KNOWN_LOCK:
             _KNOWN[digest] = entries
-            if len(_KNOWN) > _REMEMBERED:
+            if len(_KNOWN) > _CACHED:
                 _KNOWN.popitem(last=False)
         return entries
 
     def content(self, name: str) -> bytes | None:
-        """Return a file without checking it; None if there is none."""
+        """Return the content of a file without checking it; None if it does not exist."""
         return content_of(self.held, self.where, name)
 
     async def _is_dense(self, array: str) -> bool:
@@ -272,7 +272,7 @@ class CheckedStore(Store):
             return False
 
     async def _require_vouched(self, key: str) -> None:
-        """Refuse an array with checksums where no manifest vouches for them: the metadata above it was replaced."""
+        """Raise `StoreError` for an array with checksums but without a manifest: its parent metadata was replaced."""
         folder = key.rpartition("/")[0]
         if self.manifest is None and await self.held.exists(f"{folder}/{CHECKSUMS}".lstrip("/")):
             raise orphaned(f"{self.where}/{folder}".rstrip("/"))
@@ -289,7 +289,7 @@ class CheckedStore(Store):
     async def _check_chunks(
         self, key: str, content: Buffer, byte_range: ByteRequest | None, entry: ShardChecksums
     ) -> None:
-        """Compare the checksums inside some bytes of a file with the expected ones."""
+        """Compare the checksums in some bytes of a file with the expected checksums."""
         values = np.asarray(content.as_numpy_array()).view(np.uint8)
         if byte_range is None:
             if len(values) != entry.size:
@@ -305,10 +305,10 @@ class CheckedStore(Store):
             if byte_range is not None:
                 raise self._damaged(key, "a part of a chunk cannot be compared with its checksum")
             if crc_at(values, entry.size) != int(entry.chunks[0]):
-                raise self._damaged(key, "it is another chunk than the one that was written")
+                raise self._damaged(key, "its chunk has another checksum than the chunk that was written")
             return
         if start + len(values) == entry.size and crc_at(values, len(values)) != entry.index:
-            raise self._damaged(key, "its index is another one than the one that was written")
+            raise self._damaged(key, "its index has another checksum than the index that was written")
         places = await self._places(key, values, start, entry)
         stop = start + len(values)
         begins, ends = places[:, 0], places[:, 0] + places[:, 1]
@@ -316,12 +316,12 @@ class CheckedStore(Store):
             if begins[chunk] < start or ends[chunk] > stop:
                 raise self._damaged(key, "a part of a chunk cannot be compared with its checksum")
             if crc_at(values, int(ends[chunk]) - start) != int(entry.chunks[chunk]):
-                raise self._damaged(key, "it holds another chunk than the one that was written")
+                raise self._damaged(key, "a chunk has another checksum than the chunk that was written")
 
     async def _places(
         self, key: str, values: NDArray[np.uint8], start: int, entry: ShardChecksums
     ) -> NDArray[np.int64]:
-        """Return (offset, length) of every inner chunk of a shard; chunks that are not stored have length 0."""
+        """Return (offset, length) of every inner chunk of a shard; the length is 0 for a chunk that is not stored."""
         with self._lock:
             if (known := self._indexes.get(key)) is not None:
                 return known
@@ -332,30 +332,30 @@ class CheckedStore(Store):
             content = await self.held.get(key, default_buffer_prototype(), SuffixByteRequest(n_index))
             index = np.empty(0, np.uint8) if content is None else content.as_numpy_array().view(np.uint8)
         if len(index) != n_index or crc_at(index, n_index) != entry.index:
-            raise self._damaged(key, "its index is another one than the one that was written")
+            raise self._damaged(key, "its index has another checksum than the index that was written")
         found = places_in(index)
         with self._lock:
             self._indexes[key] = found
-            if len(self._indexes) > _REMEMBERED:
+            if len(self._indexes) > _CACHED:
                 self._indexes.popitem(last=False)
         return found
 
     def _damaged(self, key: str, why: str) -> StoreError:
-        return StoreError(f"{key} of '{self.where}' is damaged ({why}): make the store again")
+        return StoreError(f"{key} of '{self.where}' is damaged ({why}): create the store again")
 
 
-# Checksums of arrays by the digest of their file, shared by all stores of the process.
+# Checksums of arrays by the digest of their file. All stores of the process share this cache.
 _KNOWN: OrderedDict[str, Mapping[str, Entry]] = OrderedDict()
 _KNOWN_LOCK = threading.Lock()
 
 
 def checked_store(where: str) -> tuple[CheckedStore, str]:
-    """Return the checked store that holds a path or URL, and the path inside that store.
+    """Return the checked store that contains a path or URL, and the path inside this store.
 
     Raises
     ------
     StoreError
-        If metadata on the way was changed, or an array of this package lies where no manifest vouches for it.
+        If metadata of the store or of a parent was changed, or an array created by dpca is not in a manifest.
     """
     where = absolute(where.rstrip("/") or "/")
     inside: list[str] = []
@@ -374,7 +374,7 @@ def checked_store(where: str) -> tuple[CheckedStore, str]:
                 refuse_links(root, inside)
                 try:
                     require_known_outside(root, manifest)
-                except StoreError as error:  # of two stores, perhaps, where the outer one was replaced between
+                except StoreError as error:  # the outer store may have been replaced between the two reads
                     checked.require_same(error)
                     raise
             checked.prepare()

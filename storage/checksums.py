@@ -1,7 +1,7 @@
-"""The CRC-32C at the end of every chunk that this package writes, and where the chunks lie in a shard.
+"""The CRC-32C at the end of every chunk that dpca writes, and the index of the chunks of a shard.
 
-The index of a shard stands at its end: offset and length of each inner chunk in C order, 8 bytes each, then its own
-CRC-32C. A chunk that is not stored has the largest offset and length that 8 bytes can hold.
+The index is at the end of a shard: the offset and the length of each inner chunk in C order, 8 bytes each, then the
+CRC-32C of the index. A chunk that is not stored has the largest offset and length that 8 bytes can represent.
 """
 
 from __future__ import annotations
@@ -26,17 +26,17 @@ from dpca.storage.errors import StoreError, one_line
 from dpca.storage.objects import ObjectPath, Place
 from dpca.storage.unchecked import plain_store, require_file
 
-#: Bytes of a CRC-32C.
+#: Size of a CRC-32C in bytes.
 CRC_BYTES = 4
-#: Bytes of the offset and the length of a chunk in the index of its shard.
+#: Bytes of the offset and the length of one chunk in the index of its shard.
 PLACE_BYTES = 16
 #: Offset and length of a chunk that is not stored.
 NOT_STORED = np.iinfo(np.uint64).max
 _PIECE_BYTES = 1 << 20
-# Shards of an object store that are asked for their checksums at the same time.
+# Shards of an object store whose checksums are requested concurrently.
 _AT_ONCE = 8
 
-#: Size in bytes, and in hexadecimal digits the CRC-32C of each chunk and of the index.
+#: Size in bytes, and the CRC-32C of each chunk and of the index as hexadecimal digits.
 Entry = tuple[int, str]
 
 
@@ -47,12 +47,12 @@ class ShardChecksums:
     Attributes
     ----------
     size : int
-        Bytes.
+        Size of the file in bytes.
     chunks : ndarray of uint32
-        CRC-32C of each inner chunk, in C order of their places in the shard, 0 where none is stored; of the whole file
-        where the array is not sharded.
+        CRC-32C of each inner chunk, in C order of their places in the shard, and 0 for a chunk that is not stored. If
+        the array is not sharded, the CRC-32C of the whole file.
     index : int or None
-        CRC-32C of the shard's index; None where the array is not sharded.
+        CRC-32C of the index of the shard; None if the array is not sharded.
     """
 
     size: int
@@ -61,25 +61,25 @@ class ShardChecksums:
 
     @classmethod
     def from_entry(cls, entry: Entry) -> ShardChecksums:
-        """Return an entry of a file of checksums in numbers."""
+        """Convert an entry of a file of checksums to numbers."""
         size, text = entry
         values = np.frombuffer(bytes.fromhex(text), "<u4")
         return cls(size, values, None) if len(values) == 1 else cls(size, values[:-1], int(values[-1]))
 
 
 def shard_grid(array: zarr.Array[Any]) -> tuple[int, ...]:
-    """Return how many shards (chunks, where it has none) an array has along each axis."""
+    """Return the number of shards (of chunks, if the array is not sharded) along each axis of an array."""
     edges = array.shards or array.chunks
     return tuple(-(-length // edge) for length, edge in zip(array.shape, edges, strict=True))
 
 
 def index_bytes(n_chunks: int) -> int:
-    """Return the size of the index of a shard with ``n_chunks`` inner chunks, checksum included."""
+    """Return the size of the index of a shard with ``n_chunks`` inner chunks, including its checksum."""
     return PLACE_BYTES * n_chunks + CRC_BYTES
 
 
 def places_in(index: Any) -> NDArray[np.int64]:
-    """Return offset and length of each inner chunk, shape (n_chunks, 2); both 0 where a chunk is not stored.
+    """Return the offset and the length of each inner chunk, shape (n_chunks, 2); both are 0 for a missing chunk.
 
     Parameters
     ----------
@@ -91,12 +91,12 @@ def places_in(index: Any) -> NDArray[np.int64]:
 
 
 def crc_at(values: NDArray[np.uint8], end: int) -> int:
-    """Return the CRC-32C that ends before ``end``; -1 where there is none."""
+    """Return the CRC-32C that ends before ``end``; -1 if there are too few bytes."""
     return int.from_bytes(values[end - CRC_BYTES : end].tobytes(), "little") if end >= CRC_BYTES else -1
 
 
 def ends_in_checksums(array: zarr.Array[Any]) -> bool:
-    """Tell whether every stored chunk of an array, and every index of a shard, ends in a CRC-32C of its bytes."""
+    """Return whether every stored chunk and every shard index of an array ends in a CRC-32C of its bytes."""
     metadata = array.metadata
     if not isinstance(metadata, ArrayV3Metadata):
         return False
@@ -107,23 +107,24 @@ def ends_in_checksums(array: zarr.Array[Any]) -> bool:
 
 
 def stored_checksums(folder: Place, known: Mapping[str, Entry] = MappingProxyType({})) -> Mapping[str, Entry]:
-    """Return the size and the checksums that each file of chunks of an array holds, by its path in the array.
+    """Return the size and the checksums of each file of chunks of an array, by its path in the array.
 
     Parameters
     ----------
     folder : Path or ObjectPath
+        Root of the array.
     known : mapping, optional
-        What a manifest states of some of them, which is returned as it is: these files are not read.
+        Entries from a manifest. They are returned unchanged, and these files are not read.
 
     Raises
     ------
     StoreError
-        If the chunks end in no checksums, or a file is missing or torn.
+        If chunks have no checksums, or a file is missing or torn.
     """
     array = zarr.open_array(plain_store(os.fspath(folder)), mode="r", zarr_format=3)
     if not ends_in_checksums(array):
         raise StoreError(
-            f"the chunks of '{folder}' end in no CRC-32C: make arrays with dpca.storage.arrays.create_array"
+            f"the chunks of '{folder}' have no CRC-32C: create arrays with dpca.storage.arrays.create_array"
         )
     per_shard = 0
     if array.shards is not None:
@@ -151,14 +152,14 @@ def _entry_of(folder: Place, key: str, per_shard: int, sizes: Mapping[str, int] 
 
 
 def _stored_in(read: Callable[[list[tuple[int, int]]], list[bytes]], size: int, per_shard: int) -> Entry:
-    """Return the entry of a file; ``read`` returns its bytes from and to some places."""
+    """Return the entry of a file. ``read`` returns the bytes of several (start, stop) ranges."""
     if not per_shard:
         return size, _whole(read, [(size - CRC_BYTES, size)])[0].hex()
     n_index = index_bytes(per_shard)
     (index,) = _whole(read, [(size - n_index, size)])
     places = places_in(index)
     if int(places[:, 1].sum()) + n_index != size:
-        raise ValueError(f"its chunks do not fill its {size:,} bytes")
+        raise ValueError(f"its chunks do not add up to its {size:,} bytes")
     ends = places.sum(axis=1).tolist()
     found = iter(_whole(read, [(end - CRC_BYTES, end) for end in ends if end]))
     return size, (b"".join(next(found) if end else bytes(CRC_BYTES) for end in ends) + index[-CRC_BYTES:]).hex()
@@ -166,10 +167,10 @@ def _stored_in(read: Callable[[list[tuple[int, int]]], list[bytes]], size: int, 
 
 def _whole(read: Callable[[list[tuple[int, int]]], list[bytes]], places: list[tuple[int, int]]) -> list[bytes]:
     if any(start < 0 for start, _ in places):
-        raise ValueError("it is cut short")
+        raise ValueError("it is truncated")
     pieces = read(places)
     if any(len(piece) != stop - start for piece, (start, stop) in zip(pieces, places, strict=True)):
-        raise ValueError("it is cut short")
+        raise ValueError("it is truncated")
     return pieces
 
 
@@ -178,19 +179,19 @@ def _pread(file: int, places: list[tuple[int, int]]) -> list[bytes]:
 
 
 def compare_stored(where: str, array: str, known: Mapping[str, Entry]) -> None:
-    """Compare the sizes and the checksums inside files of chunks with the expected ones; chunks are not read.
+    """Compare the sizes and the stored checksums of files of chunks with the manifest, without reading the chunks.
 
     Parameters
     ----------
     where, array : str
-        Path of the store, and of the array in it.
+        Path of the store, and path of the array in the store.
     known : mapping
-        What the manifest states, by the path of the file in the array.
+        Entries of the manifest, by the path of the file in the array.
 
     Raises
     ------
     StoreError
-        If a file is missing, cannot be read, or is not the one that was written at its place.
+        If a file is missing, cannot be read, or is not the file that was written at its place.
     """
     for key, (size, text) in known.items():
         name = f"{array}/{key}"
@@ -201,11 +202,11 @@ def compare_stored(where: str, array: str, known: Mapping[str, Entry]) -> None:
             with open(path, "rb", buffering=0) as file:
                 found = _stored_in(partial(_pread, file.fileno()), size, values - 1)
         except (OSError, ValueError) as error:
-            raise StoreError(f"{name} of '{where}' is damaged ({one_line(error)}): make the store again") from error
+            raise StoreError(f"{name} of '{where}' is damaged ({one_line(error)}): create the store again") from error
         if found[1] != text:
             raise StoreError(
-                f"{name} of '{where}' is damaged (it is another file than the one that was written): make the store "
-                f"again"
+                f"{name} of '{where}' is damaged (its checksums are not those of the file that was written): create "
+                f"the store again"
             )
 
 
@@ -215,7 +216,7 @@ def compare_file(path: str, known: ShardChecksums) -> None:
     Raises
     ------
     OSError, ValueError
-        If the file cannot be read, or is not the one that was written.
+        If the file cannot be read, or is not the file that was written.
     """
     with open(path, "rb", buffering=0) as opened:
         file = opened.fileno()
@@ -234,10 +235,10 @@ def compare_file(path: str, known: ShardChecksums) -> None:
 
 
 def _compare_run(file: int, start: int, stop: int, expected: int) -> None:
-    """Compare bytes that end in their own CRC-32C with the expected one."""
+    """Compare bytes that end in their own CRC-32C with the expected CRC-32C."""
     checksum = 0
     for first in range(start, stop - CRC_BYTES, _PIECE_BYTES):
         checksum = google_crc32c.extend(checksum, os.pread(file, min(_PIECE_BYTES, stop - CRC_BYTES - first), first))
     stored = int.from_bytes(os.pread(file, CRC_BYTES, stop - CRC_BYTES), "little")
     if not checksum == stored == expected:
-        raise ValueError(f"bytes {start:,} to {stop:,} are not those that were written, by their checksum")
+        raise ValueError(f"bytes {start:,} to {stop:,} do not match the checksum of the bytes that were written")

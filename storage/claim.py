@@ -1,14 +1,14 @@
-"""Claims a work folder: marks it as ours for its whole life and locks it for one run.
+"""Claims a work folder: marks it as created by dpca and locks it for one run.
 
 ::
 
-    out.zarr.partial/           made, empty                      may be taken over
-        lock                    made, empty                      may be taken over while nothing is beside it
-        lock                    holds MARK                       ours: only now anything else may appear
-        lock                    removed when all else is gone, then the folder
+    out.zarr.partial/           created, empty                   may be taken over
+        lock                    created, empty                   may be taken over while it is the only file
+        lock                    contains MARK                    claimed; only now other files may be created
+        lock                    removed after all other files, then the folder
 
-A folder without the mark that holds more than an empty lock belongs to somebody else: it is refused and not changed.
-Folders of version 1, whose lock is empty, are recognized by their journal.
+A folder that has no mark and more files than an empty lock was not created by dpca. It is rejected and not changed.
+Folders of version 1 have an empty lock and are recognized by their journal.
 """
 
 from __future__ import annotations
@@ -27,34 +27,34 @@ from dpca.storage.objects import Place
 
 MARK = b"work folder of dpca: the output appears beside it when it is whole\n"
 LOCK, JOURNAL = "lock", "journal.json"
-#: What the name of a work folder adds to that of its output.
+#: Suffix of a work folder, after the name of its output.
 WORK_SUFFIX = ".partial"
-#: What a store that is replaced is called in the work folder, between two renames.
+#: Name in the work folder of a store that is being replaced, between two renames.
 REPLACED = "replaced"
 
-# How network file systems rename a file that is removed while it is open.
+# Prefix of a file on a network file system that was removed while it was open.
 _STALE = ".nfs"
 
 
 class Claim:
-    """A work folder that this run alone may change.
+    """A work folder that only this run may change.
 
     Parameters
     ----------
     folder : Path
-        Absolute; made if it is not there.
+        Absolute path; created if it does not exist.
     shown : str
-        What errors call the output.
+        Name of the output in error messages.
 
     Attributes
     ----------
     created : bool
-        Whether the folder was not there before.
+        Whether this call created the folder.
 
     Raises
     ------
     StoreError
-        If another run holds the folder, or it is somebody else's, or a link, or a link lies in it.
+        If another run holds the folder, it was not created by dpca, or it is or contains a link.
     """
 
     def __init__(self, folder: Path, shown: str) -> None:
@@ -83,17 +83,17 @@ class Claim:
             self._handle = None
 
     def require(self) -> None:
-        """Do nothing: nobody can take a lock away."""
+        """Do nothing, since no other process can take over a lock of the operating system."""
 
     def end(self) -> None:
-        """Remove the folder; it may hold nothing but the lock."""
+        """Remove the folder, which must contain only the lock."""
         self._path.unlink(missing_ok=True)
         self.release()
         with suppress(OSError):
-            self.folder.rmdir()  # not empty: another run waits in it already
+            self.folder.rmdir()  # fails if another run created its lock already
 
     def _leave_no_trace(self) -> None:
-        """Remove what was created before an error, such as that of a full disk."""
+        """Remove the lock and the folder after an error such as a full disk."""
         with suppress(OSError):
             if self._handle is not None:
                 self._path.unlink(missing_ok=True)
@@ -102,7 +102,7 @@ class Claim:
     def _acquire(self) -> int:
         while True:
             with suppress(FileNotFoundError, NotADirectoryError):
-                mode = os.lstat(self.folder).st_mode  # once: the run before us may remove it at any moment
+                mode = os.lstat(self.folder).st_mode  # one call, since the previous run may remove it at any moment
                 if stat.S_ISLNK(mode):
                     raise self._refusal("is a link, which is never followed")
                 if not stat.S_ISDIR(mode):
@@ -112,19 +112,19 @@ class Claim:
             except FileExistsError as error:
                 if error.filename != os.fspath(self.folder):
                     raise
-                continue  # the run before us removed the folder while we looked whether it is one
-            except FileNotFoundError as error:  # a folder of the system's, say
+                continue  # the previous run removed the folder in the meantime
+            except FileNotFoundError as error:  # for example in /proc
                 raise StoreError(
-                    f"output '{self._shown}' cannot be created (nothing can in its folder): choose another output"
+                    f"output '{self._shown}' cannot be created (its folder allows no new files): choose another output"
                 ) from error
             try:
-                # does not create the lock in a folder that may be somebody else's
+                # The lock is not created in a folder that dpca may not have created.
                 handle = os.open(self._path, os.O_RDWR | os.O_NOFOLLOW | self._making())
             except FileNotFoundError:
-                continue  # the run before us removed the folder just now
+                continue  # the previous run just removed the folder
             except OSError as error:
                 if self._path.is_symlink():
-                    raise self._refusal(f"holds the link '{LOCK}', which is never followed") from error
+                    raise self._refusal(f"contains the link '{LOCK}', which is never followed") from error
                 raise
             try:
                 fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -135,14 +135,14 @@ class Claim:
                     f"choose another output"
                 ) from error
             except OSError:
-                return handle  # a network file system without locks: go on without
+                return handle  # a network file system without locks: continue without a lock
             with suppress(FileNotFoundError):
                 if os.path.samestat(os.fstat(handle), os.stat(self._path)):
                     return handle
-            os.close(handle)  # locked a file that its holder had removed already: take the new one
+            os.close(handle)  # the locked file was already removed: lock the new one
 
     def _making(self) -> int:
-        """Return the flag that creates the lock if it is missing and may be created, else 0."""
+        """Return the flag that creates a missing lock if this is allowed, else 0."""
         with suppress(FileNotFoundError):
             others = self._others()
             if others and not self._path.exists() and not self._is_of_version_1():
@@ -159,14 +159,14 @@ class Claim:
                 raise self._foreign(others[0] if others else LOCK)
             os.pwrite(self._handle, MARK, 0)
         if (link := _first_link(self.folder)) is not None:
-            raise self._refusal(f"holds the link '{printable(link)}', which is never followed")
+            raise self._refusal(f"contains the link '{printable(link)}', which is never followed")
 
     def _others(self) -> list[str]:
         names = (entry.name for entry in os.scandir(self.folder))
         return sorted(name for name in names if name != LOCK and not name.startswith(_STALE))
 
     def _is_of_version_1(self) -> bool:
-        """Whether a journal shows that the folder is ours, made before folders were marked."""
+        """Whether a journal shows that dpca created the folder before it marked folders."""
         path = self.folder / JOURNAL
         journal = None if path.is_symlink() else read_json(path)
         return (
@@ -176,17 +176,17 @@ class Claim:
         )
 
     def _foreign(self, name: str) -> StoreError:
-        return self._refusal(f"holds {printable(name)!r}, which is not created by dpca")
+        return self._refusal(f"contains {printable(name)!r}, which was not created by dpca")
 
     def _refusal(self, why: str) -> StoreError:
         return StoreError(f"work folder '{self._shown}.partial' {why}: choose another output or remove it")
 
 
 def _first_link(folder: Path) -> str | None:
-    """Return the path, relative to a folder, of a link anywhere in it."""
+    """Return the relative path of the first link anywhere in a folder; None if there is none."""
     waiting = [os.fspath(folder)]
     while waiting:
-        with suppress(FileNotFoundError), os.scandir(waiting.pop()) as entries:  # a worker may still be tidying up
+        with suppress(FileNotFoundError), os.scandir(waiting.pop()) as entries:  # a worker may still remove folders
             for entry in entries:
                 if entry.is_symlink():
                     return os.path.relpath(entry.path, folder)
@@ -196,7 +196,7 @@ def _first_link(folder: Path) -> str | None:
 
 
 def read_json(path: Place) -> dict[str, Any] | None:
-    """Return the JSON object in a file; None if there is none, or it is torn."""
+    """Return the JSON object in a file; None if the file is missing or torn."""
     try:
         value = json.loads(read_file(path))
     except (OSError, ValueError, RecursionError):

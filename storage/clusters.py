@@ -1,7 +1,7 @@
-"""Converts the failures of a Dask cluster to `ClusterError`, here and nowhere else.
+"""Converts the failures of a Dask cluster to `ClusterError`; no other module does this.
 
-A task's own error passes as it is. A client that has lost its scheduler raises a dozen different things, depending on
-what it was asked meanwhile; all of them are one `ClusterError` that names the address.
+The errors of tasks are not converted. A client that lost its scheduler raises a dozen different exceptions, depending
+on its current call. All of them become a `ClusterError` with the address of the scheduler.
 """
 
 from __future__ import annotations
@@ -21,31 +21,31 @@ from dpca.storage.errors import ClusterError, DataError, StoreError, one_line
 
 T = TypeVar("T")
 
-_GO_ON = "the same command goes on with what is finished"
-# Messages of a process that lacks the function it should run.
+_RESUME = "run the same command again to resume"
+# Messages of a process that cannot import the function of its task.
 _NOT_LOADED = ("deserialization of the task graph", "Can't get attribute")
-# By the clients' numbers, since some here are asked for by something that stands for them until they are opened:
-# why a client was closed, stated by the thread that closed it,
+# Both by the ids of clients, since a client may be represented by a proxy until it is opened.
+# Why the watching thread closed a client.
 _lost: dict[str, str] = {}
-# and the threads of all the workers that clusters will have which are watched.
-_promised: dict[str, int | None] = {}
+# The number of threads that a watched cluster will have when all of its workers are running.
+_expected_threads: dict[str, int | None] = {}
 
 
 @contextmanager
 def cluster_errors(client: Any | None) -> Iterator[None]:
-    """Convert what a failing cluster raises inside the block to a `ClusterError`.
+    """Convert the errors of a failing cluster inside the block to a `ClusterError`.
 
     Parameters
     ----------
     client : distributed.Client or None
-        Asked inside the block; None changes nothing.
+        The client that the block uses. None converts nothing.
 
     Raises
     ------
     ClusterError
-        In place of whatever Dask says when its scheduler or all workers are lost, a worker keeps dying, or a worker
-        cannot import this package. Errors of tasks pass, and so does the `CancelledError` of a result that was lost
-        with its worker, since it can be computed again.
+        Instead of the exceptions of Dask, if the scheduler or all workers are lost, a worker keeps dying, or a worker
+        cannot import dpca. Errors of tasks are not converted. The `CancelledError` of a result that was lost with its
+        worker is not converted either, since the result can be computed again.
     """
     if client is None:
         yield
@@ -53,7 +53,9 @@ def cluster_errors(client: Any | None) -> Iterator[None]:
     where = _address(client)
     try:
         if client.status == "closed":
-            raise ClusterError(_lost.get(client.id) or f"{where} was left: open a client again, {_GO_ON}")
+            raise ClusterError(
+                _lost.get(client.id) or f"the client of {where} is closed: open a new client, and {_RESUME}"
+            )
         yield
     except (DataError, StoreError, ClusterError):
         raise
@@ -68,45 +70,45 @@ def cluster_errors(client: Any | None) -> Iterator[None]:
 def watched(
     client: Any, patience: float, *, threads: int | None = None, interval: float = 2.0, answer: float = 10.0
 ) -> Iterator[None]:
-    """Close a client, during a block, when its scheduler is silent or has had no workers for too long.
+    """Close a client during the block if its scheduler does not answer or has no workers for too long.
 
-    Dask itself would wait for ever, for a scheduler that hangs as for workers that never come.
+    Dask itself waits indefinitely for a scheduler that hangs and for workers that never start.
 
     Parameters
     ----------
     client : distributed.Client
-        Of a running cluster. Closed when it is given up; `cluster_errors` then says why.
+        Client of a running cluster. After it was closed, `cluster_errors` reports the reason.
     patience : float
         Seconds that a cluster may be without workers.
     threads : int, optional
-        Of all the workers that it will have; default those of the workers that are there whenever that is asked.
+        Number of threads of the complete cluster. The default is the number of threads of the current workers.
     interval : float
-        Seconds between two questions to the scheduler.
+        Seconds between two requests to the scheduler.
     answer : float
-        Seconds that it may take to answer one.
+        Seconds that the scheduler may take to answer a request.
     """
     ended = threading.Event()
     asking = (client, patience, interval, answer, ended)
     watch = threading.Thread(target=_watch, args=asking, name="watch-cluster", daemon=True)
-    _promised[client.id] = threads
+    _expected_threads[client.id] = threads
     watch.start()
     try:
         yield
     finally:
         ended.set()
-        _promised.pop(client.id, None)
+        _expected_threads.pop(client.id, None)
 
 
 def is_watched(client: Any) -> bool:
-    """Say whether a client is closed when its cluster has no workers for too long, so that one can wait without end."""
-    return client.id in _promised
+    """Return whether a client is watched: it is closed if its cluster has no workers for too long."""
+    return client.id in _expected_threads
 
 
 def worker_threads(client: Any) -> int:
-    """Return how many tasks the workers of a cluster run at once when all are there.
+    """Return the number of tasks that a complete cluster runs at once.
 
-    How a stream is cut into segments must not depend on the moment. So the workers of a cluster on this machine count
-    while they are dead and on their way back, and one that `watched` was told the size of has that size.
+    The division of a stream into segments must not depend on the current number of workers. Workers of a local cluster
+    therefore count even while they restart, and ``threads`` of `watched` determines the size of a watched cluster.
 
     Raises
     ------
@@ -114,30 +116,31 @@ def worker_threads(client: Any) -> int:
         If the cluster is lost.
     """
     with cluster_errors(client):
-        if promised := _promised.get(client.id):
-            return promised
-        ours = [worker["options"] for worker in (getattr(client.cluster, "worker_spec", None) or {}).values()]
-        if ours and all("nthreads" in options for options in ours):
-            return sum(int(options["nthreads"] or 1) for options in ours)
+        if expected := _expected_threads.get(client.id):
+            return expected
+        local = [worker["options"] for worker in (getattr(client.cluster, "worker_spec", None) or {}).values()]
+        if local and all("nthreads" in options for options in local):
+            return sum(int(options["nthreads"] or 1) for options in local)
         return sum(client.nthreads().values())
 
 
 def require_version(version: str) -> None:
-    """Refuse a process that has another version of this package than the program it works for.
+    """Check that this worker and the program that submits its tasks have the same version of dpca.
 
     Raises
     ------
     ClusterError
+        If the versions differ.
     """
     if version != dpca.__version__:
         raise ClusterError(
-            f"a worker on '{socket.gethostname()}' has version {dpca.__version__} of this package and this program "
-            f"{version}: install the same version everywhere"
+            f"a worker on '{socket.gethostname()}' has version {dpca.__version__} of dpca, but this program has "
+            f"version {version}: install the same version everywhere"
         )
 
 
 def for_workers(function: Callable[..., T]) -> Callable[..., T]:
-    """Return a function for tasks, which is refused by a worker of another version, whenever that has joined."""
+    """Wrap a function for tasks: a worker with another version of dpca raises `ClusterError` instead of running it."""
     return partial(_on_worker, dpca.__version__, function)
 
 
@@ -147,14 +150,14 @@ def _on_worker(version: str, function: Callable[..., T], *arguments: Any) -> T:
 
 
 def task_key(name: str) -> str:
-    """Return a new key for a task, which Dask's dashboard counts under the words of ``name``, without its numbers."""
+    """Return a new key for a task. The dashboard of Dask groups tasks by the words of ``name``, without its numbers."""
     return "-".join([*re.findall("[A-Za-z]+", name), uuid4().hex])
 
 
 def wait_for_worker(client: Any, seconds: float | None = None) -> bool:
-    """Say whether a worker does something within so many seconds; None waits without end.
+    """Return whether a worker runs a task within some seconds; None waits indefinitely.
 
-    An adaptive cluster has no workers before there is something to do.
+    The task makes an adaptive cluster start a worker.
 
     Raises
     ------
@@ -180,11 +183,11 @@ def _watch(client: Any, patience: float, interval: float, answer: float, ended: 
         except Exception as error:
             if ended.is_set():
                 return
-            why = f"{where} was lost ({one_line(error)}): start it again, {_GO_ON}"
+            why = f"{where} was lost ({one_line(error)}): start it again, and {_RESUME}"
         else:
             alone = 0.0 if workers else alone + interval
             if alone >= patience:
-                why = f"{where} has had no workers for {alone:.0f} seconds: start some, {_GO_ON}"
+                why = f"{where} has had no workers for {alone:.0f} seconds: start workers, and {_RESUME}"
     if why:
         _lost[client.id] = why
         with suppress(Exception):
@@ -199,7 +202,7 @@ def _address(client: Any) -> str:
 
 
 def _sentence(error: Exception, client: Any, where: str) -> str | None:
-    """Return the sentence for an error of the cluster; None for an error of the task itself."""
+    """Return the message for an error of the cluster; None for an error of the task itself."""
     from distributed import KilledWorker
     from distributed.client import ClosedClientError
     from distributed.comm.core import CommClosedError
@@ -209,28 +212,28 @@ def _sentence(error: Exception, client: Any, where: str) -> str | None:
         return _lost[client.id]
     if isinstance(error, KilledWorker):
         return (
-            f"{error.allowed_failures + 1} workers of {where.removeprefix('the ')} died at one task, as those do that "
-            f"exceed their limit of memory: give each more (--memory, or --memory-limit of 'dask worker'), {_GO_ON}"
+            f"{error.allowed_failures + 1} workers of {where} died running the same task, which usually means too "
+            f"little memory: increase --memory, or --memory-limit of 'dask worker', and {_RESUME}"
         )
     if isinstance(error, NoWorkerError | NoValidWorkerError):
-        return f"{where} has no workers left: start some, {_GO_ON}"
+        return f"{where} has no workers left: start workers, and {_RESUME}"
     foreign = isinstance(error, ImportError) or any(words in str(error) for words in _NOT_LOADED)
-    # An error that a worker raises outside of a task arrives as its text.
+    # An error outside of a task arrives from the worker as text.
     foreign |= type(error) is Exception and str(error).startswith(("ModuleNotFoundError(", "ImportError("))
     if foreign and client.status == "running":
         return (
-            f"a process of {where.removeprefix('the ')} cannot run this package ({first_cause(error)}): "
-            f"install the same version of it for the scheduler and every worker"
+            f"a process of {where} cannot import dpca ({first_cause(error)}): "
+            f"install the same version of dpca for the scheduler and every worker"
         )
     lost = isinstance(error, CommClosedError | ClosedClientError) or client.status != "running"
-    # Dask's own time-outs have no errno, unlike those of files that a task reads.
+    # Timeouts of Dask have no errno, unlike timeouts of files that a task reads.
     lost |= isinstance(error, OSError) and error.errno is None and "timed out" in str(error).lower()
     lost |= isinstance(error, CancelledError) and str(getattr(error, "reason", "")).startswith("scheduler-")
-    return f"{where} was lost: start it again, {_GO_ON}" if lost else None
+    return f"{where} was lost: start it again, and {_RESUME}" if lost else None
 
 
 def first_cause(error: BaseException) -> str:
-    """Return what the error says, in one line, that others were raised from."""
+    """Return the message of the root cause of an error, in one line."""
     while error.__cause__ is not None:
         error = error.__cause__
     return one_line(error)

@@ -1,4 +1,4 @@
-"""The list of codecs that are read: this package, not the store, decides what runs on its bytes."""
+"""The list of supported codecs. A store cannot make dpca run any other codec."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 from dpca.storage.errors import StoreError, one_line
 
-# Codecs that this package and others use for numbers and text. "pickle" is left out: it executes what it reads.
+# Codecs for numbers and text. "pickle" is not supported, since it executes code from the store.
 _CODECS = frozenset(
     (
         *("bytes", "endian", "transpose", "sharding_indexed", "cast_value", "scale_offset", "vlen-utf8", "vlen-bytes"),
@@ -21,35 +21,35 @@ _CODEC_KEYS = ("codecs", "index_codecs", "filters", "compressor")
 
 
 def check_codecs(content: bytes, where: str) -> None:
-    """Refuse metadata that names a codec or a filter that is not read here.
+    """Check that metadata names only supported codecs and filters.
 
     Parameters
     ----------
     content : bytes
-        A file of metadata of Zarr, of version 2 or 3, consolidated or not.
+        A metadata file of Zarr version 2 or 3, consolidated or not.
     where : str
-        Path of the file, for the message.
+        Path of the file, for the error message.
 
     Raises
     ------
     StoreError
-        Also where it is no metadata at all.
+        If a codec is not supported, or the content is not JSON.
     """
     try:
         metadata = json.loads(content)
     except (ValueError, RecursionError) as error:
         raise StoreError(
-            f"'{where}' is no metadata of a Zarr store ({one_line(error)}): get the store again"
+            f"'{where}' is not Zarr metadata ({one_line(error)}): copy the store again from its origin"
         ) from error
     for name in _codecs_in(metadata):
         if name.removeprefix("numcodecs.") not in _CODECS:
             raise StoreError(
-                f"'{where}' names the codec {name!r}, which is not read here: write the array with one of Zarr's own"
+                f"'{where}' has the codec {name!r}, which is not supported: write the array with a codec of Zarr"
             )
 
 
 def _codecs_in(metadata: Any) -> Iterator[str]:
-    """Yield the names of all codecs and filters in a document of metadata, consolidated or not."""
+    """Yield the names of all codecs and filters in a metadata document, consolidated or not."""
     waiting = [metadata]
     while waiting:
         part = waiting.pop()

@@ -1,4 +1,4 @@
-"""What is wrong with the values and the metadata of any store."""
+"""Checks the values and the metadata of stores, with or without an integrity manifest."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from dpca.storage.reading import is_dense, is_vouched, open_array, open_node, ro
 from dpca.storage.stack import STACK_KIND, open_stack
 from dpca.storage.virtual_stack import is_virtual, wrong_samples
 
-# Arrays that are parts of one: "components_3".
+# Numbered arrays, such as "components_3", belong together.
 _NUMBERED = re.compile(r"_\d+$")
 
 
 def foreign_shards(where: str, problems: list[str]) -> list[tuple[Any, ...]]:
-    """Return the shards to read of a store without a manifest; append problems of its metadata."""
+    """Return the shards of a store without a manifest, and append problems of its metadata to ``problems``."""
     root = open_node(where)
     problems += check_stack(where, root) if isinstance(root, zarr.Group) else []
     arrays = members(where, root, problems)
@@ -36,7 +36,7 @@ def foreign_shards(where: str, problems: list[str]) -> list[tuple[Any, ...]]:
 
 
 def check_stack(where: str, root: zarr.Group) -> list[str]:
-    """Check that a stack store opens and has names; lengths are compared in `check_axes`."""
+    """Check that a stack store opens and has sample names. `check_axes` compares the lengths."""
     if root_facts(root).get("kind") != STACK_KIND:
         return []
     try:
@@ -48,7 +48,7 @@ def check_stack(where: str, root: zarr.Group) -> list[str]:
 
 
 def members(where: str, root: zarr.Array[Any] | zarr.Group, problems: list[str]) -> dict[str, zarr.Array[Any]]:
-    """Return every array by its path in the store; unreadable members of our stores are problems."""
+    """Return every array by its path in the store, and append unreadable members of dpca stores to ``problems``."""
     if isinstance(root, zarr.Array):
         return {"": root}
     with warnings.catch_warnings(record=True) as strangers:
@@ -56,7 +56,7 @@ def members(where: str, root: zarr.Array[Any] | zarr.Group, problems: list[str])
         try:
             members = dict(root.members(max_depth=None))
         except (OSError, ValueError, TypeError, KeyError, RuntimeError, BaseZarrError) as error:
-            problems.append(f"the metadata of '{where}' cannot be read ({one_line(error)})")
+            problems.append(f"the metadata of '{where}' is unreadable ({one_line(error)})")
             return {}
     if root_facts(root):
         problems += sorted(str(warning.message) for warning in strangers)
@@ -64,7 +64,7 @@ def members(where: str, root: zarr.Array[Any] | zarr.Group, problems: list[str])
 
 
 def check_axes(arrays: dict[str, zarr.Array[Any]]) -> list[str]:
-    """Check that an axis has one length within a group; numbered arrays, the components of shared cells, may differ."""
+    """Check that an axis has one length in a group; numbered arrays, the components of shared cells, may differ."""
     problems: list[str] = []
     first: dict[tuple[str, str], tuple[str, int]] = {}
     for name, array in arrays.items():
@@ -76,12 +76,12 @@ def check_axes(arrays: dict[str, zarr.Array[Any]]) -> list[str]:
                 continue
             other, expected = first.setdefault((folder, axis), (name, length))
             if length != expected:
-                problems.append(f"{name}: axis {axis!r} has length {length}, and {expected} in {other}")
+                problems.append(f"{name}: axis {axis!r} has the length {length}, but {expected} in {other}")
     return problems
 
 
 def check_shard(path: str, name: str, index: tuple[int, ...]) -> list[str]:
-    """Read a shard, or a chunk, of an array that no manifest vouches for."""
+    """Read a shard, or a chunk, of an array without a manifest, and return its problems."""
     try:
         array = open_array(path)
     except StoreError as error:
@@ -93,7 +93,7 @@ def check_shard(path: str, name: str, index: tuple[int, ...]) -> list[str]:
 
 
 def wrong_values(array: zarr.Array[Any], index: tuple[int, ...]) -> str | None:
-    """Decode a shard, a row of chunks at a time, so that memory does not grow with it; say what is wrong."""
+    """Decode a shard, one row of chunks at a time to limit memory, and return its problem; None if there is none."""
     edges = array.shards or array.chunks
     start = [i * edge for i, edge in zip(index, edges, strict=True)]
     stop = [min(s + edge, length) for s, edge, length in zip(start, edges, array.shape, strict=True)]
@@ -106,12 +106,12 @@ def wrong_values(array: zarr.Array[Any], index: tuple[int, ...]) -> str | None:
     for block in blocks or [()]:
         try:
             values = np.asarray(array[block])
-        except Exception as error:  # codecs of anyone's choice fail in ways of their own
+        except Exception as error:  # foreign codecs raise arbitrary exceptions
             return f"is damaged ({one_line(error.__cause__ or error)})"
         if values.dtype.kind in "fc":
             wrong = np.isnan(values) if may_be_infinite else ~np.isfinite(values)
             if wrong.any():
                 within = np.unravel_index(int(wrong.argmax()), values.shape)
                 at = [int(i) + part.start for i, part in zip(within, block, strict=True)]
-                return f"holds values that are not finite, the first at {at}"
+                return f"has values that are not finite, the first at {at}"
     return None

@@ -1,8 +1,8 @@
-"""Names of the axes of an array, and coordinates along them, kept as netCDF and xarray keep them.
+"""Names of the axes of an array, and coordinates along them, stored as in netCDF and xarray.
 
-A one-dimensional array that is called as an axis holds its coordinates; others, such as latitudes of a curved grid, are
-named by the attribute ``coordinates`` of the array whose axes they have (CF conventions, chapter 5). Values are kept as
-they are stored: of time, numbers whose attributes ``units`` and ``calendar`` say what they count.
+A one-dimensional array with the name of an axis holds the coordinates of this axis. The attribute ``coordinates`` of an
+array lists its other coordinates, such as latitudes of a curved grid (CF conventions, chapter 5). Values keep their
+stored form: times are numbers with the attributes ``units`` and ``calendar``.
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from dpca.storage.errors import DataError
 from dpca.storage.layout import SAMPLE, Layout, named_axes
 from dpca.storage.reading import array_in
 
-# Names that arrays and groups of our stores have.
-_OURS = frozenset(
+# Names of arrays and groups in dpca stores.
+_RESERVED = frozenset(
     (
         "samples",
         "name",
@@ -43,10 +43,10 @@ _OURS = frozenset(
 )
 UNITS = "units"
 _DESCRIBING = ("standard_name", "long_name", UNITS, "calendar", "axis", "positive", "dtype")
-#: The attribute that names coordinates which are not called as an axis.
+#: The attribute that lists the coordinates without the name of an axis.
 BESIDE = "coordinates"
 _MOST, _CHUNK = 2**25, 2**16
-# What times count, and from when (CF conventions, 4.4), in calendars that agree from 1583 on.
+# Unit and reference date of times (CF conventions, section 4.4). The calendars below agree from 1583 on.
 _SINCE = re.compile(r"(day|hour|minute|second)s? since (\d+)-(\d+)-(\d+)(?:[T ](\d+):(\d+)(?::(\d+)(?:\.0*)?)?)?")
 _SECONDS = {"day": 86400, "hour": 3600, "minute": 60, "second": 1}
 _CALENDARS = ("", "standard", "gregorian", "proleptic_gregorian")
@@ -54,7 +54,7 @@ _CALENDARS = ("", "standard", "gregorian", "proleptic_gregorian")
 
 @dataclass(frozen=True, eq=False)
 class Coordinate:
-    """Numbers or texts along some axes of an array, and the attributes that say what they are."""
+    """Numbers or texts along some axes of an array, and attributes such as their units."""
 
     dims: tuple[str, ...]
     values: NDArray[Any]
@@ -65,22 +65,23 @@ _LATITUDES = ("lat", "latitude", "nav_lat", "xlat")
 
 
 def is_latitude(name: str, attributes: Mapping[str, Any]) -> bool:
-    """Say whether a coordinate holds latitudes, by its name or by its attributes (CF conventions, section 4.1)."""
+    """Return whether a coordinate holds latitudes, by its name or its attributes (CF conventions, section 4.1)."""
     units = str(attributes.get("units", "")).lower()
     return name.lower() in _LATITUDES or attributes.get("standard_name") == "latitude" or units == "degrees_north"
 
 
 @dataclass(frozen=True, eq=False)
 class Coordinates:
-    """What the axes of an array are called, and what stands along them.
+    """The names of the axes of an array, and the coordinates along them.
 
     Attributes
     ----------
     dims : tuple of str
-        Names of all axes, each once.
+        Distinct names of all axes.
     arrays : mapping of str to Coordinate
+        Coordinates by name.
     attributes : mapping of str to str
-        What the values of the array itself are: units, name.
+        Attributes of the array itself, such as units and name.
     """
 
     dims: tuple[str, ...]
@@ -89,53 +90,53 @@ class Coordinates:
 
     @property
     def sample_axes(self) -> tuple[str, ...] | None:
-        """Names of the axes of a sample where the first axis counts samples; see `dpca.storage.layout.named_axes`."""
+        """Names of the axes of a sample, if samples are on the first axis; see `dpca.storage.layout.named_axes`."""
         return named_axes(self.dims[1:])
 
     @property
     def northward(self) -> tuple[int, ...]:
-        """Axes along which latitudes ascend: a picture of it, whose first row is at the top, has the south there."""
+        """Axes with ascending latitudes; an image with its first row at the top shows the south there."""
         found = [one for name, one in self.arrays.items() if one.dims[1:] == () and is_latitude(name, one.attributes)]
         return tuple(self.dims.index(one.dims[0]) for one in found if one.dims and one.values[0] < one.values[-1])
 
     @property
     def stated(self) -> dict[str, str]:
-        """Attributes of the array when it is stored."""
+        """Attributes of the stored array."""
         others = [name for name, found in self.arrays.items() if found.dims != (name,) and not set(name) & set(" \t\n")]
         return {**self.attributes, **({BESIDE: " ".join(others)} if others else {})}
 
     def arranged(self, order: Sequence[int], axes: Sequence[str]) -> Coordinates:
-        """Return the coordinates of the array whose axes are in another order, those of a sample with these names.
+        """Return the coordinates after the axes are permuted and the axes of a sample are renamed to ``axes``.
 
-        Those with a name that our stores give to something else are left out.
+        Coordinates with a name that dpca stores reserve are left out.
         """
         called = [self.dims[i] for i in order]
-        first = called[0] if called[0] not in (*axes, *_OURS) else SAMPLE
+        first = called[0] if called[0] not in (*axes, *_RESERVED) else SAMPLE
         names = dict(zip(called, (first, *axes), strict=True))
         arrays = {
             names.get(name, name): replace(found, dims=tuple(names[dim] for dim in found.dims))
             for name, found in self.arrays.items()
-            if (name in names or name not in names.values()) and names.get(name, name) not in _OURS
+            if (name in names or name not in names.values()) and names.get(name, name) not in _RESERVED
         }
         return Coordinates(tuple(names.values()), arrays, self.attributes)
 
     def of_one_sample(self) -> Coordinates:
-        """Return the coordinates along the axes of a sample, which stand behind the first axis."""
+        """Return the coordinates along the axes of a sample, without the first axis."""
         dims = self.dims[1:]
         return replace(self, dims=dims, arrays={k: c for k, c in self.arrays.items() if set(c.dims) <= set(dims)})
 
     def with_centers(
         self, names: Sequence[str], centers: Callable[[int, NDArray[Any]], NDArray[Any] | None]
     ) -> Coordinates:
-        """Return these and the coordinates of a grid of cells.
+        """Return these coordinates with those of a grid of cells added.
 
         Parameters
         ----------
         names : sequence of str
-            Names of the grid's axes.
+            Names of the axes of the grid.
         centers : callable
-            Gives the centers of cells from the number of a sample's axis and the coordinates along it, None if it is
-            not cut into cells.
+            Returns the centers of the cells from the number of an axis of a sample and the coordinates along it; None
+            if the axis is not divided into cells.
         """
         arrays = dict(self.arrays)
         for axis, (name, dim) in enumerate(zip(names, self.dims[1:], strict=False)):
@@ -146,7 +147,7 @@ class Coordinates:
         return replace(self, arrays=arrays)
 
     def of_samples(self, rows: NDArray[Any]) -> Coordinates:
-        """Return the coordinates of some samples, which the first axis counts."""
+        """Return the coordinates of some samples, given by their indices along the first axis."""
         first = self.dims[0]
         arrays = {
             name: replace(found, values=found.values.take(rows, found.dims.index(first)))
@@ -163,20 +164,20 @@ def collect(
     attributes: Mapping[str, Any],
     find: Callable[[str], tuple[Sequence[str], Any, Mapping[str, Any]] | None],
 ) -> Coordinates | None:
-    """Return the coordinates of an array, None where its axes have no names that differ.
+    """Return the coordinates of an array; None if its axes have no distinct names.
 
     Parameters
     ----------
     dims, shape, attributes
-        Of the array.
+        Names of the axes, shape and attributes of the array.
     find : callable
-        Gives names of axes, values (something with shape and dtype that numpy can read) and attributes of the array of
-        a name beside it, None if there is none.
+        Returns the names of axes, the values (an array-like with shape and dtype) and the attributes of a neighboring
+        array by its name; None if there is none.
 
     Notes
     -----
-    What is no coordinate of these axes is left out, what has missing values, which CF forbids, and what has more than
-    33 million values.
+    Arrays on other axes, arrays with missing values (CF forbids them) and arrays of more than 33 million values are
+    left out.
     """
     if len(set(dims)) != len(dims) or len(dims) != len(shape) or not all(dims):
         return None
@@ -198,9 +199,9 @@ def collect(
 def coordinates_in(
     group: zarr.Group, dims: Sequence[str], shape: Sequence[int], attributes: Mapping[str, Any]
 ) -> Coordinates | None:
-    """Return the coordinates of an array with these dims that lie beside it in a group; see `collect`.
+    """Return the coordinates of an array with these dims from its group; see `collect`.
 
-    Of somebody else's group, all are left out where one cannot be read.
+    In a group not created by dpca, all coordinates are left out if one cannot be read.
     """
 
     def find(name: str) -> tuple[Sequence[str], Any, Mapping[str, Any]] | None:
@@ -211,16 +212,16 @@ def coordinates_in(
 
     try:
         return collect(dims, shape, attributes, find)
-    except Exception:  # metadata and codecs of anyone's choice fail in ways of their own
-        if getattr(group.store, "manifest", None) is not None:  # ours
+    except Exception:  # foreign metadata and codecs raise arbitrary exceptions
+        if getattr(group.store, "manifest", None) is not None:  # a dpca store must be readable
             raise
         return collect(dims, shape, attributes, lambda name: None)
 
 
 def joined(parts: Sequence[Coordinates | None]) -> Coordinates | None:
-    """Return the coordinates of arrays one after the other; what differs between them but along samples is left out.
+    """Return the coordinates of arrays concatenated along samples; other coordinates are kept only if they are equal.
 
-    Times that count from different dates, such as the first of each year, all count from the first one.
+    Times with different reference dates, such as the first day of each year, are converted to the first reference date.
     """
     known = [part for part in parts if part is not None]
     if len(known) < len(parts) or any(part.dims != known[0].dims for part in known):
@@ -240,20 +241,20 @@ def joined(parts: Sequence[Coordinates | None]) -> Coordinates | None:
 
 
 def _counted_as(first: Coordinate, other: Coordinate) -> Coordinate:
-    """Return times counted from the date of the first ones, in the same unit; as they are where that is not sure."""
-    ours, theirs = (_SINCE.fullmatch(one.attributes.get(UNITS, "").removesuffix(" UTC")) for one in (first, other))
-    if ours is None or theirs is None or ours[0] == theirs[0] or ours[1] != theirs[1]:
+    """Convert times to the reference date of the first ones; return them unchanged if unit or calendar differ."""
+    target, source = (_SINCE.fullmatch(one.attributes.get(UNITS, "").removesuffix(" UTC")) for one in (first, other))
+    if target is None or source is None or target[0] == source[0] or target[1] != source[1]:
         return other
-    if other.attributes.get("calendar", "") not in _CALENDARS or min(int(ours[2]), int(theirs[2])) < 1583:
+    if other.attributes.get("calendar", "") not in _CALENDARS or min(int(target[2]), int(source[2])) < 1583:
         return other
     try:
-        begun, begins = _moment(ours), _moment(theirs)
+        target_date, source_date = _moment(target), _moment(source)
     except (ValueError, OverflowError):
         return other
-    apart, rest = divmod((begins - begun) // timedelta(seconds=1), _SECONDS[ours[1]])
+    shift, rest = divmod((source_date - target_date) // timedelta(seconds=1), _SECONDS[target[1]])
     if rest:
         return other
-    values = other.values.astype(np.promote_types(other.values.dtype, np.int64)) + apart
+    values = other.values.astype(np.promote_types(other.values.dtype, np.int64)) + shift
     return replace(other, values=values, attributes={**other.attributes, UNITS: first.attributes[UNITS]})
 
 
@@ -263,14 +264,14 @@ def _moment(since: re.Match[str]) -> datetime:
 
 
 def dims_of(array: zarr.Array[Any]) -> tuple[str, ...] | None:
-    """Return the names of the axes of a Zarr array, of version 2 as xarray states them; None where it has none."""
+    """Return the names of the axes of a Zarr array (in version 2, those that xarray writes); None if there are none."""
     names: Any = getattr(array.metadata, "dimension_names", None) or array.attrs.get("_ARRAY_DIMENSIONS")
     known = isinstance(names, Sequence) and len(names) == array.ndim and all(isinstance(name, str) for name in names)
     return tuple(names) if known else None
 
 
 def write_coordinates(group: zarr.Group, coordinates: Coordinates | None) -> None:
-    """Write coordinates as arrays of a group; those that an interrupted run wrote are written again."""
+    """Write coordinates as arrays of a group; a resumed run writes them again."""
     for name, found in ({} if coordinates is None else coordinates.arrays).items():
         values = found.values
         if values.dtype.kind not in "biuf":
@@ -286,7 +287,7 @@ def write_coordinates(group: zarr.Group, coordinates: Coordinates | None) -> Non
 
 
 def describing(attributes: Mapping[str, Any], *, of_time: bool = True) -> dict[str, str]:
-    """Return the attributes that say what values are; those of samples say no time, which others would decode."""
+    """Return the attributes that describe values; without ``of_time``, time units are left out: xarray decodes them."""
     found = {name: _text_of(attributes[name]) for name in _DESCRIBING if name in attributes}
     return {
         name: text
@@ -296,23 +297,23 @@ def describing(attributes: Mapping[str, Any], *, of_time: bool = True) -> dict[s
 
 
 def fixed_width(values: NDArray[Any]) -> NDArray[Any]:
-    """Return numbers as they are, and texts in the type of fixed width that xarray and Zarr's version 2 know."""
+    """Return numbers unchanged, and texts in the fixed-width type that xarray and Zarr version 2 support."""
     return values if values.dtype.kind in "biuf" else np.array(values.tolist(), str)
 
 
 def beside(variables: Iterable[Mapping[str, Any]]) -> set[str]:
-    """Return the names of variables that only belong to others, which have these attributes."""
+    """Return the names of bounds and coordinates that variables with these attributes refer to."""
     return {name for stated in variables for of in ("bounds", BESIDE) for name in _text_of(stated.get(of)).split()}
 
 
 def _text_of(value: Any) -> str:
-    """Return an attribute that is a text, "" for any other."""
+    """Return an attribute if it is a text, else an empty text."""
     value = value.item() if isinstance(value, np.ndarray | np.generic) and value.size == 1 else value
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else value if isinstance(value, str) else ""
 
 
 def _values(values: NDArray[Any], attributes: Mapping[str, Any], name: str) -> NDArray[Any] | None:
-    """Return numbers as they are meant, or texts, None where some are missing or something else."""
+    """Return decoded numbers, or texts; None if values are missing or have another type."""
     if values.dtype.kind not in "biuf":
         texts = values.ndim == 1 and all(isinstance(value, str) for value in values.tolist())
         return values if texts else None
@@ -324,4 +325,4 @@ def _values(values: NDArray[Any], attributes: Mapping[str, Any], name: str) -> N
     values = values if coding is None else coding.decode(values)
     if np.ma.is_masked(values) or not np.isfinite(values).all():
         return None
-    return np.asarray(values, order="C")  # which leaves a scalar one
+    return np.asarray(values, order="C")  # unlike ascontiguousarray, this keeps the shape of a scalar

@@ -1,13 +1,13 @@
-"""Reads the inner chunks of shards straight into the caller's memory, and writes raw ones one by one to their file.
+"""Reads the inner chunks of shards directly into the memory of the caller, and writes shards chunk by chunk.
 
-Of object stores it only writes, so that the bytes are those that a disk has.
+Shards of object stores are only written here, so that their bytes are identical to those on a disk.
 
-Zarr hands every inner chunk through four buffers (the file's bytes, the chunk, the shard's selection, the caller's),
-most of them freshly mapped. For chunks that are nothing but little-endian values and a CRC-32C, the bytes in the file
-are the bytes of the answer: reading them in place is four times faster (2.7 against 0.65 GB/s on one core, from the
-page cache), and writing them from one buffer takes two fifths of the time, little more than the file itself. Chunks of
-integers behind pcodec are unpacked from the file's bytes without any copy between, ten times as fast as by Zarr. Every
-checksum is still checked. Whatever has another form is left to Zarr.
+Zarr copies every inner chunk through four buffers (the file, the chunk, the selection in the shard, the caller), most
+of them newly allocated. If a chunk consists of little-endian values and a CRC-32C, its bytes are the values. Reading
+them in place is four times faster (2.7 against 0.65 GB/s on one core, from the page cache). Writing them from one
+buffer takes two fifths of the time, little more than the file itself. Integers packed by pcodec are decoded from the
+bytes of the file without a copy, ten times as fast as by Zarr. Every checksum is still verified. Zarr reads and writes
+all other forms.
 """
 
 from __future__ import annotations
@@ -41,36 +41,36 @@ from dpca.storage.objects import ObjectPath
 
 Array = np.ndarray[Any, Any]
 
-#: Zarr's codec of integers that few bits hold.
+#: The Zarr codec that packs integers into few bits.
 PACKED = PCodec
-# Zarr says so whenever an array is opened. What is written here has a description beside it: FORMAT.md.
+# Zarr repeats this warning whenever an array is opened. FORMAT.md documents the format.
 warnings.filterwarnings("ignore", "Numcodecs codecs are not in the Zarr version 3 specification")
 
-# Small enough that the bytes are still in the core's cache when their checksum is computed.
+# Small enough for the cache of a core, so that the checksum is computed from the cache.
 _PIECE_BYTES = 1 << 18
 
 
 def read_shards(array: zarr.Array[Any], taken: Sequence[range], out: Array) -> bool:
-    """Read a box of an array into ``out`` if its chunks are raw, or packed by pcodec, and in local files.
+    """Read a box of an array into ``out`` if its chunks are in local files and raw or packed by pcodec.
 
     Parameters
     ----------
     array : zarr.Array
-        What to read.
+        Array to read.
     taken : sequence of range
         The box: one range with step 1 for each axis of the array.
     out : ndarray
-        Of the lengths of the box and the array's dtype; where it is C-ordered, there is no copy between.
+        Has the shape of the box and the dtype of the array. A C-ordered buffer avoids a copy.
 
     Returns
     -------
     bool
-        False if the array or the box has another form; nothing was read then.
+        False if the array or the box has another form. Nothing is read in this case.
 
     Raises
     ------
     ValueError, RuntimeError
-        At a chunk that is not there, is cut short, does not match its checksum or cannot be unpacked.
+        If a chunk is missing or truncated, does not match its checksum or cannot be unpacked.
     OSError
         If a file cannot be read.
     """
@@ -107,26 +107,26 @@ def read_shards(array: zarr.Array[Any], taken: Sequence[range], out: Array) -> b
 
 
 def write_raw_shard(array: zarr.Array[Any], shard: tuple[int, ...], values: Array) -> bool:
-    """Write one whole shard if its chunks are raw, or packed by pcodec; it appears once it is whole.
+    """Write one complete shard atomically if its chunks are raw or packed by pcodec.
 
     Parameters
     ----------
     array : zarr.Array
         Open for writing.
     shard : tuple of int
-        Place of the shard along each axis.
+        Index of the shard along each axis.
     values : ndarray
-        All that the shard holds inside the array, in its dtype.
+        All values of the shard inside the array, in the dtype of the array.
 
     Returns
     -------
     bool
-        False if the array has another form; nothing was written then.
+        False if the array has another form. Nothing is written in this case.
 
     Notes
     -----
-    Holds one inner chunk beside the values; for an object store, the shard once more. Chunks lie in C order; those
-    without any value are not stored.
+    Memory: one inner chunk in addition to the values; for an object store, also a copy of the shard. Chunks are in
+    C order. Chunks entirely outside the array are not stored.
     """
     if _codec(array) is None:
         return False
@@ -140,7 +140,7 @@ def write_raw_shard(array: zarr.Array[Any], shard: tuple[int, ...], values: Arra
         return False
     path = Path(os.fspath(key.store.root)) / key.path  # type: ignore[attr-defined]
     path.parent.mkdir(parents=True, exist_ok=True)
-    # Zarr's name for what is not whole: the next run removes those of writers that were killed.
+    # Zarr uses the same suffix for incomplete files. The next run removes the files of writers that were killed.
     temporary = path.with_name(f"{path.name}.{uuid.uuid4().hex}.partial")
     try:
         with open(temporary, "xb", buffering=0) as file:
@@ -180,7 +180,7 @@ def _write(file: BinaryIO, content: memoryview) -> None:
 
 
 def _write_all(file: BinaryIO, content: memoryview) -> None:
-    # A disk that becomes full takes a part, and refuses the rest.
+    # A disk that becomes full accepts a part and raises an error for the rest.
     while content:
         content = content[file.write(content) :]
 
@@ -190,7 +190,7 @@ def _is_local(array: zarr.Array[Any]) -> bool:
 
 
 def _codec(array: zarr.Array[Any]) -> type[ArrayBytesCodec] | None:
-    """Return what makes bytes of the values of a shard's chunks; None where it is not one of the two."""
+    """Return the codec of the chunks of a shard, `BytesCodec` or `PACKED`; None for any other form."""
     metadata = array.metadata
     if not isinstance(metadata, ArrayV3Metadata):
         return None
@@ -210,14 +210,14 @@ def _codec(array: zarr.Array[Any]) -> type[ArrayBytesCodec] | None:
 
 
 def _opened(path: str, known: ShardChecksums | None) -> BinaryIO:
-    """Open a shard; refuse a link or a pipe in its place."""
+    """Open a shard; raise an error for a link or a pipe at its path."""
     if known is None:
         return open(path, "rb", buffering=0)
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK)
     status = os.fstat(handle)
     if not stat.S_ISREG(status.st_mode) or status.st_size != known.size:
         os.close(handle)
-        raise ValueError(f"'{path}' is no file of {known.size:,} bytes")
+        raise ValueError(f"'{path}' is not a file of {known.size:,} bytes")
     return open(handle, "rb", buffering=0)
 
 
@@ -226,7 +226,7 @@ def _touched(taken: range, edge: int) -> range:
 
 
 class _Part(NamedTuple):
-    """A chunk along an axis: its number, what of the box it has, and what of it that is."""
+    """A chunk along an axis: its number, its slice of the box, and the slice of the chunk inside the box."""
 
     chunk: int
     to: slice
@@ -234,7 +234,7 @@ class _Part(NamedTuple):
 
 
 def _parts(taken: range, shard: int, shard_edge: int, edge: int) -> list[_Part]:
-    """Return the chunks of a shard that a box takes along an axis."""
+    """Return the chunks of a shard that overlap a box along an axis."""
     inside = range(max(taken.start, shard * shard_edge), min(taken.stop, (shard + 1) * shard_edge))
     found = []
     for i in _touched(inside, edge):
@@ -244,7 +244,7 @@ def _parts(taken: range, shard: int, shard_edge: int, edge: int) -> list[_Part]:
 
 
 def _read_index(file: BinaryIO, n_chunks: int, known: ShardChecksums | None) -> Array:
-    """Return offset and length of every inner chunk of a shard, shape (n_chunks, 2)."""
+    """Return the offset and the length of every inner chunk of a shard, shape (n_chunks, 2)."""
     file.seek(-index_bytes(n_chunks), os.SEEK_END)
     index = np.empty(index_bytes(n_chunks) - CRC_BYTES, np.uint8)
     checksum = _read_into(file, index.data, 0)
@@ -254,15 +254,15 @@ def _read_index(file: BinaryIO, n_chunks: int, known: ShardChecksums | None) -> 
 
 def _misplaced(chunk: tuple[int, ...], length: int, expected: int | None) -> ValueError:
     if not length:
-        return ValueError(f"chunk {chunk} is not there")
+        return ValueError(f"chunk {chunk} is missing")
     return ValueError(f"chunk {chunk} has {length} bytes, expected {expected}")
 
 
 def _read_chunk(file: BinaryIO, target: Array, of: tuple[slice, ...], scratch: Array, belongs: int | None) -> None:
-    """Read one raw chunk at the file's position, and copy a part of it to its target."""
+    """Read one raw chunk at the current file position, and copy a part of it to its target."""
     flat = scratch.data.cast("B")
     if of[0].start == 0 and target.shape[1:] == scratch.shape[1:] and target.flags.c_contiguous:
-        # The wanted rows come first in the chunk: read them in place. The rest is read for the checksum only.
+        # The requested rows are the first of the chunk and are read in place. The rest is read only for the checksum.
         checksum = _read_into(file, target.data.cast("B"), 0)
         checksum = _read_into(file, flat[target.nbytes :], checksum)
         _check(file.read(CRC_BYTES), checksum, belongs)
@@ -275,7 +275,7 @@ def _read_chunk(file: BinaryIO, target: Array, of: tuple[slice, ...], scratch: A
 def _unpack_chunk(
     content: bytes, length: int, target: Array, of: tuple[slice, ...], scratch: Array, belongs: int | None
 ) -> None:
-    """Unpack one chunk of so many bytes, and copy a part of it to its target."""
+    """Unpack one chunk of ``length`` bytes, and copy a part of it to its target."""
     if len(content) < length:
         raise ValueError("the file ends too early")
     content, stored = content[:-CRC_BYTES], content[-CRC_BYTES:]
@@ -305,8 +305,8 @@ def _pieces(buffer: memoryview) -> Iterator[memoryview]:
 
 
 def _check(stored: bytes, checksum: int, belongs: int | None) -> None:
-    """Compare a computed checksum with the stored one and with the expected one."""
+    """Compare a computed checksum with the stored and the expected checksum."""
     if stored != checksum.to_bytes(CRC_BYTES, "little"):
         raise ValueError(f"stored and computed checksum do not match: {stored!r}, {checksum:#010x}")
     if belongs is not None and checksum != belongs:
-        raise ValueError("it holds another chunk than the one that was written")
+        raise ValueError("a chunk has another checksum than the chunk that was written")

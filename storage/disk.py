@@ -1,6 +1,6 @@
-"""The file system: atomic files, free space, and errors of the disk as one sentence.
+"""The file system: atomic writes, free space, and error messages for a full or broken disk.
 
-What reads and writes whole files does the same for objects, whose stores need no care for that.
+Functions that read and write whole files also accept objects in object stores, which are atomic anyway.
 """
 
 from __future__ import annotations
@@ -25,10 +25,10 @@ from dpca.storage.objects import ObjectPath, Place, place_of
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _FORBIDDEN = (errno.EACCES, errno.EPERM, errno.EROFS)
 _NO_FOLDER = (errno.ENOTDIR, errno.EEXIST)
-_NO_PATH = {errno.ELOOP: "its links go round in a circle", errno.ENAMETOOLONG: "its name or path is too long"}
-# Seconds between attempts to remove a folder that somebody writes to.
+_NO_PATH = {errno.ELOOP: "its path has a cycle of links", errno.ENAMETOOLONG: "its name or path is too long"}
+# Seconds between attempts to remove a folder while another process writes to it.
 _PATIENCE = (0.1, 0.3, 1.0, 3.0)
-# How Zarr's local store, and `atomic_write_bytes` for metadata, name a file until it is whole.
+# The names of incomplete files of Zarr's local store, and of `atomic_write_bytes` for metadata.
 _STRAY = re.compile(r"\.[0-9a-f]{32}\.partial$|^\.(zarr|checksums)\.json\.[0-9a-f]{32}$")
 _FAILED = (errno.EBUSY, errno.EIO, errno.EISDIR, errno.ENXIO, errno.ESTALE, errno.EXDEV)
 
@@ -40,14 +40,14 @@ def writing_errors(path: str | os.PathLike[str], needed: int | None = None) -> I
     Parameters
     ----------
     path : path-like
-        What is being written, as the user knows it.
+        The output, as the user named it.
     needed : int, optional
-        Bytes the whole job takes.
+        Bytes that the whole job writes.
 
     Raises
     ------
     StoreError
-        In place of an OSError that `refusal_of_disk` knows; every other error passes.
+        Instead of an OSError that `refusal_of_disk` supports. Every other error is raised unchanged.
     """
     try:
         yield
@@ -58,11 +58,12 @@ def writing_errors(path: str | os.PathLike[str], needed: int | None = None) -> I
 
 
 def refusal_of_disk(error: OSError, path: str | os.PathLike[str], needed: int | None = None) -> StoreError | None:
-    """Return the error for a full disk or quota, a missing permission or an impossible path; else None.
+    """Return a `StoreError` for a full disk or quota, a missing permission or an invalid path; else None.
 
     Parameters
     ----------
     error : OSError
+        The error of the operating system.
     path, needed
         As for `writing_errors`.
     """
@@ -73,16 +74,14 @@ def refusal_of_disk(error: OSError, path: str | os.PathLike[str], needed: int | 
         )
         return StoreError(
             f"the disk is full while writing {where} ({error.strerror}, {room}): "
-            f"make room and run the same command again to continue, or choose another output"
+            f"free some space and run the same command again to resume, or choose another output"
         )
     if error.errno in _FORBIDDEN:
         return StoreError(
             f"{where} cannot be written ({error.strerror}): choose another output or change the permissions"
         )
     if error.errno in _NO_FOLDER:
-        return StoreError(
-            f"{where} cannot be created (a part of its path is a file, not a folder): choose another output"
-        )
+        return StoreError(f"{where} cannot be created (a part of its path is a file): choose another output")
     if error.errno in _NO_PATH:
         return StoreError(f"{where} cannot be created ({_NO_PATH[error.errno]}): choose another output")
     if error.errno in _FAILED:
@@ -91,21 +90,21 @@ def refusal_of_disk(error: OSError, path: str | os.PathLike[str], needed: int | 
 
 
 def is_full(error: BaseException) -> bool:
-    """Return whether an error means a full disk or quota, or the limit on the size of files."""
+    """Return whether an error means a full disk, a full quota or a file above the size limit."""
     return isinstance(error, OSError) and error.errno in _FULL
 
 
 def require_free_space(path: str | os.PathLike[str], needed_bytes: int, what: str) -> None:
-    """Raise if the disk has no room for what is to be written; object stores have no end.
+    """Raise an error if the disk has too little free space; object stores have no limit.
 
     Parameters
     ----------
     path : path-like
-        Where it is to be written; it need not exist yet.
+        Path of the output. It need not exist yet.
     needed_bytes : int
         Bytes still to be written.
     what : str
-        What is to be written, for the message ("the stack", ...).
+        Name of the data in the error message ("the stack", ...).
 
     Raises
     ------
@@ -117,32 +116,32 @@ def require_free_space(path: str | os.PathLike[str], needed_bytes: int, what: st
     free = _free(path)
     if needed_bytes > free:
         raise StoreError(
-            f"{what} takes {readable_size(needed_bytes)} and the disk of '{os.fspath(path)}' has {readable_size(free)} "
-            f"free: make room or choose another output"
+            f"{what} requires {readable_size(needed_bytes)}, but the disk of '{os.fspath(path)}' has "
+            f"{readable_size(free)} free: free some space or choose another output"
         )
 
 
 def read_file(path: str | os.PathLike[str]) -> bytes:
-    """Return the content of a regular file; reading a pipe in its place would never end.
+    """Return the content of a regular file. Reading a pipe could block indefinitely.
 
     Raises
     ------
     OSError
-        If there is none, also where there is a directory, a device or a pipe.
+        If the file is missing, or is a directory, a device or a pipe.
     """
     if is_url(path):
         return ObjectPath(path).read_bytes()
     with open(os.open(path, os.O_RDONLY | os.O_NONBLOCK), "rb", buffering=0) as file:
         if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise FileNotFoundError(errno.ENOENT, "it is no file", os.fspath(path))
+            raise FileNotFoundError(errno.ENOENT, "it is not a regular file", os.fspath(path))
         return file.readall()
 
 
 def atomic_write_bytes(path: Place, content: bytes) -> None:
-    """Write a file atomically, also with respect to a loss of power."""
+    """Write a file atomically, even if the power fails."""
     if isinstance(path, ObjectPath):
         return path.write_bytes(content)
-    # Where others may write, one of them could have put a link at a name that can be guessed.
+    # In a folder that others can write to, a link could exist at a predictable name.
     temporary = path.with_name(f".{path.name}.{uuid.uuid4().hex}")
     try:
         with open(temporary, "xb") as file:
@@ -157,14 +156,14 @@ def atomic_write_bytes(path: Place, content: bytes) -> None:
 
 
 def entries_of(folder: Place) -> list[tuple[str, bool]]:
-    """Return the names in a folder, sorted, and whether each is a folder."""
+    """Return the sorted names in a folder, each with whether it is a folder."""
     if isinstance(folder, ObjectPath):
         return folder.entries()
     return sorted((entry.name, entry.is_dir(follow_symlinks=False)) for entry in os.scandir(folder))
 
 
 def there_is(path: str | os.PathLike[str]) -> bool:
-    """Return whether anything is at a path, be it a link that leads nowhere."""
+    """Return whether anything exists at a path, including a broken link."""
     return ObjectPath(path).exists() if is_url(path) else os.path.lexists(path)
 
 
@@ -178,7 +177,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def remove_tree(folder: Place) -> None:
-    """Remove a folder into which a worker of an earlier run may still write its last shard."""
+    """Remove a folder, even while a worker of an earlier run still writes its last shard to it."""
     if isinstance(folder, ObjectPath):
         return folder.remove_tree()
     for pause in _PATIENCE:
@@ -194,14 +193,14 @@ def remove_tree(folder: Place) -> None:
 
 
 def exchanged(one: Path, other: Path) -> bool:
-    """Swap two folders in one step, so that a name never stands for nothing; return False where the system cannot."""
+    """Swap two folders atomically, so that both names always exist; return False if the system does not support it."""
     rename = getattr(ctypes.CDLL(None), "renameat2", None)
     here, swap = -100, 2  # AT_FDCWD, RENAME_EXCHANGE
     return rename is not None and rename(here, os.fsencode(one), here, os.fsencode(other), swap) == 0
 
 
 def folder_bytes(folder: str | os.PathLike[str], *, besides: str = "") -> int:
-    """Return the bytes of all files below a folder, but for those of one name."""
+    """Return the bytes of all files below a folder, except files with the name ``besides``."""
     if is_url(folder):
         sizes = ObjectPath(folder).files().items()
         return sum(size for name, size in sizes if name.rpartition("/")[2] != besides)
@@ -209,13 +208,13 @@ def folder_bytes(folder: str | os.PathLike[str], *, besides: str = "") -> int:
 
 
 def bytes_at(paths: Sequence[str]) -> int | None:
-    """Return the bytes of files and of all files below folders; None where there is none, or one cannot be asked."""
+    """Return the bytes of files and of all files below folders; None if one is missing or its size is unknown."""
     places = list(map(place_of, paths))
     try:
         if not places or not all(place.exists() for place in places):
             return None
         return sum(folder_bytes(place) if place.is_dir() else file_bytes(place) for place in places)
-    except (DataError, StoreError, NotImplementedError):  # of a web server, say
+    except (DataError, StoreError, NotImplementedError):  # for example from a web server
         return None
 
 
@@ -225,13 +224,13 @@ def open_file(path: str | os.PathLike[str]) -> IO[bytes]:
 
 
 def read_at(file: IO[bytes], size: int, offset: int) -> bytes:
-    """Return some bytes of an open file, fewer where it ends before."""
+    """Return ``size`` bytes of an open file from an offset; fewer at its end."""
     file.seek(offset)
     return file.read(size)
 
 
 def begin_of(path: str | os.PathLike[str], size: int) -> bytes:
-    """Return the first bytes of a file or an object that is not empty."""
+    """Return the first bytes of a non-empty file or object."""
     if is_url(path):
         return ObjectPath(path).read_range(0, size)
     with open(path, "rb") as file:
@@ -244,7 +243,7 @@ def file_bytes(path: str | os.PathLike[str]) -> int:
 
 
 def readable_size(n: float) -> str:
-    """Write a number of bytes in the largest unit that leaves at least 1, to three digits."""
+    """Format a number of bytes with three digits, in the largest unit with a value of at least 1."""
     for unit in ("bytes", "kB", "MB", "GB", "TB"):
         if n < 999.5:
             return f"{n:.3g} {unit}"

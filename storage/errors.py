@@ -1,63 +1,63 @@
-"""The errors of this package, and text inside error messages.
+"""The exceptions of dpca, and helpers for error messages.
 
-Every message is one sentence that names the value, what was expected, and what to do about it, so that the
-command line can print it as it is. Each class takes that one string, which keeps it intact on its way
-back from a worker.
+Every message is one sentence with the given value, the allowed values, and a remedy. The command line prints it
+unchanged. The message is the only argument of each class, so that an exception can be pickled by a worker.
 """
 
 from __future__ import annotations
 
 import unicodedata
 
-_LONGEST = 300  # some libraries put the file into the message
-# Of a sentence, of which names of files and of what is in them may be any part.
-_LONGEST_SENTENCE = 1000
+_LONGEST = 300  # some libraries put the content of the file into the message
+# Longest message, which may contain arbitrary names of files and parts of their content.
+_LONGEST_MESSAGE = 1000
 
 
-class _Sentence(Exception):
-    """Keeps a message one printable line of bearable length, whatever names and texts of files are in it."""
+class _OneLineError(Exception):
+    """Limits a message to one printable line of at most 1000 characters, with any file name in it."""
 
     def __init__(self, message: str) -> None:
         text = printable(message)
-        half = _LONGEST_SENTENCE // 2
-        super().__init__(text if len(text) <= _LONGEST_SENTENCE else f"{text[:half]}...{text[-half:]}")
+        half = _LONGEST_MESSAGE // 2
+        super().__init__(text if len(text) <= _LONGEST_MESSAGE else f"{text[:half]}...{text[-half:]}")
 
 
-class DataError(_Sentence, ValueError):
-    """The input is wrong: missing, empty, broken, of another size, without images, not finite."""
+class DataError(_OneLineError, ValueError):
+    """The input is invalid, for example missing, empty, broken, of another size or not finite."""
 
 
-class PlanError(_Sentence, ValueError):
-    """The work does not fit the memory budget; the message names the number, the limit and the setting that fits."""
+class PlanError(_OneLineError, ValueError):
+    """A job exceeds the memory budget. The message states the required memory, the limit and a setting that fits."""
 
 
-class StoreError(_Sentence, RuntimeError):
+class StoreError(_OneLineError, RuntimeError):
     """A store cannot be read or written.
 
-    It exists and is something else, it comes from a newer version, another run holds it, or the disk is full.
+    For example, it is damaged, it is another kind of store or of a newer version, another run writes it, or the disk
+    is full.
     """
 
 
 class BusyError(StoreError):
-    """Another run is at work on the same output; it is left to that run."""
+    """Another run is writing the same output. The output is not changed."""
 
 
 class ReplacedError(StoreError):
-    """Another store stands where the one that is read was opened: nothing is damaged, and it can be opened again."""
+    """The store was replaced or removed since it was opened. Nothing is damaged; open it again."""
 
 
-class ClusterError(_Sentence, RuntimeError):
-    """The Dask cluster cannot be reached, was lost, or cannot run this package; what was finished is kept."""
+class ClusterError(_OneLineError, RuntimeError):
+    """The Dask cluster cannot be reached, was lost, or cannot import dpca. Finished work is kept."""
 
 
 def one_line(error: BaseException) -> str:
-    """Return the message of an error without line breaks and of bearable length, to be put inside a sentence."""
+    """Return the message of an error without line breaks, shortened to be part of another message."""
     text = " ".join(str(error).split()) or type(error).__name__
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def printable(name: str) -> str:
-    """Return a name that can be stored as UTF-8 and printed: undecodable and control characters are escaped."""
+    """Return a name that can be stored as UTF-8 and printed. Undecodable and control characters are escaped."""
     if name.isprintable():
         return name
     return "".join(c.encode("unicode_escape").decode() if unicodedata.category(c) in ("Cc", "Cs") else c for c in name)

@@ -1,13 +1,13 @@
-"""Filling the samples of a stack, one whole shard a task, until every kept sample has its place.
+"""Writes the samples of a stack: each task writes one complete shard, until all accepted samples are stored.
 
 ::
 
     items of the source   0 1 2 3 | 4 5 6 7 | 8 9          planned as shards of 4
-    item 2 is rejected    0 1 3 4 | 5 6 7 8 | 9            every shard from there on holds other items
+    item 2 is rejected    0 1 3 4 | 5 6 7 8 | 9            the items of all later shards change
 
-A marker remembers which items a shard was filled from. The plan for the shards that are still to be submitted
-follows every rejection at once, so that a rare one costs no more than the shards in flight; the next pass fills those
-whose items changed, and so on until a pass rejects nothing. Where nothing is rejected there is one pass.
+A done-marker records the items of each shard. After a rejection, the plan of all shards that are not submitted yet
+changes immediately, so that a rare rejection only costs the shards in flight. The next pass writes the shards with
+other items again, until a pass rejects nothing. Without rejections there is one pass.
 """
 
 from __future__ import annotations
@@ -43,16 +43,16 @@ from dpca.storage.workspace import Workspace
 if TYPE_CHECKING:
     from distributed import Client
 
-# what a sequential source may have waiting for its tasks in memory
+# Memory for the blocks of a sequential source that wait for their tasks.
 _WAITING_BYTES = 1 << 30
 _ATTEMPTS = 3
 Filled = tuple[int, NDArray[np.int64]]
-"""A shard, and the items of the source that it is filled with."""
+"""The number of a shard, and the items of the source in this shard."""
 
 
 @dataclass(frozen=True)
 class ShardFindings:
-    """What a task tells: samples it rejects (place in the shard, reason), else the range of its values."""
+    """The result of a task: rejected samples (index in the shard, reason), or else the range of its values."""
 
     rejected: tuple[tuple[int, str], ...] = ()
     low: float | None = None
@@ -66,25 +66,25 @@ def fill_shard(
     form: Form,
     stop: bool,
 ) -> ShardFindings:
-    """Read, decode and write one shard; the task of ingest.
+    """Read, decode and write one shard; a task of `dpca.storage.ingest.ingest`.
 
     Parameters
     ----------
     array_path : str
-        Samples of the stack.
+        Path of the samples of the stack.
     start : int
         First row of the shard.
     source : callable or block
-        What `Reader.part` returned, or what `Reader.stream` yielded.
+        Return value of `Reader.part`, or a block from `Reader.stream`.
     form : Form
-        Of the stack; without a data range that of the values is computed.
+        Form of the samples. If it has no data range, the range of the values is computed.
     stop : bool
-        Whether to stop at the first sample that is rejected.
+        Whether to stop at the first rejected sample.
 
     Returns
     -------
     ShardFindings
-        Nothing is written if anything is rejected.
+        If a sample is rejected, nothing is written.
 
     Raises
     ------
@@ -95,7 +95,7 @@ def fill_shard(
         block = source() if callable(source) else source
     except OSError as error:
         raise DataError(
-            f"the source cannot be read ({one_line(error)}): it must stay where it is, visible to every worker"
+            f"the source cannot be read ({one_line(error)}): keep it at its path, readable for every worker"
         ) from error
     rejected: list[tuple[int, str]] = []
     if isinstance(block, np.ndarray):
@@ -119,7 +119,7 @@ def fill_shard(
 
 
 def _no_data(block: NDArray[Any]) -> Iterator[tuple[int, str]]:
-    """Yield the samples with a value that is missing (masked) or not finite, and what they hold where."""
+    """Yield the index of each sample with a value that is missing (masked) or not finite, and the reason."""
     values = np.ma.getdata(block)
     masked = np.ma.is_masked(block)
     if values.dtype.kind != "f" and not masked:
@@ -131,24 +131,24 @@ def _no_data(block: NDArray[Any]) -> Iterator[tuple[int, str]]:
     for i in np.flatnonzero(bad.reshape(len(values), -1).any(axis=1)):
         where = tuple(int(j) for j in np.argwhere(bad[i])[0])
         if masked and absent[i][where]:
-            yield int(i), f"holds a missing value at {where}: {cf.REMEDY}"
+            yield int(i), f"has a missing value at {where}: {cf.REMEDY}"
         else:
-            yield int(i), f"holds {values[i][where]} at {where}: {cf.REMEDY}"
+            yield int(i), f"has the value {values[i][where]} at {where}: {cf.REMEDY}"
 
 
 class Filling:
-    """The samples of one stack being filled.
+    """Writes the samples of one stack.
 
     Parameters
     ----------
     work : Workspace
-        Entered.
+        An entered workspace.
     reader : Reader
-        Source.
+        Source of the samples.
     form : Form
-        What its samples are.
+        Shape, type and axes of the samples.
     layout : Layout
-        Of the samples, chosen for all of them, also those that turn out to be rejected.
+        Chunks and shards for all samples of the source, including those that are rejected later.
     stop : bool
         Whether the first rejection is an error.
     client, threads, progress :
@@ -157,9 +157,9 @@ class Filling:
     Attributes
     ----------
     rejected : dict of int to str
-        Items of the source that are left out, and why.
+        Rejected items of the source, with their reasons.
     kept : ndarray of int64
-        The other ones, in order.
+        Accepted items, in order.
     """
 
     def __init__(
@@ -184,12 +184,12 @@ class Filling:
             self._recount()
 
     def run(self) -> None:
-        """Fill all shards.
+        """Write all shards.
 
         Raises
         ------
         DataError
-            For the first rejected sample, if so wished; if nothing is left; if the source breaks off.
+            For the first rejected sample, if ``stop``; if all samples are rejected; if the source ends early.
         """
         lost = 0
         while True:
@@ -203,23 +203,23 @@ class Filling:
                     if self._run_pass():
                         return
             except CancelledError as error:
-                # a worker died with blocks of a sequential source that only it had: stream what is missing again
+                # A worker died with the only copy of blocks of a sequential source. Stream the missing blocks again.
                 lost += 1
                 if self._reader.random_access or lost == _ATTEMPTS:
                     raise ClusterError(
-                        f"workers of the Dask cluster died {lost} times with what they had been sent of the source: "
-                        f"give each more memory, the same command goes on with what is finished"
+                        f"workers of the Dask cluster died {lost} times with blocks of the source: give each worker "
+                        f"more memory, and run the same command again to resume"
                     ) from error
 
     def data_range(self) -> tuple[float, float]:
-        """Return the range the form states, or that of the values in the filled shards."""
+        """Return the data range of the form, or else the range of all stored values."""
         if self._form.data_range is not None:
             return self._form.data_range
         records = [self._work.record(_unit(shard)) for shard in range(self._layout.n_shards(len(self.kept)))]
         return found_range(min(record["low"] for record in records), max(record["high"] for record in records))
 
     def _size_array(self) -> None:
-        """Create the array, or give it as many rows as are kept; between passes, when no task has it open."""
+        """Create the array, or resize it to the accepted samples. No task may have it open."""
         form = self._form
         root = create_root(self._work.store, kind=STACK_KIND, fingerprint=self._work.fingerprint, version=STACK_VERSION)
         shape = (len(self.kept), *form.sample_shape)
@@ -227,7 +227,7 @@ class Filling:
         create_array(root, "samples", shape, form.dtype, self._layout, form.dims, codec=form.codec, attributes=stated)
 
     def _run_pass(self) -> bool:
-        """Fill what is not filled as planned; return whether the plan stood."""
+        """Write all shards that are missing or changed; return whether no sample was rejected."""
         n_rejected = len(self.rejected)
         stage = self._progress("ingest", len(self.kept), "samples")
         map_shards(
@@ -250,7 +250,7 @@ class Filling:
             self._work.mark_done(_unit(shard), _mark(items), {"low": outcome.low, "high": outcome.high})
 
     def _shards(self, stage: Stage) -> Iterator[tuple[Filled, int, tuple[Any, ...]]]:
-        """Yield what one pass has to fill, each with the arguments of `fill_shard`."""
+        """Yield the shards that one pass writes, each with the arguments of `fill_shard`."""
         planned: deque[Filled] = deque()
         wanted = self._wanted(planned, stage)
         sources: Iterator[Any]
@@ -264,12 +264,12 @@ class Filling:
             yield (shard, items), len(items), (self._path, start, source, self._form, self._stop)
 
     def _wanted(self, planned: deque[Filled], stage: Stage) -> Iterator[list[int]]:
-        """Yield the items of each shard that is not filled as planned, by the plan at that moment."""
+        """Yield the items of each shard that is missing or changed, by the current plan."""
         rows, n_rows = self._layout.rows_per_shard, len(self.kept)
         shard = 0
         while shard * rows < len(self.kept):
             items = self.kept[shard * rows : (shard + 1) * rows]
-            # once the plan has changed, a last shard no longer ends where the array does: it waits for the next pass
+            # After a rejection, the end of the last shard and the end of the array differ until the next pass.
             if len(items) == rows or len(self.kept) == n_rows:
                 if self._work.is_done(_unit(shard), _mark(items)):
                     stage.advance(len(items))
@@ -283,7 +283,7 @@ class Filling:
         if self._stop:
             first = min(found)
             raise refusal(self._reader, first, found[first])
-        # kept for a run that resumes this one, which would otherwise find them again a window at a time
+        # A resumed run reads these records. Otherwise it would find the rejections again, one window at a time.
         known = self._recorded(shard) | found
         self._work.mark_done(_unit(shard, "rejected"), record={str(i): why for i, why in known.items()})
         self._recount()
@@ -300,14 +300,14 @@ class Filling:
         self.kept = np.flatnonzero(keep).astype(np.int64)
 
     def _shipped(self, block: Block) -> Any:
-        """Put a block where a task of the cluster finds it, without carrying it through the scheduler's graph."""
+        """Send a block directly to a worker, so that it does not pass through the task graph of the scheduler."""
         if self._client is None:
             return block
         with cluster_errors(self._client):
             try:
                 return self._client.scatter([block], hash=False)[0]
             except (OSError, TimeoutError) as error:
-                # the worker it was going to died, or none is left until a new one has started
+                # The receiving worker died, or no worker is left until a new one has started.
                 raise CancelledError(str(error)) from error
 
     def _window(self) -> int | None:
@@ -316,7 +316,7 @@ class Filling:
         threads = self._threads or os.cpu_count() or 1
         if self._client is not None:
             threads = worker_threads(self._client)
-        # encoded images take less than their pixels
+        # Encoded images are smaller than their pixels, so this bound holds for them, too.
         shard_bytes = prod(self._layout.shards) * self._form.dtype.itemsize
         return max(2, min(2 * threads, _WAITING_BYTES // shard_bytes))
 

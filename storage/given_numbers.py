@@ -1,4 +1,4 @@
-"""Numbers that people give: of Python or of numpy, truth values not among them."""
+"""Validation of numbers from callers: Python and NumPy numbers, but no booleans."""
 
 from __future__ import annotations
 
@@ -10,29 +10,30 @@ from dpca.storage.errors import DataError
 
 
 def is_whole(value: Any) -> bool:
-    """Whether a value is an integer."""
+    """Return whether a value is an integer."""
     return isinstance(value, int | np.integer) and not isinstance(value, bool)
 
 
 def is_real(value: Any) -> bool:
-    """Whether a value is an integer or a floating-point number, which may be infinite or NaN."""
+    """Return whether a value is an integer or a floating-point number, including infinities and NaN."""
     return is_whole(value) or isinstance(value, float | np.floating)
 
 
 def require_one_array(x: Any, name: str) -> None:
-    """Refuse a list or tuple of arrays, which numpy would stack; lists of numbers, and of such lists, are accepted.
+    """Reject a list or tuple of arrays, which NumPy would stack. Nested lists of numbers are accepted.
 
     Raises
     ------
     DataError
+        If ``x`` is or contains a list or tuple of arrays.
     """
     if not isinstance(x, list | tuple):
         return
     kinds = set(map(type, x))
     if any(hasattr(kind, "__array__") and not issubclass(kind, np.generic) for kind in kinds):
         raise DataError(
-            f"{name} is a {type(x).__name__} of {len(x)} arrays, which stand for several variables: give one array; "
-            f"np.stack makes one of samples"
+            f"{name} is a {type(x).__name__} of {len(x)} arrays, which would mean several variables: give one array "
+            f"(np.stack joins samples)"
         )
     if any(issubclass(kind, list | tuple) for kind in kinds):
         for inner in x:
@@ -45,7 +46,7 @@ def whole_number(value: Any, name: str, least: int, otherwise: str = "") -> int:
     Raises
     ------
     DataError
-        If it is none, or less than ``least``.
+        If it is not an integer, or less than ``least``.
     """
     if not is_whole(value) or value < least:
         expected = "a positive integer" if least == 1 else f"an integer of at least {least}"

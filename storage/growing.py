@@ -1,4 +1,4 @@
-"""Where a store grows until it is whole, and how it appears under its name: on a disk, and in an object store.
+"""Partial stores, and their publication under their final name: on a disk and in an object store.
 
 ::
 
@@ -8,13 +8,13 @@
         journal.json                                  journal.json
         done-<hash>/, scratch-<hash>/                 done-<hash>/, scratch-<hash>/
         store-<hash>/  becomes out.zarr               zarr.json            becomes the last object of out.zarr
-        replaced/      the old out.zarr               clearing             there while out.zarr is emptied
+        replaced/      the old out.zarr               clearing             exists while out.zarr is emptied
         kept/          see `dpca.storage.inherited`
                                                   out.zarr/                every other object of the new store
 
-An object store cannot rename. So all objects but one are written where they belong, and nobody takes them for a store
-before its `zarr.json` is there, one small object that is written last. A store that is to be replaced loses this object
-first, and is gone from then on. An inner store that the new job can use stays where it is.
+An object store cannot rename. All objects except one are therefore written at their final place. They do not form a
+store before the small object `zarr.json` is written last. When a store is replaced, this object is removed first. An
+inner store that the new job can use stays at its place.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ from dpca.storage.objects import ObjectPath, Place
 from dpca.storage.outputs import work_folder
 
 _PARTS = (REPLACED, KEPT)
-# Begins of names that a hash of the job ends: what another job's straggler still writes harms nobody.
+# Prefixes of names that end in a hash of the job, so that a late worker of another job cannot write into this store.
 _STORE, _DONE, _SCRATCH = _OF_A_JOB = ("store-", "done-", "scratch-")
 
 
 class Growing(Protocol):
-    """What `dpca.storage.workspace.Workspace` asks of the place of a store."""
+    """Interface between `dpca.storage.workspace.Workspace` and the location of a store."""
 
     @property
     def folder(self) -> Place:
@@ -45,11 +45,11 @@ class Growing(Protocol):
 
     @property
     def store(self) -> Place:
-        """Where the store is written."""
+        """The partial store."""
 
     @property
     def done(self) -> Place:
-        """Folder of the markers of this job."""
+        """Folder of the done-markers of this job."""
 
     @property
     def scratch(self) -> Place:
@@ -57,44 +57,44 @@ class Growing(Protocol):
 
     @property
     def root(self) -> Place:
-        """The metadata of the store's root until it appears."""
+        """The metadata of the root of the store until publication."""
 
     def claim(self, shown: str) -> Claim | Lease:
-        """Take the work folder for this run."""
+        """Claim the work folder for this run."""
 
     def foreign(self) -> str | None:
-        """Return the name of something in the work folder that is not created by dpca."""
+        """Return the first name in the work folder that was not created by dpca; None if there is none."""
 
     def repair(self) -> None:
-        """Mend what a run left behind that died while it published."""
+        """Recover from a run that was killed during publication."""
 
     def is_begun(self) -> bool:
-        """Return whether objects under the final name are those of an unfinished store of ours."""
+        """Return whether the objects under the final name belong to an unfinished store created by dpca."""
 
     def leaves_only(self, inherited: Inherited) -> bool:
-        """Return whether an unfinished job holds nothing but what can be taken over."""
+        """Return whether unfinished jobs contain only an inner store that the new job can use."""
 
     def begin(self, inherited: Inherited | None, journal: bytes, *, replaces: bool) -> None:
-        """Make place for a new store, keep what it inherits, and write the journal; ``replaces`` the finished one."""
+        """Start a new store: keep the inherited store and write the journal. ``replaces``: one exists already."""
 
     def resume(self, inherited: Inherited | None) -> None:
-        """Prepare what an interrupted run of the same job left."""
+        """Prepare the partial store of an interrupted run of the same job."""
 
     def set_aside(self, inherited: Inherited) -> None:
-        """Take an inner store out of a store that is whole."""
+        """Remove an inner store from a complete store before publication."""
 
     def publish(self, carried: Carried) -> None:
-        """Let the store appear; ``carried`` is what of it comes from a finished one."""
+        """Publish the store. ``carried`` lists the files from a finished store."""
 
     def discard(self) -> None:
-        """Remove the unfinished store, and the work folder but for its lock."""
+        """Remove the unfinished store, and everything in the work folder except its lock."""
 
     def tidy(self, inherited: Inherited | None = None) -> None:
-        """Remove the work folder of a finished store but for its lock, and what should not be in the store."""
+        """Remove everything in the work folder of a finished store except its lock, and an unused inner store."""
 
 
 def growing_at(real: Place, key: str) -> Growing:
-    """Return how a store appears at a real path; ``key`` names the job."""
+    """Return the `Growing` for a real path. ``key`` identifies the job."""
     folder = work_folder(real)
     if isinstance(real, ObjectPath) and isinstance(folder, ObjectPath):
         return InBucket(real, folder, key)
@@ -104,7 +104,7 @@ def growing_at(real: Place, key: str) -> Growing:
 
 
 class OnDisk:
-    """A store that grows in its work folder and appears by one rename; see the module."""
+    """A store on a disk: it is written in its work folder and published by one rename; see the module."""
 
     def __init__(self, real: Path, folder: Path, key: str) -> None:
         self._real, self.folder = real, folder
@@ -116,13 +116,13 @@ class OnDisk:
         return Claim(self.folder, shown)
 
     def foreign(self) -> str | None:
-        """Return the first name that is not created by dpca."""
+        """Return the first name that was not created by dpca."""
         names = sorted(entry.name for entry in self.folder.iterdir())
-        ours = (*_OF_A_JOB, f".{JOURNAL}.", ".nfs")
-        return next((n for n in names if n not in (*_PARTS, LOCK, JOURNAL) and not n.startswith(ours)), None)
+        known = (*_OF_A_JOB, f".{JOURNAL}.", ".nfs")
+        return next((n for n in names if n not in (*_PARTS, LOCK, JOURNAL) and not n.startswith(known)), None)
 
     def repair(self) -> None:
-        """Put the old store back, or remove it: between two renames it has no other place."""
+        """Restore the old store if the run was killed between two renames; else remove it."""
         replaced = self.folder / REPLACED
         if replaced.exists():
             if self._real.exists():
@@ -131,15 +131,15 @@ class OnDisk:
                 os.rename(replaced, self._real)
 
     def is_begun(self) -> bool:
-        """Return False: nothing of an unfinished store is under its name."""
+        """Return False, since an unfinished store is not under its final name."""
         return False
 
     def leaves_only(self, inherited: Inherited) -> bool:
-        """Ask `Inherited`."""
+        """See `Inherited.is_all`."""
         return inherited.is_all(self.folder, self._stores())
 
     def begin(self, inherited: Inherited | None, journal: bytes, *, replaces: bool) -> None:
-        """Clear the work folder; the finished store stays until the new one is whole."""
+        """Clear the work folder. A finished store stays until the new store is complete."""
         if inherited is not None:
             inherited.keep(self.folder, self._stores(), self._real if replaces else None)
         self.discard(but=KEPT if inherited is not None else "")
@@ -150,14 +150,14 @@ class OnDisk:
         atomic_write_bytes(self.folder / JOURNAL, journal)
 
     def resume(self, inherited: Inherited | None) -> None:
-        """Remove what killed writers and a publication that was cut short left."""
+        """Remove temporary files of killed writers, and the manifest of an interrupted publication."""
         if inherited is not None:
             inherited.hand_over(self.folder, self.store)
         sweep(self.store)
         remove_manifest(self.store)
 
     def set_aside(self, inherited: Inherited) -> None:
-        """Move the inner store away."""
+        """Move the inner store out of the store."""
         inherited.set_aside(self.folder, self.store)
 
     def publish(self, carried: Carried) -> None:
@@ -166,14 +166,14 @@ class OnDisk:
         write_manifest(self.store, carried=carried)
         if self._real.exists() and exchanged(self.store, self._real):
             sync_folder(self._real.parent)
-            return  # the old store is in the work folder, which is tidied up next
+            return  # the old store is now in the work folder, which `tidy` removes
         if self._real.exists():
             os.rename(self._real, self.folder / REPLACED)
         os.rename(self.store, self._real)
         sync_folder(self._real.parent)
 
     def discard(self, but: str = "") -> None:
-        """Remove what is ours in the work folder, the journal first."""
+        """Remove all files of dpca in the work folder, the journal first."""
         (self.folder / JOURNAL).unlink(missing_ok=True)
         for entry in self.folder.iterdir():
             if entry.name.startswith(f".{JOURNAL}."):
@@ -182,7 +182,7 @@ class OnDisk:
                 remove_tree(entry)
 
     def tidy(self, inherited: Inherited | None = None) -> None:
-        """Do as `discard`: the finished store is elsewhere."""
+        """Call `discard`, since the finished store is not in the work folder."""
         self.discard()
 
     def _stores(self) -> list[Path]:
@@ -190,7 +190,7 @@ class OnDisk:
 
 
 class InBucket:
-    """A store that grows under its name and appears by its last object; see the module."""
+    """A store in a bucket: it is written under its final name and published by its last object; see the module."""
 
     def __init__(self, real: ObjectPath, folder: ObjectPath, key: str) -> None:
         self.store, self.folder, self.root = real, folder, folder / METADATA
@@ -202,25 +202,25 @@ class InBucket:
         return Lease(self.folder, shown)
 
     def foreign(self) -> str | None:
-        """Return the first name that is not created by dpca."""
-        ours = (JOURNAL, CLEARING, METADATA)
+        """Return the first name that was not created by dpca."""
+        known = (JOURNAL, CLEARING, METADATA)
         names = (n for n, _ in self.folder.entries())
-        return next((n for n in names if n not in ours and not n.startswith((LOCK, _DONE, _SCRATCH))), None)
+        return next((n for n in names if n not in known and not n.startswith((LOCK, _DONE, _SCRATCH))), None)
 
     def repair(self) -> None:
-        """Do nothing: publishing is one step."""
+        """Do nothing, since publication is atomic."""
 
     def is_begun(self) -> bool:
-        """Return whether a journal owns the objects, or they were about to be removed."""
+        """Return whether there is a journal for the objects, or their removal was interrupted."""
         return (self.folder / JOURNAL).is_file() or (self.folder / CLEARING).is_file()
 
     def leaves_only(self, inherited: Inherited) -> bool:
-        """Return whether nothing but the inner store lies under the name, and it serves."""
+        """Return whether only the inner store is under the name, and the new job can use it."""
         names = [name for name, _ in self.store.entries()]
         return names == [inherited.name] and inherited.serves(self.store / inherited.name)
 
     def begin(self, inherited: Inherited | None, journal: bytes, *, replaces: bool) -> None:
-        """Remove everything but what is inherited; `CLEARING` says meanwhile whose it was."""
+        """Remove everything except the inherited store. Meanwhile, `CLEARING` marks the objects as created by dpca."""
         names = [name for name, _ in self.store.entries()]
         if names or any(not name.startswith(LOCK) for name, _ in self.folder.entries()):
             (self.folder / CLEARING).write_bytes(b"")
@@ -234,12 +234,12 @@ class InBucket:
         (self.folder / CLEARING).unlink(missing_ok=True)
 
     def resume(self, inherited: Inherited | None) -> None:
-        """Remove what a publication that was cut short left."""
+        """Remove the files of an interrupted publication."""
         (self.folder / CLEARING).unlink(missing_ok=True)
         remove_manifest(self.store)
 
     def set_aside(self, inherited: Inherited) -> None:
-        """Leave the inner store out when the store is published: a run that goes on until then still needs it."""
+        """Leave the inner store out of the published store. It stays until then, for a run that resumes."""
         self._set_aside = inherited.name
 
     def publish(self, carried: Carried) -> None:
@@ -247,13 +247,13 @@ class InBucket:
         write_manifest(self.store, self.root, left_out=self._set_aside, carried=carried)
 
     def discard(self) -> None:
-        """Remove all objects of the store, while the journal owns them, then the work folder."""
-        if not (self.store / METADATA).is_file():  # else it has appeared, and only the end of its run failed
+        """Remove all objects of the store, then the work folder with the journal."""
+        if not (self.store / METADATA).is_file():  # otherwise the store is complete, and only the cleanup failed
             self.store.remove_tree()
         self.tidy()
 
     def tidy(self, inherited: Inherited | None = None) -> None:
-        """Remove what a run left behind that died between its last object and its end."""
+        """Remove the work folder, and an inner store that is not part of the published store."""
         if inherited is not None:
             manifest = read_manifest(read_file(self.store / METADATA), str(self.store))
             if manifest is not None and inherited.name not in manifest.stores:

@@ -1,24 +1,24 @@
-"""Decodes images to pixels by stated rules; no claim of a header is trusted.
+"""Decodes images to pixels by documented rules; headers are not trusted.
 
-What becomes of an image:
+Each image is decoded as follows:
 
-* The formats of `dpca.storage.pictures` are decoded, recognized by their first bytes and never by the file's name.
-* The size is read from the header before anything is decoded; more than `MAX_PIXELS` pixels, or another size than the
-  stack's, is refused there, so a decompression bomb costs nothing.
-* EXIF orientation is applied: pixels come out upright.
-* Grey of 8 bits stays ``uint8``, 1 bit becomes 0 or 255, grey of 9 to 16 bits stays ``uint16``, 32-bit float TIFF and
-  PFM stay ``float32`` and must be finite. Of PGM and JPEG 2000, whose depth is any, values are scaled to 8 or 16 bits.
-* Palette, CMYK and YCbCr images become RGB (Pillow's conversion; embedded color profiles are not applied).
-* Transparency is composited over white; opaque pixels keep their exact values.
-* Color of more than 8 bits a channel, 32-bit or signed integers and 64-bit floats are refused: Pillow would silently
-  cut them.
-* More than one frame (animations, TIFF pages, layers) is refused. Of a JPEG with pictures appended (previews, gain
-  maps) the main one is read.
-* A file that ends before its last pixel, or cannot be decoded for any other reason, is refused.
+* All formats of `dpca.storage.pictures` are supported. They are recognized by their first bytes, not by the file name.
+* The size is read from the header before decoding. An image with more than `MAX_PIXELS` pixels, or with another size
+  than the stack, is rejected at this point, so a decompression bomb costs nothing.
+* EXIF orientation is applied, so pixels are upright.
+* Grey of 8 bits stays ``uint8``, 1 bit becomes 0 or 255, and grey of 9 to 16 bits stays ``uint16``. 32-bit float TIFF
+  and PFM stay ``float32`` and must be finite. PGM and JPEG 2000 of any other depth are scaled to 8 or 16 bits.
+* Palette, CMYK and YCbCr images are converted to RGB by Pillow, without their embedded color profiles.
+* Transparency is composited over white. Opaque pixels keep their exact values.
+* Color with more than 8 bits per channel, 32-bit or signed integers and 64-bit floats are rejected, since Pillow
+  silently truncates them.
+* Images with more than one frame (animations, TIFF pages, layers) are rejected. If a JPEG has appended pictures
+  (previews, gain maps), only the main picture is read.
+* A truncated file, or one that cannot be decoded for any other reason, is rejected.
 
-Across a stack (`Rules`): the first accepted image decides on color, size and value type unless told otherwise. In a
-color stack grey images are repeated over the three channels; a color image in a grey stack is an error. ``crop``
-cuts out the center, then ``resize`` (Lanczos) stretches to exactly the given size.
+Within a stack (`Rules`), the first accepted image determines the color, size and type, unless they are given. In a
+color stack, grey images are repeated over the three channels. A color image in a grey stack is an error. ``crop`` cuts
+out the center, then ``resize`` (Lanczos) scales to exactly the given size.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from dpca.storage.pictures import cut_depth, picture_of, plugin_of
 
 Color = Literal["auto", "rgb", "grey"]
 
-# As many RGBX pixels as fit in a quarter of a GiB, the number at which Pillow itself begins to suspect a bomb.
+# The limit at which Pillow warns of a decompression bomb, about 256 MiB of RGB pixels.
 MAX_PIXELS = 2**28 // 3
 
 _ORIENTATION = 0x0112
@@ -58,21 +58,21 @@ _UPRIGHT = {
 
 @dataclass(frozen=True)
 class Rules:
-    """How the images of one stack become samples of one shape and type.
+    """The conversion of the images of one stack to samples of one shape and type.
 
     Parameters
     ----------
     color : {"auto", "rgb", "grey"}
-        ``"auto"`` leaves the decision to the first accepted image; ``"grey"`` converts color by Pillow's luma
-        (ITU-R 601); ``"rgb"`` repeats grey over three channels.
+        ``"auto"`` uses the color of the first accepted image, ``"grey"`` converts color with the luma of Pillow
+        (ITU-R 601), and ``"rgb"`` repeats grey over three channels.
     crop : tuple of int, optional
-        (height, width) in pixels cut out of the center; a smaller image is refused.
+        (height, width) in pixels of the center that is cut out. A smaller image is rejected.
     resize : tuple of int, optional
-        (height, width) in pixels that every image is stretched to, after `crop`.
+        (height, width) in pixels to which every image is scaled, after `crop`.
     max_pixels : int
         Largest height x width of an encoded image.
     sample_shape, dtype, first :
-        Shape and value type of the stack and the name of the image that decided them; set by `settle`.
+        Shape and type of the stack, and the name of the image that determined them; set by `settle`.
     """
 
     color: Color = "auto"
@@ -89,12 +89,12 @@ class Rules:
         for option, size in (("crop", self.crop), ("resize", self.resize)):
             if size is not None and (len(size) != 2 or min(size) < 1 or size[0] * size[1] > self.max_pixels):
                 raise DataError(
-                    f"{option} {size!r} is no image size: give (height, width) in pixels, both at least 1 and together "
-                    f"at most {self.max_pixels:,} pixels"
+                    f"{option} {size!r} is not an image size: give (height, width) in pixels, both at least 1, with at "
+                    f"most {self.max_pixels:,} pixels in total"
                 )
 
     def settle(self, pixels: NDArray[Any], name: str) -> Rules:
-        """Return these rules with the shape and type of a stack that begins with `pixels`, the image called `name`."""
+        """Return these rules with the shape and type of ``pixels``, the first image of the stack, named ``name``."""
         return replace(self, sample_shape=pixels.shape, dtype=pixels.dtype.name, first=name)
 
 
@@ -104,19 +104,19 @@ def decode(payload: bytes, rules: Rules | None = None) -> NDArray[Any]:
     Parameters
     ----------
     payload : bytes
-        A whole file of a format of `dpca.storage.pictures`.
+        The complete content of a file in a format of `dpca.storage.pictures`.
     rules : Rules, optional
-        By default any size and color is taken as it is.
+        The default accepts any size and color without conversion.
 
     Returns
     -------
     ndarray of uint8, uint16 or float32, shape (height, width) or (height, width, 3)
-        May be read-only. Costs one decoding and one copy of the pixels.
+        May be read-only. The cost is one decoding and one copy of the pixels.
 
     Raises
     ------
     DataError
-        With the reason alone, a phrase to follow the name of the image ("is ...", "holds ...").
+        The message is a phrase that follows the name of the image ("is ...", "has ...").
     """
     rules = rules or Rules()
     image = _opened(payload)
@@ -134,11 +134,11 @@ def decode(payload: bytes, rules: Rules | None = None) -> NDArray[Any]:
 
 
 def _opened(payload: bytes) -> ImageFile:
-    # Image.open would do the same, but it warns about large images (a global switch), turns a JPEG with appended
-    # previews into a sequence of frames, and lets any installed plugin try.
+    # Image.open is not used, since it warns of large images by a global setting, decodes a JPEG with appended previews
+    # as several frames, and tries any installed plugin.
     picture = picture_of(payload)
     if picture is None:
-        begin = f"is no image that is read (it begins with {bytes(payload[:12])!r})"
+        begin = f"has no supported image format (its first bytes are {bytes(payload[:12])!r})"
         raise DataError(begin if payload else "is empty (0 bytes)")
     plugin = plugin_of(picture)
     try:
@@ -147,13 +147,13 @@ def _opened(payload: bytes) -> ImageFile:
     except MemoryError:
         raise
     except Image.DecompressionBombError:
-        # a plugin that must know the size to begin, with Pillow's own limit
+        # Raised by plugins that check the limit of Pillow when they open a file.
         raise DataError(_bomb("more")) from None
     except Exception as error:
-        # A hostile header can end in any exception inside a decoder; all of them mean the same here.
+        # A malicious header can cause any exception in a decoder. All of them mean a broken image.
         raise DataError(_broken(picture.name, error)) from None
     if depth is not None:
-        raise DataError(f"has {depth} in each channel: save it with 8 bits a channel or as 16-bit grey")
+        raise DataError(f"has {depth} in each channel: save it with 8 bits per channel or as 16-bit grey")
     return image
 
 
@@ -162,27 +162,27 @@ def _check_header(image: ImageFile, rules: Rules) -> None:
     if width * height > rules.max_pixels:
         raise DataError(_bomb(f"{height} x {width} pixels, more", rules.max_pixels))
     try:
-        several = getattr(image, "is_animated", False)  # some decoders look for a second frame only now
+        several = getattr(image, "is_animated", False)  # some decoders search for a second frame here
     except Exception as error:
         raise DataError(_broken(image.format, error)) from None
     if several:
         stack = ", or give the files themselves (a glob) as a stack" if isinstance(image, TiffImageFile) else ""
-        raise DataError(f"holds more than one frame: save the wanted frame as an image of its own{stack}")
+        raise DataError(f"has more than one frame: save one frame as a separate image{stack}")
     if rules.sample_shape is not None and rules.crop is None and rules.resize is None:
         wanted = rules.sample_shape[:2]
-        # not yet turned upright, so either way round may still become right
+        # The orientation is applied later, so height and width may still be swapped.
         if wanted not in ((height, width), (width, height)):
             raise DataError(_other_size((height, width), rules))
 
 
 def _fast_pixels(image: ImageFile, payload: bytes) -> NDArray[Any] | None:
-    """Return the pixels of an upright JPEG in grey or RGB, the same as Pillow's; None for what Pillow must judge."""
+    """Return the pixels of an upright grey or RGB JPEG, identical to those of Pillow; None if Pillow must decode it."""
     colorspace = {"L": "GRAY", "RGB": "RGB"}.get(image.mode)
     if not isinstance(image, JpegImageFile) or colorspace is None or _orientation(image) in _UPRIGHT:
         return None
     try:
         pixels: NDArray[Any] = simplejpeg.decode_jpeg(payload, colorspace)
-    except Exception:  # libjpeg has something to say about it, be it only a warning
+    except Exception:  # an error or a warning of libjpeg
         return None
     return pixels[..., 0] if colorspace == "GRAY" else pixels
 
@@ -191,13 +191,15 @@ def _pixels(image: ImageFile) -> NDArray[Any]:
     """Return the upright pixels, (height, width) or (height, width, 3), without transparency."""
     layout = " ".join(str(tile[3]) for tile in image.tile)
     if (image.mode == "I" and image.format != "PPM") or (image.mode == "F" and ";64" in layout):
-        raise DataError("has integers of 32 bits, signed integers or 64-bit floats: save it with 8, 16 or float32 bits")
+        raise DataError(
+            "has 32-bit or signed integers or 64-bit floats: save it with unsigned integers of 8 or 16 bits, or float32"
+        )
     if not image.mode.startswith("I") and ";16" in layout and image.mode != "F":
-        raise DataError("has 16 bits in each of several channels: save it with 8 bits a channel or as 16-bit grey")
+        raise DataError("has 16 bits in each of several channels: save it with 8 bits per channel or as 16-bit grey")
     try:
         image.load()
         upright: Image.Image = image
-        if not isinstance(image, TiffImageFile):  # its plugin has done that in load()
+        if not isinstance(image, TiffImageFile):  # the TIFF plugin applies the orientation in load()
             turn = _UPRIGHT.get(_orientation(image))
             upright = image if turn is None else image.transpose(turn)
         return _plain(upright)
@@ -211,7 +213,7 @@ def _orientation(image: ImageFile) -> int:
     try:
         return int(image.getexif().get(_ORIENTATION, 1))
     except Exception:
-        # Broken EXIF data beside sound pixels: common in the wild, and no reason to lose the picture.
+        # Broken EXIF data is common in images with intact pixels.
         return 1
 
 
@@ -226,7 +228,7 @@ def _plain(image: Image.Image) -> NDArray[Any]:
         pixels = np.asarray(image)
         if not np.isfinite(pixels).all():
             y, x = (int(i) for i in np.argwhere(~np.isfinite(pixels))[0])
-            raise DataError(f"holds {pixels[y, x]} at row {y}, column {x}: every pixel must be finite")
+            raise DataError(f"has the value {pixels[y, x]} at row {y}, column {x}: every pixel must be finite")
         return pixels
     if image.has_transparency_data:
         grey = mode in ("1", "L", "LA", "La")
@@ -236,16 +238,16 @@ def _plain(image: Image.Image) -> NDArray[Any]:
     if mode in ("P", "CMYK", "YCbCr", "RGBX"):
         return np.asarray(image.convert("RGB"))
     if mode not in ("L", "RGB"):
-        raise DataError(f"has color mode {mode}, which is not read: save it as RGB or grey")
+        raise DataError(f"has the color mode {mode}, which is not supported: save it as RGB or grey")
     return np.asarray(image)
 
 
 def _over_white(pixels: NDArray[np.uint8]) -> NDArray[np.uint8]:
-    """Composite (..., grey or RGB, alpha) over white; exact where alpha is 255."""
+    """Composite (..., grey or RGB, alpha) over white. Pixels with an alpha of 255 are exact."""
     color, alpha = pixels[..., :-1], pixels[..., -1:]
     if alpha.min() < 255:
         wide = alpha.astype(np.uint16)
-        # at most 255 * 255 + 127: no overflow in 16 bits
+        # At most 255 * 255 + 127, which does not overflow 16 bits.
         color = ((color * wide + 255 * (255 - wide) + 127) // 255).astype(np.uint8)
     return color[..., 0] if color.shape[-1] == 1 else color
 
@@ -259,8 +261,8 @@ def _colored(pixels: NDArray[Any], rules: Rules) -> NDArray[Any]:
         return np.asarray(Image.fromarray(pixels).convert("L"))
     elif rules.color == "auto" and settled is not None and len(settled) == 2:
         raise DataError(
-            f"is in color but the stack is grey like its first image {rules.first!r}: "
-            f'--color rgb (color="rgb") makes all color, --color grey (color="grey") makes all grey'
+            f"is in color, but the stack is grey like its first image {rules.first!r}: give --color rgb "
+            f'(color="rgb") to convert all images to color, or --color grey (color="grey") to convert all to grey'
         )
     return pixels
 
@@ -269,7 +271,7 @@ def _cropped(pixels: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
     (height, width), (h, w) = pixels.shape[:2], size
     if h > height or w > width:
         raise DataError(
-            f"is {height} x {width} pixels, smaller than the crop of {h} x {w}: choose a smaller crop or "
+            f"has {height} x {width} pixels, fewer than the crop of {h} x {w}: give a smaller crop, or "
             f"--resize {h}x{w} (resize=({h}, {w}))"
         )
     top, left = (height - h) // 2, (width - w) // 2
@@ -278,7 +280,7 @@ def _cropped(pixels: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
 
 def _resized(pixels: NDArray[Any], size: tuple[int, int]) -> NDArray[Any]:
     height, width = size
-    # Pillow filters 8-bit integers and floats; 16-bit grey goes through float32, which holds it exactly.
+    # Pillow filters only 8-bit integers and floats. 16-bit grey is converted to float32 without loss.
     image = Image.fromarray(np.ascontiguousarray(pixels if pixels.dtype == np.uint8 else pixels.astype(np.float32)))
     resized: NDArray[Any] = np.asarray(image.resize((width, height), Image.Resampling.LANCZOS))
     if pixels.dtype == np.uint16:
@@ -293,8 +295,8 @@ def _check_fits(pixels: NDArray[Any], rules: Rules) -> None:
         raise DataError(_other_size(pixels.shape[:2], rules))
     if pixels.dtype.name != rules.dtype:
         raise DataError(
-            f"has {pixels.dtype.name} pixels but the stack has {rules.dtype} like its first image {rules.first!r}: "
-            f"convert the images to one type"
+            f"has the type {pixels.dtype.name}, but the stack has {rules.dtype} like its first image {rules.first!r}: "
+            f"convert all images to one type"
         )
 
 
@@ -302,16 +304,16 @@ def _other_size(size: tuple[int, ...], rules: Rules) -> str:
     assert rules.sample_shape is not None
     h, w = rules.sample_shape[:2]
     return (
-        f"is {size[0]} x {size[1]} pixels (height x width) but the stack is {h} x {w} like its first image "
-        f"{rules.first!r}: --resize {h}x{w} (resize=({h}, {w})) or --crop {h}x{w} (crop=({h}, {w})) makes all one size"
+        f"has {size[0]} x {size[1]} pixels (height x width), but the stack has {h} x {w} like its first image "
+        f"{rules.first!r}: give --resize {h}x{w} (resize=({h}, {w})) or --crop {h}x{w} (crop=({h}, {w}))"
     )
 
 
 def _bomb(claim: str, limit: int = MAX_PIXELS) -> str:
-    return f"claims {claim} than the limit of {limit:,} pixels (a decompression bomb?)"
+    return f"has a header with {claim} than the limit of {limit:,} pixels, which may be a decompression bomb"
 
 
 def _broken(kind: str | None, error: Exception) -> str:
-    # memory addresses in a message would make two runs record two reasons
+    # Without memory addresses, two runs record the same reason.
     message = re.sub(r" at 0x[0-9a-f]+", "", str(error)) or type(error).__name__
     return f"is broken, truncated or of an unsupported kind ({kind} decoder: {message})"

@@ -1,4 +1,4 @@
-"""Converts a source to a stack store: in parallel, in order, resumable, and visible only when complete."""
+"""Converts a source to a stack store, in parallel and in order; interrupted runs resume, and publication is atomic."""
 
 from __future__ import annotations
 
@@ -36,11 +36,11 @@ from dpca.storage.workspace import Workspace, fingerprint_of
 if TYPE_CHECKING:
     from distributed import Client
 
-# The least compression ratio at which the codec is chosen.
+# The lowest compression ratio at which the codec is chosen.
 _BLOSC_SAVES = 1.5
 _LABEL_CHUNK = 65536
-# Memory of a task in multiples of a shard (measured with the codec: 4.0): the values, the encoded chunks, these joined.
-# Raw chunks, which Zarr does not write, take one.
+# Memory of a task in multiples of a shard: the values, the encoded chunks, and their concatenation (measured with the
+# codec: 4.0). Raw chunks bypass Zarr and require one.
 _SHARD_COPIES = 4
 _TASK_OVERHEAD = 24 << 20
 
@@ -65,65 +65,65 @@ def ingest(
     progress: Progress = no_progress,
     storage_options: Mapping[str, Any] | None = None,
 ) -> Stack:
-    """Make a stack store of a source.
+    """Convert a source to a stack store.
 
     Parameters
     ----------
     source : path-like, URL, sequence of these, xarray.DataArray or Dataset, or Reader
         See `dpca.storage.readers.open_reader`.
     target : path-like or URL
-        Where the store appears once it is whole; until then everything is in ``<target>.partial``, from which
-        the same call continues after an interruption.
+        Where the complete store appears. Until then it grows in ``<target>.partial``, and the same call resumes an
+        interrupted run.
     cell_shape : int or sequence of int, optional
-        Cells the stack will be cut into, one length for each spatial axis or for all of them; chunks are chosen to fit.
+        Cells of a later fit: one length for each spatial axis, or one for all of them. Chunks are aligned with cells.
     color : {"auto", "rgb", "grey"}
         See `dpca.storage.images.Rules`.
     resize, crop : tuple of int, optional
-        (height, width) in pixels that every image is stretched to, after it is cropped; see
+        (height, width) in pixels to which every image is first cropped and then scaled; see
         `dpca.storage.images.Rules`.
     on_error : {"stop", "skip"}
-        Whether a sample that cannot be read, does not fit or is not finite is an error, or left out and recorded
+        Whether an invalid sample (unreadable, of another shape or not finite) is an error, or is left out and recorded
         with its reason in ``rejected``.
     key, axes :
-        Of arrays, see `dpca.storage.readers.open_reader`.
+        For arrays, see `dpca.storage.readers.open_reader`.
     data_range : tuple of float, optional
-        Lowest and highest value a sample can hold. By default what the source states, that of the type for
-        ``bool`` and ``uint8``, else the lowest and highest value found.
+        Lowest and highest possible value of a sample. The default is the range that the source states, or else the
+        range of the type for ``bool`` and ``uint8``, or else the lowest and highest value found.
     client : distributed.Client, optional
-        Where the tasks run; without one, on threads of this process.
+        Client of a Dask cluster that runs the tasks. The default is threads of this process.
     threads : int, optional
-        Number of these threads, by default one a processor.
+        Number of these threads. The default is one per processor.
     budget : int or callable, optional
-        Bytes that a task may take, or what returns them, called if there is something to do; by default as many as it
-        needs. Where they are few, shards are smaller.
+        Most bytes that a task may use, or a function that returns this number, called only if samples must be read. The
+        default is no limit. A small budget results in smaller shards.
     shard_bytes : int, optional
-        Bytes of a shard at most, unless a sample has more; default 128 MiB.
+        Most bytes of a shard, unless a single sample is larger. The default is 128 MiB.
     overwrite : bool
-        Whether to replace another Zarr store, or an unfinished one of other settings.
+        Whether to replace another Zarr store, or an unfinished one with other settings.
     progress : callable
         See `dpca.storage.progress`.
     storage_options : mapping, optional
-        How source and target are reached where they are in object stores, see `dpca.storage.use_storage_options`.
+        Options for source and target in object stores, see `dpca.storage.use_storage_options`.
 
     Returns
     -------
     Stack
-        The store, opened. If it was there already, made of the same source with the same settings, nothing is written.
-        It keeps the names of the source's axes and the coordinates along them, where the source has some.
+        The opened store. If it already exists with the same source and settings, nothing is written. It keeps the names
+        of the axes of the source, and the coordinates along them.
 
     Raises
     ------
     DataError
-        If the source or a sample of it is not acceptable; the first one in order is named.
+        If the source or one of its samples is invalid. The message names the first invalid sample.
     PlanError
-        If a shard does not fit ``budget``.
+        If a shard exceeds ``budget``.
     StoreError
-        If the store cannot be written; if it is, holds or lies in the source.
+        If the store cannot be written, or it overlaps the source.
 
     Notes
     -----
-    A task reads, decodes and writes one shard (at most 128 MiB, or one sample). Sources that can only be read from
-    their beginning (compressed archives and arrays) are read by this process, which ships blocks to the tasks.
+    A task reads, decodes and writes one shard (at most 128 MiB, or one sample). Sequential sources (compressed archives
+    and arrays) are read by this process, which sends blocks to the tasks.
     """
     if on_error not in ("stop", "skip"):
         raise DataError(f"on_error {on_error!r} is unknown: choose 'stop' or 'skip'")
@@ -134,7 +134,7 @@ def ingest(
     check_output(target, reader)
     cells = None if cell_shape is None else _cell_lengths(cell_shape, reader)
     if not reader.encoded and rules != Rules():
-        raise DataError(f"color, crop and resize are for images and '{reader.name}' is an array: leave them out")
+        raise DataError(f"color, crop and resize require images, but '{reader.name}' is an array: leave them out")
     settings = [cells, color, rules.crop, rules.resize, None if axes is None else list(axes), limits]
     fingerprint = fingerprint_of(STACK_KIND, STACK_VERSION, reader.fingerprint(), settings)
     stop = on_error == "stop"
@@ -163,8 +163,8 @@ def ingest(
     if stop and stack.rejected:
         name, reason = stack.rejected[0]
         raise DataError(
-            f"'{os.fspath(target)}' is there and leaves out {len(stack.rejected):,} samples, the first being '{name}', "
-            f'which {reason}; accept that with --on-error skip (on_error="skip") or choose another output'
+            f"'{os.fspath(target)}' exists without {len(stack.rejected):,} rejected samples; the first, '{name}', "
+            f'{reason}: accept this with --on-error skip (on_error="skip"), or choose another output'
         )
     return stack
 
@@ -176,25 +176,25 @@ def plan_ingest(
     budget: int | None,
     shard_bytes: int | None = None,
 ) -> tuple[tuple[int, ...], np.dtype[Any], Layout, tuple[str, ...]]:
-    """Return shape, dtype, layout and axes of the stack that `ingest` makes if it refuses no sample.
+    """Return shape, dtype, layout and axes of the stack that `ingest` creates if it rejects no sample.
 
     Parameters
     ----------
     reader : Reader
-        Its first few samples are read.
+        The source. Its first few samples are read.
     reading : mapping
         Options of `ingest`: ``color``, ``resize``, ``crop``, ``on_error``.
     cells : callable
-        Gives the cells, or None, from the names of a sample's axes.
+        Returns the cells, or None, from the names of the axes of a sample.
     budget, shard_bytes : int, optional
-        Bytes that a task may take, and those of a shard.
+        Most bytes that a task may use, and most bytes of a shard.
 
     Raises
     ------
     DataError
-        If the source is not acceptable.
+        If the source is invalid.
     PlanError
-        If a shard does not fit ``budget``.
+        If a shard exceeds ``budget``.
     """
     require_samples(reader)
     color = reading.get("color", "auto")
@@ -209,15 +209,15 @@ def _check_memory(reader: Reader, form: Form, layout: Layout, budget: int | None
     need = task_bytes(reader, form.dtype, layout)
     if budget is not None and need > budget:
         raise PlanError(
-            f"reading '{reader.name}' and writing a shard of {layout.rows_per_shard:,} samples takes "
-            f"{need / 1e6:,.0f} MB but a task may take {budget / 1e6:,.0f} MB: allow each worker at least "
+            f"reading '{reader.name}' and writing a shard of {layout.rows_per_shard:,} samples requires "
+            f"{need / 1e6:,.0f} MB, but the budget of a task is {budget / 1e6:,.0f} MB: give each worker at least "
             f"{math.ceil((need - budget) / 1e6):,} MB more"
         )
 
 
 def task_bytes(reader: Reader, dtype: np.dtype[Any], layout: Layout) -> int:
-    """Bytes that a task takes at most which fills a shard of so many values."""
-    # Encoded images are held beside their pixels.
+    """Return the most bytes of memory of a task that writes a shard of this layout."""
+    # Encoded images are in memory together with their pixels.
     return (_SHARD_COPIES + reader.encoded) * prod(layout.shards) * dtype.itemsize + _TASK_OVERHEAD
 
 
@@ -230,9 +230,9 @@ def content_of(
     data_range: tuple[float, float] | None = None,
     axes: Sequence[str] | None = None,
 ) -> str:
-    """Return a hash of everything but the cells that determines the samples that `ingest` makes of a source.
+    """Return a hash of the source and of all settings of `ingest` that determine the samples.
 
-    Cells only decide how samples are cut into chunks, so a stack made for other cells can be used as well.
+    Cells are not included. They only determine chunks, so a stack for other cells is equally valid.
     """
     axes = source.axes if axes is None else axes
     limits = source.data_range if data_range is None else checked_range(data_range)
@@ -246,10 +246,11 @@ def is_made_of(path: str | os.PathLike[str], content: str, *, stop: bool) -> boo
     Parameters
     ----------
     path : path-like
-        Anything, or nothing.
+        Any path, which need not exist.
     content : str
+        The expected hash.
     stop : bool
-        Whether samples that were left out are an error.
+        Whether rejected samples are an error.
     """
     try:
         if not place_of(os.path.join(path, METADATA)).is_file():
@@ -272,14 +273,14 @@ def _size(option: str, size: Sequence[int] | None) -> tuple[int, int] | None:
     if size is None:
         return None
     if len(size) != 2 or any(int(length) != length for length in size):
-        raise DataError(f"{option} {size!r} is no image size: give (height, width) in whole pixels")
+        raise DataError(f"{option} {size!r} is not an image size: give (height, width) in whole pixels")
     return int(size[0]), int(size[1])
 
 
 def _layout(
     reader: Reader, form: Form, cells: Sequence[int] | None, budget: int | None, shard_bytes: int | None
 ) -> Layout:
-    """Return chunks and shards of which a task can write one: halved until it fits the budget."""
+    """Return chunks and shards. Shards are halved until a task with one shard fits the budget."""
     shape, most = (len(reader), *form.sample_shape), shard_bytes or SHARD_BYTES
     while True:
         try:
@@ -293,11 +294,11 @@ def _layout(
 
 
 def _kept_layout(work: Workspace) -> Layout | None:
-    """Return the layout of a store that an earlier run began: another budget does not change it."""
-    begun = work.store / "samples"
-    if not there_is(begun / METADATA):
+    """Return the layout of an interrupted run, which another budget does not change; None if there is none."""
+    samples = work.store / "samples"
+    if not there_is(samples / METADATA):
         return None
-    metadata = json.loads(read_file(begun / METADATA))
+    metadata = json.loads(read_file(samples / METADATA))
     shards, chunks = (one["configuration"]["chunk_shape"] for one in (metadata["chunk_grid"], metadata["codecs"][0]))
     return Layout(tuple(chunks), tuple(shards))
 
@@ -312,7 +313,7 @@ def _bytes_to_write(work: Workspace, n_items: int, form: Form, layout: Layout) -
 def _finish(
     work: Workspace, reader: Reader, form: Form, filling: Filling, content: str, settings: Mapping[str, Any]
 ) -> None:
-    """Write names, labels and rejections; an interrupted run writes all of them again."""
+    """Write names, labels and rejections; a resumed run writes all of them again."""
     low, high = filling.data_range()
     root = create_root(
         work.store,

@@ -1,16 +1,16 @@
-"""Hands an inner store, such as an ingested stack, from one job to another with other settings.
+"""Moves an inner store, such as an ingested stack, from one job to another job with other settings.
 
 ::
 
     out.zarr.partial/
-        store-<old>/stack      an unfinished job's            renamed to
-        kept/stack             in nobody's store              renamed to
-        store-<new>/stack      the new job's
+        store-<old>/stack      of an unfinished job           renamed to
+        kept/stack             of no job                      renamed to
+        store-<new>/stack      of the new job
 
-    out.zarr/stack             a finished job's: the old store stays whole until the new one is published, so each file
-                               gets a second name (a link) in kept/stack.copy, or is copied where the disk has none
+    out.zarr/stack             of a finished job: the old store stays complete until the new one is published, so each
+                               file is hard-linked to kept/stack.copy, or copied if the disk does not support links
 
-A store is found in any of these places, so that a death between two steps costs nothing but the steps.
+An inner store is found at any of these places. If a run is killed between two steps, the next run resumes there.
 """
 
 from __future__ import annotations
@@ -31,28 +31,28 @@ _NO_LINKS = (errno.EXDEV, errno.EPERM, errno.EMLINK, errno.ENOTSUP, errno.EOPNOT
 
 @dataclass(frozen=True)
 class Inherited:
-    """An inner store that a job may take over.
+    """An inner store that a job can reuse.
 
     Parameters
     ----------
     name : str
-        Its path inside the job's store: one folder.
+        Name of its folder in the store of the job.
     serves : callable
-        Tells of a path whether a store is there that is whole and just what the new job would make.
+        Returns whether the store at a path is complete and identical to the one that the new job would create.
     """
 
     name: str
     serves: Callable[[Place], bool]
 
     def is_all(self, work: Path, stores: Iterable[Path]) -> bool:
-        """Return whether unfinished jobs hold nothing but an inner store that can be taken over."""
+        """Return whether unfinished jobs contain only an inner store that can be reused."""
         found = list(stores)
         places = [folder / self.name for folder in (work / KEPT, *found)]
         inner = [place for place in places if place.exists()]
         return bool(inner) and all(map(self.serves, inner)) and all(set(os.listdir(s)) <= {self.name} for s in found)
 
     def keep(self, work: Path, stores: Iterable[Path], finished: Path | None) -> None:
-        """Move a usable inner store of an unfinished job to ``kept``, or copy that of a finished one."""
+        """Move a reusable inner store of an unfinished job to ``kept``, or copy that of a finished job."""
         kept = work / KEPT / self.name
         copy = kept.with_name(kept.name + _COPY)
         if copy.exists():
@@ -70,14 +70,14 @@ class Inherited:
             os.rename(copy, kept)
 
     def set_aside(self, work: Path, store: Path) -> None:
-        """Move a job's inner store to ``kept``: it is handed over again where the job goes on, else removed with it."""
+        """Move the inner store of a job to ``kept``, for a run that resumes; otherwise it is removed with ``kept``."""
         if (store / self.name).exists():
             kept = work / KEPT / self.name
             self._make_way(kept)
             os.rename(store / self.name, kept)
 
     def hand_over(self, work: Path, store: Path) -> None:
-        """Move the kept inner store into a job's store, unless the job has its own."""
+        """Move the kept inner store into the store of a job, unless this store already has one."""
         kept = work / KEPT
         if (kept / self.name).exists() and not (store / self.name).exists():
             os.rename(kept / self.name, store / self.name)
@@ -91,7 +91,7 @@ class Inherited:
 
 
 def link_or_copy(source: str, target: str) -> None:
-    """Give a file a second name, or copy it where the disk has none."""
+    """Create a hard link to a file, or copy it if the disk does not support hard links."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError as error:

@@ -1,4 +1,4 @@
-"""What a job is given: a stack that is read where it is, or a reader of what is ingested first."""
+"""Opens the input of a job: a stack that is read in place, or a reader of a source that is ingested first."""
 
 from __future__ import annotations
 
@@ -21,19 +21,19 @@ def open_input(
     axes: tuple[str, ...] | None = None,
     data_range: tuple[float, float] | None = None,
 ) -> Stack | Reader:
-    """Open plain Zarr sources as stacks, to be read where they are, and anything else as a reader, to be ingested.
+    """Open plain Zarr sources as stacks, which are read in place, and other sources as readers, which are ingested.
 
     Parameters
     ----------
     source : path-like, sequence of these, Stack, or Reader
-        See `dpca.storage.readers.open_reader`; stacks and readers are returned as they are.
+        See `dpca.storage.readers.open_reader`. Stacks and readers are returned unchanged.
     key, axes, data_range
         As for `dpca.storage.ingest`.
 
     Raises
     ------
     DataError
-        If there is nothing, or nothing that is read.
+        If the source is missing, has no samples or has no supported format.
     """
     if isinstance(source, Stack):
         return source
@@ -44,9 +44,7 @@ def open_input(
     if source is reader or not isinstance(reader, ZarrReader) or reader.decodes:
         return reader
     if not isinstance(source, str | os.PathLike):
-        raise DataError(f"{len(source)} sources were given and one is a Zarr array: give that one alone")
+        raise DataError(f"{len(source)} sources were given, and one is a Zarr array: give only the Zarr array")
     if reader.patterns:
-        raise DataError(
-            f"the pattern '{os.fspath(source)}' stands for one Zarr store, '{reader.paths[0]}': give its path"
-        )
+        raise DataError(f"the pattern '{os.fspath(source)}' matches one Zarr store, '{reader.paths[0]}': give its path")
     return open_stack(os.path.join(source, key) if key else source, data_range=data_range, axes=axes)

@@ -1,4 +1,4 @@
-"""Arrays of xarray, which is imported by those who have them, and never here."""
+"""Support for xarray arrays. xarray is optional and is only imported if the caller has imported it."""
 
 from __future__ import annotations
 
@@ -11,58 +11,58 @@ from dpca.storage.errors import DataError
 
 
 def is_labelled(x: Any) -> bool:
-    """Say whether this is an array or a data set of xarray."""
+    """Return whether ``x`` is an xarray DataArray or Dataset."""
     xarray = sys.modules.get("xarray")
     return xarray is not None and isinstance(x, (xarray.DataArray, xarray.Dataset))
 
 
 def labelled_array(x: Any, key: str | None = None) -> Any:
-    """Return an ``xarray.DataArray`` as it is, or the variable ``key`` of an ``xarray.Dataset``.
+    """Return an ``xarray.DataArray`` unchanged, or the variable ``key`` of an ``xarray.Dataset``.
 
     Raises
     ------
     DataError
-        If there is no such variable, or none is named.
+        If a Dataset has no such variable, or ``key`` is not given.
     """
     if not hasattr(x, "data_vars"):
         if key is not None:
-            raise DataError(f"key={key!r} chooses a variable of a Dataset, and this is one DataArray: leave it out")
+            raise DataError(f"key={key!r} selects a variable of a Dataset, but this is a DataArray: leave key out")
         return x
     names = list(x.data_vars)
     if key not in names:
         what = "a Dataset was given" if key is None else f"there is no variable {key!r} in the Dataset"
         example = f", such as dataset[{names[0]!r}]" if names else ""
-        raise DataError(f"{what}, which holds {', '.join(map(repr, names)) or 'none'}: give one variable{example}")
+        raise DataError(f"{what} with the variables {', '.join(map(repr, names)) or 'none'}: give one{example}")
     return x[key]
 
 
 def called(x: Any) -> str:
-    """Return what messages call a ``DataArray``."""
+    """Return the name of a ``DataArray`` in messages."""
     return "the DataArray" if x.name is None else f"the DataArray {x.name!r}"
 
 
 def leading_dims(x: Any, wanted: str | Sequence[str] | None) -> tuple[Any, ...]:
-    """Return the dims of a ``DataArray`` that count samples: the wanted ones, by default the first.
+    """Return the sample dims of a ``DataArray``: the given ones, by default the first dim.
 
     Raises
     ------
     DataError
-        If it does not have such dims.
+        If it does not have these dims.
     """
     if wanted is None:
         return (x.dims[0],) if x.dims else ()
     dims = (wanted,) if isinstance(wanted, str) else tuple(wanted)
     if not dims or len(set(dims)) != len(dims) or not set(dims) <= set(x.dims):
-        raise DataError(f"sample_dim is {wanted!r} but {called(x)} has the dims {x.dims}: give one of them, or several")
+        raise DataError(f"sample_dim is {wanted!r}, but {called(x)} has the dims {x.dims}: give one or several of them")
     return dims
 
 
 def coordinates_of(x: Any) -> Coordinates | None:
-    """Return the coordinates of a ``DataArray``, as netCDF stores them; None where its dims have no names that differ.
+    """Return the coordinates of a ``DataArray`` in their netCDF form; None if its dims have no distinct names.
 
-    Several along one dim that make an index together, as after ``x.stack``, are kept one by one.
+    The levels of a MultiIndex, as after ``x.stack``, become separate coordinates.
     """
-    import xarray  # whoever gave the array has it
+    import xarray  # installed, since the caller passed an xarray object
 
     several = [name for name, index in x.coords.xindexes.items() if len(x.coords.xindexes.get_all_coords(name)) > 1]
     plain = x.reset_index(list(dict.fromkeys(x[name].dims[0] for name in several))) if several else x
@@ -75,7 +75,7 @@ def coordinates_of(x: Any) -> Coordinates | None:
 
 
 def as_coords(coordinates: Coordinates) -> Any:
-    """Return coordinates as ``xarray.Coordinates``, times decoded."""
+    """Return coordinates as ``xarray.Coordinates`` with decoded times."""
     import xarray
 
     arrays = {name: (c.dims, fixed_width(c.values), c.attributes) for name, c in coordinates.arrays.items()}

@@ -1,29 +1,28 @@
-"""How a stack is cut into chunks and shards (pure: integers and names in, integers out).
+"""Chooses the chunks and shards of a stack, from its shape and the names of its axes alone.
 
 ::
 
     one shard = whole samples          one chunk = a tile of many samples
 
-    sample 0   +----+----+----+        a chunk spans `rows` samples of one tile, so the cells inside a
-    sample 1   |    |    |    |        tile are read without decoding the rest of the images; all the
-      ...      +----+----+----+        channels of a pixel stay together
+    sample 0   +----+----+----+        a chunk has `rows` samples of one tile, so the cells inside a
+    sample 1   |    |    |    |        tile are read without decoding the rest of the images; all
+      ...      +----+----+----+        channels of a pixel are in the same chunk
     sample n   |    |    |    |
                +----+----+----+        a shard is one file and the unit of writing
 
 Rules, in order:
 
-* The channel axis is never cut.
+* The channel axis is never divided.
 * A spatial axis of length L up to a limit (64 with two spatial axes, 32 with three, 16384 with one) is not
-  cut.
-* A longer axis is cut into chunks of a length within a range ([32, 128] with two spatial axes, [16, 64]
-  with three, [8192, 32768] with one) that wastes the least padding, ``ceil(L / c) * c - L``; ties go to the
-  length nearest to the limit, then to the shorter one. With cells, only lengths that are a multiple of the
-  cell count, then (for cells longer than the range) those that divide it, so that a cell is read from as
-  few chunks as possible.
+  divided.
+* A longer axis is divided into chunks of a length c within a range ([32, 128] with two spatial axes, [16, 64]
+  with three, [8192, 32768] with one). The length with the least padding, ``ceil(L / c) * c - L``, is chosen; among
+  equals, the length nearest to the limit, then the shorter one. With cells, c must be a multiple of the cell length,
+  or, for cells longer than the range, a divisor of it, so that a cell is read from as few chunks as possible.
 * Rows in a chunk: the largest power of two that keeps a chunk within 4 MiB and 512 rows (4096 for samples
   under 4 KiB), and does not exceed the number of samples.
-* Rows in a shard: a multiple of the rows in a chunk, within 128 MiB, and few enough for 16 shards in the
-  stack where the stack is long enough; never less than one chunk of rows.
+* Rows in a shard: a multiple of the rows in a chunk, within 128 MiB, and small enough for at least 16 shards if the
+  stack is long enough; never less than the rows in a chunk.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ from math import prod
 SAMPLE = "sample"
 CHANNEL = "channel"
 
-# largest chunk of anyone's array that is read: what must be held for a single value
+# Largest supported chunk of a foreign array, since reading one value requires the whole chunk in memory.
 MAX_CHUNK = 4 << 30
 
 _CHUNK_BYTES = 4 << 20
@@ -44,17 +43,17 @@ _SHARDS_WANTED = 16
 _TINY_SAMPLE = 4 << 10
 _ROWS, _ROWS_TINY = 512, 4096
 
-# number of spatial axes -> (longest axis left whole, shortest chunk, longest chunk)
+# number of spatial axes -> (longest undivided axis, shortest chunk, longest chunk)
 _SPATIAL = {0: (1, 1, 1), 1: (16384, 8192, 32768), 2: (64, 32, 128), 3: (32, 16, 64)}
 _SPATIAL_MORE = (16, 8, 32)
 
 _MOST_CHANNELS = 4
 
-# what named axes count: samples before any other, pixels and their channels never
+# Names of axes that are preferred as the sample axis, and names that never are the sample axis.
 _COUNTED_FIRST = ("t", "time", "z")
 _PIXEL = ("y", "x", "s")
 
-# what others call an axis of channels
+# Names of the channel axis in other programs.
 _CHANNEL_NAMES = ("c", "ch", CHANNEL, "channels", "rgb")
 
 
@@ -67,7 +66,7 @@ class Layout:
     chunks : tuple of int
         Shape of the unit of reading and decoding.
     shards : tuple of int
-        Shape of the unit of writing, one file; every entry is a multiple of that of `chunks`.
+        Shape of the unit of writing, which is one file. Every entry is a multiple of the entry of `chunks`.
     """
 
     chunks: tuple[int, ...]
@@ -83,27 +82,28 @@ class Layout:
         return -(-n_samples // self.shards[0])
 
     def rows(self, shard: int, n_samples: int) -> tuple[int, int]:
-        """Return the first sample of a shard and the one after its last."""
+        """Return the index of the first sample of a shard, and the index after its last sample."""
         start = shard * self.shards[0]
         return start, min(start + self.shards[0], n_samples)
 
 
 def stacked_axes(names: Sequence[str], shape: Sequence[int]) -> tuple[str, ...] | None:
-    """Return names of all axes, ``"sample"`` among them, as `dpca.storage.readers` take them.
+    """Return the names of all axes, including ``"sample"``, in the form that `dpca.storage.readers` require.
 
-    Samples are counted by the first of these with several entries: time, z, any other axis but y, x and channels,
-    channels. Samples of a pixel (red, green, blue) are its channels, and so are channels (c) where there are none.
+    The sample axis is the first of these with a length above 1: time, z, any other axis except y, x and channels, and
+    finally channels. The channel axis is the TIFF axis s (red, green, blue of a pixel), or else c.
 
     Parameters
     ----------
     names : sequence of str
-        One letter or word an axis, in any case.
+        One letter or word for each axis, in upper or lower case.
     shape : sequence of int
+        Lengths of the axes.
 
     Returns
     -------
     tuple of str or None
-        None where only y and x have several entries: one image, no stack.
+        None if only y and x have a length above 1, since a single image is not a stack.
     """
     lower = [name.lower() for name in names]
 
@@ -124,24 +124,24 @@ def stacked_axes(names: Sequence[str], shape: Sequence[int]) -> tuple[str, ...] 
 
 
 def named_axes(names: Sequence[object]) -> tuple[str, ...] | None:
-    """Return the names of a sample's axes as this package uses them: one of channels is called ``"channel"``.
+    """Return the names of the axes of a sample, with a channel axis renamed to ``"channel"``.
 
     Returns
     -------
     tuple of str or None
-        None where two axes would have one name, or one that of the samples' own.
+        None if two axes would have the same name, or one the name of the sample axis.
     """
     axes = tuple(CHANNEL if str(name).lower() in _CHANNEL_NAMES else str(name) for name in names)
     return axes if len({SAMPLE, *axes}) == 1 + len(axes) else None
 
 
 def count_spatial(axes: Sequence[str]) -> int:
-    """Return how many of a sample's axes, which have these names, are axes of space: all but that of channels."""
+    """Return the number of spatial axes of a sample with these axes: all except the channel axis."""
     return sum(axis != CHANNEL for axis in axes)
 
 
 def axes_for(sample_shape: Sequence[int]) -> tuple[str, ...]:
-    """Name the axes of one sample by its shape alone.
+    """Return default names for the axes of one sample, from its shape.
 
     Parameters
     ----------
@@ -151,9 +151,9 @@ def axes_for(sample_shape: Sequence[int]) -> tuple[str, ...]:
     Returns
     -------
     tuple of str
-        ``("feature",)`` for a vector, ``("y", "x")`` for two axes; from three axes on, a last axis of at
-        most 4 is ``"channel"`` and the others are spatial: ``("y", "x", "channel")``, ``("z", "y", "x")``,
-        ``("z", "y", "x", "channel")``, ``("t", "z", "y", "x")``; axes before these are ``"axis_1"``,
+        ``("feature",)`` for a vector, ``("y", "x")`` for two axes. With three or more axes, a last axis of length 4 or
+        less is ``"channel"``, and the others are spatial: ``("y", "x", "channel")``, ``("z", "y", "x")``,
+        ``("z", "y", "x", "channel")``, ``("t", "z", "y", "x")``. Further axes before these are ``"axis_1"``,
         ``"axis_2"``, ...
     """
     n = len(sample_shape)
@@ -173,44 +173,46 @@ def choose_layout(
     cell_shape: Sequence[int] | None = None,
     shard_bytes: int | None = None,
 ) -> Layout:
-    """Choose chunks and shards for a stack; the rules are in the module's text.
+    """Choose chunks and shards for a stack; the module documents the rules.
 
     Parameters
     ----------
     shape : sequence of int
-        Shape of the stack, samples first.
+        Shape of the stack, with samples on the first axis.
     itemsize : int
         Bytes of one value.
     axes : sequence of str
-        Names of the axes, ``"sample"`` first; ``"channel"`` marks the axis that is never cut.
+        Names of the axes, beginning with ``"sample"``. An axis ``"channel"`` is never divided.
     cell_shape : sequence of int, optional
         Cell lengths along the spatial axes (without the channel axis).
     shard_bytes : int, optional
-        Bytes of a shard at most, where memory is short; default 128 MiB.
+        Most bytes of a shard, to save memory. The default and upper limit is 128 MiB.
 
     Returns
     -------
     Layout
-        A shard covers whole samples, so one sample that is larger than ``shard_bytes`` makes a shard larger than
-        that.
+        A shard has whole samples, so its size exceeds ``shard_bytes`` if one sample does.
 
     Raises
     ------
     ValueError
-        If `axes` or `cell_shape` do not fit `shape`.
+        If `axes` or `cell_shape` do not match `shape`.
     """
     if len(axes) != len(shape) or len(shape) < 2 or axes[0] != SAMPLE:
         raise ValueError(
-            f"axes {tuple(axes)} do not name the axes of shape {tuple(shape)}: "
-            f"give one name an axis, {SAMPLE!r} first and at least one more"
+            f"axes {tuple(axes)} do not match the shape {tuple(shape)}: "
+            f"give one name for each axis, {SAMPLE!r} first and at least one more"
         )
     if itemsize < 1 or min(shape[1:]) < 1 or shape[0] < 0:
-        raise ValueError(f"shape {tuple(shape)} with {itemsize} bytes a value holds nothing: every axis needs a length")
+        raise ValueError(
+            f"the shape {tuple(shape)} with {itemsize} bytes per value is empty: give lengths of at least 1"
+        )
     n_samples = shape[0]
     spatial = [i for i in range(1, len(shape)) if axes[i] != CHANNEL]
     if cell_shape is not None and (len(cell_shape) != len(spatial) or min(cell_shape, default=1) < 1):
         raise ValueError(
-            f"cell_shape {tuple(cell_shape)} does not fit axes {tuple(axes)}: give {len(spatial)} lengths of at least 1"
+            f"cell_shape {tuple(cell_shape)} does not match the axes {tuple(axes)}: give {len(spatial)} lengths of at "
+            f"least 1"
         )
     limits = _SPATIAL.get(len(spatial), _SPATIAL_MORE)
     tile = list(shape[1:])
@@ -221,8 +223,7 @@ def choose_layout(
     chunk_row, shard_row = prod(tile) * itemsize, prod(padded) * itemsize
     largest = min(shard_bytes or SHARD_BYTES, SHARD_BYTES)
     most = _ROWS_TINY if shard_row < _TINY_SAMPLE else _ROWS
-    # the tile of a large sample is small, so many rows fit a chunk that would make a huge shard: both
-    # limits count
+    # The chunks of a large sample are small, so the limit on chunks alone would allow a huge shard.
     rows = _power_of_two(min(most, n_samples, _CHUNK_BYTES // chunk_row, largest // shard_row))
     times = max(1, min(largest // (rows * shard_row), n_samples // (_SHARDS_WANTED * rows)))
     return Layout(chunks=(rows, *tile), shards=(rows * times, *padded))
@@ -234,11 +235,11 @@ def _chunk_length(length: int, cell: int | None, whole: int, shortest: int, long
     lengths = range(shortest, min(longest, length) + 1)
     fitting: Sequence[int] = ()
     if cell is not None and cell < length:
-        # a cell with no multiple and no divisor in the range (a long prime) restricts nothing
+        # A cell length without a multiple or a divisor in the range, such as a large prime, is ignored.
         fitting = [c for c in lengths if c % cell == 0] or [c for c in lengths if cell % c == 0]
     return min(fitting or lengths, key=lambda c: (-(-length // c) * c - length, abs(c - whole), c))
 
 
 def _power_of_two(limit: int) -> int:
-    """Largest power of two that is not above `limit`, at least 1."""
+    """Return the largest power of two up to ``limit``, at least 1."""
     return 1 << (max(1, limit).bit_length() - 1)

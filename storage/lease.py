@@ -1,18 +1,18 @@
-"""Holds a work folder in an object store for one run: the counterpart of `dpca.storage.claim`, without locks.
+"""Leases a work folder in an object store to one run: the counterpart of `dpca.storage.claim` without file locks.
 
 ::
 
     out.zarr.partial/
-        lock             who works, while somebody does: made if there is none, and never written again
-        lock.alive-<run> written now and then by the run that holds the lock
-        lock.now-*       written, asked for the server's time, removed
+        lock             identifies the current run; created once, and never written again
+        lock.alive-<run> written regularly by the run that holds the lock (heartbeat)
+        lock.now-*       written to read the clock of the server, then removed
 
-Nobody removes the lock of a run that was killed. The next run takes it away at once if its process was on this machine
-and is gone. Otherwise neither lock nor sign of life may have been written for a while by the server's clock, and then
-not while the next run watches for longer than the time between two signs: clocks jump, and watching needs none. A run
-that lives although its lock was taken away (it was stopped, or its network was cut) cannot take it back, as it never
-writes the lock again. Its process finds out before the next object that it would write or remove, and ends: the one
-that was on its way then is all that another run may find. Workers of a cluster ask nobody.
+The lock of a killed run stays. The next run removes it immediately if it names a process of this machine that has
+ended. Otherwise the lock and the heartbeat must be old by the clock of the server, and they must not change while the
+next run watches them for longer than the interval of the heartbeat, since clocks can jump. A run can lose its lock
+while it is suspended or offline. It cannot take the lock back, since it never writes the lock again. Its process checks
+the lock before it writes or removes the next object, and ends. At most one object that was being sent at this moment
+reaches the store. Workers of a cluster do not check the lock.
 """
 
 from __future__ import annotations
@@ -34,36 +34,37 @@ from dpca.storage.errors import BusyError, StoreError
 from dpca.storage.network import fences
 from dpca.storage.objects import ObjectPath
 
-#: Seconds between two signs of life, and without one after which a run counts as dead.
+#: Seconds between two heartbeats, and seconds without a heartbeat after which a run counts as dead.
 REFRESH, PATIENCE = 20.0, 120.0
-# What of the time between two signs a lock is watched that seems to be dead, and how often it is looked at meanwhile.
-_WATCHED, _LOOKS = 1.5, 15
+# How long an old lock is watched, in multiples of the heartbeat interval, and the number of checks during this time.
+_WATCHED, _CHECKS = 1.5, 15
 _ALIVE = f"{LOCK}.alive-"
-#: Stands beside the journal's place while everything below the output is being removed.
+#: Exists in the work folder while everything below the output is being removed.
 CLEARING = "clearing"
 
-# Locks of runs of this process that have ended.
+# Locks of finished runs of this process.
 _ended: set[bytes] = set()
 
 
 class Lease:
-    """A work folder that this run alone may change, for as long as its lock is its own.
+    """A work folder that only this run may change while it holds the lock.
 
     Parameters
     ----------
     folder : ObjectPath
+        The work folder.
     shown : str
-        What errors call the output.
+        Name of the output in error messages.
 
     Attributes
     ----------
     created : bool
-        Whether nothing was there before.
+        Whether the folder was empty before.
 
     Raises
     ------
     StoreError
-        If another run holds the folder, or it is somebody else's.
+        If another run holds the folder, or it was not created by dpca.
     """
 
     def __init__(self, folder: ObjectPath, shown: str) -> None:
@@ -78,7 +79,7 @@ class Lease:
         others = [name for name in names if not name.startswith(LOCK)]
         if others and not {LOCK, JOURNAL, CLEARING} & set(names):
             raise StoreError(
-                f"work folder '{shown}.partial' holds {others[0]!r}, which is not created by dpca: choose another "
+                f"work folder '{shown}.partial' contains {others[0]!r}, which was not created by dpca: choose another "
                 f"output or remove it"
             )
         if not self._lock.create(self._content):
@@ -89,23 +90,23 @@ class Lease:
 
     @property
     def held(self) -> bool:
-        """Whether the folder has not been given back."""
+        """Whether the folder is still held."""
         return not self._ended.is_set()
 
     def require(self) -> None:
-        """Raise a StoreError if another run has taken the folder."""
-        self._taken = self._taken or not self._look()
+        """Raise a `StoreError` if another run has taken over the folder."""
+        self._taken = self._taken or not self._holds_lock()
         if self._taken:
             self._ended.set()
             with suppress(StoreError):
                 self._alive.unlink(missing_ok=True)
             raise StoreError(
-                f"output '{self._shown}' was taken over by another run, as this one was silent for more than "
-                f"{PATIENCE:.0f} seconds: leave it to that run"
+                f"output '{self._shown}' was taken over by another run, since this run did not reach the object store "
+                f"for more than {PATIENCE:.0f} seconds: wait for the other run"
             )
 
     def fence(self, url: str) -> None:
-        """Do as `require` before this process changes something of the output; ask where the lock was long not seen."""
+        """Call `require` before this process changes a URL of the output, if the last check of the lock is old."""
         output, own = str(self.folder).removesuffix(WORK_SUFFIX), f"{self._lock}"
         if (url != output and not url.startswith((f"{output}/", f"{self.folder}/"))) or url.startswith(own):
             return
@@ -113,34 +114,34 @@ class Lease:
             self.require()
 
     def release(self) -> None:
-        """Give the folder back and keep it."""
+        """Release the lock and keep the folder."""
         with suppress(ValueError):
             fences.remove(self.fence)
         if self.held:
             self._ended.set()
             self._heart.join()
             _ended.add(self._content)
-            with suppress(StoreError):  # a lock that stays is one of a run that has ended
+            with suppress(StoreError):  # a remaining lock is recognized as that of a finished run
                 self._alive.unlink(missing_ok=True)
                 if self._read() == self._content:
                     self._lock.unlink(missing_ok=True)
 
     def end(self) -> None:
-        """Give back the folder, which holds nothing but the lock."""
+        """Release the folder, which must contain only the lock."""
         self.release()
 
     def _beat(self) -> None:
-        # a request that fails is followed by the next one; a lock that was taken away stays so
+        # A failed request is repeated at the next heartbeat. A lost lock is never regained.
         while not self._ended.wait(REFRESH):
             with suppress(StoreError):
-                if not self._look():
+                if not self._holds_lock():
                     self._taken = True
-                    self._alive.unlink(missing_ok=True)  # as it may have been written once more
+                    self._alive.unlink(missing_ok=True)  # this run may have written it after the takeover
                     return
                 self._alive.write_bytes(b"")
 
-    def _look(self) -> bool:
-        """Return whether the lock is still this run's."""
+    def _holds_lock(self) -> bool:
+        """Return whether this run still holds the lock."""
         asked = _now()
         if self._read() != self._content:
             return False
@@ -159,33 +160,33 @@ class Lease:
         if found is not None and not _is_dead(found) and not self._is_silent(alive):
             raise BusyError(
                 f"output '{self._shown}' is being written by another run: wait for it, stop it, or choose another "
-                f"output (a run that was killed on another machine counts as one for {PATIENCE:.0f} seconds)"
+                f"output (a run that was killed on another machine blocks the output for {PATIENCE:.0f} seconds)"
             )
         if self._read() == found:
             self._lock.unlink(missing_ok=True)
         if not self._lock.create(self._content):
-            raise BusyError(f"output '{self._shown}' was begun by another run just now: wait for it")
+            raise BusyError(f"output '{self._shown}' was just claimed by another run: wait for it")
         alive.unlink(missing_ok=True)
 
     def _is_silent(self, alive: ObjectPath) -> bool:
-        """Return whether the lock is old by the server's clock, and stays as it is while it is watched."""
+        """Return whether the lock is old by the clock of the server, and does not change while it is watched."""
         now = self.folder / f"{LOCK}.now-{uuid.uuid4().hex}"
         now.write_bytes(b"")
         try:
             signs = self._signs(alive)
-            # A clock that was put back tells nothing of a lock of the time to come.
+            # If the clock was set back, the lock is in the future, and its age is unknown.
             if signs and 0 <= now.modified() - max(signs) < PATIENCE:
                 return False
         finally:
             now.unlink(missing_ok=True)
-        for _ in range(_LOOKS if signs else 0):  # else its run has just ended
-            time.sleep(_WATCHED * REFRESH / _LOOKS)
+        for _ in range(_CHECKS if signs else 0):  # without signs, its run has just ended
+            time.sleep(_WATCHED * REFRESH / _CHECKS)
             if self._signs(alive) != signs:
                 return False
         return True
 
     def _signs(self, alive: ObjectPath) -> list[float]:
-        """Return when the lock and the sign of life were written, by the server's clock."""
+        """Return the times of the lock and of the heartbeat, by the clock of the server."""
         signs = []
         for path in (self._lock, alive):
             with suppress(FileNotFoundError):
@@ -194,7 +195,7 @@ class Lease:
 
 
 def _now() -> float:
-    """Return seconds of a clock that nobody can set, and that runs while the machine sleeps."""
+    """Return the seconds of a clock that cannot be set, and that continues while the machine is suspended."""
     return time.clock_gettime(getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC))
 
 
@@ -206,7 +207,7 @@ def _run_of(content: bytes | None) -> str:
 
 
 def _is_dead(content: bytes) -> bool:
-    """Return whether the lock is that of a run which has ended, in this process or with another one of this machine."""
+    """Return whether the lock belongs to a run that has ended, in this or another process of this machine."""
     if content in _ended:
         return True
     try:
@@ -217,13 +218,13 @@ def _is_dead(content: bytes) -> bool:
         now = _process(number)
     except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return False
-    # When a process began that another user runs may be hidden.
+    # The start time of a process of another user may be hidden.
     return now is None or (now[1] != began and "" not in (now[1], began))
 
 
 @cache
 def _machine() -> str:
-    """Return what tells this machine, and this space of process numbers, from others, without naming it."""
+    """Return an anonymous identifier of this machine and of its PID namespace."""
     facts = [platform.node(), str(uuid.getnode())]
     with suppress(OSError):
         facts.append(Path("/proc/sys/kernel/random/boot_id").read_text())
@@ -232,14 +233,14 @@ def _machine() -> str:
 
 
 def _process(number: int | None = None) -> list[Any] | None:
-    """Return the number of a process, by default this one, and when it began; None if there is none."""
+    """Return the PID and the start time of a process, by default of this one; None if it does not exist."""
     number = os.getpid() if number is None else number
     try:
         os.kill(number, 0)
     except ProcessLookupError:
         return None
     except OSError:
-        pass  # somebody else's
+        pass  # the process belongs to another user
     with suppress(OSError):
         facts = Path(f"/proc/{number}/stat").read_text().rpartition(") ")[2].split()
         return None if facts[0] == "Z" else [number, facts[19]]

@@ -1,4 +1,4 @@
-"""The manifest of a finished store: a checksum of every file, which binds each to its place and to its store.
+"""The integrity manifest of a finished store: checksums that bind every file to its place and its store.
 
 ::
 
@@ -11,17 +11,18 @@
             zarr.json
             checksums.json   {"c/0/0/0/0": [bytes, "<CRC-32C of each inner chunk><CRC-32C of the shard's index>"], ...}
             c/0/0/0/0
-        model/               a store in a store has a manifest of its own
+        model/               an inner store has its own manifest
 
-It is a tree: the root vouches for the metadata and for the checksums of each array, these vouch for its shards. Every
-chunk that this package writes ends in a CRC-32C of its bytes, which a reader computes anyway: comparing it with the one
-that belongs at this place costs nothing, and finds a shard that was swapped for another whole one, which its own
-checksums cannot. The files lie where Zarr does not look, so that other programs read the store as before.
+The manifest is a tree. The root has the digests of the metadata and of the file of checksums of each array, and this
+file has the checksums of its shards. Every chunk that dpca writes ends in a CRC-32C of its bytes, which a reader
+computes anyway. Comparing it with the expected CRC-32C costs nothing. It detects a shard that was replaced by another
+intact shard, which checksums inside the shard cannot detect. Zarr ignores these files, so other programs can still
+read the store.
 
-The manifest is written last, by `Workspace.publish`. It takes the checksums that the writer put into the shards, 4
-bytes a chunk, and reads nothing else of them. Files that come from a finished store keep the entries that they have in
-its manifest, see `Carried`: what was damaged there is damaged here. A store without one is unfinished, or older than
-this form.
+`Workspace.publish` writes the manifest last. It copies the checksums that the writer stored in the shards, 4 bytes per
+chunk, and reads nothing else of them. Files that come from a finished store keep their entries in its manifest, see
+`Carried`, so that earlier damage is still detected. A store without a manifest is unfinished, or older than this
+format.
 """
 
 from __future__ import annotations
@@ -41,39 +42,39 @@ from dpca.storage.objects import Place
 
 METADATA = "zarr.json"
 CHECKSUMS = "checksums.json"
-#: The manifest of a folder that is no Zarr store, such as a report's.
+#: File name of the manifest of a folder that is not a Zarr store, such as a report.
 FOLDER_MANIFEST = "manifest.json"
-#: What the manifest of a report's folder calls it.
+#: The kind of a report in its manifest.
 REPORT = "report"
 
-#: The key in the attributes of a root group for everything that this package states about a store.
+#: The key of all dpca attributes in the root group of a store.
 ROOT_KEY = "dpca"
 _KEY = "manifest"
-#: The key below `ROOT_KEY` for the image model of a store whose samples are made when they are read.
+#: The key below `ROOT_KEY` of the image model of a synthetic stack.
 VIRTUAL_KEY = "virtual"
-# Placeholder for a file's own checksum while that is computed.
+# Placeholder for the checksum of a file inside the file, while this checksum is computed.
 _BLANK = "0" * 32
 
 
 def digest_of(content: bytes) -> str:
-    """Return the digest by which a manifest knows a file (BLAKE2b, 16 bytes, hexadecimal)."""
+    """Return the digest of a file in a manifest (BLAKE2b, 16 bytes, hexadecimal)."""
     return blake2b(content, digest_size=16).hexdigest()
 
 
 @dataclass(frozen=True, eq=False)
 class Manifest:
-    """The digests that a store states of its own files.
+    """The digests of the files of a store.
 
     Attributes
     ----------
     files : mapping of str to str
-        Digests of metadata and of the files of checksums, by their paths inside the store.
+        Digests of metadata and of files of checksums, by their paths inside the store.
     stores : mapping of str to str
-        Digests of the metadata of the stores inside, by their paths.
+        Digests of the metadata of inner stores, by their paths.
     digest : str
-        Digest of the file that holds the manifest: tells this store from every other one.
+        Digest of the file with the manifest, which identifies the store.
     virtual : optional
-        What the store states of the image model that makes its samples, see `dpca.storage.virtual`.
+        The image model of a synthetic stack, see `dpca.storage.virtual`.
     """
 
     files: Mapping[str, str]
@@ -87,35 +88,36 @@ class Manifest:
         return frozenset(name.rpartition("/")[0] for name in self.files if name.endswith(f"/{CHECKSUMS}"))
 
     def check(self, name: str, content: bytes | None, where: str) -> None:
-        """Compare a file of metadata or of checksums with its digest; other files pass.
+        """Compare a file of metadata or of checksums with its digest. Other files are not checked.
 
         Raises
         ------
         StoreError
+            If the file is missing or was changed.
         """
         expected = self.files.get(name)
         if expected is None:
             return
         if content is None:
-            raise StoreError(f"'{where}' lacks its file {name}: make the store again")
+            raise StoreError(f"{name} of '{where}' is missing: create the store again")
         if digest_of(content) != expected:
-            raise StoreError(f"{name} of '{where}' is not the file that was written there: make the store again")
+            raise StoreError(f"{name} of '{where}' is not the file that was written there: create the store again")
 
 
 def read_manifest(content: bytes, where: str) -> Manifest | None:
-    """Return the manifest that a root's metadata, or a folder's manifest file, holds.
+    """Return the manifest in the root metadata of a store, or in the manifest file of a folder.
 
     Parameters
     ----------
     content : bytes
-        The file, whole.
+        The complete content of the file.
     where : str
-        Path of the store, for the message.
+        Path of the store, for the error message.
 
     Returns
     -------
     Manifest or None
-        None where the file holds none.
+        None if the file has no manifest.
 
     Raises
     ------
@@ -128,23 +130,23 @@ def read_manifest(content: bytes, where: str) -> Manifest | None:
         return None
     try:
         checksum, files, stores = manifest["checksum"], manifest["files"], manifest["stores"]
-        whole = content.count(checksum.encode()) == 1
-        whole = whole and digest_of(content.replace(checksum.encode(), _BLANK.encode())) == checksum
-        whole = whole and all(isinstance(value, str) for part in (files, stores) for value in part.values())
+        valid = content.count(checksum.encode()) == 1
+        valid = valid and digest_of(content.replace(checksum.encode(), _BLANK.encode())) == checksum
+        valid = valid and all(isinstance(value, str) for part in (files, stores) for value in part.values())
     except (KeyError, TypeError, AttributeError):
-        whole = False
-    if not whole:
-        raise StoreError(f"the metadata of '{where}' was changed after it was written: make the store again")
+        valid = False
+    if not valid:
+        raise StoreError(f"the metadata of '{where}' was changed after it was written: create the store again")
     return Manifest(files, stores, digest_of(content), facts.get(VIRTUAL_KEY))
 
 
 def has_manifest(content: bytes) -> bool:
-    """Return whether a file of metadata holds a manifest, valid or not."""
+    """Return whether a metadata file has a manifest, valid or not."""
     return _KEY.encode() in content and facts_in(content).get(_KEY) is not None
 
 
 def facts_in(content: bytes) -> dict[str, Any]:
-    """Return what this package states in a file of metadata; nothing where it states nothing."""
+    """Return the dpca attributes in a metadata file; an empty dict if there are none."""
     try:
         metadata = json.loads(content)
     except (ValueError, RecursionError):
@@ -155,14 +157,14 @@ def facts_in(content: bytes) -> dict[str, Any]:
 
 
 def check_metadata(store: Place) -> Manifest | None:
-    """Compare all metadata and all files of checksums of a finished store with its manifest, which is returned.
+    """Compare all metadata and all files of checksums of a finished store with its manifest, and return the manifest.
 
     Raises
     ------
     StoreError
-        If a file is missing or not the one that was written there.
+        If a file is missing, or is not the file that was written there.
     ReplacedError
-        If another store stands there by now.
+        If the store was replaced meanwhile.
     """
     where = os.fspath(store)
     manifest = read_manifest(_content(store / METADATA) or b"", where)
@@ -174,7 +176,7 @@ def check_metadata(store: Place) -> Manifest | None:
                 manifest.check(name, _content(store / name), where)
         for name, digest in manifest.stores.items():
             if digest_of(_content(store / name / METADATA) or b"") != digest:
-                raise StoreError(f"'{where}/{name}' is not the store that was written there: make '{where}' again")
+                raise StoreError(f"'{where}/{name}' is not the store that was written there: create '{where}' again")
     except StoreError as error:
         if digest_of(_content(store / METADATA) or b"") != manifest.digest:
             raise ReplacedError(f"'{where}' was replaced while it was read: run the same command again") from error
@@ -189,21 +191,21 @@ def _content(path: Place) -> bytes | None:
         return None
 
 
-# -- what comes from another store
+# -- files from another store
 
 
 @dataclass(frozen=True)
 class Carried:
-    """Files that a store takes over from a finished one, with the entries of its manifest.
+    """Files that a store reuses from a finished store, with their entries in the manifest of the finished store.
 
     Attributes
     ----------
     files : mapping of str to str
         Digests of metadata, by paths inside the store.
     shards : mapping of str to mapping of str to (int, str)
-        Of each array the sizes and checksums of files of chunks, by their paths inside the array.
+        For each array, the sizes and checksums of files of chunks, by their paths inside the array.
     stores : mapping of str to str
-        Digests of the metadata of whole inner stores.
+        Digests of the metadata of complete inner stores.
     """
 
     files: Mapping[str, str] = field(default_factory=dict)
@@ -212,33 +214,34 @@ class Carried:
 
     @property
     def paths(self) -> list[str]:
-        """Paths of all files but those of inner stores, and but lists of checksums."""
+        """Paths of all files, without those of inner stores and without files of checksums."""
         return [*self.files, *(f"{array}/{key}" for array, entries in self.shards.items() for key in entries)]
 
 
-#: Of a store that takes nothing over.
+#: For a store that reuses no files.
 NOTHING_CARRIED = Carried()
 
 
 def carried_over(store: Place, stays: Callable[[str], bool]) -> Carried:
-    """Return those entries of the manifest of a finished store on a disk that another store takes over.
+    """Return the manifest entries of the files that another store reuses from a finished store on a disk.
 
-    All metadata, and the sizes and checksums inside the files of chunks that stay, are compared with the manifest.
+    All metadata is compared with the manifest, and so are the sizes and the stored checksums of the reused chunks.
 
     Parameters
     ----------
     store : Path
+        The finished store.
     stays : callable
-        Tells of the path of a file, or of an inner store, whether it is taken over.
+        Returns whether the file or the inner store at a path is reused.
 
     Raises
     ------
     StoreError
-        If the store has no manifest, or what is compared is damaged.
+        If the store has no manifest or is damaged.
     """
     where = os.fspath(store)
     if (manifest := check_metadata(store)) is None:
-        raise StoreError(f"nothing vouches for the files of '{where}', which has no manifest: make the store again")
+        raise StoreError(f"'{where}' has no manifest, so its files cannot be verified: create the store again")
     shards = {}
     for array in sorted(manifest.arrays):
         entries: Mapping[str, Entry] = json.loads(read_file(store / array / CHECKSUMS))
@@ -254,17 +257,18 @@ def carried_over(store: Place, stays: Callable[[str], bool]) -> Carried:
 def write_manifest(
     store: Place, root: Place | None = None, *, left_out: str | None = None, carried: Carried = NOTHING_CARRIED
 ) -> None:
-    """Write the manifest of a complete store; replaces an existing one.
+    """Write the manifest of a complete store, or replace an existing manifest.
 
     Parameters
     ----------
     store : Path or ObjectPath
+        The complete store.
     root : Path or ObjectPath, optional
-        File with the metadata of the store's root, by default that of the store.
+        File with the metadata of the root. The default is the one in the store.
     left_out : str, optional
-        Name of an inner store that does not belong to this one.
+        Name of an inner store that is not part of this store.
     carried : Carried, optional
-        What comes from another store.
+        Files from another store.
 
     Raises
     ------
@@ -273,7 +277,7 @@ def write_manifest(
 
     Notes
     -----
-    Reads the metadata, and of each shard that is not carried over its index and 4 bytes a chunk.
+    Reads the metadata, and the index and 4 bytes per chunk of each shard that is not carried over.
     """
     atomic_write_bytes(store / METADATA, _listed(store, root, left_out, carried, atomic_write_bytes))
 
@@ -281,7 +285,7 @@ def write_manifest(
 def finished_bytes(
     store: Place, root: Place | None = None, *, left_out: str | None = None, carried: Carried = NOTHING_CARRIED
 ) -> int:
-    """Return the bytes that all files of a complete store will have once `write_manifest` has written it."""
+    """Return the bytes of all files of a complete store after `write_manifest`."""
     checksums: list[int] = []
     listed = _listed(store, root, left_out, carried, lambda path, content: checksums.append(len(content)))
     inside = [(store / name, is_folder) for name, is_folder in entries_of(store) if name not in (METADATA, left_out)]
@@ -292,7 +296,7 @@ def finished_bytes(
 def _listed(
     store: Place, root: Place | None, left_out: str | None, carried: Carried, keep: Callable[[Place, bytes], None]
 ) -> bytes:
-    """Return the metadata of a store's root with the manifest of its files; ``keep`` takes the checksums of arrays."""
+    """Return the metadata of the root with the manifest; ``keep`` is called with each file of checksums."""
     metadata = json.loads(read_file(root or store / METADATA))
     facts = metadata["attributes"][ROOT_KEY]
     files = dict(carried.files)
@@ -309,9 +313,9 @@ def _listed(
 
 
 def remove_manifest(store: Place) -> None:
-    """Remove what `write_manifest` wrote, completely or in part; inner stores keep their manifests.
+    """Remove a complete or partial manifest. Inner stores keep their manifests.
 
-    A store that is being written again must not be compared with what it was.
+    A store that is written again must not be compared with its previous manifest.
     """
     root = store / METADATA
     if has_manifest(content := _content(root) or b""):
@@ -326,12 +330,12 @@ def _remove_checksums(folder: Place) -> None:
         inner = folder / name
         if is_folder and not has_manifest(_content(inner / METADATA) or b""):
             (inner / CHECKSUMS).unlink(missing_ok=True)
-            if not (inner / "c").is_dir():  # an array's, which may be many
+            if not (inner / "c").is_dir():  # an array may have many folders of chunks
                 _remove_checksums(inner)
 
 
 def write_folder_manifest(folder: Place, kind: str, contents: Mapping[str, bytes]) -> None:
-    """Write the manifest of a folder of plain files, which says what the folder is; see `read_manifest`."""
+    """Write the manifest of a folder of plain files, with the kind of the folder; see `read_manifest`."""
     files = {name: digest_of(content) for name, content in contents.items()}
     facts = {"kind": kind, _KEY: {"files": files, "stores": {}, "checksum": _BLANK}}
     atomic_write_bytes(folder / FOLDER_MANIFEST, _signed({"attributes": {ROOT_KEY: facts}}))
@@ -343,7 +347,7 @@ def _signed(content: Mapping[str, Any]) -> bytes:
 
 
 def _described(folder: Place, name: str, carried: Carried, left_out: str | None = None) -> Iterator[tuple[str, bytes]]:
-    """Yield path and content of the files that the root covers, those with the checksums of arrays as they will be."""
+    """Yield the path and the content of each file in the manifest, including files of checksums not written yet."""
     own = f"{name}/" if name else ""
     for entry, is_folder in entries_of(folder):
         inside, path = own + entry, folder / entry

@@ -1,4 +1,4 @@
-"""Names for samples that have none."""
+"""Names for samples without names."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 
 class Numbered(Sequence[str]):
-    """Names for samples that have none: their zero-padded numbers, made when they are asked for.
+    """Zero-padded numbers as names for samples without names, computed on access.
 
     Parameters
     ----------
@@ -24,7 +24,7 @@ class Numbered(Sequence[str]):
         return self._n
 
     def __getitem__(self, index: Any) -> Any:
-        """Return one name, or a list of those of a slice or of an array of numbers."""
+        """Return one name, or a list of names for a slice or an array of numbers."""
         if isinstance(index, slice):
             return [self[i] for i in range(*index.indices(self._n))]
         if np.ndim(index):
@@ -34,7 +34,7 @@ class Numbered(Sequence[str]):
         return f"{index % self._n:0{self._width}d}"
 
     def tolist(self) -> list[str]:
-        """Return all names, as numpy's arrays do."""
+        """Return all names, as a NumPy array does."""
         return self[:]  # type: ignore[no-any-return]
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:

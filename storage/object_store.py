@@ -1,4 +1,4 @@
-"""Zarr's store of what lies in an object store or on a web server."""
+"""A Zarr store in an object store or on a web server."""
 
 from __future__ import annotations
 
@@ -16,15 +16,16 @@ T = TypeVar("T")
 
 
 class ObjectStore(FsspecStore):
-    """Zarr's store of an object store, which asks several times if that may help.
+    """A Zarr store in an object store, which repeats requests after transient errors.
 
     Parameters
     ----------
     url : str
-        Of the store.
+        URL of the store.
     read_only : bool
+        Whether writing raises an error.
     beside : str, optional
-        Where the metadata of the root is while the store is being written.
+        URL of the folder with the metadata of the root, while the store is being written.
     """
 
     def __init__(self, url: str, *, read_only: bool = True, beside: str | None = None) -> None:
@@ -36,7 +37,7 @@ class ObjectStore(FsspecStore):
         self._elsewhere = None if beside is None else ObjectStore(beside, read_only=read_only)
 
     def with_read_only(self, read_only: bool = False) -> ObjectStore:
-        """Return the store with other rights."""
+        """Return the same store, read-only or writable."""
         return ObjectStore(self.url, read_only=read_only, beside=self._beside)
 
     def __reduce__(self) -> Any:
@@ -52,18 +53,18 @@ class ObjectStore(FsspecStore):
         return self if self._elsewhere is None or key != "zarr.json" else self._elsewhere
 
     async def get(self, key: str, prototype: BufferPrototype, byte_range: ByteRequest | None = None) -> Buffer | None:
-        """Return the content of a key, None if there is none."""
+        """Return the content of a key; None if it does not exist."""
         home = self._has(key)
         return await self._again(lambda: FsspecStore.get(home, key, prototype, byte_range), key)
 
     async def get_partial_values(
         self, prototype: BufferPrototype, key_ranges: Iterable[tuple[str, ByteRequest | None]]
     ) -> list[Buffer | None]:
-        """Return parts of several keys."""
+        """Return ranges of several keys."""
         return await asyncio.gather(*(self.get(key, prototype, part) for key, part in key_ranges))
 
     async def exists(self, key: str) -> bool:
-        """Return whether a key is there: by one request, where s3fs looks for a folder, too."""
+        """Return whether a key exists, by a single request; s3fs would also search for a folder."""
         return await self.get(key, default_buffer_prototype(), RangeByteRequest(0, 1)) is not None
 
     async def set(self, key: str, value: Buffer, byte_range: tuple[int, int] | None = None) -> None:
@@ -79,7 +80,7 @@ class ObjectStore(FsspecStore):
         await self._again(lambda: FsspecStore.delete(home, key), key, "removed")
 
     async def delete_dir(self, prefix: str) -> None:
-        """Remove all keys below."""
+        """Remove all keys below a prefix."""
         await self._again(lambda: FsspecStore.delete_dir(self, prefix), prefix, "removed")
 
     async def list(self) -> AsyncIterator[str]:

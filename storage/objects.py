@@ -1,4 +1,4 @@
-"""Objects of an object store, with those methods of `pathlib.Path` that stores need."""
+"""Paths in an object store, with the methods of `pathlib.Path` that stores require."""
 
 from __future__ import annotations
 
@@ -14,21 +14,22 @@ from dpca.storage.network import again, file_system, is_url, upload_options
 
 T = TypeVar("T")
 
-# A sequential reader asks for so much at a time: a request costs about what a tenth of it does.
+# Bytes per request of a sequential reader: the latency of a request is about a tenth of the transfer time.
 _READ_AHEAD = 4 << 20
-# What S3 says of a range that begins where the object ends.
+# Part of the error message of S3 for a range that begins at the end of the object.
 _BEHIND = "not satisfiable"
 
 
 class ObjectPath:
-    """A URL of an object, or of all objects whose names go on behind it.
+    """A URL of an object, or a common prefix of several objects.
 
-    Whatever a method asks for is asked several times if that may help, see `dpca.storage.network.again`. There are no
-    folders: whatever lies below a path makes it one.
+    Requests are repeated after transient errors, see `dpca.storage.network.again`. There are no folders: a path is a
+    folder if there are objects below it.
 
     Parameters
     ----------
     url : path-like
+        Such as ``s3://bucket/key``.
     """
 
     def __init__(self, url: str | os.PathLike[str]) -> None:
@@ -69,7 +70,7 @@ class ObjectPath:
 
     @property
     def parent(self) -> ObjectPath:
-        """The path without its last part; that of a bucket is itself."""
+        """The path without its last part; the parent of a bucket is the bucket."""
         return ObjectPath(self._root + (self._rest.rpartition("/")[0] or self._rest))
 
     @property
@@ -82,24 +83,24 @@ class ObjectPath:
         """Return the path with another last part."""
         return ObjectPath(str(self)[: len(str(self)) - len(self.name)] + name)
 
-    # -- asking
+    # -- information
 
     def exists(self) -> bool:
-        """Return whether there is an object, or are objects below."""
+        """Return whether there is an object at this path or below it."""
         return self._ask(lambda fs, path: bool(fs.exists(path)))
 
     def is_file(self) -> bool:
-        """Return whether there is an object."""
-        if self._root.startswith("http"):  # servers may answer with all of it
+        """Return whether there is an object at this path."""
+        if self._root.startswith("http"):  # web servers may ignore a range and send the whole file
             return bool(self._kind() == "file")
         try:
-            self.read_range(0, 1)  # s3fs, asked whether there is an object, looks for a folder, too
+            self.read_range(0, 1)  # one request; s3fs.isfile would also search for a folder
         except FileNotFoundError:
             return False
         return True
 
     def is_dir(self) -> bool:
-        """Return whether there are objects below."""
+        """Return whether there are objects below this path."""
         return bool(self._kind() == "directory")
 
     def _kind(self) -> Any:
@@ -109,30 +110,30 @@ class ObjectPath:
             return None
 
     def size(self) -> int:
-        """Return the bytes of the object."""
+        """Return the size of the object in bytes."""
         return int(self._ask(lambda fs, path: fs.info(path))["size"])
 
     def modified(self) -> float:
-        """Return when the object was written, in seconds by the server's clock."""
+        """Return the time of the last write of the object, in seconds by the clock of the server."""
         return float(self._ask(lambda fs, path: fs.modified(path)).timestamp())
 
     def files(self) -> dict[str, int]:
-        """Return the size of every object below, by its path from here, sorted."""
+        """Return the sizes of all objects below this path, sorted by their relative paths."""
 
         def found(fs: Any, path: str) -> dict[str, int]:
             base = path.rstrip("/") + "/"
             listed = fs.find(path, detail=True)
             inside = {name.removeprefix(base): one for name, one in listed.items() if name.startswith(base)}
-            # some tools write empty objects to stand for folders
+            # Some tools write empty objects that represent folders.
             return {name: int(one["size"]) for name, one in inside.items() if name and not name.endswith("/")}
 
         return dict(sorted(self._ask(found).items()))
 
     def entries(self) -> list[tuple[str, bool]]:
-        """Return the names directly below, sorted, and whether more lies below each."""
+        """Return the sorted names directly below this path, each with whether it is a folder."""
 
         def listed(fs: Any, path: str) -> list[tuple[str, bool]]:
-            # of what is not there, s3fs would list the folder above
+            # For a missing path, s3fs would list the parent.
             with suppress(FileNotFoundError, NotADirectoryError):
                 found = fs.ls(path, detail=True) if fs.exists(path) else []
                 names = {posixpath.basename(one["name"].rstrip("/")): one["type"] == "directory" for one in found}
@@ -143,11 +144,11 @@ class ObjectPath:
         return self._ask(listed)
 
     def iterdir(self) -> Iterator[ObjectPath]:
-        """Yield the paths directly below."""
+        """Yield the paths directly below this path."""
         return (self / name for name, _ in self.entries())
 
     def matches(self) -> list[str]:
-        """Return the URLs of all objects and folders that this path matches as a pattern, sorted."""
+        """Return the sorted URLs of all objects and folders that match this path as a pattern."""
         return sorted(self._root + found.lstrip("/") for found in self._ask(lambda fs, path: fs.glob(path)))
 
     # -- reading
@@ -157,7 +158,7 @@ class ObjectPath:
         return bytes(self._ask(lambda fs, path: fs.cat_file(path)))
 
     def read_range(self, start: int, stop: int) -> bytes:
-        """Return some bytes of the object, fewer where it ends before."""
+        """Return the bytes of the object from ``start`` to ``stop``; fewer if it ends before."""
 
         def found(fs: Any, path: str) -> bytes:
             try:
@@ -166,12 +167,12 @@ class ObjectPath:
                 if _BEHIND not in str(error):
                     raise
                 return b""
-            return content if len(content) <= stop - start else content[start:stop]  # some web servers know no ranges
+            return content if len(content) <= stop - start else content[start:stop]  # some web servers ignore ranges
 
         return self._ask(found) if start < stop else b""
 
     def read_ranges(self, places: Sequence[tuple[int, int]]) -> list[bytes]:
-        """Return several pieces (start, stop) of the object, which are asked for at the same time."""
+        """Return several ranges (start, stop) of the object, requested concurrently."""
         _, path = file_system(str(self))
         starts, stops = [start for start, _ in places], [stop for _, stop in places]
         found = self._at_once([path] * len(places), starts, stops)
@@ -179,7 +180,7 @@ class ObjectPath:
         return [self.read_range(*place) if isinstance(piece, Exception) else piece for place, piece in both]
 
     def read_below(self, names: Sequence[str], most: int) -> list[bytes | Exception]:
-        """Return up to ``most`` bytes of each of some objects below, asked for at once, or why there are none."""
+        """Return up to ``most`` bytes, or the error, for each of several objects below this path, read concurrently."""
         _, path = file_system(str(self))
         paths = [f"{path.rstrip('/')}/{name}" for name in names]
         found = self._at_once(paths, 0, most)
@@ -187,7 +188,7 @@ class ObjectPath:
         return [self._once_more(name) if isinstance(one, Exception) else one for name, one in both]
 
     def _at_once(self, paths: list[str], starts: Any, stops: Any) -> list[bytes | Exception]:
-        """Ask for several pieces once: of many, some fail in each attempt, and are asked for again one by one."""
+        """Request several ranges once. Among many, some fail in each attempt; the caller repeats these one by one."""
         return self._ask(lambda fs, path: list(fs.cat_ranges(paths, starts, stops))) if paths else []
 
     def _once_more(self, name: str) -> bytes | Exception:
@@ -197,17 +198,17 @@ class ObjectPath:
             return error
 
     def open(self, mode: str = "rb") -> io.BufferedReader:
-        """Open the object for reading, a few MB at a time."""
+        """Open the object for buffered reading, with a few MB per request."""
         return io.BufferedReader(_ObjectFile(self), _READ_AHEAD)
 
     # -- writing
 
     def write_bytes(self, content: bytes) -> None:
-        """Write the object, which is there with all of its content or not at all."""
+        """Write the object atomically."""
         self._ask(lambda fs, path: fs.pipe_file(path, content, **upload_options(str(self))), "written")
 
     def create(self, content: bytes) -> bool:
-        """Write the object unless there is one; return whether it holds this content."""
+        """Write the object unless it exists; return whether it now has this content."""
 
         def created(fs: Any, path: str) -> bool:
             try:
@@ -220,7 +221,7 @@ class ObjectPath:
                 return False
             return True
 
-        # an attempt that was told to have failed may have written it
+        # An earlier attempt may have written the object even though it reported an error.
         return self._ask(created, "written") or self.read_bytes() == content
 
     def unlink(self, missing_ok: bool = False) -> None:
@@ -232,7 +233,7 @@ class ObjectPath:
                 raise
 
     def remove_tree(self) -> None:
-        """Remove the object, if there is one, and all objects below."""
+        """Remove the object, if it exists, and all objects below this path."""
 
         def remove(fs: Any, path: str) -> None:
             with suppress(FileNotFoundError):
@@ -242,7 +243,7 @@ class ObjectPath:
         self._ask(remove, "removed")
 
     def mkdir(self, parents: bool = True, exist_ok: bool = True) -> None:
-        """Do nothing: there are no folders."""
+        """Do nothing, since there are no folders."""
 
     def _ask(self, request: Callable[[Any, str], T], doing: str = "read") -> T:
         fs, path = file_system(str(self))
@@ -250,35 +251,35 @@ class ObjectPath:
 
 
 Place: TypeAlias = Path | ObjectPath
-"""Where a store or a file is: on a disk, or in an object store."""
+"""A path on a disk or in an object store."""
 
 
 def place_of(path: str | os.PathLike[str]) -> Place:
-    """Return a path of a disk, or a URL, with the methods that both have."""
+    """Return a `Path` for a local path, or an `ObjectPath` for a URL."""
     text = os.fspath(path)
     return ObjectPath(text) if is_url(text) else Path(text.removeprefix("file://").removeprefix("local://"))
 
 
 def is_file(path: str | os.PathLike[str]) -> bool:
-    """Return whether a path or URL is one of a file; False for a name that no file can have."""
+    """Return whether there is a file at a path or URL; False for an invalid name."""
     place = place_of(path)
     return place.is_file() if isinstance(place, ObjectPath) else os.path.isfile(place)
 
 
 def is_dir(path: str | os.PathLike[str]) -> bool:
-    """Return whether a path or URL is one of a folder; False for a name that no folder can have."""
+    """Return whether there is a folder at a path or URL; False for an invalid name."""
     place = place_of(path)
     return place.is_dir() if isinstance(place, ObjectPath) else os.path.isdir(place)
 
 
 def absolute(path: str | os.PathLike[str]) -> str:
-    """Return the absolute path, which workers in another working folder can open; URLs are returned unchanged."""
+    """Return the absolute path, which workers with another working folder can open. URLs are returned unchanged."""
     place = place_of(path)
     return os.fspath(place) if isinstance(place, ObjectPath) else os.path.abspath(place)
 
 
 class _ObjectFile(io.RawIOBase):
-    """An object as a file: each read is a request."""
+    """An object as a file. Each read is one request."""
 
     def __init__(self, path: ObjectPath) -> None:
         self._path, self._size, self._at = path, path.size(), 0

@@ -1,6 +1,6 @@
-"""Checks outputs before anything is written: an output never harms an input, a finished store or anybody's file.
+"""Checks outputs before anything is written: an output never damages an input, a finished store or any other file.
 
-Recognizes by their content what this package writes: it alone is replaced, and it is never an input.
+Outputs of dpca are recognized by their content. Only these are replaced, and reports and work folders are never inputs.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ __all__ = [
     *("is_work_folder", "matched", "resolved_output", "work_folder"),
 ]
 
-#: What the name of a report has for the suffix of its output.
+#: Suffix of a report, instead of the suffix of its output.
 REPORT_SUFFIX = ".report"
-# Room in a path for the files of a store below it.
+# Bytes of a path reserved for the files inside a store.
 _BELOW = 256
 _MOUNTS, _ESCAPED = "/proc/self/mountinfo", re.compile(r"\\(\d{3})")
 
-# Protocols that know no way to write.
+# Protocols without write access.
 _READ_ONLY = ("http", "https")
-# How paths begin that fsspec reads through another file system, as ``dpca::photos.zarr``.
+# Prefix of paths that fsspec reads through another file system, such as ``dpca::photos.zarr``.
 _CHAINED = re.compile(r"[A-Za-z][A-Za-z0-9.+-]*::")
 
 Key = tuple[int, int] | str
@@ -41,34 +41,34 @@ P = TypeVar("P", Path, ObjectPath, Place)
 
 
 def work_folder(output: P) -> P:
-    """Return the folder in which an output grows: ``out.zarr.partial`` for ``out.zarr``."""
+    """Return the work folder of an output: ``out.zarr.partial`` for ``out.zarr``."""
     return output.with_name(output.name + WORK_SUFFIX)
 
 
 def check_output(
     target: str | os.PathLike[str], *inputs: Any, report: str | os.PathLike[str] | None = None, others: Any = ()
 ) -> None:
-    """Refuse an output that is, holds or lies in an input, or lies in a finished store, which it would damage.
+    """Check that an output overlaps no input and is not inside a finished store.
 
-    What a job writes is its target, the work folder beside it and, where it makes one, its report. Each is compared
-    with every input by real paths and by identity, so that neither links nor ``..`` nor a second mount hide anything.
-    An output that a pattern of an input matches is refused, too: the next run would read it.
+    A job writes its target, the work folder, and optionally a report. Each is compared with every input by real path
+    and by inode, so that links, ``..`` and a second mount are recognized. An output may not match a pattern of an input
+    either, since the next run would read it.
 
     Parameters
     ----------
     target : path-like
-        Of the output; neither it nor its parents need exist.
+        Path of the output. Neither the output nor its parents need exist.
     *inputs : path-like, Stack, Reader, None, or iterable of these
-        What the job reads; what has no path passes.
+        Inputs of the job. Inputs without a path are ignored.
     report : path-like, optional
         Folder of the report.
     others : as inputs
-        What else the job writes.
+        Other outputs of the job.
 
     Raises
     ------
     StoreError
-        Also for a target that is none, see `resolved_output`.
+        If the output overlaps an input or is inside a finished store, or is invalid, see `resolved_output`.
     """
     real = resolved_output(target)
     written = {f"output '{target}'": real, f"the work folder of output '{target}'": work_folder(real)}
@@ -80,15 +80,15 @@ def check_output(
         read = _chain(_real(place_of(name)))
         for what, path in chains.items():
             if read[0] in path or path[0] in read:
-                relation = "is" if path[0] == read[0] else "lies in" if read[0] in path else "holds"
+                relation = "is" if path[0] == read[0] else "is inside" if read[0] in path else "contains"
                 raise StoreError(
-                    f"{what} {relation} the {kind} '{printable(name)}', which must stay as it is: choose another output"
+                    f"{what} {relation} the {kind} '{printable(name)}', which must not change: choose another output"
                 )
     for pattern in _paths(inputs, "patterns"):
         if matched(pattern, real / METADATA):
             raise StoreError(
-                f"output '{target}' matches the pattern '{printable(pattern)}' of the input, so that the next run "
-                f"would read it: choose another output or another pattern"
+                f"output '{target}' matches the pattern '{printable(pattern)}' of the input, so the next run would "
+                f"read it: choose another output or another pattern"
             )
     check_outside_stores(target, real)
     if report is not None:
@@ -96,37 +96,38 @@ def check_output(
 
 
 def check_report(folder: str | os.PathLike[str], *inputs: Any) -> None:
-    """Refuse a folder for a report alone as `check_output` does, and one that holds anything but such a report."""
+    """Check the folder of a report like an output with `check_output`, and that it has no other files than a report."""
     check_output(folder, *inputs)
     _check_report_folder(place_of(folder))
 
 
 def check_outside_stores(target: str | os.PathLike[str], real: Place) -> None:
-    """Refuse an output, by its real path, that lies in a finished store."""
+    """Raise `StoreError` if an output, given by its real path, is inside a finished store."""
     if (holder := next(filter(_is_finished_store, real.parents), None)) is not None:
         raise StoreError(
-            f"output '{target}' lies in the finished store '{printable(os.fspath(holder))}', which must stay as it is: "
+            f"output '{target}' is inside the finished store '{printable(os.fspath(holder))}', which must not change: "
             f"choose another output"
         )
 
 
 class OutputFile:
-    """A single file that a command writes, such as a record: only one that is recognized as such is replaced.
+    """A single output file of a command, such as a record. An existing file is replaced only if dpca created it.
 
     Parameters
     ----------
     path : path-like or URL
+        Path of the file.
     what : str
-        What errors call it: ``"record"``.
+        Name of the file in error messages: ``"record"``.
     is_ours : callable
-        Tells of the content of a file whether it is such a one.
+        Returns whether the content of a file was created by dpca.
     *inputs, others
         As for `check_output`.
 
     Raises
     ------
     StoreError
-        If something else is there, if it is, holds or lies in an input or lies in a finished store, or if it is a link.
+        If the existing file was not created by dpca, the path is a link, or `check_output` rejects it.
     """
 
     def __init__(
@@ -142,12 +143,12 @@ class OutputFile:
         self.read()
 
     def read(self) -> bytes | None:
-        """Return what is there, None where nothing is.
+        """Return the content of the existing file; None if there is no file.
 
         Raises
         ------
         StoreError
-            If something else is there by now.
+            If the existing file was not created by dpca.
         """
         if not there_is(self.place):
             return None
@@ -158,47 +159,49 @@ class OutputFile:
         except OSError as error:
             raise self._refusal(f"cannot be replaced ({error.strerror})") from error
         if not self._is_ours(content):
-            raise self._refusal(f"is no {self._what} that dpca wrote")
+            raise self._refusal(f"is not a {self._what} created by dpca")
         return content
 
     def write(self, content: bytes) -> None:
-        """Let the file appear, instead of an earlier one; its folder is made if need be."""
+        """Write the file atomically, or replace an earlier one. A missing folder is created."""
         with writing_errors(self.place):
             self.read()
             self.place.parent.mkdir(parents=True, exist_ok=True)
             atomic_write_bytes(self.place, content)
 
     def _refusal(self, why: str) -> StoreError:
-        return StoreError(f"the {self._what} '{printable(os.fspath(self.place))}' {why}: choose another place for it")
+        return StoreError(f"the {self._what} '{printable(os.fspath(self.place))}' {why}: choose another path for it")
 
 
 def resolved_output(target: str | os.PathLike[str]) -> Place:
-    """Return the real path of an output; a store replaces what a link points at.
+    """Return the real path of an output. If it is a link, its target is replaced.
 
     Raises
     ------
     StoreError
-        For a URL of a bucket as a whole or of what cannot be written, a name that no file can have, the root folder,
-        the working folder or one that holds it, and a folder on which a disk is mounted.
+        For the URL of a whole bucket or of a read-only server, an invalid name, the root folder, the working folder or
+        one of its parents, and a mount point.
     """
     text = os.fspath(target)
     shown_path = printable(text)
     shown = f"output '{shown_path}'"
     if "\0" in text:
-        raise StoreError(f"{shown} holds a NUL character, which no path can: choose another output")
+        raise StoreError(f"{shown} contains a NUL character, which paths do not allow: choose another output")
     try:
         text.encode()
     except UnicodeEncodeError:
-        raise StoreError(f"{shown} is not UTF-8, in which names are written and shown: choose another output") from None
+        raise StoreError(f"{shown} is not UTF-8, which names of outputs require: choose another output") from None
     place = place_of(text)
     if isinstance(place, ObjectPath):
         return _in_bucket(place, shown)
     if _CHAINED.match(text):
-        raise StoreError(f"{shown} is a way to read a store, '{text.partition('::')[0]}': give a path without it")
+        raise StoreError(
+            f"{shown} has the prefix '{text.partition('::')[0]}::', which is for reading: give a path without it"
+        )
     text = os.fspath(place)
     here = _working_folder()
     if here is None and not os.path.isabs(text):
-        raise StoreError(f"{shown} lies in a working folder that was removed: change to another folder")
+        raise StoreError(f"{shown} is relative to a working folder that was removed: change to another folder")
     with writing_errors(shown_path):
         real = Path(os.path.realpath(text))
         exists = _exists(real)
@@ -206,9 +209,9 @@ def resolved_output(target: str | os.PathLike[str]) -> Place:
             raise StoreError(f"{shown} is the root folder: choose another output")
         _check_lengths(shown, real)
         if exists and here is not None and _key(real) in _chain(here):
-            raise StoreError(f"{shown} is the working folder or holds it: give the name of a new folder")
+            raise StoreError(f"{shown} is the working folder or contains it: give the name of a new folder")
         if exists and (os.path.ismount(real) or os.fspath(real) in _mount_points()):
-            raise StoreError(f"{shown} is a folder on which a disk is mounted: give the name of a new folder in it")
+            raise StoreError(f"{shown} is a mount point: give the name of a new folder in it")
     return real
 
 
@@ -217,10 +220,10 @@ def _in_bucket(place: ObjectPath, shown: str) -> ObjectPath:
     if protocol in _READ_ONLY or "::" in str(place):
         raise StoreError(f"{shown} can be read but not written: give a path, or a URL of an object store such as s3://")
     if has_magic(rest):
-        raise StoreError(f"{shown} holds *, ? or [, which mean patterns in URLs: choose another output")
+        raise StoreError(f"{shown} contains *, ? or [, which are patterns in URLs: choose another output")
     parts = rest.split("/")
     if len(parts) < 2 or not all(parts[1:]) or {".", ".."} & set(parts):
-        raise StoreError(f"{shown} names no place in a bucket: give a URL such as {protocol}://bucket/name.zarr")
+        raise StoreError(f"{shown} is not a path in a bucket: give a URL such as {protocol}://bucket/name.zarr")
     return place
 
 
@@ -229,7 +232,7 @@ def _real(place: Place) -> Place:
 
 
 def is_never_input(path: str, below: str) -> bool:
-    """Return whether a path is, or lies in, a report or work folder of ours, of the folders that lie below another."""
+    """Return whether a path, or a folder between ``below`` and the path, is a report or a work folder of dpca."""
     inside = path.removeprefix(below)
     if WORK_SUFFIX not in inside and REPORT_SUFFIX not in inside:
         return False
@@ -238,7 +241,7 @@ def is_never_input(path: str, below: str) -> bool:
 
 
 def matched(pattern: str, path: Place) -> bool:
-    """Return whether a pattern of sources stands for a path, or for a folder above it, if these were there."""
+    """Return whether a pattern of sources matches a path or one of its parents, existing or not."""
     return _matched(_parts(pattern), _parts(os.fspath(path)))
 
 
@@ -267,8 +270,8 @@ def _check_report_folder(folder: Place) -> None:
     # Reports of version 1 have no manifest.
     if names and not _is_report(folder) and not {"report.json", "index.html"} <= set(names):
         raise StoreError(
-            f"the report folder '{folder}' holds {printable(names[0])!r}, which is not created by dpca: choose another "
-            f"output or move it away"
+            f"the report folder '{folder}' contains {printable(names[0])!r}, which was not created by dpca: choose "
+            f"another output, or move this file"
         )
 
 
@@ -277,7 +280,7 @@ def _is_report(folder: Place) -> bool:
 
 
 def is_work_folder(folder: Place) -> bool:
-    """Return whether a folder is one in which a store grows, however far its run came."""
+    """Return whether a folder is a work folder of dpca, at any stage of its run."""
     if not folder.name.endswith(WORK_SUFFIX) or not is_dir(folder):
         return False
     names = {name for name, _ in entries_of(folder)}
@@ -301,12 +304,12 @@ def _working_folder() -> Path | None:
     try:
         return Path.cwd()
     except FileNotFoundError:
-        return None  # removed under our feet: a full path still means something
+        return None  # the working folder was removed; absolute paths are still valid
 
 
 def _exists(path: Path) -> bool:
     try:
-        os.stat(path)  # unlike Path.exists, says so where links go round in a circle
+        os.stat(path)  # unlike Path.exists, this raises an error for a cycle of links
     except FileNotFoundError:
         return False
     return True
@@ -317,13 +320,13 @@ def _check_lengths(shown: str, real: Path) -> None:
     longest, most = (_limit(folder, name, usual) for name, usual in (("PC_NAME_MAX", 255), ("PC_PATH_MAX", 4096)))
     if (size := len(os.fsencode(real.name))) > longest - len(WORK_SUFFIX):
         raise StoreError(
-            f"the name of {shown} has {size} bytes and its work folder, {WORK_SUFFIX!r} longer, may have {longest}: "
-            f"choose a shorter one"
+            f"the name of {shown} has {size} bytes, and the limit is {longest} including {WORK_SUFFIX!r} of its work "
+            f"folder: choose a shorter name"
         )
     if (size := len(os.fsencode(real))) > most - _BELOW:
         raise StoreError(
-            f"the path of {shown} has {size:,} bytes and leaves no room for the files below it, whose paths may have "
-            f"{most:,}: choose a shorter one"
+            f"the path of {shown} has {size:,} bytes, and the files inside it would exceed the limit of {most:,}: "
+            f"choose a shorter path"
         )
 
 
@@ -335,7 +338,7 @@ def _limit(folder: Path, name: str, usual: int) -> int:
 
 
 def _mount_points() -> set[str]:
-    """Return all mount points, bind mounts included; none on systems other than Linux."""
+    """Return all mount points, including bind mounts; empty on other systems than Linux."""
     try:
         with open(_MOUNTS, errors="surrogateescape") as file:
             return {_ESCAPED.sub(lambda m: chr(int(m[1], 8)), line.split()[4]) for line in file}
@@ -344,7 +347,7 @@ def _mount_points() -> set[str]:
 
 
 def _chain(path: Place) -> list[Key]:
-    """Return keys of a path and its parents: device and inode of those that exist, else the path."""
+    """Return the keys of a path and its parents: device and inode if it exists, else the path."""
     return [_key(folder) for folder in (path, *path.parents)]
 
 
@@ -368,6 +371,6 @@ def _paths(inputs: Any, *names: str) -> Iterable[str]:
         for one in inputs:
             yield from _paths(one, *names)
     else:
-        # of a stack where its samples are, of a reader what it was opened at
+        # A stack has the paths of itself and of its samples; a reader has the paths of its sources.
         for name in names or ("path", "array_path", "paths"):
             yield from _paths(getattr(inputs, name, None))

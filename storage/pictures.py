@@ -1,7 +1,7 @@
-"""Which still images are read, and how they are known: by their first bytes, whatever their names say.
+"""The supported image formats. They are recognized by their first bytes, not by the file name.
 
-Formats of Pillow are allowed by name. Left out are those that are programs (EPS, WMF), that hold one picture in several
-sizes (icons, DDS), whose values Pillow does not scale as they say (FITS), or that begin with nothing of their own.
+Formats of Pillow are allowed one by one. These are not supported: formats that are programs (EPS, WMF), formats with
+one picture in several sizes (icons, DDS), FITS (Pillow does not scale its values), and formats without a signature.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from PIL.ImageFile import ImageFile
 
 from dpca.storage.errors import DataError
 
-#: As many first bytes as tell every format.
+#: Number of first bytes that identify every format.
 HEAD = 64
 _TGA_END = b"TRUEVISION-XFILE.\0"
 
@@ -24,13 +24,13 @@ class Picture(NamedTuple):
     """A format of still images."""
 
     name: str
-    """What messages call it."""
+    """Name in messages."""
     begins: re.Pattern[bytes]
-    """Matches its first bytes."""
+    """Matches the first bytes."""
     suffixes: tuple[str, ...]
-    """Names of files that are taken for such before they are opened."""
+    """Suffixes of file names that identify the format before a file is opened."""
     plugin: str
-    """What decodes it: the first word of the names of Pillow's module and class, or module and class of another."""
+    """Module and class of the decoder, separated by a colon."""
 
 
 def _picture(name: str, plugin: str, begins: bytes, suffixes: str) -> Picture:
@@ -44,7 +44,7 @@ PICTURES = (
     _picture("WebP", "WebP", rb"RIFF.{4}WEBP", ".webp"),
     _picture("TIFF", "Tiff", rb"II[*+]\0|MM\0[*+]", ".tif .tiff"),
     _picture("GIF", "Gif", rb"GIF8[79]a", ".gif"),
-    # a header of one of the lengths that there are
+    # The signature includes the length of the header.
     _picture("BMP", "Bmp", rb"BM.{12}[\x0c\x28\x34\x38\x40\x6c\x7c]\0\0\0", ".bmp"),
     _picture("PBM, PGM, PPM", "Ppm", rb"P[1-6]\s\s*[#\d]|Pf\s", ".pbm .pgm .ppm .pnm .pfm"),
     _picture("AVIF", "Avif", rb".{4}ftyp(?=.{0,40}avi[fs])", ".avif"),
@@ -52,11 +52,11 @@ PICTURES = (
     _picture("JPEG 2000", "Jpeg2K", rb"\xff\x4f\xff\x51|\0\0\0\x0cjP  \r\n\x87\n", ".jp2 .j2k .j2c .jpf .jpx"),
     _picture("QOI", "Qoi", rb"qoif", ".qoi"),
     _picture("PCX", "Pcx", rb"\n[\x00\x02\x03\x05]\x01[\x01\x02\x04\x08]", ".pcx"),
-    # of 8 bits a channel: Pillow cuts 16
+    # Only 8 bits per channel, since Pillow truncates 16 bits.
     _picture("SGI", "Sgi", rb"\x01\xda[\x00\x01]\x01\x00[\x01-\x03]", ".sgi"),
     _picture("Sun raster", "Sun", rb"\x59\xa6\x6a\x95", ".ras"),
     _picture("PSD", "Psd", rb"8BPS\x00\x01", ".psd"),
-    # known by its last bytes
+    # Recognized by its last bytes.
     _picture("TGA", "Tga", rb"(?!)", ".tga"),
 )
 NAMES = ", ".join(picture.name for picture in PICTURES)
@@ -69,7 +69,7 @@ def picture_of(payload: bytes) -> Picture | None:
     Parameters
     ----------
     payload : bytes
-        All of it, or its first `HEAD` bytes, by which all but TGA are known.
+        The complete content, or the first `HEAD` bytes, which are sufficient for all formats except TGA.
     """
     head = bytes(payload[:HEAD])
     for picture in PICTURES:
@@ -85,22 +85,23 @@ def plugin_of(picture: Picture) -> type[ImageFile]:
     Raises
     ------
     DataError
-        If it needs a library that is not installed.
+        If it requires a library that is not installed.
     """
     module, _, cls = picture.plugin.partition(":")
     try:
         return cast("type[ImageFile]", getattr(import_module(module), cls))
     except ImportError:
         raise DataError(
-            f"is a {picture.name} image, which needs the library {module}, which is not installed: "
+            f"is a {picture.name} image, which requires the library {module}: "
             f'pip install "dask-dpca[{picture.name.lower()}]"'
         ) from None
 
 
 def cut_depth(picture: Picture, image: ImageFile, payload: bytes) -> str | None:
-    """Return how many bits the values of an image have where its decoder would cut them in silence, else None."""
+    """Return the depth of an image whose values its decoder would silently truncate; else None."""
     if picture.name == "JPEG 2000":
-        # the marker of sizes: at 40 the number of components, from 42 on 3 bytes each, the first of them sign and depth
+        # The SIZ marker has the number of components at offset 40, and from 42 on 3 bytes for each component. The first
+        # of them is the sign and the depth.
         at = max(payload.find(b"\xff\x4f\xff\x51"), 0)
         depths = payload[at + 42 : at + 42 + 3 * int.from_bytes(payload[at + 40 : at + 42]) : 3]
         if any(depth & 0x80 for depth in depths):
@@ -113,6 +114,6 @@ def cut_depth(picture: Picture, image: ImageFile, payload: bytes) -> str | None:
         depth = int(image.info.get("bit_depth", 8))
         return f"{depth} bits" if depth > 8 else None
     if picture.name == "PBM, PGM, PPM" and image.mode == "RGB":
-        options = image.tile[0][3]  # the mode, and the largest value where it is not 255
+        options = image.tile[0][3]  # the mode, and the largest value if it is not 255
         return "16 bits" if isinstance(options, tuple) and options[1] > 255 else None
     return None

@@ -1,7 +1,7 @@
 """Progress of long jobs.
 
-A job takes `progress`, a function that opens a stage and returns something to advance. The two here are a
-bar in a terminal and silence; a notebook or a service can pass its own.
+The parameter `progress` of a job is a function that opens a stage and returns a `Stage`. This module has a progress bar
+for terminals, and one that reports nothing. Notebooks and services can pass their own.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ class Stage(Protocol):
     """One stage of a job while it runs."""
 
     def advance(self, n: int) -> None:
-        """Count `n` further units as done."""
+        """Report `n` more finished units."""
 
     def close(self) -> None:
         """End the stage, finished or not."""
 
 
 class Progress(Protocol):
-    """Open a stage."""
+    """A function that opens a stage."""
 
     def __call__(self, stage: str, total: int, unit: str) -> Stage:
-        """Announce `total` units (``"samples"``, ``"shards"``, ...) of work called `stage`."""
+        """Open the stage ``stage`` with ``total`` units of work (``"samples"``, ``"shards"``, ...)."""
 
 
 class _Silence:
@@ -38,7 +38,7 @@ class _Silence:
 
 class _Bar:
     def __init__(self, stage: str, total: int, unit: str) -> None:
-        # disable=None: a bar where standard error is a terminal, else nothing
+        # With disable=None, tqdm draws the bar only if standard error is a terminal.
         self._bar = tqdm(total=total, desc=stage, unit=f" {unit}", disable=None, dynamic_ncols=True)
 
     def advance(self, n: int) -> None:

@@ -1,4 +1,4 @@
-"""The range of values that a sample can hold: finite, and never empty."""
+"""Data ranges, the span of the possible values of a sample: finite, with a width above 0."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from dpca.storage.errors import DataError
 
 
 def checked_range(data_range: Sequence[Any] | Any) -> tuple[float, float]:
-    """Return a stated range as two numbers.
+    """Return a given range as two floats.
 
     Raises
     ------
@@ -29,7 +29,7 @@ def checked_range(data_range: Sequence[Any] | Any) -> tuple[float, float]:
 
 
 def found_range(low: float, high: float) -> tuple[float, float]:
-    """Return the range of the values found; a constant gets the range to 0, and the constant 0 gets 0 to 1.
+    """Return the range of the values found. A constant is extended to 0, and the constant 0 has the range 0 to 1.
 
     Errors are measured in units of the width, which must not be 0.
 
@@ -44,9 +44,9 @@ def found_range(low: float, high: float) -> tuple[float, float]:
 
 
 def type_range(dtype: np.dtype[Any]) -> tuple[float, float] | None:
-    """Return the range of a type that is used whole: truth values and unsigned 8-bit integers; None for others.
+    """Return the range of booleans and of unsigned 8-bit integers; None for other types.
 
-    Cameras give 10, 12 or 14 bits in integers of 16, so the range of other types is that of the values.
+    Other types rarely use their full range: cameras store 10, 12 or 14 bits in 16-bit integers.
     """
     if dtype.kind == "b":
         return 0.0, 1.0
@@ -54,13 +54,13 @@ def type_range(dtype: np.dtype[Any]) -> tuple[float, float] | None:
 
 
 def range_words(bounds: Sequence[float]) -> str:
-    """Say which range a PSNR or an SSIM refers to."""
+    """Return the data range of a PSNR or an SSIM as text."""
     return "range " + " to ".join(f"{bound:,.0f}" if float(bound).is_integer() else f"{bound:.5g}" for bound in bounds)
 
 
 def _with_width(low: float, high: float) -> tuple[float, float]:
     if not math.isfinite(high - low):
         raise DataError(
-            f"values reach from {low:g} to {high:g}, whose difference is not a finite number: divide them by a constant"
+            f"values are between {low:g} and {high:g}, and the difference is not finite: divide them by a constant"
         )
     return low, high

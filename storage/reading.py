@@ -1,7 +1,7 @@
-"""Opens and reads Zarr arrays of any origin with every check that their stores allow.
+"""Opens and reads Zarr arrays of any origin, and verifies every read as far as their stores allow.
 
-Everything goes through a `dpca.storage.checked.CheckedStore`, or straight from the files where `dpca.storage.direct`
-can, and every error names its store.
+Reads use a `dpca.storage.checked.CheckedStore`, or `dpca.storage.direct` for supported forms. Every error names the
+store.
 """
 
 from __future__ import annotations
@@ -37,21 +37,21 @@ Node = TypeVar("Node")
 
 @reopening
 def open_node(path: str | os.PathLike[str]) -> zarr.Array[Any] | zarr.Group:
-    """Open whatever Zarr holds at a path or URL for reading, so that every read is checked.
+    """Open a Zarr array or group at a path or URL for reading. Every read is verified.
 
     Raises
     ------
     DataError
-        If there is nothing.
+        If the path does not exist.
     StoreError
-        If there is something else, or something broken, or its metadata names codecs that are not read.
+        If it is not a Zarr array or group, is damaged, or has an unsupported codec.
     """
     return _opened(os.fspath(path), _open_checked, DataError)
 
 
 def _open_checked(where: str) -> zarr.Array[Any] | zarr.Group:
     store, inside = checked_store(where)
-    # what has a manifest is of version 3: an object store need not be asked for the other one
+    # A store with a manifest has version 3, which saves the requests for metadata of version 2.
     node = zarr.open(store, path=inside, mode="r", zarr_format=None if store.manifest is None else 3)
     return StoredArray(node.async_array) if isinstance(node, zarr.Array) else node
 
@@ -63,7 +63,7 @@ def _open_for_writing(where: str) -> zarr.Array[Any]:
 
 
 def _opened(where: str, opener: Callable[[str], Node], nothing: type[DataError | StoreError]) -> Node:
-    """Open a Zarr node; raise ``nothing`` if a path or an address leads nowhere."""
+    """Open a Zarr node; raise ``nothing`` if the path or URL does not exist."""
     try:
         return opener(where)
     except StoreError:
@@ -73,15 +73,15 @@ def _opened(where: str, opener: Callable[[str], Node], nothing: type[DataError |
     except FileNotFoundError as error:
         if there_is(f"{where}{WORK_SUFFIX}/{JOURNAL}"):
             raise StoreError(
-                f"the store at '{where}' is not finished: wait for the run that makes it, or give its command again"
+                f"the store at '{where}' is not finished: wait for the run that creates it, or run its command again"
             ) from error
         if is_url(where) or not os.path.lexists(where):
             raise nothing(f"there is nothing at '{where}': check the path") from error
-        raise StoreError(f"'{where}' is not a Zarr array or group: `dpca ingest` makes one of images") from error
-    except Exception as error:  # metadata that is none makes Zarr fail in ways of its own
+        raise StoreError(f"'{where}' is not a Zarr array or group: convert images with `dpca ingest`") from error
+    except Exception as error:  # Zarr raises arbitrary exceptions for broken metadata
         raise StoreError(
-            f"'{where}' cannot be opened as a Zarr array or group ({one_line(error)}): "
-            f"`dpca ingest` makes one of images"
+            f"'{where}' cannot be opened as a Zarr array or group ({one_line(error)}): convert images with "
+            f"`dpca ingest`"
         ) from error
 
 
@@ -91,7 +91,7 @@ def array_in(group: zarr.Group, name: str) -> StoredArray:
     Raises
     ------
     StoreError
-        If there is none of that name, or its metadata is damaged.
+        If the group has no array of this name, or its metadata is damaged.
     """
     node = _member_of(group, name, "array")
     assert isinstance(node, zarr.Array)
@@ -104,7 +104,7 @@ def group_in(group: zarr.Group, name: str) -> zarr.Group:
     Raises
     ------
     StoreError
-        If there is none of that name, or its metadata is damaged.
+        If the group has no group of this name, or its metadata is damaged.
     """
     node = _member_of(group, name, "group")
     assert isinstance(node, zarr.Group)
@@ -115,29 +115,29 @@ def _member_of(group: zarr.Group, name: str, what: Literal["array", "group"]) ->
     try:
         node = group[name]
         if isinstance(node, zarr.Array) != (what == "array"):
-            raise TypeError(f"it is no {what}")
+            raise TypeError(f"its type is not {what}")
     except StoreError:
         raise
-    except Exception as error:  # metadata that is none makes Zarr fail in ways of its own
+    except Exception as error:  # Zarr raises arbitrary exceptions for broken metadata
         require_same(group, error)
         raise StoreError(
-            f"'{group.store_path}' has no readable {what} {name!r} ({one_line(error)}): make the store again"
+            f"'{group.store_path}' has no readable {what} {name!r} ({one_line(error)}): create the store again"
         ) from error
     return node
 
 
 @reopening
 def open_group(path: str | os.PathLike[str]) -> zarr.Group:
-    """Open a Zarr group for reading, so that every read of its arrays is checked.
+    """Open a Zarr group for reading. Every read of its arrays is verified.
 
     Raises
     ------
     StoreError
-        If there is none, or its metadata is none.
+        If there is no group, or its metadata is damaged.
     """
     node = _opened(os.fspath(path), _open_checked, StoreError)
     if not isinstance(node, zarr.Group):
-        raise StoreError(f"'{path}' is a Zarr array, not a group: give the store that holds it")
+        raise StoreError(f"'{path}' is a Zarr array, not a group: give the path of the store")
     return node
 
 
@@ -148,14 +148,14 @@ def open_array(path: str | os.PathLike[str], mode: Literal["r", "r+"] = "r") -> 
     Parameters
     ----------
     path : path-like or URL
-        The array itself, ``store/group/array`` for one inside a group.
+        Path of the array itself, ``store/group/array`` for an array inside a group.
     mode : {"r", "r+"}
-        Read only, or read and write.
+        Read-only, or read and write.
 
     Raises
     ------
     StoreError
-        If there is nothing, a group, or metadata that Zarr does not understand.
+        If the array is missing or is a group, or its metadata is invalid.
     """
     opener = _open_checked if mode == "r" else _open_for_writing
     node = _opened(os.fspath(path), opener, StoreError)
@@ -165,32 +165,32 @@ def open_array(path: str | os.PathLike[str], mode: Literal["r", "r+"] = "r") -> 
 
 
 def root_facts(group: zarr.Group) -> dict[str, Any]:
-    """Return the facts that `create_root` stated about a store; empty for a foreign store."""
+    """Return the dpca attributes of a store, see `create_root`; empty for a store not created by dpca."""
     facts = group.attrs.asdict().get(ROOT_KEY)
     return dict(facts) if isinstance(facts, Mapping) else {}
 
 
 def read_into(array: zarr.Array[Any], selection: Any, out: np.ndarray[Any, Any]) -> None:
-    """Read a selection into an existing buffer (a third faster than into new memory).
+    """Read a selection into an existing buffer, a third faster than into new memory.
 
     Parameters
     ----------
     array : zarr.Array
-        What to read.
+        Array to read.
     selection : slice, int or tuple of these
-        Integers are not negative and steps are positive.
+        Integers must not be negative, and steps must be positive.
     out : ndarray
-        Of the selection's shape and the array's dtype; overwritten.
+        Has the shape of the selection and the dtype of the array. It is overwritten.
 
     Raises
     ------
     ValueError
         If the dtypes or the shapes differ.
     StoreError
-        If a shard is missing or empty where `create_array` made the array, or is damaged.
+        If a shard is damaged, or if a shard of an array created by dpca is missing or empty.
     """
     if out.dtype != array.dtype:
-        raise ValueError(f"the buffer is {out.dtype} and '{array.store_path}' is {array.dtype}: they must be equal")
+        raise ValueError(f"the buffer has {out.dtype}, but '{array.store_path}' has {array.dtype}: they must be equal")
     parts = selection if isinstance(selection, tuple) else (selection,)
     parts += (slice(None),) * (array.ndim - len(parts))
     taken = [
@@ -199,8 +199,8 @@ def read_into(array: zarr.Array[Any], selection: Any, out: np.ndarray[Any, Any])
     ]
     shape = tuple(len(rows) for part, rows in zip(parts, taken, strict=True) if isinstance(part, slice))
     if out.shape != shape:
-        raise ValueError(f"the buffer has shape {out.shape} and the selection {shape}: they must be equal")
-    box = out.reshape([len(rows) for rows in taken])  # axes that an integer took away are one long
+        raise ValueError(f"the buffer has the shape {out.shape}, but the selection has {shape}: they must be equal")
+    box = out.reshape([len(rows) for rows in taken])  # an axis selected by an integer has length 1
     with _damage_named(array):
         if is_dense(array) and not is_vouched(array):
             _require_shards(array, taken)
@@ -210,14 +210,14 @@ def read_into(array: zarr.Array[Any], selection: Any, out: np.ndarray[Any, Any])
 
 
 def model_of(array: zarr.Array[Any]) -> ImageModel | None:
-    """Return the image model that makes an array's values when they are read; None where they are stored."""
+    """Return the image model that computes the values of an array; None if the values are stored."""
     store = array.store_path.store
     held = store.home(f"{array.path}/")[0].held if isinstance(store, CheckedStore) else store
     return held.model if isinstance(held, VirtualStore) else None
 
 
 def _make(array: zarr.Array[Any], taken: Sequence[range], out: np.ndarray[Any, Any]) -> bool:
-    """Make a box of the samples of an image model; False if the array or the box has another form."""
+    """Compute a box of the samples of an image model; return False if the array or the box has another form."""
     model = model_of(array)
     if model is None or not all(rows.step == 1 for rows in taken):
         return False
@@ -228,7 +228,7 @@ def _make(array: zarr.Array[Any], taken: Sequence[range], out: np.ndarray[Any, A
 
 
 def _box_of(selection: Any, shape: Sequence[int]) -> tuple[int | slice, ...] | None:
-    """Return what a selection of integers and slices selects, from 0 on and without steps; None for any other."""
+    """Convert a selection of integers and slices without steps to non-negative indices; None for any other one."""
     parts = selection if isinstance(selection, tuple) else (selection,)
     if not all(part is Ellipsis or type(part) is int or isinstance(part, np.integer | slice) for part in parts):
         return None
@@ -246,7 +246,7 @@ def _box_of(selection: Any, shape: Sequence[int]) -> tuple[int | slice, ...] | N
 
 
 class StoredArray(zarr.Array[Any]):
-    """A Zarr array, opened for reading, whose errors name the damaged store."""
+    """A Zarr array, opened for reading. Its errors name the damaged store."""
 
     def __getitem__(self, selection: Any) -> Any:
         """Return the values of a selection.
@@ -258,7 +258,7 @@ class StoredArray(zarr.Array[Any]):
         """
         model = model_of(self)
         if model is not None and (box := _box_of(selection, self.shape)) is not None:
-            # a chunk is hundreds of samples, which Zarr would have made for one
+            # Zarr would compute a whole chunk, hundreds of samples, to read one of them.
             lengths = [part.stop - part.start for part in box if isinstance(part, slice)]
             read_into(self, box, out := np.empty(lengths, self.dtype))
             return out
@@ -276,36 +276,34 @@ def _damage_named(array: zarr.Array[Any]) -> Iterator[None]:
         require_same(array, error)
         raise
     except MemoryError as error:
-        raise StoreError(
-            f"'{array.store_path}' needs more memory than there is for what is read at once: rechunk it"
-        ) from error
-    except Exception as error:  # codecs of anyone's choice fail in ways of their own
+        raise StoreError(f"'{array.store_path}' has chunks that do not fit in memory: rechunk it") from error
+    except Exception as error:  # foreign codecs raise arbitrary exceptions
         require_same(array, error)
-        what, remedy = "is damaged", "`dpca verify` tells where, make the store again"
-        if not is_dense(array):  # anyone's
-            what, remedy = "cannot be read", "get it or make it again"
+        what, remedy = "is damaged", "run `dpca verify` to list the damage, and create the store again"
+        if not is_dense(array):  # not created by dpca
+            what, remedy = "cannot be read", "copy or create it again"
         raise StoreError(f"'{array.store_path}' {what} ({one_line(error)}): {remedy}") from error
 
 
 def require_same(node: zarr.Array[Any] | zarr.Group, error: Exception | None = None) -> None:
-    """Raise `ReplacedError` if another store stands by now where a node was opened; ``error`` is what was wrong."""
+    """Raise `ReplacedError` from ``error`` if the store of a node was replaced since it was opened."""
     if isinstance(store := node.store_path.store, CheckedStore):
         store.require_same(error)
 
 
 def is_dense(array: zarr.Array[Any]) -> bool:
-    """Tell whether every shard of an array must be there: `create_array` or `write_strings` made it."""
+    """Return whether every shard of an array must exist, since `create_array` or `write_strings` created it."""
     return bool(array.attrs.get(DENSE_KEY, False))
 
 
 def is_vouched(array: zarr.Array[Any]) -> bool:
-    """Return whether a manifest covers an array, so that every read of it is checked."""
+    """Return whether an array is in a manifest, so that every read of it is verified."""
     store = array.store_path.store
     return isinstance(store, CheckedStore) and store.vouches_for(array.path)
 
 
 def path_of(array: zarr.Array[Any] | zarr.Group) -> str | None:
-    """Return the path or URL at which an array or a group can be opened; those in memory or in archives have none."""
+    """Return the path or URL of an array or a group; None for one in memory or in an archive."""
     if isinstance(array.store, CheckedStore):
         return f"{array.store.where}/{array.path}".rstrip("/")
     root = getattr(array.store, "root", None)
@@ -313,7 +311,7 @@ def path_of(array: zarr.Array[Any] | zarr.Group) -> str | None:
 
 
 def group_facts(array: zarr.Array[Any]) -> dict[str, Any]:
-    """Return the facts of the store that an array lies in; empty if there is none."""
+    """Return the dpca attributes of the group of an array; empty if there are none."""
     path = path_of(array)
     folder = None if path is None else os.path.dirname(path)
     if folder is None or not place_of(os.path.join(folder, METADATA)).is_file():
@@ -323,16 +321,16 @@ def group_facts(array: zarr.Array[Any]) -> dict[str, Any]:
     except StoreError:
         if is_vouched(array):
             raise
-        return {}  # the array is a store of its own that lies in somebody's folder
+        return {}  # the array is a store itself, in an unrelated folder
     require_same(array)
     return facts
 
 
 def array_identity(array: zarr.Array[Any]) -> str:
-    """Return a digest that changes when an array is replaced: of its store's manifest, else of its metadata."""
+    """Return a digest that changes when an array is replaced: of the manifest of its store, or else of its metadata."""
     path = path_of(array)
     if path is not None and not isinstance(array, StoredArray):
-        array = open_array(path)  # of somebody who does not know of manifests
+        array = open_array(path)  # opened without a manifest by another program
     store = array.store_path.store
     if isinstance(store, CheckedStore) and store.manifest is not None:
         return store.manifest.digest
@@ -340,17 +338,18 @@ def array_identity(array: zarr.Array[Any]) -> str:
 
 
 def metadata_texts(array: zarr.Array[Any]) -> list[tuple[str, str]]:
-    """Return names and texts of the JSON files of an array's metadata, the same whatever "json_indent" of zarr is."""
+    """Return names and texts of the metadata files of an array, independent of the setting "json_indent" of Zarr."""
     files = array.metadata.to_buffer_dict(default_buffer_prototype())
     return [(name, json.dumps(json.loads(text.to_bytes()), indent=2)) for name, text in sorted(files.items())]
 
 
 def open_again(path: str, identity: str) -> zarr.Array[Any]:
-    """Open an array again and refuse one with another identity; see `array_identity`.
+    """Open an array again and check that it is still the same; see `array_identity`.
 
     Raises
     ------
     ReplacedError
+        If the array was replaced.
     """
     array = open_array(path)
     if array_identity(array) != identity:
@@ -359,7 +358,7 @@ def open_again(path: str, identity: str) -> zarr.Array[Any]:
 
 
 def what_is_wrong_with(array: zarr.Array[Any], index: Sequence[int]) -> Literal["missing", "empty"] | None:
-    """Return whether a shard is missing or empty, without reading it; ``index`` counts shards."""
+    """Return whether a shard is missing or empty, without reading it. ``index`` is the index of the shard."""
     key = array.store_path / array.metadata.encode_chunk_key(tuple(index))
     if (root := getattr(key.store, "root", None)) is not None:
         path = root / key.path
@@ -371,7 +370,7 @@ def what_is_wrong_with(array: zarr.Array[Any], index: Sequence[int]) -> Literal[
 
 
 def _require_shards(array: zarr.Array[Any], taken: Sequence[range]) -> None:
-    """Raise for a missing or empty shard, which Zarr would read as zeros."""
+    """Raise `StoreError` for a missing or empty shard, which Zarr would decode as zeros."""
     edges = array.shards or array.chunks
     touched = (
         range(rows[0] // edge, rows[-1] // edge + 1) if rows else range(0)
@@ -379,4 +378,4 @@ def _require_shards(array: zarr.Array[Any], taken: Sequence[range]) -> None:
     )
     for index in product(*touched):
         if (wrong := what_is_wrong_with(array, index)) is not None:
-            raise StoreError(f"shard {index} of '{array.store_path}' is {wrong}: make the store again")
+            raise StoreError(f"shard {index} of '{array.store_path}' is {wrong}: create the store again")

@@ -1,4 +1,4 @@
-"""Stores that are replaced while they are read: who opens one begins again, and gets the old one or the new one."""
+"""Stores that are replaced while they are opened: opening is repeated, and returns the old or the new store."""
 
 from __future__ import annotations
 
@@ -16,15 +16,15 @@ from dpca.storage.errors import ReplacedError
 P = ParamSpec("P")
 T = TypeVar("T")
 
-# Openings of a store that is replaced during each of them, and seconds between two.
+# Most attempts to open a store while it is being replaced, and seconds between two attempts.
 _OPENINGS, _PAUSE = 100, 0.01
 _OPENING = threading.local()
 
 
 def reopening(function: Callable[P, T]) -> Callable[P, T]:
-    """Make a function that opens a store begin again where the store is replaced meanwhile.
+    """Decorate a function that opens a store: it is repeated if the store is replaced meanwhile.
 
-    Of such functions that call each other the outermost begins again.
+    If such functions call each other, only the outermost is repeated.
     """
 
     @wraps(function)
@@ -46,10 +46,10 @@ def reopening(function: Callable[P, T]) -> Callable[P, T]:
 
 
 def refuse_gap(path: Path) -> None:
-    """Raise `ReplacedError` between the two renames that replace a store where the system cannot swap folders."""
+    """Raise `ReplacedError` between the two renames that replace a store on systems that cannot swap folders."""
     for store in (path, *path.parents):
         if os.path.lexists(f"{store}{WORK_SUFFIX}/{REPLACED}"):
             raise ReplacedError(
-                f"'{store}' is being replaced, or a run that replaced it was killed: open it again, or run that "
+                f"'{store}' is being replaced, or the run that replaced it was killed: open it again, or run the "
                 f"command again"
             )

@@ -1,4 +1,4 @@
-"""Tells the workers of a cluster with which options object stores are reached."""
+"""Sends the options of object stores to the workers of a cluster."""
 
 from __future__ import annotations
 
@@ -8,33 +8,34 @@ from weakref import WeakKeyDictionary
 
 from dpca.storage.network import replace_options, stated_options
 
-# What the workers of each client were told last.
-_told: WeakKeyDictionary[Any, Mapping[str, Any]] = WeakKeyDictionary()
+# The last options that each client sent to its workers.
+_sent: WeakKeyDictionary[Any, Mapping[str, Any]] = WeakKeyDictionary()
 
 
 def share_storage_options(client: Any) -> None:
-    """Tell all workers of a client, also those that join later, what `use_storage_options` was told here.
+    """Send the options of `use_storage_options` to all workers of a client, including workers that join later.
 
     Parameters
     ----------
     client : distributed.Client
+        Client of the cluster.
 
     Notes
     -----
-    The options pass through the scheduler's memory, as tasks do: a cluster that others can reach needs TLS. What
-    another client told the workers before is forgotten: all who use a cluster at the same time need the same options.
+    The options pass through the memory of the scheduler, as tasks do. If others can reach the cluster, it requires TLS.
+    The options replace those of another client. All clients that use a cluster at the same time need the same options.
     """
     from distributed import WorkerPlugin
 
     options = stated_options()
-    if not options or _told.get(client) == options:
+    if not options or _sent.get(client) == options:
         return
 
     class StorageOptions(WorkerPlugin):
-        """Hands the options over when a worker starts."""
+        """Sets the options when a worker starts."""
 
         def setup(self, worker: Any) -> None:
             replace_options(options)
 
     client.register_plugin(StorageOptions(), name="dpca-storage-options")
-    _told[client] = options
+    _sent[client] = options

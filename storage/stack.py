@@ -1,16 +1,16 @@
-"""Opens a stack of samples: a stack store of this package, or any Zarr array.
+"""Opens a stack of samples: a stack store of dpca, or any Zarr array.
 
 The stack store, version 1, is a Zarr v3 group::
 
     out.zarr/
         zarr.json     attributes {"dpca": {"kind": "stack", "version": 1, "fingerprint", "axes", "data_range",
                                            "source": {"kind", "name", "count"}, "color", "ignored"}}
-        samples/      (sample, ...), sharded, checksummed, dimension_names
+        samples/      (sample, ...), sharded, with checksums and dimension_names
         name/         (sample,) text
-        label/        (sample,) where the source has labels
-        rejected/     name, reason: what was left out on request, only if anything was
-        time/, lat/   coordinates along the axes, where the source has some, see `dpca.storage.coordinates`; arrays call
-                      the first axis as the source does then, "time", and the attributes "sample"
+        label/        (sample,) if the source has labels
+        rejected/     name, reason: rejected samples, if there are any
+        time/, lat/   coordinates along the axes, if the source has them, see `dpca.storage.coordinates`. The first axis
+                      of the arrays then has its name in the source, such as "time"; the attribute "axes" has "sample".
 """
 
 from __future__ import annotations
@@ -42,10 +42,10 @@ from dpca.storage.workspace import fingerprint_of
 
 STACK_KIND = "stack"
 STACK_VERSION = 1
-#: What a stack states to be made from that grew sample by sample, see `dpca.storage.appending`.
+#: The source kind of a stack that was written sample by sample, see `dpca.storage.appending`.
 APPENDED = "appended samples"
 
-_KINDS = "buif"  # numpy's letters for truth values, integers and floats
+_KINDS = "buif"  # NumPy kinds of booleans, integers and floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,19 +55,19 @@ class Stack:
     Attributes
     ----------
     path : str
-        As it was given to `open_stack`.
+        Path as given to `open_stack`.
     array_path : str
         Absolute path (or URL) of the samples, for ``dpca.storage.reading.open_array`` inside tasks.
     samples : zarr.Array
-        Shape (n_samples, ...), any integer, truth-value or float dtype.
+        Shape (n_samples, ...), any integer, boolean or float dtype.
     axes : tuple of str
-        Names of the axes, ``"sample"`` first.
+        Names of the axes, beginning with ``"sample"``.
     data_range : tuple of float or None
-        Lowest and highest value a sample can hold (0 and 255 for 8-bit images); None where nobody stated it.
+        Lowest and highest possible value of a sample (0 and 255 for 8-bit images); None if unknown.
     source : dict
-        What the stack was made from: kind, name, count.
+        Source of the stack: kind, name, count.
     moved : bool
-        Whether the axes are those of the array, which `dpca.storage.ingest` puts in order; only where that was asked.
+        Whether the axes of the array must be reordered by `dpca.storage.ingest`; only with ``decoded=False``.
     """
 
     path: str
@@ -102,16 +102,15 @@ class Stack:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of all samples once decoded."""
+        """Decoded size of all samples in bytes."""
         return math.prod(self.shape) * self.dtype.itemsize
 
     @cached_property
     def fingerprint(self) -> str:
         """Hash that changes with the content.
 
-        Our stores state it. For a foreign array it is made of its metadata and of one chunk of its first,
-        middle and last sample (three chunks are read): enough to tell two arrays apart, not to notice that
-        one was edited elsewhere.
+        Stores of dpca record it. For other arrays it is computed from the metadata and from one chunk of the first,
+        middle and last sample. This distinguishes two arrays, but does not detect changes in other chunks.
 
         Raises
         ------
@@ -121,7 +120,7 @@ class Stack:
         if self._fingerprint is not None:
             return self._fingerprint
         content = [list(named) for named in metadata_texts(self.samples)]
-        # the chunk in the middle of a sample: a corner is black in too many stacks
+        # The chunk in the middle of a sample is chosen, since corners are black in many stacks.
         middles = zip(self.sample_shape, self.samples.chunks[1:], strict=True)
         starts = [(length // 2 // edge * edge, edge) for length, edge in middles]
         tile = tuple(slice(start, start + edge) for start, edge in starts)
@@ -132,9 +131,9 @@ class Stack:
 
     @cached_property
     def names(self) -> Numbered | np.ndarray[Any, Any]:
-        """Name of every sample, numpy strings of shape (n_samples,); its number where it has no name of its own.
+        """Names of all samples, NumPy strings of shape (n_samples,). The default name of a sample is its number.
 
-        Of a virtual stack it makes each name when that is asked for.
+        The names of a synthetic stack are computed on access.
         """
         if self._group is None:
             return np.arange(self.n_samples).astype(np.dtypes.StringDType())
@@ -144,13 +143,13 @@ class Stack:
 
     @property
     def name_array(self) -> zarr.Array[Any] | None:
-        """Names of the samples as they are stored, for those that look for one; None where these are numbers."""
+        """Stored names of the samples, for searches; None if the names are numbers."""
         if self._group is None or model_of(self.samples) is not None:
             return None
         return array_in(self._group, "name")
 
     def names_at(self, indices: Sequence[int]) -> list[str]:
-        """Return the names of some samples; those of the others are not read beyond the chunks that these are in."""
+        """Return the names of some samples. Only the chunks with these names are read."""
         if self._group is None:
             return [str(index) for index in indices]
         if model_of(self.samples) is not None:
@@ -160,14 +159,14 @@ class Stack:
 
     @cached_property
     def labels(self) -> np.ndarray[Any, Any] | None:
-        """Label of every sample, shape (n_samples,), or None where the source had none."""
+        """Labels of all samples, shape (n_samples,); None if the source had no labels."""
         if self._group is None or "label" not in self._group:
             return None
         return self._column(self._group, "label")
 
     @cached_property
     def rejected(self) -> list[tuple[str, str]]:
-        """Name and reason of everything that was left out on request."""
+        """Name and reason of every rejected sample (``on_error="skip"``)."""
         if self._group is None or "rejected" not in self._group:
             return []
         name, reason = (self._column(self._group, f"rejected/{column}") for column in ("name", "reason"))
@@ -175,13 +174,13 @@ class Stack:
 
     @cached_property
     def coordinates(self) -> Coordinates | None:
-        """Names of all axes, and what stands along them in the group of the array; None where they have no names."""
+        """Names of all axes, and coordinates along them from the group of the array; None if axes have no names."""
         folder, between, _ = self.array_path.rstrip("/").rpartition("/")
         dims = dims_of(self.samples)
         try:
             group = self._group or (open_group(folder) if dims and between else None)
         except StoreError:
-            return None  # the array lies in no group
+            return None  # the array is not in a group
         if not (group and dims) or self.moved:
             return None
         found = coordinates_in(group, dims, self.shape, self.samples.attrs.asdict())
@@ -198,37 +197,39 @@ class Stack:
         start: int = 0,
         standardize: tuple[Any, Any] | None = None,
     ) -> Batches:
-        """Return the samples in batches, for something that trains on them; nothing is read before they are iterated.
+        """Return the samples in batches, for training. Samples are read during iteration.
 
         Parameters
         ----------
         batch_size : int
-            Samples of a batch; the last one of a part may be shorter.
+            Samples of a batch. The last batch of a part may be smaller.
         labels : array_like (n_samples, ...), optional
-            What batches come with, such as ``stack.labels``; ``np.arange(n_samples)`` numbers the samples.
+            Labels to return with the batches, such as ``stack.labels``. ``np.arange(n_samples)`` returns the numbers of
+            the samples.
         shuffle : int, optional
-            Seed of a random order: whole chunks are drawn, and the samples of 32 MiB of chunks, at least 4 of them, are
-            mixed. Default: the order of the store.
+            Seed of a random order: chunks are read in random order, and the samples of a window of chunks (32 MiB, at
+            least 4 chunks) are shuffled. The default is the order of the store.
         epoch : int
-            Another one is another random order.
+            Each epoch has another random order.
         part : (int, int)
-            Which part of the samples, and of how many: rank and world size. Every sample is in one part, and parts
-            differ by at most one sample, so by at most one batch.
+            Rank and world size: which part of the samples, of how many parts. Every sample is in one part, and the
+            sizes of parts differ by at most one sample, so by at most one batch.
         start : int
-            Batches to leave out at the beginning, to go on where a run was stopped.
+            Number of batches to skip at the beginning, to resume an interrupted run.
         standardize : (mean, deviation), optional
-            Subtract the one and divide by the other, numbers or arrays that broadcast to a sample; what has deviation 0
-            is divided by 1. Batches are float32 then, float64 for values of more than 2 bytes that are not float32.
+            Numbers or arrays that broadcast to a sample. The mean is subtracted, and the result is divided by the
+            deviation, or by 1 if the deviation is 0. Batches are then float32, or float64 for values of more than
+            2 bytes other than float32.
 
         Returns
         -------
         Batches
-            An iterable of arrays (m, *sample_shape) of their own, or of (array, labels).
+            An iterable of separate arrays (m, *sample_shape), or of (array, labels).
 
         Raises
         ------
         DataError
-            For arguments that do not fit the samples.
+            For arguments that do not match the samples.
         """
         last = CHANNEL in self.axes[-1:]
         given = {"labels": labels, "shuffle": shuffle, "epoch": epoch, "part": part, "start": start}
@@ -252,34 +253,32 @@ def open_stack(
     Parameters
     ----------
     path : path-like or URL
-        A stack store; an array; an image of OME-Zarr, of which the highest resolution is meant; or a group with exactly
-        one array of two or more axes, or with one called ``samples``, ``images`` or ``data``. ``path/array`` opens
-        another.
+        A stack store; an array; an OME-Zarr image, which is opened at its highest resolution; or a group with exactly
+        one array of two or more axes, or with an array named ``samples``, ``images`` or ``data``. Open any other array
+        of a group by ``path/array``.
     data_range : tuple of float, optional
-        Lowest and highest value a sample can hold. By default what a stack store states; for a foreign
-        array that of ``bool`` and ``uint8``, and None for other types, whose values jobs look at.
+        Lowest and highest possible value of a sample. The default is the range in a stack store. For other arrays it is
+        the range of the type for ``bool`` and ``uint8``, and None for other types; jobs then compute it.
     axes : sequence of str, optional
-        Names of the axes of one sample. By default what a stack store states; for a foreign array its
-        ``dimension_names`` (or xarray's ``_ARRAY_DIMENSIONS``), else those of `dpca.storage.layout.axes_for`.
+        Names of the axes of one sample. The default is the names in a stack store. For other arrays it is their
+        ``dimension_names`` (or ``_ARRAY_DIMENSIONS`` of xarray), or else `dpca.storage.layout.axes_for`.
     decoded : bool
-        Whether the stored values must be the data, samples first; False where the caller decodes them, see
+        Whether to reject arrays that require decoding or reordering. With False, the caller decodes the values, see
         `dpca.storage.cf`, and moves the axes of OME-Zarr.
     storage_options : mapping, optional
-        How `path` is reached where that is an object store, see `dpca.storage.use_storage_options`.
+        Options for a path in an object store, see `dpca.storage.use_storage_options`.
 
     Returns
     -------
     Stack
-        Only metadata has been read.
+        The opened stack. Only metadata was read.
 
     Raises
     ------
     DataError
-        If there is nothing at `path`, nothing that is a stack, several arrays that could be, or an argument
-        does not fit.
+        If `path` does not exist, has no array of samples or several candidates, or an argument is invalid.
     StoreError
-        If there is no Zarr store, one that cannot be read, a store of ours of another kind or of a newer
-        version.
+        If there is no Zarr store, or it cannot be read, or it is a dpca store of another kind or of a newer version.
     """
     use_storage_options(storage_options, path)
     where = os.fspath(path)
@@ -295,8 +294,8 @@ def open_stack(
     moved = ome is not None and axes is None and not is_in_order(ome, samples.shape)
     if moved and decoded:
         raise DataError(
-            f"'{where}' has the axes {ome} of lengths {samples.shape}, and samples must come first, channels last: "
-            f"make a stack of it with `dpca ingest`"
+            f"'{where}' has the axes {ome} of lengths {samples.shape}, but samples must be first and channels last: "
+            f"convert it with `dpca ingest`"
         )
     source = {"kind": "zarr", "name": os.path.basename(where.rstrip("/")), "count": samples.shape[0]}
     return Stack(
@@ -323,27 +322,29 @@ def _open_ours(
             f"'{where}' is a store of kind {kind!r}, not a stack: give a stack, or one array as '{where}/...'"
         )
     if not isinstance(version, int) or version < 1:
-        raise StoreError(f"'{where}' states version {version!r}, expected {STACK_VERSION}: ingest the source again")
+        raise StoreError(f"'{where}' has version {version!r}, expected {STACK_VERSION}: ingest the source again")
     if version > STACK_VERSION:
         raise StoreError(
-            f"'{where}' is a stack store of version {version} and this program reads up to version "
-            f"{STACK_VERSION}: update it (pip install --upgrade dask-dpca) or ingest the source again"
+            f"'{where}' is a stack store of version {version}, but this program supports versions up to version "
+            f"{STACK_VERSION}: update dpca (pip install --upgrade dask-dpca) or ingest the source again"
         )
     try:
         samples = array_in(group, "samples")
         stated_axes = tuple(str(axis) for axis in facts["axes"])
-        # A store of before stated a constant as [c, c].
+        # Older stores have the range [c, c] for a constant.
         low, high = found_range(*(float(value) for value in facts["data_range"]))
         fingerprint, source = str(facts["fingerprint"]), dict(facts["source"])
-        if source.get("kind") == APPENDED:  # whose fingerprint was fixed before its samples were known
+        if source.get("kind") == APPENDED:  # the stored fingerprint was computed before the samples were known
             fingerprint = fingerprint_of(fingerprint, str(facts["content"]))
     except (KeyError, TypeError, ValueError, OSError) as error:
         raise StoreError(
-            f"'{where}' is not a whole stack store ({type(error).__name__}: {one_line(error)}): ingest the source again"
+            f"'{where}' is not a complete stack store ({type(error).__name__}: {one_line(error)}): ingest the source "
+            f"again"
         ) from error
     if not isinstance(samples, zarr.Array) or samples.ndim != len(stated_axes):
         raise StoreError(
-            f"'{where}' is not a whole stack store (axes {stated_axes} do not fit its samples): ingest again"
+            f"'{where}' is not a complete stack store (axes {stated_axes} do not match its samples): ingest the source "
+            f"again"
         )
     return Stack(
         path=where,
@@ -360,17 +361,17 @@ def _open_ours(
 def _check_samples(where: str, samples: zarr.Array[Any], decoded: bool) -> None:
     if samples.ndim < 2:
         raise DataError(
-            f"'{where}' has shape {samples.shape}: a stack needs samples on axis 0 and at least one more axis"
+            f"'{where}' has the shape {samples.shape}: give an array with samples on axis 0 and at least one more axis"
         )
     if 0 in samples.shape:
-        raise DataError(f"'{where}' has shape {samples.shape}: a stack needs at least one sample and no empty axis")
+        raise DataError(
+            f"'{where}' has the shape {samples.shape}: give an array with at least one sample and no empty axis"
+        )
     if np.dtype(samples.dtype).kind not in _KINDS:
-        raise DataError(f"'{where}' holds {samples.dtype}: a stack holds integers, truth values or real floats")
+        raise DataError(f"'{where}' has the dtype {samples.dtype}: give integers, booleans or real floats")
     chunk_bytes = math.prod(samples.chunks) * np.dtype(samples.dtype).itemsize
     if chunk_bytes > MAX_CHUNK:
-        raise DataError(
-            f"'{where}' has chunks of {chunk_bytes:,} bytes, more than the {MAX_CHUNK:,} read at once: rechunk it"
-        )
+        raise DataError(f"'{where}' has chunks of {chunk_bytes:,} bytes, above the limit of {MAX_CHUNK:,}: rechunk it")
     if decoded:
         cf.require_plain(where, samples)
 
@@ -383,5 +384,7 @@ def _foreign_axes(samples: zarr.Array[Any]) -> tuple[str, ...]:
 def _check_axes(axes: Sequence[str], samples: zarr.Array[Any]) -> tuple[str, ...]:
     named = (SAMPLE, *axes)
     if len(named) != samples.ndim or len(set(named)) != len(named):
-        raise DataError(f"axes {tuple(axes)} do not name a sample of shape {samples.shape[1:]}: give one name an axis")
+        raise DataError(
+            f"axes {tuple(axes)} do not match the sample shape {samples.shape[1:]}: give one name for each axis"
+        )
     return named

@@ -1,4 +1,4 @@
-"""Determines shape and type of the samples of a source from its first few."""
+"""Determines the shape and type of all samples of a source from a few of them."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from dpca.storage.ranges import type_range
 from dpca.storage.readers import Payload, Reader, Refused
 from dpca.storage.readers.base import seen, within_memory
 
-# the codec is tried on this many samples, or on as many as fit in this many bytes
+# The codec is tested on at most this number of samples and of bytes.
 _TRIED, _TRIED_BYTES = 8, 4 << 20
 
 
 @dataclass(frozen=True)
 class Form:
-    """What all samples of a stack have in common.
+    """The common properties of all samples of a stack.
 
     Parameters
     ----------
@@ -34,15 +34,15 @@ class Form:
     dtype : numpy dtype
         Type of its values.
     axes : tuple of str
-        Names of the stack's axes, ``"sample"`` first.
+        Names of the axes of the stack, beginning with ``"sample"``.
     codec : {"raw", "blosc"}
         See `dpca.storage.arrays.choose_codec`.
     data_range : tuple of float or None
-        Lowest and highest value a sample can hold; None: to be found in the data.
+        Lowest and highest possible value of a sample; None if the range is computed from the samples.
     rules : Rules or None
         Settled rules for encoded images.
     coordinates : Coordinates or None
-        Names of all axes of the source, and what stands along them.
+        Names of all axes of the source, and coordinates along them.
     """
 
     sample_shape: tuple[int, ...]
@@ -55,7 +55,7 @@ class Form:
 
     @property
     def dims(self) -> tuple[str, ...]:
-        """Names of the axes in the store: the source's own name in the place of ``"sample"``, where it has one."""
+        """Names of the axes in the store: those of the source, or else those in ``axes``."""
         return self.axes if self.coordinates is None else self.coordinates.dims
 
     @property
@@ -72,21 +72,23 @@ def survey(reader: Reader, rules: Rules, *, stop: bool) -> Form:
     Parameters
     ----------
     reader : Reader
-        Not empty.
+        A source with at least one sample.
     rules : Rules
-        What the user asked of images.
+        Rules for images from the user.
     stop : bool
-        Whether a sample that is refused is an error, or passed over.
+        Whether a rejected sample is an error, or is skipped.
 
     Returns
     -------
     Form
-        For images, the first acceptable one decides; at most the 7 after it are decoded, and everything before it.
+        For images, the first accepted image determines the form. All images before it and at most the 7 images after it
+        are decoded.
 
     Raises
     ------
     DataError
-        If no image is acceptable, or with `stop` if one is not, of those looked at or known to be refused.
+        If all images are rejected, or with `stop`, if one of the decoded images is rejected or any is known to be
+        invalid.
     """
     with within_memory(f"'{reader.name}'"):
         return _form(reader, rules, stop)
@@ -114,38 +116,39 @@ def _form(reader: Reader, rules: Rules, stop: bool) -> Form:
 
 
 def require_samples(reader: Reader) -> None:
-    """Refuse a source without samples.
+    """Check that a source has samples.
 
     Raises
     ------
     DataError
-        Saying what was looked for, and how many files of which suffixes were seen.
+        If it has none. The message lists the supported formats, and the suffixes of the other files.
     """
     if len(reader):
         return
     if not reader.encoded:
-        raise DataError(f"'{reader.name}' holds no samples: its sample axis has length 0")
+        raise DataError(f"'{reader.name}' has no samples (its sample axis has length 0): give another array")
     raise DataError(
-        f"no images found in '{reader.name}', where {seen(reader.others)}: looked for {NAMES}, and not into archives; "
-        f"check the path"
+        f"no images were found in '{reader.name}', where {seen(reader.others)}: check the path; supported are {NAMES}, "
+        f"and archives must be given by their own path"
     )
 
 
 def refusal(reader: Reader, item: int, reason: str) -> DataError:
-    """Return the error for a sample that is refused."""
-    return DataError(f'{reader.called(item)} {reason}; --on-error skip (on_error="skip") leaves it out and records it')
+    """Return the error for a rejected sample."""
+    return DataError(
+        f'{reader.called(item)} {reason}; with --on-error skip (on_error="skip"), it is left out and recorded'
+    )
 
 
 def nothing_left(reader: Reader, item: int, reason: str) -> DataError:
-    """Return the error for a source of which every sample is refused, the first one for ``reason``."""
+    """Return the error for a source without valid samples. ``reason`` belongs to the first sample."""
     return DataError(
-        f"none of the {len(reader):,} samples of '{reader.name}' can be used: "
-        f"the first, {reader.called(item)}, {reason}"
+        f"all {len(reader):,} samples of '{reader.name}' are invalid: the first, {reader.called(item)}, {reason}"
     )
 
 
 def payload_or_refusal(payload: Payload) -> bytes:
-    """Return the payload, or raise the DataError that stands in its place."""
+    """Return the payload, or raise `DataError` if the reader rejected it."""
     if isinstance(payload, Refused):
         raise DataError(payload.reason)
     return payload
@@ -177,6 +180,6 @@ def _first_images(reader: Reader, rules: Rules, stop: bool) -> tuple[Rules, NDAr
 def _some_rows(reader: Reader) -> NDArray[Any]:
     row_bytes = prod(reader.sample_shape) * reader.dtype.itemsize
     n = min(_TRIED, max(1, _TRIED_BYTES // row_bytes), len(reader))
-    # spread over the stack where that is free: data often begins with something flat
+    # Rows are spread over the stack if random access is free, since data often begin with a constant.
     rows = np.linspace(0, len(reader) - 1, n).astype(int) if reader.random_access else np.arange(n)
     return np.asarray(reader.fetch(sorted(set(rows.tolist()))))

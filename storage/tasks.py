@@ -1,14 +1,14 @@
-"""Run many calls and take their results in order, on a Dask cluster or on local threads.
+"""Runs many calls on a Dask cluster or on local threads, and returns their results in order.
 
 ::
 
-    calls:    0 1 2 3 4 5 6 7 8 9 ...
-              | | [ window ]
-    taken ----+ |  submitted, running or waiting to be taken
-    being taken +
+    calls:       0 1 2 3 4 5 6 7 8 9 ...
+                 | | [ window ]
+    consumed ----+ |  submitted, running or waiting to be consumed
+    being consumed +
 
-At most `window` calls are outstanding, so a slow consumer holds the producers back and memory stays bounded
-however long the iterable is; calls are drawn from it only as they are submitted.
+At most `window` calls are outstanding, so a slow consumer limits the producers. Calls are drawn from the iterable only
+when they are submitted, so memory is bounded for any length of the iterable.
 """
 
 from __future__ import annotations
@@ -50,18 +50,19 @@ def run_in_order(
     Parameters
     ----------
     function : callable
-        With a `client` it must be picklable, as its arguments must be. It should have no effect but writing
-        files atomically: a worker that dies has its tasks run again.
+        With a `client`, the function and its arguments must be picklable. The function must be idempotent, such as one
+        that writes files atomically, since tasks of a worker that dies run again.
     calls : iterable of tuple
-        Positional arguments, drawn lazily; with a `client` they may be futures.
+        Positional arguments, drawn lazily. With a `client`, they may be futures.
     client : distributed.Client, optional
-        Cluster to run on; without one, threads of this process.
+        Client of a Dask cluster. The default is threads of this process.
     threads : int, optional
-        Local threads, default the number of processors; 1 runs each call when its result is asked for.
+        Number of local threads. The default is the number of processors. With 1, each call runs when its result is
+        requested.
     window : int, optional
-        Most calls outstanding at a time, default twice the threads of the cluster or of this process.
+        Most outstanding calls. The default is twice the number of threads of the cluster or of this process.
     name : str
-        What the tasks are called on the dashboard of the cluster.
+        Name of the tasks on the dashboard of the cluster.
 
     Yields
     ------
@@ -73,15 +74,15 @@ def run_in_order(
     ValueError
         If `threads` or `window` is below 1.
     ClusterError
-        If the cluster is lost, has no workers left, or cannot run this package.
+        If the cluster is lost, has no workers left, or cannot import dpca.
     Exception
-        What the first failing call (in order) raised, unchanged. Calls that wait are cancelled, local calls
-        that run are waited for; the same happens when the iteration is given up early or interrupted.
+        The exception of the first failing call (in order), unchanged. Waiting calls are cancelled, and running local
+        calls are completed. The same happens when the iteration ends early or is interrupted.
 
     Notes
     -----
-    BLAS is limited to one thread while calls run concurrently. The cluster costs 1-1.5 ms a call: make
-    calls long.
+    BLAS is limited to one thread while calls run concurrently. A cluster has an overhead of 1-1.5 ms per call, so calls
+    should be much longer.
     """
     if threads is not None and threads < 1:
         raise ValueError(f"threads is {threads}: give at least 1")
@@ -109,25 +110,25 @@ def map_shards(
     window: int | None = None,
     name: str = "call",
 ) -> list[T]:
-    """Call a function for each shard that is not done yet, and mark each as done, in order.
+    """Call a function for each unfinished shard, and mark each finished shard, in order.
 
     Parameters
     ----------
     function : callable
         Writes one shard; see `run_in_order`.
     shards : iterable of (shard, n_samples, call)
-        Drawn lazily. ``call`` is None for a shard whose done-marker is there, else the arguments of the function.
+        Drawn lazily. ``call`` has the arguments of the function; it is None for a shard with a done-marker.
     finished : callable (shard, outcome)
-        Called in this process once a shard is written: it leaves the done-marker. What it raises ends the loop.
+        Called in this process after a shard was written, to write its done-marker. Its exceptions end the loop.
     stage : Stage
-        Told the samples of each shard that is done, and closed in the end.
+        Receives the number of samples of each finished shard, and is closed at the end.
     client, threads, window, name
         As in `run_in_order`.
 
     Returns
     -------
     list
-        What the function returned for each shard that was not done yet.
+        Return values of the function for the shards without a done-marker.
     """
     submitted: deque[tuple[K, int]] = deque()
 
@@ -164,7 +165,7 @@ class _Pool(Protocol):
 class _Threads:
     def __init__(self, threads: int) -> None:
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="storage")
-        # for as long as calls may run, so that the calls themselves find the limit set
+        # Held as long as calls may run, so that each call finds the limit already set.
         _hold_blas()
 
     def submit(self, function: Callable[..., Any], call: tuple[Any, ...]) -> Any:
@@ -183,7 +184,7 @@ class _Cluster:
         self._client, self._name = client, name
 
     def submit(self, function: Callable[..., Any], call: tuple[Any, ...]) -> Any:
-        # a key of its own: the call's effect is a file, so an equal call of an earlier run is no reason to skip it
+        # Each call has a unique key, since Dask must not skip a call that equals one of an earlier run.
         with cluster_errors(self._client):
             return self._client.submit(for_workers(_call), function, *call, key=task_key(self._name))
 
@@ -192,7 +193,7 @@ class _Cluster:
             return submitted.result()
 
     def close(self, outstanding: list[Any]) -> None:
-        # A cluster that is lost has forgotten them, and what is being raised says so.
+        # A lost cluster has no tasks to cancel, and its error is already being raised.
         if outstanding and self._client.status == "running":
             self._client.cancel(outstanding)
 
@@ -215,7 +216,7 @@ def _run(
                     outstanding.append(pool.submit(function, call))
             if not outstanding:
                 return
-            # taken off the queue only when done: an interrupted wait leaves it among those to cancel
+            # A call is removed from the queue after its result, so that an interrupted wait still cancels it.
             result = pool.result(outstanding[0])
             outstanding.popleft()
             yield result
@@ -231,16 +232,16 @@ def _call(function: Callable[..., T], *call: Any) -> T:
 
 @lru_cache(maxsize=1)
 def _controller(_modules: int) -> ThreadpoolController:
-    """Find the libraries of this process, again once more modules are imported: each search reads all it has mapped."""
+    """Find the BLAS libraries of this process. A search is slow and is repeated only after imports of modules."""
     return ThreadpoolController()
 
 
 class _Holder:
-    """A thread that holds BLAS of this process to one thread until it is told to let go."""
+    """A thread that limits BLAS of this process to one thread until it is released."""
 
     def __init__(self) -> None:
         self.controller = _controller(len(sys.modules))
-        self._held, self._let_go = threading.Event(), threading.Event()
+        self._held, self._released = threading.Event(), threading.Event()
         self._thread = threading.Thread(target=self._hold, name="one-blas-thread", daemon=True)
         self._thread.start()
         self._held.wait()
@@ -249,12 +250,12 @@ class _Holder:
         try:
             with self.controller.limit(limits=1, user_api="blas"):
                 self._held.set()
-                self._let_go.wait()
+                self._released.wait()
         finally:
             self._held.set()
 
-    def let_go(self) -> None:
-        self._let_go.set()
+    def release(self) -> None:
+        self._released.set()
         self._thread.join()
 
 
@@ -265,16 +266,16 @@ _blas_holder: _Holder | None = None
 
 @contextmanager
 def one_blas_thread() -> Iterator[None]:
-    """Limit BLAS to one thread while at least one such block is open in this process.
+    """Limit BLAS to one thread while at least one such block is active in this process.
 
-    Some libraries keep one limit for the process, others one for each thread. threadpoolctl restores what it found
-    on entry, and for OpenBLAS obeys only the thread that set a limit first, so that blocks which overlap in several
-    threads would lift each other's limit or leave one behind. So the limit of the process belongs to a thread of
-    its own, from the first block in to the last one out, and each block sets that of its own thread besides.
+    Some libraries have one limit per process, others one per thread. threadpoolctl restores the limit that it found on
+    entry, and with OpenBLAS only for the thread that set a limit first. Overlapping blocks in several threads would
+    therefore remove the limit of another block, or leave a limit behind. For this reason a separate thread holds the
+    limit of the process from the first block to the last one, and each block also sets the limit of its own thread.
 
     Notes
     -----
-    Costs a tenth of a millisecond for the first block in, hardly anything for one that overlaps another.
+    The first block costs a tenth of a millisecond, and overlapping blocks cost almost nothing.
     """
     controller = _hold_blas()
     try:
@@ -298,5 +299,5 @@ def _drop_blas() -> None:
     with _blas_lock:
         _blas_users -= 1
         if _blas_users == 0 and _blas_holder is not None:
-            _blas_holder.let_go()
+            _blas_holder.release()
             _blas_holder = None

@@ -1,4 +1,4 @@
-"""Reads files of stores without checking their content, from local folders and URLs."""
+"""Reads files of stores from local folders and URLs, without verifying their content."""
 
 from __future__ import annotations
 
@@ -18,30 +18,31 @@ from dpca.storage.object_store import ObjectStore
 
 
 def plain_store(where: str) -> Store:
-    """Return Zarr's own store for a path or URL, read only.
+    """Return a read-only Zarr store for a path or URL.
 
     Raises
     ------
     DataError
-        If an address is invalid, or a library for its protocol is missing.
+        If the URL is invalid, or the library for its protocol is missing.
     """
     return ObjectStore(where) if is_url(where) else LocalStore(where, read_only=True)
 
 
 def written_store(where: str, beside: str | None = None) -> Store:
-    """Return Zarr's own store for writing to a path or URL.
+    """Return a writable Zarr store for a path or URL.
 
     Parameters
     ----------
     where : str
+        Path or URL of the store.
     beside : str, optional
-        URL behind which the metadata of the root is while an object store lacks it, see `dpca.storage.growing`.
+        URL of the folder with the metadata of the root until publication, see `dpca.storage.growing`.
     """
     return ObjectStore(where, read_only=False, beside=beside) if is_url(where) else LocalStore(where)
 
 
 def content_of(store: Store, where: str, name: str) -> bytes | None:
-    """Return the content of a file of a store; None if there is none.
+    """Return the content of a file of a store; None if it does not exist.
 
     Raises
     ------
@@ -61,9 +62,9 @@ def content_of(store: Store, where: str, name: str) -> bytes | None:
 
 
 def require_file(path: Path, size: int | None, where: str, key: str) -> None:
-    """Refuse what is not a regular file, such as a pipe that never ends.
+    """Raise `StoreError` if a path is not a regular file, such as a pipe, which could block indefinitely.
 
-    If the size is known, a missing file, a directory, a link and a file of another size are refused as well.
+    If the size is given, a missing file, a directory, a link and a file of another size are errors, too.
     """
     try:
         status = os.stat(path, follow_symlinks=size is None)
@@ -76,13 +77,14 @@ def require_file(path: Path, size: int | None, where: str, key: str) -> None:
     if size is None and stat.S_ISDIR(status.st_mode):
         return
     if not stat.S_ISREG(status.st_mode):
-        raise StoreError(f"{key} of '{where}' is no file, or a link to one: make the store again")
+        raise StoreError(f"{key} of '{where}' is not a regular file: create the store again")
     if size is not None and status.st_size != size:
         raise StoreError(
-            f"{key} of '{where}' is damaged (it has {status.st_size:,} bytes, expected {size:,}): make the store again"
+            f"{key} of '{where}' is damaged (it has {status.st_size:,} bytes, expected {size:,}): create the store "
+            f"again"
         )
 
 
 def missing_file(key: str, where: str) -> StoreError:
     """Return the error for a missing or empty file."""
-    return StoreError(f"{key} of '{where}' is missing or empty: make the store again")
+    return StoreError(f"{key} of '{where}' is missing or empty: create the store again")

@@ -1,4 +1,4 @@
-"""Reads a whole store once and reports all damage."""
+"""Reads all files of a store once and reports all damage."""
 
 from __future__ import annotations
 
@@ -39,42 +39,42 @@ def verify(
     progress: Progress = no_progress,
     storage_options: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """Read every file of a store and report what is wrong.
+    """Read every file of a store and return all problems.
 
     Parameters
     ----------
     path : path-like or URL
-        A store of ours of any kind, an array in it, or the folder of a report; a foreign array or group is checked as
-        far as its format allows.
+        A dpca store of any kind, an array in it, or the folder of a report. Other arrays and groups are checked as far
+        as their format allows.
     client : distributed.Client, optional
-        Cluster to read on; by default threads of this process.
+        Client of a Dask cluster that reads the store. The default is threads of this process.
     progress : Progress
         Counts files of chunks.
     storage_options : mapping, optional
-        How `path` is reached where that is an object store, see `dpca.storage.use_storage_options`.
+        Options for a path in an object store, see `dpca.storage.use_storage_options`.
 
     Returns
     -------
     list of str
-        One sentence a problem, which begins with the file that it is about; empty if there is none. Of a store with a
-        manifest: a file that is missing, is no file or a link, was not written there, or differs in any bit from the
-        one that was, be it a whole one from another place. Of any store: a chunk that cannot be decoded or fails its
-        checksum, values that are not finite (an array whose attributes say ``may_be_infinite`` may hold infinities),
-        axes of one name and several lengths in one group, a stack that lacks what a stack needs. A chunk that is
-        missing in a foreign array stands for the fill value and is right. Of a virtual stack: that its model makes the
-        samples here that it made when the stack was made, three of which are compared.
+        One message for each problem, beginning with the name of the file; empty if there is none. The checks are:
+
+        * Store with a manifest: every file is a regular file, is in the manifest, and is bit-identical to the file that
+          was written at its place.
+        * Any store: every chunk can be decoded and matches its checksum; values are finite (infinities are allowed in
+          an array with the attribute ``may_be_infinite``); axes of the same name in a group have the same length; a
+          stack is complete. A missing chunk of an array not created by dpca is valid and means the fill value.
+        * Synthetic stack: three samples are computed again and compared with those at its creation.
 
     Raises
     ------
     DataError, StoreError
         If there is no Zarr store and no report at `path`.
     ReplacedError
-        If another store took its place meanwhile.
+        If the store was replaced meanwhile.
 
     Notes
     -----
-    Costs one pass over the store. A thread holds one row of chunks (at most 4 MiB for each tile of the
-    sample).
+    The cost is one pass over the store. Memory per thread: one row of chunks (at most 4 MiB for each tile of a sample).
     """
     use_storage_options(storage_options, path)
     where = os.fspath(path)
@@ -89,10 +89,10 @@ def verify(
             raise
         return [f"{METADATA}: {error}"]
     if store.manifest is None and store.root is not None and any(store.root.glob(f"*/{CHECKSUMS}")):
-        return [f"{METADATA}: the manifest of the store is missing or damaged, which vouches for everything in it"]
+        return [f"{METADATA}: the manifest of the store is missing or damaged, so its files cannot be verified"]
     if store.manifest is not None and not _is_known(store.manifest, inside):
         open_node(where)
-        raise StoreError(f"'{where}' is no array or group of '{store.where}': give one, or the store")
+        raise StoreError(f"'{where}' is not an array or group of '{store.where}': give the path of one, or the store")
     try:
         problems = _problems(where, store, inside, client, progress)
     except (OSError, DataError, StoreError) as error:
@@ -104,7 +104,7 @@ def verify(
 
 
 def _problems(where: str, store: CheckedStore, inside: str, client: Client | None, progress: Progress) -> list[str]:
-    """Return what is wrong with the store at a path, or with what is inside."""
+    """Return the problems of the store at a path, or of the part ``inside`` it."""
     problems: list[str] = []
     calls: list[tuple[Any, ...]] = []
     if store.manifest is not None and store.root is not None:
@@ -126,11 +126,11 @@ def _problems(where: str, store: CheckedStore, inside: str, client: Client | Non
     return problems
 
 
-# -- what a manifest vouches for
+# -- stores with a manifest
 
 
 def _is_known(manifest: Manifest, inside: str) -> bool:
-    """Return whether a path in a store is that of an array or a group, or lies in an inner store."""
+    """Return whether a path in a store is an array or a group, or is inside an inner store."""
     known = [*manifest.stores, *(name.rpartition("/")[0] for name in manifest.files)]
     known += ["samples"] * (manifest.virtual is not None)
     in_a_store = any(inside.startswith(f"{name}/") for name in manifest.stores)
@@ -138,9 +138,9 @@ def _is_known(manifest: Manifest, inside: str) -> bool:
 
 
 def _vouched_files(store: CheckedStore, inside: str, problems: list[str], above: str = "") -> Iterator[str]:
-    """Yield existing files of chunks by their paths in the outermost store; append everything wrong to ``problems``.
+    """Yield the existing files of chunks by their paths in the outermost store; append problems to ``problems``.
 
-    Only files below ``inside``, a path in the store, are considered.
+    Only files below ``inside``, a path in the store, are checked.
     """
     manifest, root = store.manifest, store.root
     assert manifest is not None
@@ -153,7 +153,7 @@ def _vouched_files(store: CheckedStore, inside: str, problems: list[str], above:
     chunks: list[str] = []
     for array in sorted(manifest.arrays):
         if wanted(array):
-            with suppress(StoreError):  # told below, by the name of the file
+            with suppress(StoreError):  # reported below, with the name of the file
                 chunks += [f"{array}/{name}" for name in store.entries(array)]
     expected.update(chunks)
     found = dict(_entries(str(root), "", frozenset(manifest.stores)))
@@ -186,7 +186,7 @@ def _inner_files(store: CheckedStore, name: str, inside: str, problems: list[str
 def _vouched_shards(
     store: CheckedStore, inside: str, problems: list[str], above: str = ""
 ) -> Iterator[tuple[Any, ...]]:
-    """Do the same as `_vouched_files` for a remote store: yield the shards to read."""
+    """Yield the shards to read of a remote store, and append problems to ``problems``; see `_vouched_files`."""
     manifest = store.manifest
     assert manifest is not None
     for name in sorted(manifest.files):
@@ -198,7 +198,7 @@ def _vouched_shards(
             problems.append(f"{above}{name}: {error}")
     for array in sorted(manifest.arrays):
         if f"{array}/".startswith(f"{inside}/" if inside else ""):
-            with suppress(StoreError):  # told above
+            with suppress(StoreError):  # reported above
                 grid = shard_grid(open_array(f"{store.where}/{array}"))
                 yield from ((f"{store.where}/{array}", f"{above}{array}", index) for index in np.ndindex(*grid))
     for name in sorted(manifest.stores):
@@ -215,7 +215,7 @@ def _vouched_shards(
 
 
 def _entries(root: str, folder: str, left_out: frozenset[str]) -> Iterator[tuple[str, str]]:
-    """Yield path and kind of every entry but folders that are not empty."""
+    """Yield the path and the kind of every entry, except non-empty folders."""
     if isinstance(place := place_of(root), ObjectPath):
         yield from ((name, "file") for name in place.files())
         return
@@ -237,14 +237,14 @@ def _wrong_with(name: str, nature: str | None, expected: bool) -> str | None:
     if nature is None:
         return "is missing"
     if nature == "empty folder" and not expected:
-        return None  # shards of a stack that it did not need in the end
+        return None  # a stack may have empty folders of shards after rejections
     if nature != "file":
         return (
             f"is a {nature}, not a file that was written there"
             if expected
-            else f"is a {nature} that is not created by dpca"
+            else f"is a {nature} that was not created by dpca"
         )
-    # What file managers leave behind changes nothing that is read; metadata of Zarr's version 2 might.
+    # Hidden files of file managers are harmless. Metadata of Zarr version 2 is not, since Zarr could read it.
     harmless = (base := name.rpartition("/")[2]).startswith(".") and not base.startswith(".z")
     return None if expected or harmless else "was not written with this store"
 
@@ -262,7 +262,7 @@ def _check_folder(where: str) -> list[str]:
     except (OSError, StoreError) as error:
         return [f"{FOLDER_MANIFEST}: {one_line(error)}"]
     if manifest is None:
-        return [f"{FOLDER_MANIFEST}: holds no manifest"]
+        return [f"{FOLDER_MANIFEST}: has no manifest"]
     problems = []
     found = dict(_entries(where, "", frozenset()))
     if (problem := _wrong_with(FOLDER_MANIFEST, found.get(FOLDER_MANIFEST), True)) is not None:
@@ -276,12 +276,12 @@ def _check_folder(where: str) -> list[str]:
 
 
 def _check(path: str, name: str, index: tuple[int, ...] | None = None) -> list[str]:
-    """Check one file of chunks; the body of a task."""
+    """Check one file of chunks; runs as a task."""
     return _check_file(path, name) if index is None else check_shard(path, name, index)
 
 
 def _check_file(root: str, name: str) -> list[str]:
-    """Compare every byte of a shard with its checksums, and look for values that are not finite."""
+    """Compare every byte of a shard with its checksums, and check that all values are finite."""
     store, _ = checked_store(root)
     try:
         known = store.checksums(name)
@@ -293,23 +293,23 @@ def _check_file(root: str, name: str) -> list[str]:
     try:
         array = open_array(f"{root}/{array_name}")
     except StoreError:
-        return []  # told by the name of its metadata
+        return []  # reported with the name of its metadata
     if array.dtype.kind not in "fc":
         return []
     problem = wrong_values(array, tuple(int(i) for i in place.split("/")[1:]))
     return [] if problem is None else [f"{name}: {problem}"]
 
 
-# -- what any store shows
+# -- any store
 
 
 def _check_content(where: str) -> list[str]:
-    """Check that the parts of a store fit together, by their metadata."""
+    """Check that the parts of a store are consistent, by their metadata."""
     try:
         root = open_node(where)
         if isinstance(root, zarr.Array):
             return []
-        # Every file is known to be the one that was written by now.
+        # All files were verified before.
         assert isinstance(root.store, CheckedStore)
         above = f"{root.path}/" if root.path else ""
         names = (name.removeprefix(above) for name in sorted(_arrays_in(root.store)) if name.startswith(above))
@@ -319,7 +319,7 @@ def _check_content(where: str) -> list[str]:
 
 
 def _arrays_in(store: CheckedStore, above: str = "") -> Iterator[str]:
-    """Yield the paths of all arrays that a manifest vouches for, those of inner stores included."""
+    """Yield the paths of all arrays in a manifest, including those of inner stores."""
     assert store.manifest is not None
     yield from (f"{above}{name}" for name in store.manifest.arrays)
     for name in store.manifest.stores:

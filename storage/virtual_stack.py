@@ -1,4 +1,4 @@
-"""Virtual stacks: stack stores of some hundred bytes, whose samples an image model makes when they are read.
+"""Synthetic stacks: stack stores of a few hundred bytes. An image model computes their samples when they are read.
 
 ::
 
@@ -7,8 +7,8 @@
                                            "n_samples", "sample_shape", "seed", ...,
                                            "probe": <digest of three samples>}}}
 
-There is nothing else. `dpca.storage.checked` puts the array ``samples`` beside it, so that what opens a stack store
-opens this one, too. Others' Zarr sees an empty group, and ``dpca::PATH`` shows it the samples.
+The store has no other files. `dpca.storage.checked` adds the array ``samples``, so that all functions that open a stack
+store can open a synthetic stack. Other programs see an empty Zarr group, and read the samples from ``dpca::PATH``.
 """
 
 from __future__ import annotations
@@ -37,46 +37,46 @@ def create_virtual(
     overwrite: bool = False,
     **parameters: Any,
 ) -> Stack:
-    """Make a stack of any size that takes no room: an image model makes its samples whenever they are read.
+    """Create a synthetic stack of any size: an image model computes its samples when they are read.
 
-    The samples follow from the seed and from their numbers alone, and their bytes are the same on every machine and
-    with every version of numpy. Whatever reads a stack store reads this one, here and on the workers of a cluster.
+    Each sample is determined by the seed and its number. Samples are bit-identical on every machine and with every
+    version of NumPy. All functions that read a stack store support a synthetic stack, also on the workers of a cluster.
 
     Parameters
     ----------
     path : path-like or URL
-        Where the store appears, a folder with one file of some hundred bytes.
+        Path of the store, a folder with one file of a few hundred bytes.
     model : {"portraits", "textures", "spiked", "moving"}
-        What the samples are: aligned portraits and natural textures (``uint8``), the spiked covariance model, and
-        fields that move from sample to sample (``float32``).
+        The image model: aligned portraits and natural textures (``uint8``), the spiked covariance model, and fields
+        that move from sample to sample (``float32``).
     n_samples : int
-        Up to 2**40.
+        Number of samples, up to 2**40.
     sample_shape : sequence of int
-        Up to 2**22 values.
+        Shape of a sample, with up to 2**22 values.
     seed : int
         From 0 to 2**64 - 1.
     overwrite : bool
-        Whether another Zarr store may be replaced.
+        Whether to replace another Zarr store.
     **parameters
-        Of the model. ``order="sorted"`` makes samples that follow each other alike, as in folders of persons, but of
-        "moving", whose order is time; that has a ``period``; "spiked" has ``n_spikes`` and ``sigma``.
+        Parameters of the model. With ``order="sorted"``, neighboring samples are similar, as in a folder for each
+        person. "moving" has no order but time, and has a ``period``. "spiked" has ``n_spikes`` and ``sigma``.
 
     Returns
     -------
     Stack
-        Opened; `open_virtual` returns the model, which knows the true mean and components.
+        The opened stack. `open_virtual` returns its model with the true mean and components.
 
     Raises
     ------
     DataError
-        If there is no such model, or a parameter makes no sense.
+        If the model is unknown, or a parameter is invalid.
     StoreError
         If the store cannot be written.
 
     Notes
     -----
-    Making samples costs two operations of a processor a value and component of the model: some 500 MB a second and core
-    of ``uint8`` where the model has 16. A process that reads holds 4 bytes a value of a sample and component.
+    A sample costs two processor operations per value and component of the model: about 500 MB of ``uint8`` per second
+    and core for a model with 16 components. Memory of a reading process: 4 bytes per value of a sample and component.
     """
     made = make_model(model, {"n_samples": n_samples, "sample_shape": sample_shape, "seed": seed, **parameters})
     fingerprint = fingerprint_of(STACK_KIND, STACK_VERSION, made.fingerprint())
@@ -97,11 +97,12 @@ def create_virtual(
 
 
 def open_virtual(path: str | os.PathLike[str] | Stack) -> ImageModel:
-    """Return the image model behind a virtual stack: its true mean, components and eigenvalues.
+    """Return the image model of a synthetic stack, with its true mean, components and eigenvalues.
 
     Parameters
     ----------
     path : path-like, URL or Stack
+        The synthetic stack.
 
     Raises
     ------
@@ -113,13 +114,13 @@ def open_virtual(path: str | os.PathLike[str] | Stack) -> ImageModel:
     stack = path if isinstance(path, Stack) else open_stack(path)
     if (model := model_of(stack.samples)) is None:
         raise DataError(
-            f"the samples of '{stack.path}' are stored, and follow from no model: `dpca virtual` makes a stack of one"
+            f"'{stack.path}' has stored samples and no image model: create a synthetic stack with `dpca virtual`"
         )
     return model
 
 
 def is_virtual(path: str | os.PathLike[str] | Stack) -> bool:
-    """Return whether a store is a stack whose samples are made when they are read; of what is none, False."""
+    """Return whether a store is a synthetic stack; False if there is no store."""
     if isinstance(path, Stack):
         return model_of(path.samples) is not None
     try:
@@ -129,6 +130,6 @@ def is_virtual(path: str | os.PathLike[str] | Stack) -> bool:
 
 
 def wrong_samples(stack: Stack) -> list[str]:
-    """Return what `dpca.storage.verify` says of a virtual stack, after three samples were made again."""
+    """Compute three samples of a synthetic stack again, and return the problems for `dpca.storage.verify`."""
     stated = group_facts(stack.samples)[VIRTUAL_KEY]
-    return [] if is_as_stated(stated, open_virtual(stack)) else ["samples: are not those of when the stack was made"]
+    return [] if is_as_stated(stated, open_virtual(stack)) else ["samples: differ from those at its creation"]

@@ -1,26 +1,26 @@
-"""Jobs that can be killed at any moment and resumed: a journal beside the growing store.
+"""Workspaces of jobs, which resume after they are killed at any moment: a journal beside the partial store.
 
-On a disk; `dpca.storage.growing` says what differs in an object store.
+This describes a disk. See `dpca.storage.growing` for object stores.
 
 ::
 
-    out.zarr.partial/          while the job works                out.zarr/    when it is whole
-        lock                   held (flock) by the one that works, and the mark of the folder: see `dpca.storage.claim`
+    out.zarr.partial/          during the job                     out.zarr/    when it is complete
+        lock                   marks the folder, and is locked (flock) by the current run: see `dpca.storage.claim`
         journal.json           kind and fingerprint of the job
-        done-<hash>/<unit>.json    one marker a finished unit of work
+        done-<hash>/<unit>.json    done-marker of a finished unit of work
         scratch-<hash>/        checkpoints
         store-<hash>/          becomes out.zarr by one rename
-        replaced/              the old out.zarr, between two renames, where the system cannot swap folders in one step
-        kept/                  what a job of other settings leaves to this one, see `dpca.storage.inherited`
+        replaced/              the old out.zarr, between two renames, if the system cannot swap folders atomically
+        kept/                  inner store of a job with other settings, see `dpca.storage.inherited`
 
-The order of the steps is what makes it safe. A journal appears after its folders and disappears before
-them, so a journal means that the rest can be trusted, and a folder without one is swept. A marker appears
-after its unit's files. The journal never lies inside the store, so the store of a resumed job is byte for
-byte that of an undisturbed one. What is written for the store is named by the job, so that a worker on a cluster that
-outlives its program can finish its last shard without harm to a job of other settings that has begun since.
+The order of the steps makes this safe. A journal is created after its folders and removed before them. If it exists,
+the folders are valid; without it, they are removed. A done-marker is created after the files of its unit. The journal
+is outside the store, so the store of a resumed job is bit-identical to that of an uninterrupted one. The names of the
+folders depend on the job. A worker on a cluster that outlives its program can therefore finish its last shard without
+affecting a later job with other settings.
 
-This guards against the death of processes. What a power cut took from the disk's cache is found by
-`dpca.storage.verify`. POSIX only (flock, rename over the same file system).
+This protects against killed processes. After a power failure, `dpca.storage.verify` finds data missing on the disk.
+POSIX only (flock, rename within a file system).
 """
 
 from __future__ import annotations
@@ -49,12 +49,12 @@ _ZARR_METADATA = ("zarr.json", ".zgroup", ".zarray")
 
 
 def fingerprint_of(*parts: Any) -> str:
-    """Return a short hash of JSON-able values (equal values, equal hash, on every machine).
+    """Return a short hash of JSON-able values, which is the same on every machine.
 
     Parameters
     ----------
     *parts : JSON-able
-        Settings, names, sizes; tuples count as lists, mappings regardless of their order.
+        Settings, names, sizes. Tuples are equal to lists, and the order of mappings is ignored.
 
     Returns
     -------
@@ -64,49 +64,49 @@ def fingerprint_of(*parts: Any) -> str:
     Raises
     ------
     TypeError, ValueError
-        If a part is not JSON-able, or holds a number that is not finite.
+        If a part is not JSON-able, or contains a number that is not finite.
     """
     text = json.dumps(parts, sort_keys=True, separators=(",", ":"), allow_nan=False)
     return blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 class Workspace:
-    """Context in which a store is made, resumed, or found to be complete.
+    """Context manager that creates a store, resumes an unfinished one, or finds a complete one.
 
     Parameters
     ----------
     target : path-like or URL
-        Where the store is to appear; parents are created.
+        Path of the store. Parents are created.
     kind : str
-        What is made ("stack", "scores", ...). A complete target states it in its root attributes, see
+        Kind of the store ("stack", "scores", ...). The root attributes of a complete store have it, see
         `dpca.storage.arrays.create_root`.
     fingerprint : str
         Hash of everything that determines the content: input and settings.
     overwrite : bool
-        Whether another Zarr store at the target, or an unfinished one of other settings, may be replaced. A
-        file or a folder that is no Zarr store is never replaced; nor is a complete store of these very
-        settings, which is kept.
+        Whether to replace another Zarr store at the target, or an unfinished one with other settings. Other files and
+        folders are never replaced. A complete store with the same settings is always kept.
     inherited : Inherited, optional
-        A store inside the store that is taken over from an unfinished job of other settings or a store that is being
-        replaced. An unfinished job that holds nothing else is taken over without `overwrite`.
+        An inner store to reuse from an unfinished job with other settings, or from the store that is being replaced. An
+        unfinished job that contains nothing else is replaced without `overwrite`.
     look_only : bool
-        Whether only `state` is wanted, or what stands in the way: nothing is begun, and nothing may be written.
+        Whether to determine only `state`, or to raise the error of a real run. Nothing is started, and the caller must
+        not write.
 
     Attributes
     ----------
     state : {"new", "resumed", "complete"}
-        Set on entry. ``"complete"``: there is nothing to do, and nothing was touched.
+        Set on entry. With ``"complete"``, there is nothing to do.
     target : Path or ObjectPath
-        As given.
+        The path as given.
     store : Path or ObjectPath
-        Zarr group to write to, absolute.
+        Absolute path of the Zarr group to write to.
     scratch : Path or ObjectPath
-        Folder for checkpoints, absolute; gone after `publish`.
+        Absolute path of the folder for checkpoints, which `publish` removes.
 
     Raises
     ------
     StoreError
-        On entry, if the target or the work folder is something else or another run holds it.
+        On entry, if the target or the work folder may not be replaced, or another run holds it.
 
     Examples
     --------
@@ -115,7 +115,7 @@ class Workspace:
     >>> with Workspace("new.zarr", kind="stack", fingerprint="4f2a") as work:
     ...     if work.state != "complete":
     ...         root = create_root(work.store, kind="stack", fingerprint=work.fingerprint)
-    ...         if not work.is_done("shard 0"):  # and each other unit: write it, then
+    ...         if not work.is_done("shard 0"):  # for each unit: write its files, then mark it
     ...             work.mark_done("shard 0")
     ...         work.publish()
     """
@@ -139,7 +139,7 @@ class Workspace:
         self.overwrite = overwrite
         self._inherited = inherited
         self._look_only = look_only
-        # Beside the target of a link, which the store replaces.
+        # If the target is a link, the work folder is beside the real path, which the store replaces.
         self._growing = growing_at(self._real, fingerprint_of(kind, fingerprint)[:12])
         self._folder = self._growing.folder
         self.store = self._growing.store
@@ -170,18 +170,18 @@ class Workspace:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if isinstance(error, FileNotFoundError) and self._claim is not None and self._claim.held:
-            self._claim.require()  # or another run, which took the folder, has removed it
+            self._claim.require()  # raises a better error if another run took over the folder
         if self._claim is not None and self._claim.held:
-            with suppress(OSError, StoreError):  # somebody may have removed it under our feet, or the network is cut
+            with suppress(OSError, StoreError):  # the folder may be removed meanwhile, or the network may fail
                 if self._look_only:
                     if self._claim.created:
                         self._claim.end()
                 elif not self._holds_finished_work():
-                    # nothing that a later run could use (the first image was broken, say): leave no trace
+                    # There is no work to resume, for example if the first image was broken.
                     self._growing.discard()
                     self._claim.end()
         self._release()
-        # Converted here for everything that was written inside the block, on any thread or worker.
+        # This converts errors of all writes inside the block, on any thread or worker.
         if error is not None and (refusal := self._refusal(error)) is not None:
             raise refusal from error
 
@@ -193,29 +193,29 @@ class Workspace:
         return any(entry.suffix == self._folder.suffix or _root_facts(entry / METADATA) for entry in inner)
 
     def _refusal(self, error: BaseException) -> StoreError | None:
-        """Return the `StoreError` for an error whose chain of causes holds one of the disk; else None."""
+        """Return a `StoreError` if an error, or one of its causes, is an error of the disk; else None."""
         seen: BaseException | None = error
         while seen is not None and not isinstance(seen, StoreError):
-            ours = isinstance(seen, OSError) and str(seen.filename).startswith(os.fspath(self._folder))
-            if isinstance(seen, OSError) and (ours or is_full(seen)):
+            inside = isinstance(seen, OSError) and str(seen.filename).startswith(os.fspath(self._folder))
+            if isinstance(seen, OSError) and (inside or is_full(seen)):
                 return refusal_of_disk(seen, self.target)
             seen = seen.__cause__
         return None
 
     def is_done(self, unit: str, fingerprint: str = "") -> bool:
-        """Tell whether an earlier run, or this one, finished a unit of work with this fingerprint."""
+        """Return whether this or an earlier run finished a unit of work with this fingerprint."""
         marker = self._read_marker(unit)
         return marker is not None and marker.get("fingerprint") == fingerprint
 
     def mark_done(self, unit: str, fingerprint: str = "", record: Mapping[str, Any] | None = None) -> None:
-        """Note that a unit of work is finished; its files must be whole by now.
+        """Write the done-marker of a unit of work. Its files must be complete.
 
         Parameters
         ----------
         unit : str
             Name of the unit, any text.
         fingerprint : str
-            Hash of what this unit was made from, where the job's own does not tell.
+            Hash of the input of this unit, if the fingerprint of the job does not determine it.
         record : mapping, optional
             JSON-able results to keep, see `record`.
         """
@@ -226,12 +226,12 @@ class Workspace:
             self._marked.add(self._marker(unit).name)
 
     def record(self, unit: str) -> dict[str, Any]:
-        """Return what was recorded with a finished unit.
+        """Return the record of a finished unit.
 
         Raises
         ------
         KeyError
-            If the unit is not done.
+            If the unit is not finished.
         """
         marker = self._read_marker(unit)
         if marker is None:
@@ -239,37 +239,37 @@ class Workspace:
         return dict(marker["record"])
 
     def set_aside(self) -> None:
-        """Take what other jobs may inherit out of a store that is whole, and not to be published with it."""
+        """Move the inner store out of a complete store: it is kept for other jobs, but not published."""
         if self._inherited is not None:
             with writing_errors(self.target):
                 self._growing.set_aside(self._inherited)
 
     def publish(self, carried: Carried = NOTHING_CARRIED) -> None:
-        """Move the complete store, of which ``carried`` comes from a finished one, to its target; end the work folder.
+        """Move the complete store to its target and remove the work folder. ``carried`` lists reused files.
 
         Raises
         ------
         StoreError
-            If the target became something else meanwhile.
+            If the target may no longer be replaced.
         RuntimeError
-            If the store does not state its kind and fingerprint (a mistake of the caller).
+            If the attributes of the store lack its kind and fingerprint, which is a mistake of the caller.
         """
         if self._claim is None or not self._claim.held:
-            raise RuntimeError("publish() outside of the workspace's with block, or of a complete store")
+            raise RuntimeError("publish() was called outside of the with block, or for a complete store")
         if _root_facts(self._growing.root) != (self.kind, self.fingerprint):
             self._claim.require()
-            raise RuntimeError(f"'{self.store}' does not state its kind and fingerprint: use create_root")
+            raise RuntimeError(f"the attributes of '{self.store}' lack its kind and fingerprint: use create_root")
         with writing_errors(self.target):
-            self._target_is_complete()  # raises if something that may not be replaced has appeared
+            self._target_is_complete()  # raises an error if the target may no longer be replaced
             self._claim.require()
             self._growing.publish(carried)
             self._growing.tidy(self._inherited)
             self._claim.end()
 
-    # -- what is there
+    # -- state of the target
 
     def _target_is_complete(self) -> bool:
-        """Whether the target is this job's store; raises if it is another one that may not be replaced."""
+        """Return whether the target is the complete store of this job; raise `StoreError` if it may not be replaced."""
         facts = _root_facts(self._real / METADATA)
         if facts == (self.kind, self.fingerprint):
             return self._is_whole()
@@ -286,16 +286,16 @@ class Workspace:
         if not self.overwrite:
             what = f"a Zarr store, but not a {self.kind} store"
             if facts is not None and facts[0] == self.kind:
-                what = f"a {self.kind} store made from other input or with other settings"
+                what = f"a {self.kind} store of other input or with other settings"
             elif facts is not None:
                 what = f"a store of kind {facts[0]!r}, not {self.kind!r}"
             raise StoreError(
-                f"output '{self.target}' is {what}: choose another output or pass --overwrite (overwrite=True)"
+                f"output '{self.target}' is {what}: choose another output or give --overwrite (overwrite=True)"
             )
         return False
 
     def _is_whole(self) -> bool:
-        """Whether the metadata of the target is intact; raises if it is not and may not be replaced."""
+        """Return whether the metadata of the target is intact; raise `StoreError` if it may not be replaced."""
         try:
             check_metadata(self._real)
         except StoreError as error:
@@ -304,43 +304,43 @@ class Workspace:
             if self.overwrite:
                 return False
             raise StoreError(
-                f"output '{self.target}' was made with these settings and is damaged ({error}), or pass --overwrite "
+                f"output '{self.target}' has the same settings but is damaged ({error}), or give --overwrite "
                 f"(overwrite=True)"
             ) from error
         return True
 
     def _begin(self) -> None:
-        """Repair what a killed run left behind, then set the state; the lock is held."""
+        """Recover from a killed run, then set the state. The lock must be held."""
         if (foreign := self._growing.foreign()) is not None:
             raise StoreError(
-                f"work folder '{self._display_folder}' holds {foreign!r}, which is not created by dpca: "
+                f"work folder '{self._display_folder}' contains {foreign!r}, which was not created by dpca: "
                 f"choose another output or remove it"
             )
         self._growing.repair()
         journal = read_json(self._folder / JOURNAL)
-        mine = {"kind": self.kind, "fingerprint": self.fingerprint}
-        ours = journal == mine
+        job = {"kind": self.kind, "fingerprint": self.fingerprint}
+        same_job = journal == job
         if self._target_is_complete():
             self.state = "complete"
-            if ours or journal is None:
+            if same_job or journal is None:
                 self._growing.tidy(self._inherited)
                 self._end()
             self._release()
-            return  # an unfinished run of other settings stays as it is
-        if journal is not None and not ours and not self.overwrite and not self._leaves_only_what_is_inherited():
+            return  # an unfinished run with other settings is not changed
+        if journal is not None and not same_job and not self.overwrite and not self._leaves_only_inherited():
             raise StoreError(
-                f"'{self._display_folder}' is an unfinished {journal.get('kind')} store made from other input or with "
-                f"other settings: choose another output, or pass --overwrite (overwrite=True) to discard it"
+                f"'{self._display_folder}' is an unfinished {journal.get('kind')} store of other input or with other "
+                f"settings: choose another output, or give --overwrite (overwrite=True) to discard it"
             )
-        self.state = "resumed" if ours else "new"
+        self.state = "resumed" if same_job else "new"
         if self._look_only:
             return
-        if ours:
+        if same_job:
             self._growing.resume(self._inherited)
         else:
-            self._growing.begin(self._inherited, json.dumps(mine).encode(), replaces=self.overwrite)
+            self._growing.begin(self._inherited, json.dumps(job).encode(), replaces=self.overwrite)
 
-    def _leaves_only_what_is_inherited(self) -> bool:
+    def _leaves_only_inherited(self) -> bool:
         return self._inherited is not None and self._growing.leaves_only(self._inherited)
 
     @property
@@ -354,11 +354,11 @@ class Workspace:
 
     def _read_marker(self, unit: str) -> dict[str, Any] | None:
         if isinstance(self._done, ObjectPath) and self._marked is None:
-            self._marked = {name for name, _ in self._done.entries()}  # sooner than to ask for each
+            self._marked = {name for name, _ in self._done.entries()}  # one request instead of one for each marker
         if self._marked is not None and self._marker(unit).name not in self._marked:
             return None
         marker = read_json(self._marker(unit))
-        # a marker that is torn, or not of the expected form, is none: the unit is done again
+        # A torn or invalid marker is ignored, and the unit is done again.
         if marker is None or marker.get("unit") != unit or not isinstance(marker.get("record"), dict):
             return None
         return marker
@@ -375,9 +375,9 @@ class Workspace:
 
 
 def unfinished_work(target: str | os.PathLike[str], kind: str) -> Workspace | None:
-    """Return the workspace of a store that another run makes, only to be read; None where there is none of this kind.
+    """Return the workspace of an unfinished store of this kind for reading; None if there is none.
 
-    A store that has appeared is finished, even if its run died before its work folder was gone.
+    A published store is finished, even if its run was killed before it removed the work folder.
     """
     journal = read_json(work_folder(resolved_output(target)) / JOURNAL)
     if journal is None or journal.get("kind") != kind or not isinstance(journal.get("fingerprint"), str):

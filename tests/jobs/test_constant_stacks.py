@@ -72,7 +72,7 @@ def test_the_commands_on_a_constant(scheduler: str, tmp_path: Path, capsys: pyte
 def test_a_found_range_holds_the_values_and_has_a_width(a: float, b: float) -> None:
     low, high = min(a, b), max(a, b)
     if not math.isfinite(high - low):
-        with pytest.raises(DataError, match="difference is not a finite number"):
+        with pytest.raises(DataError, match="difference"):
             found_range(low, high)
         return
     found = found_range(low, high)
@@ -85,7 +85,7 @@ def test_a_found_range_holds_the_values_and_has_a_width(a: float, b: float) -> N
 
 @pytest.mark.parametrize("stated", [(1, 1), (2, 1), (0, math.inf), (math.nan, 1), (-1e308, 1e308), "ab", 3, None, (1,)])
 def test_a_stated_range_that_is_none(stated: object) -> None:
-    with pytest.raises(DataError, match="give two finite numbers, the lower first|difference is not a finite") as told:
+    with pytest.raises(DataError, match="data_range|difference") as told:
         checked_range(stated)
     assert "\n" not in str(told.value)
 
@@ -94,7 +94,7 @@ def test_values_whose_difference_is_infinite_are_refused(tmp_path: Path) -> None
     x = np.zeros(SHAPE)
     x[0, 0, 0], x[1, 0, 0] = -1e308, 1e308
     np.save(tmp_path / "x.npy", x)
-    with pytest.raises(DataError, match="-1e\\+308 to 1e\\+308, whose difference is not a finite number"):
+    with pytest.raises(DataError, match=r"-1e\+308 .*difference"):
         ingest(tmp_path / "x.npy", tmp_path / "s", threads=1)
     assert not (tmp_path / "s").exists()
 

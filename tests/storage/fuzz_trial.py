@@ -1,4 +1,4 @@
-"""What becomes of damaged sources, each tried in a process of its own.
+"""Reads damaged sources, each in a separate process.
 
 The child process runs under a limit of memory and says what it does before it does it, so that a crash, a hang and an
 exhausted memory are each laid at the door of the one source that caused them.
@@ -29,7 +29,7 @@ SECONDS = 30.0
 
 
 class Fault(NamedTuple):
-    """What went wrong with one source."""
+    """A fault in the handling of one source."""
 
     number: int
     kind: str
@@ -37,7 +37,7 @@ class Fault(NamedTuple):
 
 
 def trial(source: Path, folder: Path) -> str:
-    """Use a source in every way; return what is wrong with how that ended, nothing if all is well."""
+    """Use a source in every way; return the faults, which should be none."""
     from dpca.cli import main
     from dpca.storage import DataError, StoreError, ingest, open_stack
     from dpca.storage.readers import open_reader
@@ -82,7 +82,7 @@ def _sentence(message: str, names: list[str]) -> str:
 
 
 def limit() -> None:
-    """Limit the memory of this process, and have what warns fail."""
+    """Limit the memory of this process, and turn warnings into errors."""
     resource.setrlimit(resource.RLIMIT_DATA, (MEMORY, MEMORY))
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     warnings.simplefilter("error")

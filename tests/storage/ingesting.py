@@ -1,4 +1,4 @@
-"""What the tests of ingest share: small shards, readers that break off, and what was written."""
+"""Shared by the tests of ingest: small shards, readers that end early, and the content of stores."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Interrupted(Exception):
 
 
 class Breaking(Reader):
-    """A sound reader until it is asked for an item too far."""
+    """A valid reader that raises an error after some items."""
 
     kind = "folder"
     name = "t"

@@ -92,7 +92,7 @@ def kill_before_change(n: int, folder: str) -> None:
 
     sys.addaudithook(hook)
 
-    # the one change that Python does not tell a hook of
+    # Python calls no audit hook for this change.
     def pwrite(handle: int, text: bytes, offset: int, write: Callable[[int, bytes, int], int] = os.pwrite) -> int:
         hook("os.rename", (os.readlink(f"/proc/self/fd/{handle}"),))
         return write(handle, text, offset)
@@ -140,7 +140,7 @@ def prepare(scenario: str, folder: Path) -> None:
 
 
 def is_ours_or_bare(work: Path) -> bool:
-    """Tell whether a work folder says whose it is, has nothing in it that matters, or is gone."""
+    """Return whether a work folder is marked, is empty, or does not exist."""
     if not work.exists():
         return True
     lock = work / "lock"

@@ -56,7 +56,7 @@ def _blank(data: bytearray, rng: Rng) -> None:
 
 
 def _field(data: bytearray, rng: Rng) -> None:
-    """Set an aligned integer, likely one of a header at either end, to a value that no reader wants to see."""
+    """Set an aligned integer, probably in a header at either end, to an invalid value."""
     size = int(rng.choice([1, 2, 4, 8]))
     reach = min(len(data), int(rng.choice([64, 256, 2048, len(data)])))
     at = int(rng.integers(max(1, reach))) // size * size
@@ -192,7 +192,7 @@ def _json(data: bytearray, rng: Rng) -> None:
 
 
 def damaged(content: bytes, name: str, form: str, rng: Rng) -> bytes:
-    """Return the content of a file of a format, damaged as those who know the format would, or blindly."""
+    """Return the content of a file, damaged with knowledge of its format or at random."""
     data = bytearray(content)
     if name.endswith(".gz") and rng.random() < 0.6:
         data = bytearray(gzip.decompress(content))

@@ -12,7 +12,7 @@ SHAPE = (6, 5)
 
 
 def step(t: int) -> NDArray[np.float32]:
-    """Return a step of which every value tells its number."""
+    """Return a step with its number in every value."""
     values = np.random.default_rng(t).normal(size=SHAPE).astype(np.float32)
     values[0, 0] = t + 1
     return values

@@ -23,7 +23,7 @@ def _peak() -> float:
 def _one(name: str, folder: Path) -> tuple[bool, str, float]:
     (folder / "in").mkdir(parents=True)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of what libraries say of such files when they write them
+        warnings.simplefilter("ignore")  # libraries warn when they write such files
         source = STRUCTURES[name](folder / "in")
     Path("/proc/self/clear_refs").write_text("5")
     before = _peak()

@@ -1,4 +1,4 @@
-"""Stacks that grow sample by sample: what a follower sees, and what is left at the end."""
+"""Stacks that grow sample by sample: the samples that a follower reads, and the finished store."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_closed_stack_is_a_stack_like_any_other(tmp_path: Path) -> None:
         tmp_path / "run.zarr", (4, 3), "f4", chunk_samples=5, axes=("y", "x"), parameters={"viscosity": 1e-3}
     ) as again:
         assert again.n_samples == 23
-        with pytest.raises(StoreError, match="is closed, with 23 samples"):
+        with pytest.raises(StoreError, match="closed"):
             again.append(STEPS[0])
     assert tree(tmp_path) == before
 
@@ -105,13 +105,13 @@ def test_a_run_of_other_settings_does_not_go_on(tmp_path: Path) -> None:
     with pytest.raises(ZeroDivisionError), Appender(tmp_path / "run.zarr", (4, 3), "f4", chunk_samples=5) as steps:
         steps.append(STEPS[:13])
         raise ZeroDivisionError
-    with pytest.raises(StoreError, match="unfinished stack store made from other input or with other settings"):
+    with pytest.raises(StoreError, match="unfinished"):
         Appender(tmp_path / "run.zarr", (4, 3), "f4", chunk_samples=5, parameters={"dt": 0.1})
     followed = arrivals(tmp_path / "run.zarr", poll=0.01)
     np.testing.assert_array_equal(next(followed), STEPS[:5])
     np.testing.assert_array_equal(next(followed), STEPS[5:10])
     written(tmp_path / "run.zarr", STEPS, 4, overwrite=True)
-    with pytest.raises(DataError, match="was begun again with other settings after 10 samples"):
+    with pytest.raises(DataError, match="settings after 10 samples"):
         next(followed)
 
 
@@ -129,9 +129,9 @@ def test_a_finished_stack_of_any_origin_arrives_at_once(tmp_path: Path) -> None:
     np.save(tmp_path / "x.npy", STEPS)
     ingest(tmp_path / "x.npy", tmp_path / "x.zarr")
     np.testing.assert_array_equal(np.concatenate(list(arrivals(tmp_path / "x.zarr", 7))), STEPS[7:])
-    with pytest.raises(DataError, match="has 23 samples and 24 were taken in"):
+    with pytest.raises(DataError, match="23 samples.* 24"):
         next(arrivals(tmp_path / "x.zarr", 24))
-    with pytest.raises(StoreError, match=r"no new sample for 0.01 seconds: its writer may have stopped"):
+    with pytest.raises(StoreError, match=r"0\.01 seconds"):
         next(arrivals(tmp_path / "nothing.zarr", patience=0.01, poll=0.01))
 
 
@@ -161,17 +161,17 @@ def test_an_object_store_takes_steps_too(bucket: str) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"sample_shape": (0, 3)}, r"samples of \(0, 3\) float32 cannot be kept"),
-        ({"dtype": "c8"}, "samples of .* complex64 cannot be kept"),
-        ({"axes": ("y",)}, "do not name the axes"),
-        ({"axes": ("y", "y")}, "do not name the axes"),
-        ({"axes": ("sample", "x")}, "do not name the axes"),
-        ({"chunk_samples": 0}, "chunk_samples is 0: give a whole number"),
-        ({"data_range": (1, 0)}, "two finite numbers, the lower first"),
-        ({"parameters": {"nu": float("nan")}}, "parameters cannot be kept as JSON"),
+        ({"sample_shape": (0, 3)}, r"\(0, 3\)"),
+        ({"dtype": "c8"}, "complex64"),
+        ({"axes": ("y",)}, "axes"),
+        ({"axes": ("y", "y")}, "axes"),
+        ({"axes": ("sample", "x")}, "axes"),
+        ({"chunk_samples": 0}, "chunk_samples"),
+        ({"data_range": (1, 0)}, "data_range"),
+        ({"parameters": {"nu": float("nan")}}, "parameters"),
     ],
 )
-def test_wrong_arguments_are_told_and_leave_nothing(tmp_path: Path, options: dict[str, object], message: str) -> None:
+def test_wrong_arguments_raise_and_leave_nothing(tmp_path: Path, options: dict[str, object], message: str) -> None:
     with pytest.raises(DataError, match=message):
         Appender(tmp_path / "run.zarr", **{"sample_shape": (4, 3), "dtype": "f4", **options})  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
@@ -180,18 +180,18 @@ def test_wrong_arguments_are_told_and_leave_nothing(tmp_path: Path, options: dic
 @pytest.mark.parametrize(
     ("samples", "message"),
     [
-        (STEPS[0, :3], r"samples of \(3, 3\) were appended to some of \(4, 3\)"),
-        (STEPS[None], "were appended to some of"),
-        (STEPS.astype("f8"), "samples of float64 were appended to some of float32"),
+        (STEPS[0, :3], r"\(3, 3\).* \(4, 3\)"),
+        (STEPS[None], "shape"),
+        (STEPS.astype("f8"), "float64.* float32"),
         *(
-            (np.where(where, np.float32(value), STEPS), "sample 9 of .* holds a value that is not finite")
+            (np.where(where, np.float32(value), STEPS), "sample 9 .*finite")
             for value in (np.nan, np.inf, -np.inf)
             for where in (AT == 2, (AT == 2) & (ELEMENT == 0), (AT == 2) & (ELEMENT == 11))  # a sample, and one value
         ),
-        (np.where(ELEMENT == 5, np.float32(np.nan), STEPS[0]), "sample 7 of .* holds a value that is not finite"),
+        (np.where(ELEMENT == 5, np.float32(np.nan), STEPS[0]), "sample 7 .*finite"),
     ],
 )
-def test_samples_that_do_not_fit_are_told_and_none_is_added(tmp_path: Path, samples: np.ndarray, message: str) -> None:
+def test_invalid_samples_raise_and_none_is_added(tmp_path: Path, samples: np.ndarray, message: str) -> None:
     with Appender(tmp_path / "run.zarr", (4, 3), "f4", chunk_samples=5) as steps:
         steps.append(STEPS[:7])
         with pytest.raises(DataError, match=message):

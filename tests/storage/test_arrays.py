@@ -104,13 +104,13 @@ def test_the_last_shard_holds_nothing_beyond_the_samples(array):
 @pytest.mark.parametrize(
     ("start", "shape", "match"),
     [
-        (2, (4, 6, 8), "does not start a shard"),
-        (12, (4, 6, 8), "does not start a shard"),
-        (-4, (4, 6, 8), "does not start a shard"),
-        ((0, 3, 0), (4, 3, 8), "does not start a shard"),
-        (0, (3, 6, 8), "not the whole shard: give (4, 6, 8) uint8"),
-        (8, (4, 6, 8), "not the whole shard: give (2, 6, 8) uint8"),
-        (0, (8, 6, 8), "not the whole shard"),
+        (2, (4, 6, 8), "start of a shard"),
+        (12, (4, 6, 8), "start of a shard"),
+        (-4, (4, 6, 8), "start of a shard"),
+        ((0, 3, 0), (4, 3, 8), "start of a shard"),
+        (0, (3, 6, 8), "give (4, 6, 8) uint8"),
+        (8, (4, 6, 8), "give (2, 6, 8) uint8"),
+        (0, (8, 6, 8), "complete shard"),
     ],
 )
 def test_misaligned_writes_are_refused(array, start, shape, match):
@@ -199,9 +199,9 @@ def test_read_into_equals_numpy(tmp_path_factory, data):
 
 
 def test_a_buffer_of_another_dtype_or_shape_is_refused(array):
-    with pytest.raises(ValueError, match="the buffer is float32"):
+    with pytest.raises(ValueError, match="float32"):
         read_into(array, slice(0, 2), np.empty((2, 6, 8), "f4"))
-    with pytest.raises(ValueError, match=r"shape \(3, 6, 8\) and the selection \(2, 6, 8\)"):
+    with pytest.raises(ValueError, match=r"\(3, 6, 8\).* \(2, 6, 8\)"):
         read_into(array, slice(0, 2), np.empty((3, 6, 8), "u1"))
 
 
@@ -211,10 +211,10 @@ def test_an_array_is_created_once_and_continued(tmp_path, array, values):
     again = create_array(group, "samples", SHAPE, "u1", LAYOUT, AXES)
     np.testing.assert_array_equal(again[:], values)
     assert (tmp_path / "s.zarr" / "samples" / "zarr.json").read_bytes() == before
-    with pytest.raises(StoreError, match="already holds 'samples'"):
+    with pytest.raises(StoreError, match="'samples'"):
         create_array(group, "samples", SHAPE, "f4", LAYOUT, AXES)
     group.create_group("sub")
-    with pytest.raises(StoreError, match="already holds 'sub'"):
+    with pytest.raises(StoreError, match="'sub'"):
         create_array(group, "sub", SHAPE, "u1", LAYOUT, AXES)
 
 
@@ -232,9 +232,9 @@ def test_fewer_samples_than_planned_leave_the_bytes_of_a_fresh_array(tmp_path, a
 
 def test_create_array_names_what_does_not_fit(tmp_path):
     group = create_root(tmp_path / "s.zarr", kind="stack", fingerprint="f")
-    with pytest.raises(ValueError, match="one entry an axis"):
+    with pytest.raises(ValueError, match="length"):
         create_array(group, "samples", (10, 6), "u1", LAYOUT, AXES)
-    with pytest.raises(ValueError, match="codec 'zip' is unknown"):
+    with pytest.raises(ValueError, match="'zip'"):
         create_array(group, "samples", SHAPE, "u1", LAYOUT, AXES, codec="zip")
 
 

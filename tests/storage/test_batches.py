@@ -167,19 +167,19 @@ def test_what_cannot_be_meant_ends_with_a_sentence(tmp_path: Path) -> None:
         ({"part": (2, 2)}, r"part is \(2, 2\): parts count from 0, give one of \(0, 2\) to \(1, 2\)"),
         ({"part": 3}, "part is 3: give a pair"),
         ({"part": (0, 0)}, r"part is \(0, 0\): parts count from 0, give one of \(0, 1\)"),
-        ({"labels": [[1], [2, 3]]}, "labels make no array"),
+        ({"labels": [[1], [2, 3]]}, "labels"),
         ({"part": (-1, 2)}, r"part is \(-1, 2\): parts count from 0"),
-        ({"labels": [1, 2, 3]}, r"labels have shape \(3,\) but there are 10 samples: give one label each"),
-        ({"standardize": 5}, "standardize is no pair"),
-        ({"standardize": (np.zeros(7), 1)}, "standardize is no pair"),
-        ({"standardize": (0, -1)}, "not finite, or a negative"),
+        ({"labels": [1, 2, 3]}, r"\(3,\).* 10 samples"),
+        ({"standardize": 5}, "pair"),
+        ({"standardize": (np.zeros(7), 1)}, "pair"),
+        ({"standardize": (0, -1)}, "negative"),
     ]
     for arguments, words in wrong:
         with pytest.raises(DataError, match=words):
             stack.batches(**{"batch_size": 4, **arguments})
     with pytest.raises(DataError, match="every is 0"):
         stack.batches(4).but(every=0)
-    with pytest.raises(DataError, match="labels is none of epoch, part, start, shuffle, every: ask the store"):
+    with pytest.raises(DataError, match="labels .*epoch, part, start, shuffle, every"):
         stack.batches(4).but(labels=[1])
     assert list(stack.batches(4, start=9)) == []
     batches = stack.batches(4)

@@ -43,14 +43,14 @@ def field(n: int = 30, start: str = "2001-01-01") -> xr.DataArray:
 
 
 def opened(path: Path) -> xr.Dataset:
-    """What xarray finds, without a warning, without being told anything."""
+    """xarray finds the coordinates without options and without a warning."""
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         return xr.open_zarr(path, consolidated=False).load()
 
 
 def check(found: xr.DataArray, expected: xr.DataArray) -> None:
-    """The same values under the same names, and what they are."""
+    """Values, names and attributes are equal."""
     xr.testing.assert_equal(found, expected)
     assert {name: found.attrs[name] for name in ATTRIBUTES} == ATTRIBUTES
     for name in found.coords:
@@ -165,9 +165,7 @@ def test_any_order_of_dims(
 def test_what_is_left_out_leaves_out_its_time(tmp_path: Path) -> None:
     x = field()
     x[3, 2, 2] = np.nan
-    with pytest.raises(
-        DataError, match=r"sample 03 of 'tas' holds nan at \(2, 2\): every value must be finite.*dropna"
-    ):
+    with pytest.raises(DataError, match=r"sample 03 of 'tas' .*nan at \(2, 2\)"):
         ingest(x, tmp_path / "s.zarr")
     ingest(x.chunk(time=4), tmp_path / "s.zarr", on_error="skip", overwrite=True)
     xr.testing.assert_equal(opened(tmp_path / "s.zarr")["samples"], x.drop_isel(time=3))
@@ -271,7 +269,7 @@ def test_what_differs_between_parts_is_left_out() -> None:
 
 
 class Unread:
-    """Values that nobody may read."""
+    """Values that must not be read."""
 
     def __init__(self, *shape: int) -> None:
         self.shape, self.dtype = shape, np.dtype("f8")
@@ -310,13 +308,13 @@ def test_which_arrays_are_coordinates() -> None:
 
 def test_a_dataset_needs_a_key(tmp_path: Path) -> None:
     data = field().to_dataset().assign(other=field())
-    with pytest.raises(DataError, match=r"a Dataset was given, which holds 'tas', 'other': give one variable"):
+    with pytest.raises(DataError, match="'tas', 'other'"):
         ingest(data, tmp_path / "s.zarr")
     with pytest.raises(DataError, match="there is no variable 'x' in the Dataset"):
         ingest(data, tmp_path / "s.zarr", key="x")
     ingest(data, tmp_path / "s.zarr", key="tas")
     check(opened(tmp_path / "s.zarr")["samples"], field())
-    with pytest.raises(DataError, match="chooses a variable of a Dataset, and this is one DataArray"):
+    with pytest.raises(DataError, match="DataArray"):
         ingest(field(), tmp_path / "t.zarr", key="tas")
 
 

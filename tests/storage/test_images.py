@@ -72,7 +72,7 @@ def test_exif_rotation_is_applied(kind: str, orientation: int) -> None:
 
 def test_a_wrong_turn_is_another_size() -> None:
     settled = Rules().settle(np.empty((20, 24, 3), np.uint8), "first.png")
-    assert "is 24 x 20 pixels" in refused(encoded(RGB), settled)
+    assert "24 x 20 pixels" in refused(encoded(RGB), settled)
 
 
 @pytest.mark.filterwarnings("ignore:Corrupt EXIF data")  # Pillow's own warning
@@ -166,14 +166,14 @@ def test_float_tiff_is_kept() -> None:
 def test_float_pixels_must_be_finite(value: float) -> None:
     values = np.zeros((24, 20), np.float32)
     values[3, 4] = value
-    assert refused(encoded(values, "TIFF")) == f"holds {value} at row 3, column 4: every pixel must be finite"
+    assert f"{value} at row 3, column 4" in refused(encoded(values, "TIFF"))
 
 
 @pytest.mark.parametrize(
     ("values", "words"),
     [
-        (np.zeros((9, 8, 3), np.uint16), "16 bits in each of several channels"),
-        (np.zeros((9, 8), np.int32), "32 bits"),
+        (np.zeros((9, 8, 3), np.uint16), "16 bits"),
+        (np.zeros((9, 8), np.int32), "32-bit"),
         (np.zeros((9, 8), np.int16), "signed integers"),
         (np.zeros((9, 8), np.float64), "64-bit floats|unsupported kind"),  # by the version of Pillow
     ],
@@ -188,7 +188,7 @@ def test_what_pillow_would_silently_cut_is_refused(values: np.ndarray[Any, Any],
 def test_more_than_one_frame_is_refused(kind: str, options: dict[str, Any]) -> None:
     frames = [Image.fromarray(pixels(i)) for i in range(3)]
     payload = encoded(frames[0], kind, save_all=True, append_images=frames[1:], **options)
-    assert refused(payload).startswith("holds more than one frame")
+    assert "more than one frame" in refused(payload)
 
 
 def test_the_main_picture_of_a_jpeg_with_previews_is_read() -> None:
@@ -218,10 +218,8 @@ def test_bombs_are_refused_by_their_header(bomb: bytes) -> None:
 def test_another_size_is_refused_by_its_header() -> None:
     settled = Rules().settle(RGB, "first.jpg")
     message = refused(png_bomb(9000, 9000), settled)
-    assert message == (
-        "is 9000 x 9000 pixels (height x width) but the stack is 24 x 20 like its first image 'first.jpg': "
-        "--resize 24x20 (resize=(24, 20)) or --crop 24x20 (crop=(24, 20)) makes all one size"
-    )
+    for words in ("9000 x 9000 pixels", "24 x 20", "'first.jpg'", "resize=(24, 20)", "crop=(24, 20)"):
+        assert words in message
 
 
 @pytest.mark.parametrize(
@@ -237,7 +235,7 @@ def test_another_size_is_refused_by_its_header() -> None:
     ],
 )
 def test_what_is_no_image_is_refused(payload: bytes) -> None:
-    assert refused(payload).startswith("is ")
+    assert refused(payload).startswith(("is empty", "is broken", "has no supported image format"))
 
 
 FORMS = [
@@ -296,7 +294,8 @@ class TestRules:
 
     def test_color_in_a_grey_stack_is_refused(self) -> None:
         message = refused(encoded(RGB), Rules().settle(GREY, "first.png"))
-        assert message.startswith("is in color but the stack is grey like its first image 'first.png': --color rgb")
+        assert "'first.png'" in message
+        assert "--color rgb" in message
 
     def test_color_can_be_made_grey(self) -> None:
         expected = np.asarray(Image.fromarray(RGB).convert("L"))
@@ -305,7 +304,7 @@ class TestRules:
 
     def test_crop_takes_the_center(self) -> None:
         np.testing.assert_array_equal(decode(encoded(RGB), Rules(crop=(10, 7))), RGB[7:17, 6:13])
-        assert "smaller than the crop of 25 x 7" in refused(encoded(RGB), Rules(crop=(25, 7)))
+        assert "crop of 25 x 7" in refused(encoded(RGB), Rules(crop=(25, 7)))
 
     def test_resize_is_pillows_lanczos(self) -> None:
         for picture in (GREY, RGB):
@@ -329,7 +328,8 @@ class TestRules:
 
     def test_another_type_is_refused(self) -> None:
         message = refused(encoded(GREY.astype(np.uint16)), Rules().settle(GREY, "first.png"))
-        assert message.startswith("has uint16 pixels but the stack has uint8 like its first image 'first.png'")
+        for words in ("uint16", "uint8", "'first.png'"):
+            assert words in message
 
     @pytest.mark.parametrize(
         "options",
@@ -366,7 +366,7 @@ def test_any_jpeg_has_the_pixels_that_pillow_gives_or_is_refused_as_there(
     changes: list[tuple[float, int]],
     kept: float,
 ) -> None:
-    """Whole or damaged: two decoders take turns, and nobody can tell which."""
+    """The two decoders return the same pixels for intact and for damaged images."""
     shape = size if mode == "L" else (*size, len(mode))
     noise = np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
     payload = bytearray(encoded(Image.fromarray(noise, mode), "JPEG", **options))

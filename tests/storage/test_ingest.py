@@ -274,7 +274,7 @@ def test_a_cluster_makes_the_same_store(kind: str, tmp_path: Path, cluster: Clie
     for name, client in (("here", None), ("there", cluster)):
         ingest(source, tmp_path / name, on_error="skip", client=client)
     assert contents(tmp_path / "here") == contents(tmp_path / "there")
-    with pytest.raises(DataError, match=r"000010.jpg' is broken|sample 09 of 'a.npz/values' holds inf"):
+    with pytest.raises(DataError, match=r"000010.jpg' is broken|sample 09 of 'a.npz/values' .*inf"):
         ingest(source, tmp_path / "out", client=cluster)
 
 
@@ -317,7 +317,7 @@ def test_a_source_that_a_worker_does_not_see(tmp_path: Path) -> None:
     part = open_reader(path).part([0, 1])
     path.unlink()
     form = survey(open_reader(write_zip(tmp_path / "b.zip", jpegs(3))), Rules(), stop=True)
-    with pytest.raises(DataError, match=r"the source cannot be read .*a.zip.* visible to every worker"):
+    with pytest.raises(DataError, match=r"source .*a\.zip.* worker"):
         FILLING.fill_shard(str(tmp_path / "out"), 0, part, form, True)
 
 

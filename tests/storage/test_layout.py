@@ -116,10 +116,10 @@ def test_axes_by_shape(sample_shape, axes):
 @pytest.mark.parametrize(
     ("shape", "axes", "cell", "match"),
     [
-        ((10, 8, 8), ("sample", "y"), None, "one name an axis"),
+        ((10, 8, 8), ("sample", "y"), None, "axes"),
         ((10, 8, 8), ("y", "x", "sample"), None, "'sample' first"),
         ((10,), ("sample",), None, "at least one more"),
-        ((10, 0, 8), ("sample", "y", "x"), None, "holds nothing"),
+        ((10, 0, 8), ("sample", "y", "x"), None, "empty"),
         ((10, 8, 8), ("sample", "y", "x"), (2,), "give 2 lengths"),
         ((10, 8, 8), ("sample", "y", "x"), (2, 0), "at least 1"),
     ],

@@ -80,7 +80,7 @@ def test_missing_values_are_refused(dtype: str, value: float, attributes: dict[s
     x = np.ones((4, 3, 3), dtype)
     x[2, 1, 0] = value
     path = write(tmp_path / "s.nc", x, **attributes)
-    with pytest.raises(DataError, match=r"sample 2 of 's.nc/sst' holds a missing value at \(1, 0\)"):
+    with pytest.raises(DataError, match=r"sample 2 of 's.nc/sst' .*missing value at \(1, 0\)"):
         ingest(path, tmp_path / "out.zarr")
 
 

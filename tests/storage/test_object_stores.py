@@ -84,7 +84,7 @@ def test_objects_are_written_listed_and_removed(protocol, bucket):
     assert not root.exists()
 
 
-# -- what is written
+# -- writing
 
 shapes = npst.array_shapes(min_dims=2, max_dims=4, min_side=1, max_side=9)
 dtypes = st.sampled_from(["u1", "i2", "f4", "f8", "?"])
@@ -119,7 +119,7 @@ def test_any_array_has_the_bytes_of_one_on_disk(tmp_path_factory, data):
 
 @pytest.mark.parametrize("url", ["s3://bucket", "s3://bucket/", "s3://bucket/a//b", "s3://bucket/../b"])
 def test_an_output_needs_a_name_in_a_bucket(url):
-    with pytest.raises(StoreError, match="names no place in a bucket"):
+    with pytest.raises(StoreError, match="bucket"):
         finish(url)
 
 
@@ -140,7 +140,7 @@ def test_an_output_in_a_bucket_harms_nothing():
         finish(f"{url}/new.zarr", overwrite=True)
     assert ObjectPath(url).files() == {"new.zarr.partial/done/a.png": 3, "photos/a.png": 3}
     finish(f"{url}/whole.zarr")
-    with pytest.raises(StoreError, match="lies in the finished store"):
+    with pytest.raises(StoreError, match="finished store"):
         ingest(np_file(url), f"{url}/whole.zarr/inner.zarr")
 
 
@@ -154,12 +154,12 @@ def np_file(url: str) -> str:
 def test_a_store_is_resumed_recognized_refused_and_replaced():
     url = "memory://bucket/states.zarr"
     leave_unfinished(url)
-    with pytest.raises(StoreError, match="is not finished: wait for the run"):
+    with pytest.raises(StoreError, match="not finished"):
         open_stack(url)
-    with pytest.raises(StoreError, match="unfinished stack store"):
+    with pytest.raises(StoreError, match="unfinished"):
         finish(url, "other")
     assert (finish(url), finish(url)) == ("resumed", "complete")
-    with pytest.raises(StoreError, match="with other settings"):
+    with pytest.raises(StoreError, match="settings"):
         finish(url, "other")
     assert finish(url, "other", overwrite=True) == "new"
     assert finish(url, "other") == "complete"
@@ -213,7 +213,7 @@ def lock_of(url: str) -> ObjectPath:
 
 def test_two_runs_of_one_output_do_not_meet(bucket):
     with Workspace(bucket, kind="stack", fingerprint="f") as work:
-        with pytest.raises(StoreError, match="is being written by another run"):
+        with pytest.raises(StoreError, match="another run"):
             finish(bucket)
         work.mark_done("a")
     assert finish(bucket) == "resumed"
@@ -273,7 +273,7 @@ def test_a_run_of_another_machine_is_dead_when_it_is_silent(soon_sure, seconds, 
         assert finish(url) == "resumed"
         assert not ObjectPath(f"{url}.partial").exists()
     else:
-        with pytest.raises(BusyError, match="is being written by another run"):
+        with pytest.raises(BusyError, match="another run"):
             finish(url)
 
 
@@ -291,7 +291,7 @@ def test_a_clock_that_jumps_takes_no_output_from_a_run_that_lives(soon_sure, hou
 
 
 def test_a_run_whose_lock_was_taken_away_does_not_publish(bucket):
-    taken = pytest.raises(StoreError, match="was taken over by another run")
+    taken = pytest.raises(StoreError, match="taken over")
     with taken, Workspace(bucket, kind="stack", fingerprint="f") as work:
         work.mark_done("a")
         lock_of(bucket).write_bytes(b"another's")
@@ -319,7 +319,7 @@ class _Stopped:
                 self.left -= 1
                 if self.left < 0:
                     self.left, late = None, 1000.0
-                    with monkeypatch.context() as patch:  # another process asks nobody here
+                    with monkeypatch.context() as patch:  # another process does not call this fence
                         patch.setattr(network, "fences", [])
                         patch.setattr(leases, "fences", network.fences)
                         meanwhile()
@@ -419,11 +419,11 @@ def test_a_store_made_through_faults_is_that_of_the_disk(tmp_path, proxy, bucket
 
 
 @pytest.mark.parametrize("faults", [("503",), ("cut upload",)])
-def test_a_server_that_fails_for_good_is_told_and_the_run_goes_on(proxy, bucket, faults, soon):
+def test_a_server_that_fails_for_good_is_reported_and_the_run_resumes(proxy, bucket, faults, soon):
     url = bucket.replace("//bucket", "//faulty")
     proxy._faults = faults
-    given_up = pytest.raises(StoreError, match=r"cannot be .* 5 times\): run the same command again")
-    with given_up, Workspace(url, kind="stack", fingerprint="f") as work:
+    fails = pytest.raises(StoreError, match="5 times")
+    with fails, Workspace(url, kind="stack", fingerprint="f") as work:
         work.mark_done("a")
         proxy.share = 1.0
         work.mark_done("b")
@@ -450,12 +450,12 @@ def test_an_upload_that_is_cut_leaves_nothing_and_is_repeated(proxy, soon):
 @pytest.mark.parametrize(
     ("options", "url", "says"),
     [
-        ({}, "s3://no-such-bucket/a.zarr", "there is no such bucket"),
-        ({"refused": True}, "s3://faulty/a.zarr", "cannot be .*: check the address, the credentials"),
+        ({}, "s3://no-such-bucket/a.zarr", "no such bucket"),
+        ({"refused": True}, "s3://faulty/a.zarr", "credentials"),
         ({}, "s4://bucket/a.zarr", "cannot be opened"),
     ],
 )
-def test_what_will_not_help_again_is_told_at_once(proxy, s3, options, url, says):
+def test_permanent_errors_are_raised_at_once(proxy, s3, options, url, says):
     use_storage_options(options_at(s3), "s3://no-such-bucket")
     if options:
         proxy.share, proxy._faults = 1.0, ("403",)

@@ -19,7 +19,7 @@ from dpca.storage.readers import open_reader
 
 
 def write(path: Path, values: Any, axes: str | None, version: str = "0.4", dataset: str = "0") -> Path:
-    """Write two resolutions, of which the first counts."""
+    """Write two resolutions; the first one is read."""
     group = zarr.create_group(path, zarr_format=3 if version == "0.5" else 2, overwrite=True)
     for i, one in enumerate((values, values[..., ::2, ::2])):
         group.create_array(f"{i}", data=one, chunks=(1,) * (values.ndim - 2) + one.shape[-2:])
@@ -62,9 +62,7 @@ def test_read_where_it_is_if_its_axes_are_in_order(tmp_path: Path) -> None:
 def test_ingested_if_they_are_not(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     x = np.random.default_rng(0).integers(0, 99, (1, 2, 5, 6, 4)).astype("u1")
     path = write(tmp_path / "s.zarr", x, "tczyx")
-    with pytest.raises(
-        DataError, match=r"samples must come first, channels last: make a stack of it with `dpca ingest`"
-    ):
+    with pytest.raises(DataError, match="dpca ingest"):
         as_source(path)
     assert main(["info", str(path)]) == 0
     assert "6 x 4 x 2" in capsys.readouterr().out
@@ -76,11 +74,11 @@ def test_ingested_if_they_are_not(tmp_path: Path, capsys: pytest.CaptureFixture[
 @pytest.mark.parametrize("dataset", ["../../etc", "/etc", "7", "0/../../0"])
 def test_nothing_outside_is_followed(dataset: str, tmp_path: Path) -> None:
     path = write(tmp_path / "s.zarr", np.ones((3, 4, 4), "u1"), "tyx", dataset=dataset)
-    with pytest.raises((DataError, StoreError), match=r"no whole OME-Zarr|no readable array"):
+    with pytest.raises((DataError, StoreError), match="OME-Zarr|no readable array"):
         open_reader(path)
 
 
 def test_axes_that_do_not_fit_are_refused(tmp_path: Path) -> None:
     path = write(tmp_path / "s.zarr", np.ones((3, 4, 4), "u1"), "tzyx")
-    with pytest.raises(DataError, match="is no whole OME-Zarr image"):
+    with pytest.raises(DataError, match="OME-Zarr"):
         open_reader(path)

@@ -1,4 +1,4 @@
-"""From what people give to a reader: by content, with the name only as a hint."""
+"""Readers are chosen by the content of a source; its name is only a hint."""
 
 from __future__ import annotations
 

@@ -195,7 +195,7 @@ def test_grey_of_16_bits_in_jpeg_2000() -> None:
 @pytest.mark.parametrize("kind", ["GIF", "AVIF"])
 def test_animations_are_refused(kind: str) -> None:
     more = [Image.fromarray(pixels(i)) for i in range(1, 3)]
-    with pytest.raises(DataError, match="holds more than one frame"):
+    with pytest.raises(DataError, match="frame"):
         decode(encoded(RGB, kind, save_all=True, append_images=more))
 
 
@@ -227,5 +227,5 @@ def test_bombs_are_refused_by_their_headers(bomb: bytes) -> None:
 def test_a_missing_plug_in_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pillow_heif", None)
     plugin_of.cache_clear()
-    with pytest.raises(DataError, match=r'needs the library pillow_heif, .*: pip install "dask-dpca\[heic\]"'):
+    with pytest.raises(DataError, match=r"dask-dpca\[heic\]"):
         decode(PAYLOADS["HEIC"])

@@ -15,13 +15,13 @@ from dpca.storage.ranges import checked_range, found_range, type_range
     "given", [(1, 1), (2, 1), (0, np.nan), (0, np.inf), (-np.inf, 0), 5, (1,), (1, 2, 3), ("a", 1), None, (0, 10**400)]
 )
 def test_ranges_that_are_none(given: Any) -> None:
-    with pytest.raises(DataError, match="data_range is .*: give two finite numbers, the lower first"):
+    with pytest.raises(DataError, match="data_range"):
         checked_range(given)
 
 
 def test_a_width_beyond_what_floats_hold() -> None:
     for check in (lambda: checked_range((-1e308, 1e308)), lambda: found_range(-1e308, 1e308)):
-        with pytest.raises(DataError, match="whose difference is not a finite number"):
+        with pytest.raises(DataError, match="difference"):
             check()
 
 

@@ -32,7 +32,7 @@ IMAGES = {name: payload for name, payload in FILES.items() if not name.endswith(
 
 
 def check(reader: Reader, expected: dict[str, bytes]) -> None:
-    """Hold a reader's order, names, pieces and streams against what was packed."""
+    """Compare the order, names, parts and streams of a reader with the files that were packed."""
     names, payloads = list(expected), list(expected.values())
     assert reader.encoded
     assert list(reader.names) == names

@@ -108,7 +108,7 @@ def test_a_second_run_does_not_see_the_report_of_the_first(tmp_path: Path) -> No
     # the mark makes a report, not its name, nor names of files in it
     write_folder(photos / "mine.report", {"report.json": b"{}", "index.html": b"<html>", **pngs(1)})
     assert len(open_reader(photos)) == 5
-    # and one that is asked for by its own name is what was asked for
+    # A file given by its own name is read.
     assert len(open_reader(photos / "out.report")) == 1
 
 

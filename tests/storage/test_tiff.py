@@ -234,5 +234,5 @@ def test_frames_among_images_are_refused_by_name(tmp_path: Path) -> None:
     buffer = io.BytesIO()
     tifffile.imwrite(buffer, values(3, 24, 20, dtype="u1"), photometric="minisblack")
     source = write_folder(tmp_path / "t", {"a.png": encoded(pixels(channels=1)), "b.tif": buffer.getvalue()})
-    with pytest.raises(DataError, match=r"'b.tif' holds more than one frame.* \(a glob\) as a stack"):
+    with pytest.raises(DataError, match=r"'b.tif' .*frame.* glob"):
         ingest(source, tmp_path / "out.zarr")

@@ -305,7 +305,8 @@ def test_other_samples_than_stated_are_found(tmp_path: Path) -> None:
     metadata["attributes"]["dpca"]["virtual"]["seed"] = 1
     (path / "zarr.json").write_text(json.dumps(metadata))
     write_manifest(path)
-    assert verify(path) == ["samples: are not those of when the stack was made"]
+    (problem,) = verify(path)
+    assert problem.startswith("samples: ")
     (path / "zarr.json").unlink()
     with pytest.raises((DataError, StoreError)):
         open_stack(path)
@@ -313,6 +314,6 @@ def test_other_samples_than_stated_are_found(tmp_path: Path) -> None:
 
 def test_only_virtual_stacks_have_a_model(tmp_path: Path) -> None:
     np.save(tmp_path / "a.npy", np.zeros((4, 8, 8), np.uint8))
-    with pytest.raises(DataError, match="follow from no model"):
+    with pytest.raises(DataError, match="image model"):
         open_virtual(ingest(tmp_path / "a.npy", tmp_path / "a.zarr"))
     assert set(MODELS) == {name for name, _ in BYTES}

@@ -1,4 +1,4 @@
-"""Whose a work folder is: one that is not marked as ours is left as it is, and no link in one is followed."""
+"""Work folders not created by dpca are not changed, and links in work folders are not followed."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from dpca.storage.workspace import Workspace
 def test_a_work_folder_that_is_none_of_ours_is_refused(tmp_path):
     (tmp_path / "out.zarr.partial").mkdir()
     (tmp_path / "out.zarr.partial" / "diary.txt").write_text("dear")
-    with pytest.raises(StoreError, match=r"holds 'diary\.txt', which is not created by dpca"):
+    with pytest.raises(StoreError, match=r"diary\.txt"):
         finish(tmp_path / "out.zarr", overwrite=True)
     assert "out.zarr.partial/diary.txt" in tree(tmp_path)
 
@@ -56,9 +56,7 @@ def test_a_folder_that_is_not_marked_as_ours_is_left_as_it_is(tmp_path, what, co
         (tmp_path / "out.zarr.partial" / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / "out.zarr.partial" / name).write_text(text)
     before = tree(tmp_path)
-    with pytest.raises(
-        StoreError, match=r"work folder '.*out\.zarr\.partial' holds '.*', which is not created by dpca"
-    ) as error:
+    with pytest.raises(StoreError, match=r"work folder .*out\.zarr\.partial.* not created by dpca") as error:
         finish(tmp_path / "out.zarr", fingerprint="g", overwrite=overwrite or complete)
     assert "\n" not in str(error.value)
     assert tree(tmp_path) == before

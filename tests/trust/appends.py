@@ -1,4 +1,4 @@
-"""Appends and refits of compressed stores that are damaged: what they leave is told as damaged, or is whole."""
+"""Appends and refits of damaged compressed stores: the result is either valid, or reported as damaged."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.jobs.test_encode_sequences import drifting
 from tests.trust.damage import draw_damage
 
 SAMPLES, MORE, ROWS = 70, 12, 32
-#: Stores, and what is appended to each: of the last one, whose samples miss the goal, all is encoded again.
+#: Stores, and the stack appended to each. The samples of the last store miss the goal, so all are encoded again.
 APPENDED = {"mean": "more", "promised": "more", "waves": "later", "kept": "more", "refitted": "flicker"}
 
 
 def make_appendable(folder: Path) -> None:
-    """Make stores in ``a``, others of the same shapes in ``b``, and what is appended to those."""
+    """Create stores in ``a``, others of the same shapes in ``b``, and the stacks to append."""
     for turn, name in enumerate("ab"):
         (here := folder / name).mkdir()
         images, maps = smooth_images(SAMPLES + MORE, (16, 12, 3), seed=turn), drifting(SAMPLES + MORE)[turn:, :16, :16]
@@ -67,7 +67,7 @@ def make_appendable(folder: Path) -> None:
 
 
 class AppendTrial:
-    """Damages of stores, each on a fresh copy, to which samples are appended then.
+    """Damages fresh copies of stores and then appends samples to them.
 
     Parameters
     ----------
@@ -96,7 +96,7 @@ class AppendTrial:
             self._calm[store], self._values[store] = snapshot(self._here), self._read(store)
 
     def run(self, store: str, rng: np.random.Generator) -> list[str]:
-        """Damage a store once and append to it; return what went wrong, which should be nothing."""
+        """Damage a store once and append to it; return the faults, which should be none."""
         self._begin(store)
         done, _ = draw_damage(self._here, self._other / f"{store}.zarr", rng, self._used[store])
         return [f"{store}: {done}: {wrong}" for wrong in self._judge(store)]

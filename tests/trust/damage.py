@@ -100,14 +100,14 @@ def _make_sequences(here: Path, turn: int) -> None:
     append_store(here / "waves.zarr", ingest(field[DAYS:], here / "later.zarr", data_range=(-2, 2), threads=1))
 
 
-# -- how it is damaged
+# -- damage
 
 
 def draw_damage(store: Path, other: Path, rng: np.random.Generator, used: set[str]) -> tuple[str, tuple[str, ...]]:
-    """Damage a copy of a store in one way; return what was done and the files of which one must be named.
+    """Damage a copy of a store in one way; return its description, and the files of which one must be reported.
 
-    ``other`` is a whole store of the same kind and shapes. The way is none of the ``used`` ones, and is added to them;
-    when few are left, which may not fit the store, all begin again.
+    ``other`` is a complete store of the same kind and shapes. The way is not in ``used`` and is added to it. When few
+    ways are left, which may not fit the store, ``used`` is cleared.
     """
     files = sorted(p.relative_to(store).as_posix() for p in store.rglob("*") if p.is_file())
     ways = [
@@ -217,7 +217,7 @@ def _from_other(store: Path, other: Path, name: str, files: list[str], rng: np.r
     if not (other / name).is_file():
         return ()
     shutil.copyfile(other / name, store / name)
-    # With another store's manifest, it is all the other files that are not those that were written.
+    # With the manifest of another store, all other files differ from those in the manifest.
     return (name, *files) if name in ("zarr.json", "manifest.json") else (name,)
 
 

@@ -22,7 +22,7 @@ from tests.trust.ways import _decoded, _equal, _labelled, _model_parts, _scores_
 
 Read = Callable[[Path], Any]
 
-#: What opens each store, which never fails, and what reads it, which may say that it was replaced meanwhile.
+#: Functions that open each store, which never fail, and functions that read it, which may raise `ReplacedError`.
 OPENED: dict[str, dict[str, Read]] = {
     "stack.zarr": {"open_stack": lambda path: open_stack(path).data_range},
     "cells.zarr": {"load": lambda path: load_any(path).components_},
@@ -51,7 +51,7 @@ READ: dict[str, dict[str, Read]] = {
 
 
 class Replacement:
-    """Two stores of one kind, of which one takes the place of the other while this is read.
+    """Two stores of one kind. One replaces the other while it is read.
 
     Parameters
     ----------
@@ -71,13 +71,13 @@ class Replacement:
         self._inode, self._writer = self.path.stat().st_ino, None
 
     def accesses(self, read: Read) -> int:
-        """Return how often a reader asks for a file."""
+        """Return the number of file accesses of a reader."""
         with _before_access(self.path, 0, lambda: None) as seen:
             read(self.path)
         return seen[0]
 
     def wrong(self, read: Read, n: int, *, opens: bool, expected: list[Any] | None = None) -> str | None:
-        """Replace the store before access ``n``; say what went wrong, which should be nothing.
+        """Replace the store before access ``n``; return the fault, which should be None.
 
         ``expected`` are the values of both stores, by default read here.
         """
@@ -94,7 +94,7 @@ class Replacement:
         return None if any(_equal(found, one) for one in expected) else "other values than those of either store"
 
     def expected(self, read: Read) -> list[Any]:
-        """Return what each of the stores gives."""
+        """Return the values of both stores."""
         one = read(self.path)
         exchanged(self.path, self._waiting)
         other = read(self.path)

@@ -1,4 +1,4 @@
-"""No damage of a compressed store is vouched for when the store becomes longer, or is made again."""
+"""Damage of a compressed store is still detected after samples are appended, or after it is created again."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def trial(tmp_path_factory: pytest.TempPathFactory) -> AppendTrial:
 @pytest.mark.cases(1)
 @pytest.mark.parametrize("store", APPENDED)
 def test_no_damage_is_vouched_for_by_an_append(store: str, trial: AppendTrial) -> None:
-    """`tests/benchmarks/damage_stores.py --append` goes on."""
+    """`tests/benchmarks/damage_stores.py --append` tests more of these."""
     rng = np.random.default_rng(list(APPENDED).index(store))
     assert [wrong for _ in range(4) for wrong in trial.run(store, rng)] == []
 
@@ -64,5 +64,5 @@ def test_what_is_carried_over_keeps_its_entries(trial: AppendTrial, tmp_path: Pa
         work.publish(carried)
     named = {problem.partition(":")[0] for problem in verify(old)}
     assert named >= {"codes/c/0/0", "codes/c/0/1", "cell/zarr.json", "component/zarr.json", "stack/zarr.json"}
-    with pytest.raises(StoreError, match="has no manifest"):
+    with pytest.raises(StoreError, match="no manifest"):
         carried_over(trial.whole / "first.npy", lambda name: True)

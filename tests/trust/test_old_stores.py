@@ -1,4 +1,4 @@
-"""Stores that earlier versions wrote are read, and give what they gave."""
+"""Stores of earlier versions can be read, and return the same values."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_models(old: Path, name: str) -> None:
     again = type(model).load(old / f"{name}.model")
     assert again.get_params() == model.get_params()
     for loaded in (model, again):
-        # Another run-time of BLAS rounds its own way.
+        # Rounding depends on the BLAS library.
         np.testing.assert_allclose(
             loaded.transform(IMAGES[:6]), EXPECTED[f"{name}/scores"], rtol=1e-4, atol=2e-3, err_msg=name
         )

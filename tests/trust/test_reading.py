@@ -1,4 +1,4 @@
-"""What is not what was written is never read: missing shards, other models, swapped and replaced files."""
+"""Only data that were written are read: missing shards, other models, swapped and replaced files are errors."""
 
 from __future__ import annotations
 
@@ -83,7 +83,7 @@ def test_lazy_scores_of_a_missing_shard_are_an_error(
             lambda lazy=lazy: lazy.compute(scheduler="threads"),
             lazy.compute,
         ):
-            with pytest.raises(StoreError, match="scores.*(missing|empty|no file|damaged)"):
+            with pytest.raises(StoreError, match="scores.*(missing|empty|not a regular file|damaged)"):
                 compute()
 
 
@@ -122,7 +122,7 @@ def test_samples_of_a_missing_shard_are_an_error(
         ),
     ]
     for attempt in tries:
-        with pytest.raises((StoreError, DataError), match="samples.*(missing|empty|no file|damaged)"):
+        with pytest.raises((StoreError, DataError), match="samples.*(missing|empty|not a regular file|damaged)"):
             attempt()
     assert not (tmp_path / "scores.zarr").exists()
     assert not (tmp_path / "again.zarr").exists()
@@ -145,7 +145,7 @@ def test_names_labels_and_quality_of_a_missing_shard_are_an_error(
         lambda: transform_store(stack, stores / "cells.zarr", tmp_path / "s.zarr"),
         lambda: reconstruct_store(stores / "cells.zarr", stores / "scores.zarr", tmp_path / "r.zarr"),
     ):
-        with pytest.raises(StoreError, match="(name|label).*(missing|empty|no file|damaged)"):
+        with pytest.raises(StoreError, match="(name|label).*(missing|empty|not a regular file|damaged)"):
             attempt()
     assert sorted(p.name for p in tmp_path.iterdir() if p.suffix == ".zarr") == []
     for name in ("mse", "ssim"):
@@ -174,14 +174,14 @@ def test_scores_are_read_with_their_own_model_only(
     assert command(["reconstruct", str(other), str(scores), str(tmp_path / "out.zarr"), "--scheduler", scheduler]) == 3
     assert "another model" in capsys.readouterr().err
     assert not (tmp_path / "out.zarr").exists()
-    # Its own model is recognized by what it holds, wherever it comes from.
+    # Its own model is recognized by its content at any path.
     own = CellPCA.load(stores / "cells.zarr")
     own.save(tmp_path / "copy.zarr")
     for given in (own, tmp_path / "copy.zarr", CellPCA(3, cell_shape=8).fit(stores / "stack.zarr")):
         assert dpca.open_scores(scores, model=given).stack().shape == SHAPE
 
 
-# -- what is whole, but not what was written there
+# -- intact files at the wrong place
 
 
 def exchange(one: Path, two: Path) -> None:
@@ -271,10 +271,10 @@ def test_whatever_zarr_asks_for_is_compared(array: str, part: ByteRequest | None
 
 
 def test_every_value_of_the_metadata_is_vouched_for(stores: Path) -> None:
-    """Whatever value of whatever file is changed: `verify` names the file.
+    """`verify` reports the file of any changed value.
 
-    Of different forms: eight in the files that vouch for the others, two in those of which they hold a digest.
-    `tests/benchmarks/damage_stores.py` does more.
+    This test changes eight values in files with manifests, and two values in files with a digest in a manifest.
+    `tests/benchmarks/damage_stores.py` tests more.
     """
     rng, missed, n = np.random.default_rng(0), [], 0
     for store in ("scores.zarr", "stack.zarr", "streaming.zarr", "job.report"):
@@ -342,7 +342,7 @@ def test_verify_ends_with_1_and_sentences(stores: Path, scheduler: str, capsys: 
         (stores / "stack.zarr" / name).write_bytes(before)
 
 
-# -- what was replaced
+# -- replaced stores
 
 
 def test_changed_metadata_of_an_array_is_one_problem(stores: Path) -> None:

@@ -1,4 +1,4 @@
-"""Who reads a store while it is replaced gets the old one or the new one, or learns that it was replaced."""
+"""Reading a store while it is replaced returns the old or the new values, or raises `ReplacedError`."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.trust.replaced import OPENED, READ, Replacement
 @pytest.mark.parametrize("gap", [False, True], ids=["swapped", "two renames"])
 @pytest.mark.parametrize("store", READ)
 def test_no_reader_is_told_of_damage(store: str, gap: bool, made_twice: Path, tmp_path: Path) -> None:
-    """Before some of its accesses; `tests/benchmarks/read_while_replaced.py` does so before each."""
+    """Replace it before some accesses; `tests/benchmarks/read_while_replaced.py` does so before each."""
     stores = Replacement(made_twice, tmp_path, store, gap=gap)
     for ways, opens in ((OPENED, True), (READ, False)):
         for way, read in ways.get(store, {}).items():
@@ -55,10 +55,10 @@ def test_damage_of_an_open_store_is_damage(stores: Path) -> None:
 
 
 def test_a_store_that_stays_away_is_told(stores: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A run was killed between the two renames, and nobody runs its command again."""
+    """A run was killed between the two renames, and its command is not run again."""
     monkeypatch.setattr(replaced, "_OPENINGS", 3)
     work = stores / "stack.zarr.partial"
     work.mkdir()
     (stores / "stack.zarr").rename(work / "replaced")
-    with pytest.raises(ReplacedError, match="run that command again"):
+    with pytest.raises(ReplacedError, match="being replaced"):
         open_stack(stores / "stack.zarr" / "samples")

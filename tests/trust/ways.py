@@ -1,6 +1,6 @@
-"""Every public way of reading finished stores, and what each gives of a damaged one.
+"""Every public way of reading finished stores, applied to damaged stores.
 
-A way of reading must give what it gave before, or say no in a sentence; `dpca.storage.verify` must name the file.
+Each way must return the same values as before, or raise an error; `dpca.storage.verify` must report the file.
 """
 
 from __future__ import annotations
@@ -177,7 +177,7 @@ def _analyzed(store: Any) -> list[Any]:
 
 
 class Trial:
-    """Damages of stores, one after the other, each on a fresh copy.
+    """Damages fresh copies of stores, one after the other.
 
     Parameters
     ----------
@@ -197,7 +197,7 @@ class Trial:
         }
 
     def run(self, store: str, rng: np.random.Generator) -> list[str]:
-        """Damage a store once; return what went wrong about it, which should be nothing."""
+        """Damage a store once; return the faults, which should be none."""
         here = self.scratch / "here"
         shutil.rmtree(self.scratch, ignore_errors=True)
         here.mkdir(parents=True)
